@@ -58,8 +58,10 @@ def run(
 
 def _parts(settings: Settings) -> Sequence[ServiceModule]:
     """Return the modules of other packages that these settings enable; they are imported only if used."""
+    from scorers.trial.module import TrialModule
+
     if "scheduler" not in settings.parts:
-        return ()
+        return (TrialModule(),)
     from scorers.extender.service import SchedulerModule
 
-    return (SchedulerModule(),)
+    return SchedulerModule(), TrialModule()

@@ -35,6 +35,7 @@ from watcher.service.build import refresh_config
 
 TICK_S = 60.0
 """Maximum duration of the tick in seconds; an unfinished backfill is then incomplete."""
+DOCUMENTED = frozenset({"prometheus", "influxdb", "metrics-server", "replay"})
 NEEDED = (MetricType.CPU, MetricType.MEMORY)
 """Metric types that the Trimaran plug-ins use for scoring."""
 EXPORTERS = {
@@ -219,8 +220,11 @@ def _missing(metric: Metric, what: str, cure: str) -> CheckResult:
 
 
 def _page(found: Settings) -> str:
+    """The page of the provider. A host or a package without a page has only its settings."""
     name = found.provider.name
-    return f"{EXAMPLES[name]}/{name}.md" if name in EXAMPLES else f"docs/{name}.md"
+    if name in EXAMPLES:
+        return f"{EXAMPLES[name]}/{name}.md"
+    return f"docs/tasks/{name}.md" if name in DOCUMENTED else "docs/reference/settings.md"
 
 
 async def _similar_names(metric: Metric, found: Settings) -> str:

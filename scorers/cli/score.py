@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from scorers.cli.numbers import number, readable
 from watcher.core.messages import printable
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
@@ -22,7 +23,6 @@ from watcher.platform.settings.quantities import write_size
 
 TIMEOUT_S = 30.0
 MOST_SHOWN = 40  # nodes per table, best first
-EXACT = 1e15  # whole floats below are printed with all digits
 
 _ALL_PATHS = "/openapi.json"  # occurs in the hint of a 404 for an unknown path
 _NO_SCHEDULER = (
@@ -215,7 +215,7 @@ def reasons_of(plugins: Sequence[Mapping[str, Any]]) -> str:
 
 
 def steps_of(node: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield a node's measured load with windows and age, and every input and step of each plug-in."""
+    """Yield a node's measured load with windows and age, and the inputs and steps of each plug-in with units."""
     yield f"\n[bold]{escape(node['name'])}[/]"
     for metric, values in node.get("load", {}).items():
         windows = node["windows"][metric]
@@ -226,20 +226,9 @@ def steps_of(node: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield escape(f"  {metric}: {', '.join(each)}{age}")
     for plugin in node["plugins"]:
         yield escape(f"  {plugin['name']}: {plugin['reason']}")
-        for name, value in {**plugin["inputs"], **plugin["steps"]}.items():
-            yield escape(f"    {name}: {number(value)}")
+        for name, text in readable(plugin):
+            yield escape(f"    {name}: {text}")
 
 
 def _over(seconds: float | None) -> str:
     return f" over {seconds / 60:g}m" if seconds else ""
-
-
-def number(value: Any, *, form: str = ".6g") -> str:
-    """Format a value of an explain response for display."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {number(each)}" for name, each in value.items()) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < EXACT else f"{value:{form}}"
-    return "unknown" if value is None else str(value)

@@ -9,7 +9,8 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from scorers.cli.score import ask, number, reasons_of, resources_text, service_time, steps_of
+from scorers.cli.numbers import number
+from scorers.cli.score import ask, reasons_of, resources_text, service_time, steps_of
 from watcher.core.kubernetes.times import time_text
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))

@@ -443,9 +443,13 @@ def _info(args: wire.ExtenderArgs) -> PodInfo:
 async def _pasted(request: web.Request) -> PodInfo:
     """Return the pod of the manifest in the body. Raises ApiError."""
     text = await read_body(request, MOST_MANIFEST, hint="send a single manifest")
+    return await asyncio.to_thread(pasted_info, bytes(text))
+
+
+def pasted_info(text: bytes) -> PodInfo:
+    """Return the pod of a pasted manifest. Raises ApiError."""
     try:
-        pod = await asyncio.to_thread(read_pasted_pod, bytes(text))
-        args, _ = wire.read_args(msgspec.json.encode({"Pod": pod}))
+        args, _ = wire.read_args(msgspec.json.encode({"Pod": read_pasted_pod(text)}))
         return pod_info(_pod_of(args))
     except (ValueError, TypeError) as error:  # TypeError: YAML values without JSON equivalent, such as dates as keys
         hint = f"send one of {', '.join(POD_TEMPLATE_PATHS)} as YAML or JSON; example: docs/examples/pod.yaml"

@@ -100,6 +100,48 @@ def validate(scheduler: Mapping[str, Any], *, served: Sequence[Window] = ()) -> 
     return list(read_profiles(scheduler, cwd=Path.cwd(), served=served)[1])
 
 
+def read_pasted_profile(
+    text: str, *, served: Sequence[Window] = ()
+) -> tuple[ProfileSettings | None, tuple[Problem, ...], tuple[str, ...]]:
+    """Return the profile of an untrusted YAML or JSON text: a KubeSchedulerConfiguration, or `plugins` as in
+    [scheduler.NAME]. Reads no file. Returns problems and notices as `read_profiles`."""
+    key, reading = "profile", _ProfileProblems(served)
+    plugins: tuple[PluginSettings, ...] = ()
+    try:
+        check_yaml(text, aliases=False)
+        document = msgspec.yaml.decode(text)
+    except (msgspec.DecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
+        reading.wrong(key, f"invalid YAML: {' '.join(str(error).split())}", "plugins: [{name: TargetLoadPacking}]")
+        return None, tuple(reading.problems), ()
+    if isinstance(document, dict) and str(document.get("apiVersion", "")).startswith(API_GROUP):
+        plugins = _pasted_configuration(key, _dicts(document.get("profiles")), reading)
+    elif isinstance(document, dict) and set(document) == {"plugins"}:
+        plugins = _plugins_of(key, document, reading, cwd=Path())
+    else:
+        cure = f"start with plugins:, or with apiVersion: {API_GROUP}v1 of a KubeSchedulerConfiguration"
+        reading.wrong(key, "is not a profile", cure)
+    found = None if reading.problems else ProfileSettings("pasted", plugins, precise_scores=True)
+    return found, tuple(reading.problems), tuple(reading.notices)
+
+
+def _pasted_configuration(
+    key: str, profiles: Sequence[Mapping[str, Any]], reading: _ProfileProblems
+) -> tuple[PluginSettings, ...]:
+    """Return the plug-ins of the only profile, or of the only one with plug-ins of load-watcher."""
+    known = set(known_names())
+    with_plugins = [
+        each
+        for each in profiles
+        if known & set(_enabled_in(each["plugins"] if isinstance(each.get("plugins"), Mapping) else {})[1])
+    ]
+    chosen = profiles if len(profiles) == 1 else with_plugins
+    if len(chosen) == 1:
+        return _plugins_in(key, chosen[0], reading)
+    names = ", ".join(str(each.get("schedulerName", "default-scheduler")) for each in chosen or profiles) or "none"
+    reading.wrong(key, f"must have one profile with plug-ins of load-watcher; profiles: {names}", "keep one profile")
+    return ()
+
+
 def shadow_of(scheduler: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the profiles of shadow mode from a valid table [scheduler]."""
     given = scheduler.get(SHADOW)

@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client.registry import Collector
 
 from watcher.core.decisions import DecisionStore
-from watcher.core.koordinator.report import NodeUsages, PodClass
+from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import Snapshot, Window
@@ -46,6 +46,10 @@ class ModuleHost(Protocol):
 
     def request_pods(self) -> str: ...
 
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """Return the capacity of nodes by name; nodes with unknown capacity are missing."""
+        ...
+
     def measure(self, snapshot: Snapshot) -> NodeUsages:
         """Compute the usage of a snapshot's nodes by the collect policies. Slow; may be called from any thread."""
         ...
@@ -75,7 +79,7 @@ class BuiltModule:
 
 class ServiceModule(Protocol):
     """Builds the module of a package from the table `section` of the settings; without that table, the service runs
-    without the module."""
+    without the module. A module with section "" needs no settings and is always built, from an empty table."""
 
     @property
     def section(self) -> str: ...

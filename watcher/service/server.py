@@ -119,7 +119,9 @@ class Watcher:
         files = server_files(protection, self.tls)
         self._reloader = SettingsReloader(files, self._reload)
         of_parts = {
-            part.section: part.build(table, self.view) for part in parts if (table := settings.parts.get(part.section))
+            part.section: part.build(table or {}, self.view)
+            for part in parts
+            if (table := settings.parts.get(part.section)) or not part.section
         }
         made = tuple(of_parts.values())
         self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}

@@ -8,6 +8,7 @@ import { el, told } from "./dom.js";
 import { fleetView } from "./fleet.js";
 import { seconds } from "./format.js";
 import { nodesOf } from "./load.js";
+import { worst } from "./problems/problems.js";
 
 const EVERY_MS = 5000;
 const SIMULATED = {
@@ -19,7 +20,7 @@ const VIEWS = {
   fleet: { label: "Fleet", make: fleetView },
   risk: { label: "Risk", load: async () => (await import("./risk.js")).riskView },
   placements: { label: "Placements", css: "placements/placements.css", load: async () => (await import("./placements/list.js")).placementsView },
-  score: { label: "Score", load: async () => (await import("./score.js")).scoreView },
+  score: { label: "Score", css: "score.css", load: async () => (await import("./score.js")).scoreView },
   shadow: { label: "Shadow", load: async () => (await import("./shadow.js")).shadowView },
   findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
   agents: { label: "Agents", wanted: (overview) => overview?.agents, load: async () => (await import("./agents.js")).agentsView },
@@ -31,12 +32,14 @@ const byId = (id) => document.getElementById(id);
 let view = null;
 let shown = ""; // name and argument of the view
 let timer = 0;
+let bare = location.hash === ""; // until the nodes are known
 
 const app = {
-  state: { overview: null, overviewAt: 0, columns: null, columnsError: null, silent: null, nodes: [], answered: true, why: null },
+  state: { overview: null, overviewAt: 0, columns: null, columnsError: null, silent: null, problems: null, nodes: [], answered: true, why: null },
   params: new URLSearchParams(),
   argument: "",
   fleet: new URLSearchParams(), // parameters of the fleet view when it was left
+  listed: [], // names of its nodes in the order in which it showed them
 
   /** Changes parameters in the address of this view; null or "" removes a parameter. */
   set(changes) {
@@ -69,8 +72,10 @@ async function route() {
   if (known === "fleet") app.fleet = app.params;
   const next = argument ? `${known}/${rest.join("/")}` : known;
   for (const link of byId("views").querySelectorAll("a")) {
-    if (link.dataset.view === (VIEWS[known].tab ?? known)) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.view === (VIEWS[known].tab ?? known)) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else link.removeAttribute("aria-current");
   }
   await show(known, next);
 }
@@ -138,8 +143,9 @@ function poll() {
 }
 
 async function round() {
-  await Promise.all([askOverview(), askColumns(), askSilent()]);
+  await Promise.all([askOverview(), askColumns(), keep("silent"), keep("problems")]);
   app.state.nodes = nodesOf(app.state.columns, app.state.overview, app.state.silent);
+  openOnlyNode();
   showState();
   view?.update();
   try {
@@ -173,14 +179,22 @@ async function askColumns() {
   }
 }
 
-/** Keeps the previous list on an error; the overview shows the problem. */
-async function askSilent() {
+/** Asks for a document of that name. Keeps the previous one on an error; the overview shows the problem. */
+async function keep(name) {
   try {
-    app.state.silent = (await ask("api/v1/silent")).body;
+    app.state[name] = (await ask(`api/v1/${name}`)).body;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    if (error.code === "no_metrics") app.state.silent = null;
+    if (error.code === "no_metrics") app.state[name] = null;
   }
+}
+
+/** Opens the page of the node if there is only one, once, unless the address names a view. */
+function openOnlyNode() {
+  const [only, other] = app.state.nodes;
+  if (!only) return;
+  if (bare && !other && location.hash === "") location.replace(`#/node/${encodeURIComponent(only.name)}`);
+  bare = false;
 }
 
 whenUnauthorized((hadToken) => {
@@ -206,7 +220,7 @@ const WORDS = {
 function showState() {
   const { overview, answered, why, columnsError, columns } = app.state;
   const [text, kind] = inWords(app.state);
-  byId("state-text").textContent = text;
+  if (byId("state-text").textContent !== text) byId("state-text").textContent = text;
   byId("state").className = kind;
   const simulated = SIMULATED[overview?.snapshot?.source] ?? "";
   setBanner("simulated", simulated);
@@ -224,10 +238,10 @@ function showState() {
   showAge();
 }
 
-function inWords({ overview, answered, why }) {
+function inWords({ overview, answered, why, problems }) {
   if (!answered) return [why.status === 401 ? "token required" : why.status ? "request rejected" : "no response", "bad"];
   if (overview.status === "ready" && overview.provider.ok === false) return ["ready, but the provider does not respond", "warn"];
-  return WORDS[overview.status] ?? [overview.status, "bad"];
+  return (overview.status === "ready" && worst(problems)) || (WORDS[overview.status] ?? [overview.status, "bad"]);
 }
 
 function setBanner(id, text) {

@@ -1,44 +1,71 @@
-// Findings of the sample review with their remedies, and the queries to the source.
+// Problems with their cures, grouped by node and cause, and the queries to the source.
 
 import { ask } from "./api.js";
 import { el, field, numbers, renew, select, table } from "./dom.js";
-import { clock, count, seconds } from "./format.js";
+import { count, moment, seconds } from "./format.js";
+import { badge, cure, sentence } from "./problems/problems.js";
 
 const MOST = 200;
+const SEVERITIES = [["", "all"], ["critical", "critical"], ["warning", "warning"], ["info", "info"]];
+const REVIEW = {
+  enforce: ["on", "implausible samples are dropped"], observe: ["reports only", "implausible samples are reported and used"],
+};
 
 export function findingsView(app) {
   const summary = el("div"), tools = el("div.tools"), list = el("div"), sources = el("div");
   const root = el("div.stack", {}, summary, el("section.card", {}, el("h2", {}, "Findings"), tools, list),
     el("section.card", {}, el("h2", {}, "Queries to the source"), sources));
-  let found = null, built = "";
+  let found = null, built = "", listed = "";
+
+  const get = (name) => app.params.get(name) ?? "";
+
+  function build(causes) {
+    tools.replaceChildren(
+      select("Severity", SEVERITIES, get("severity"), (severity) => app.set({ severity })),
+      select("Cause", [["", "all causes"], ...causes], get("kind"), (kind) => app.set({ kind })),
+      field("Node contains", { type: "search", value: get("text"), oninput: (event) => app.set({ text: event.target.value }) }));
+  }
 
   function update() {
-    if (!found) return;
-    const kinds = [...new Set(found.findings.map((each) => each.kind))].sort();
-    if (built !== kinds.join()) {
-      built = kinds.join();
-      tools.replaceChildren(
-        select("Kind", [["", "all kinds"], ...kinds.map((kind) => [kind, kind])], app.params.get("kind") ?? "", (kind) => app.set({ kind })),
-        field("Node contains", { type: "search", value: app.params.get("text") ?? "", oninput: (event) => app.set({ text: event.target.value }) }));
+    const { problems } = app.state;
+    if (!found || !problems) return;
+    const causes = [...new Map(problems.problems.map((each) => [each.kind, each.cause]))].sort(([, a], [, b]) => a.localeCompare(b));
+    if (built !== String(causes) && !tools.contains(document.activeElement)) {
+      built = String(causes);
+      build(causes);
     }
-    const text = (app.params.get("text") ?? "").toLowerCase(), kind = app.params.get("kind") ?? "";
-    const some = found.findings.filter((each) => (!kind || each.kind === kind) && each.node.toLowerCase().includes(text));
-    const { provider, snapshot } = app.state.overview ?? {};
-    summary.replaceChildren(numbers([
-      ["Findings", [String(found.findings.length), `review: ${found.review_mode}`]],
-      ["Affected nodes", String(new Set(found.findings.map((each) => each.node).filter(Boolean)).size)],
-      ["Provider", [snapshot?.source ?? "–", provider?.ok === false ? provider.reason : provider?.ok ? "responds" : "not queried yet"]],
-    ]));
-    const ago = (time) => `${seconds(Math.max(0, found.timestamp - time))} ago`;
-    const rows = some.slice(0, MOST).map((each) => [
-      each.kind, each.node ? el("a", { href: `#/node/${encodeURIComponent(each.node)}` }, each.node) : "all nodes", each.metric || "all",
-      each.reason, each.remedy, String(each.count), el("span", { title: clock(each.first_seen) }, ago(each.first_seen)), ago(each.last_seen),
-    ]);
-    const rest = some.length - MOST;
-    renew(list, table("Findings", [["Kind"], ["Node", "name"], ["Metric", "code"], ["Reason", "long"], ["Remedy"], ["Count", "number"],
-      ["First seen", "name"], ["Last seen", "name"]], rows, { empty: "no findings" }), rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more finding")}`) : "");
+    const text = get("text").toLowerCase(), kind = get("kind"), severity = get("severity");
+    const some = problems.problems.filter((each) => (!kind || each.kind === kind) && (!severity || each.severity === severity)
+      && (!text || each.nodes.some((node) => node.toLowerCase().includes(text))));
+    renew(summary, totalsOf(problems));
+    const now = JSON.stringify([some, problems.timestamp]);
+    if (now !== listed) {
+      listed = now;
+      showList(some, problems.timestamp);
+    }
     renew(sources, table("Queries to the source", [["Metric", "code"], ["Expression", "code"], ["Node label"], ["Reason", "long"]],
       found.sources.map((each) => [each.metric, each.expression, each.node_label, each.reason]), { empty: "none yet" }));
+  }
+
+  function totalsOf({ counts, problems }) {
+    const { provider, snapshot } = app.state.overview ?? {};
+    const number = (severity) => el("a", { href: `#/findings?severity=${severity}` }, String(counts[severity]));
+    return numbers([
+      ["Critical", [number("critical"), "act now"]], ["Warnings", [number("warning"), "act soon"]], ["Notes", [number("info"), "no action needed"]],
+      ["Affected nodes", String(new Set(problems.flatMap((each) => each.nodes)).size)],
+      ["Review of samples", REVIEW[found.review_mode] ?? found.review_mode],
+      ["Source", [snapshot?.source ?? "–", provider?.ok === false ? provider.reason : provider?.ok ? "responds" : "not queried yet"]],
+    ]);
+  }
+
+  function showList(some, now) {
+    const rows = some.slice(0, MOST).map((each) => [
+      badge(each.severity), el("div", {}, el("p", {}, sentence(each)), cure(each)), each.since == null ? "" : span(each.since, now),
+      each.last_seen == null ? "now" : span(each.last_seen, now), each.findings ? String(each.findings) : "",
+    ]);
+    const rest = some.length - MOST;
+    renew(list, el("div.findings-table", {}, table("Findings", [["Severity", "severity"], ["Problem and what to do", "long"], ["Since", "name"],
+      ["Last seen", "name"], ["Count", "number"]], rows, { empty: "no findings" })), rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more finding")}: filter by cause or node`) : "");
   }
 
   return {
@@ -49,4 +76,8 @@ export function findingsView(app) {
       update();
     },
   };
+}
+
+function span(time, now) {
+  return el("span", { title: moment(time) }, `${seconds(Math.max(0, now - time))} ago`);
 }

@@ -1,15 +1,19 @@
-// The view of all nodes, as cells or as a table.
+// The view of all nodes: problems first, then the nodes as cells or as a table, and their distribution.
 
+import { ApiError, ask } from "./api.js";
 import { CanvasList } from "./canvas-list.js";
 import { Cells, paintCell } from "./cells.js";
-import { choice, el, field, numbers, renew, select, svg, table } from "./dom.js";
+import { choice, el, field, numbers, renew, select, svg } from "./dom.js";
+import { groupOf, grouped, groupings, meanOf } from "./fleet/groups.js";
+import { NodeTable } from "./fleet/table.js";
+import { NOTABLE, STRONG, signed, trendsOf } from "./fleet/trend.js";
 import { NONE, count, moment, percent, seconds } from "./format.js";
 import { LABELS, METRICS, STATES, chosen, histogram, totals } from "./load.js";
+import { problemsPanel } from "./problems/problems.js";
 import { heat, onThemeChange } from "./theme.js";
 
-const MOST_ROWS = 100;
 const DIGIT = 7.7; // width of a digit in the chart, in pixels
-const SORTS = [["load", "load"], ["deviation", "deviation"], ["age", "longest silent"], ["name", "name"]];
+const SORTS = [["load", "load"], ["rising", "rising fastest"], ["deviation", "deviation"], ["age", "longest silent"], ["name", "name"]];
 const UNLISTED = "The nodes of the cluster are unknown here, so a removed node is shown as silent for one day.";
 const SHOWS = [["all", "all nodes"], ...Object.entries(LABELS)];
 
@@ -24,7 +28,9 @@ export function describe(node) {
     unheard: ["never reported: in the cluster, but not in the source"],
     quarantined: ["quarantined: its metrics are implausible"], lost: [`lost in a partial outage, ${age} ago`],
   }[node.state];
-  return [node.name, ...state, ...(node.cpu || node.memory ? [line("CPU", node.cpu), line("Memory", node.memory)] : [])];
+  const trend = Object.entries(METRICS).filter(([key]) => node.trend?.[key] != null)
+    .map(([key, label]) => `${label} trend ${signed(node.trend[key])} points`);
+  return [node.name, ...(node.group ? [node.group] : []), ...state, ...(node.cpu || node.memory ? [line("CPU", node.cpu), line("Memory", node.memory)] : []), ...trend];
 }
 
 /** The duration and start of a node's silence, as text. */
@@ -44,15 +50,20 @@ export function openNode(node) {
 export function fleetView(app) {
   const cells = new Cells();
   const list = new CanvasList({ label: "Nodes as cells", painter: cells, describe, open: openNode });
-  const summary = el("div");
+  const table = new NodeTable(app);
+  const problems = el("div"), marked = el("div.marked");
+  const summary = el("div.summary");
   const spread = el("div.card");
   const legend = el("div.legend");
   const place = el("div");
   const tools = el("div.tools");
+  const fold = el("button.fold", { "aria-expanded": "false", onclick: () => fold.setAttribute("aria-expanded", String(fold.ariaExpanded !== "true")) },
+    "Colour, window, groups, filter…");
   const shownNodes = el("p.quiet", { role: "status" });
-  const root = el("div.stack", {}, summary, spread,
-    el("section.card", { "aria-label": "Nodes" }, tools, shownNodes, place, legend));
+  const root = el("div.stack.fleet", {}, problems, summary,
+    el("section.card", { "aria-label": "Nodes" }, fold, tools, marked, shownNodes, place, legend), spread);
   const forget = onThemeChange(() => update());
+  let labels = null, trends = new Map(), built = "", panel = "";
 
   const get = (name, fallback) => app.params.get(name) ?? fallback;
 
@@ -60,54 +71,110 @@ export function fleetView(app) {
     const metric = get("metric", "cpu");
     return {
       metric: Object.hasOwn(METRICS, metric) ? metric : "cpu", sort: get("sort", "load"), state: get("state", "all"), text: get("text", ""),
-      as: get("as", "cells"),
+      as: get("as", "cells"), group: get("group", ""), highlight: names(app.params.get("highlight")),
     };
   }
 
-  function build() {
+  function build(options) {
     const now = wants();
     const filter = field("Name contains", {
-      type: "search", value: now.text, oninput: (event) => app.set({ text: event.target.value }),
+      type: "search", value: now.text, oninput: (event) => app.set({ text: event.target.value, page: null }),
     });
     tools.replaceChildren(
       choice("Colour by", Object.entries(METRICS), now.metric, (metric) => app.set({ metric })),
       choice("Window", (app.state.overview?.windows ?? ["5m", "10m", "15m"]).map((each) => [each, each]), app.window,
         (window) => app.set({ window })),
       choice("Show as", [["cells", "cells"], ["table", "table"]], now.as, (as) => app.set({ as })),
-      select("Sort by", SORTS, now.sort, (sort) => app.set({ sort })),
-      select("Show", SHOWS, now.state, (state) => app.set({ state })),
+      ...(options.length ? [select("Group by", options, now.group, (group) => app.set({ group }))] : []),
+      select("Sort by", SORTS, now.sort, (sort) => app.set({ sort, order: null, page: null })),
+      select("Show", SHOWS, now.state, (state) => app.set({ state, page: null })),
       filter,
+      ...(labels?.reason ? [el("p.quiet.why-none", {}, `No groups by zone, pool or type: ${labels.reason}.`)] : []),
     );
   }
 
-  let built = "";
-
   function update() {
     const wanted = wants();
-    const windows = String(app.state.overview?.windows);
-    if (built !== windows) {
-      built = windows;
-      build();
-    }
     const { nodes } = app.state;
+    const options = groupings(labels, nodes);
+    const tooled = JSON.stringify([app.state.overview?.windows, options, labels?.reason]);
+    if (built !== tooled && !tools.contains(document.activeElement)) {
+      built = tooled;
+      build(options);
+    }
+    const group = groupOf(wanted.group, labels);
+    for (const node of nodes) {
+      node.trend = trends.get(node.name);
+      node.group = group?.(node.name);
+    }
     const nothing = app.nothing();
     const gone = app.state.silent?.listed === false && nodes.some((node) => node.state === STATES.silent);
+    showProblems();
     summary.replaceChildren(totalsOf(nodes, wanted.metric), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
     summary.hidden = spread.hidden = Boolean(nothing); // before its width is measured
     spread.replaceChildren(el("h2", {}, `Distribution of ${METRICS[wanted.metric]}, ${app.window}`), distribution(nodes, wanted.metric, spread.clientWidth));
-    const some = chosen(nodes, wanted);
+    const some = picked(nodes, wanted);
     shownNodes.textContent = some.length === nodes.length ? "" : `${some.length} of ${count(nodes.length, "node")}`;
-    cells.metric = wanted.metric;
+    showMarked(wanted.highlight, nodes);
     if (nothing) place.replaceChildren(nothing);
-    else if (wanted.as === "table") renew(place, rows(some));
-    else if (place.firstChild !== list.root) place.replaceChildren(list.root);
-    list.set(some);
-    legend.replaceChildren(...key(wanted.metric));
+    else if (wanted.as === "table") showTable(some, wanted, group, options);
+    else showCells(some, wanted, group);
+    legend.replaceChildren(...key(wanted.metric, nodes, cells.text ? NOTABLE : STRONG));
     legend.hidden = wanted.as === "table";
+  }
+
+  function showProblems() {
+    const now = JSON.stringify(app.state.problems?.problems);
+    if (now === panel) return;
+    panel = now;
+    const made = problemsPanel(app.state.problems);
+    renew(problems, ...(made ? [made] : []));
+  }
+
+  function showCells(some, wanted, group) {
+    const groups = group && grouped(some, group).map((each) => ({ ...each, note: noteOf(each.nodes, wanted.metric) }));
+    Object.assign(cells, { metric: wanted.metric, groups, highlight: wanted.highlight });
+    if (place.firstChild !== list.root) place.replaceChildren(list.root);
+    const order = groups ? groups.flatMap((each) => each.nodes) : some;
+    app.listed = order.map((node) => node.name);
+    list.set(order);
+  }
+
+  function showTable(some, wanted, group, options) {
+    if (place.firstChild !== table.root) place.replaceChildren(table.root);
+    const order = { load: null, name: "name", rising: `-${wanted.metric}-trend`, deviation: `-${wanted.metric}-deviation`, age: "-state" }[wanted.sort];
+    if (order && !app.params.has("order")) app.params.set("order", order);
+    const shown = wanted.highlight ? some.filter((node) => wanted.highlight.has(node.name)) : some;
+    table.set(shown, {
+      words, group, groupHead: options.find(([value]) => value === wanted.group)?.[1] ?? "", window: app.window, metrics: METRICS,
+      metric: wanted.metric, labels,
+    });
+  }
+
+  function showMarked(highlight, nodes) {
+    marked.hidden = !highlight;
+    if (!highlight) return;
+    const found = nodes.filter((node) => highlight.has(node.name)).length;
+    marked.replaceChildren(el("span", { role: "status" }, `${count(found, "node")} highlighted${found < highlight.size ? `, ${highlight.size - found} not found` : ""}`),
+      el("button.plain", { onclick: () => app.set({ highlight: null }) }, "clear"));
+  }
+
+  async function askTrends() {
+    const { windows = [], default_window: longest } = app.state.overview ?? {};
+    const [shortest] = windows;
+    if (!longest || shortest === longest) return;
+    const [short, long] = await Promise.all([shortest, longest].map((window) =>
+      ask(`api/v1/columns?type=CPU&type=Memory&operator=AVG&window=${encodeURIComponent(window)}`)));
+    if (short.changed || long.changed || !trends.size) trends = trendsOf(short.body, long.body, { shortest, longest });
   }
 
   return {
     title: "Fleet", root, update,
+    async refresh() {
+      const [asked] = await Promise.all([ask("api/v1/labels"), askTrends().catch(ignored)]);
+      labels = asked.body;
+      update();
+    },
     end() {
       list.end();
       forget();
@@ -115,16 +182,39 @@ export function fleetView(app) {
   };
 }
 
+/** Without data of both windows there are no trends; the list of nodes shows the reason. */
+function ignored(error) {
+  if (!(error instanceof ApiError)) throw error;
+}
+
+function names(text) {
+  return text ? new Set(text.split(",")) : null;
+}
+
+function picked(nodes, wanted) {
+  const some = chosen(nodes, wanted);
+  if (wanted.sort !== "rising") return some;
+  const rise = (node) => node.trend?.[wanted.metric] ?? -Infinity;
+  return some.sort((a, b) => rise(b) - rise(a) || 0);
+}
+
+function noteOf(nodes, metric) {
+  const mean = meanOf(nodes, metric);
+  return `${count(nodes.length, "node")}${mean == null ? "" : `, mean ${percent(mean, 0)}`}`;
+}
+
 function totalsOf(nodes, metric) {
   const { states, mean, median, p90, highest } = totals(nodes, metric);
   const other = Object.entries(states).filter(([state, many]) => many && state !== STATES.fresh);
   const name = METRICS[metric];
+  const links = other.flatMap(([state, many], i) => [i ? ", " : "", el("a", { href: `#/fleet?as=table&state=${state}` }, `${many} ${LABELS[state]}`)]);
+  const table = (order, value) => (value == null ? NONE : el("a", { href: `#/fleet?as=table&metric=${metric}&order=${order}` }, percent(value)));
   return numbers([
-    ["Nodes", [nodes.length.toLocaleString("en"), other.map(([state, many]) => `${many} ${LABELS[state]}`).join(", ") || "all fresh"]],
-    [`${name}, mean`, percent(mean)],
-    [`${name}, median`, percent(median)],
-    [`${name}, 90th percentile`, percent(p90)],
-    [`${name}, highest`, [percent(highest?.[metric].mean), highest?.name]],
+    ["Nodes", [el("a", { href: "#/fleet?as=table&sort=name" }, nodes.length.toLocaleString("en")), links.length ? links : "all fresh"]],
+    [`${name}, highest`, highest ? [percent(highest[metric].mean), el("a", { href: `#/node/${encodeURIComponent(highest.name)}` }, highest.name)] : NONE],
+    [`${name}, mean`, table(`-${metric}`, mean)],
+    [`${name}, median`, table(`-${metric}`, median)],
+    [`${name}, 90th percentile`, table(`-${metric}`, p90)],
   ]);
 }
 
@@ -165,25 +255,16 @@ function text(x, y, content) {
   return made;
 }
 
-function rows(nodes) {
-  const shown = nodes.slice(0, MOST_ROWS);
-  const cells = shown.map((node) => [
-    el("a", { href: `#/node/${encodeURIComponent(node.name)}` }, node.name), inWords(node),
-    percent(node.cpu?.mean), percent(node.cpu?.deviation), percent(node.memory?.mean), percent(node.memory?.deviation),
-    node.cpu?.window ?? NONE,
-  ]);
-  const made = table("Nodes", [["Node"], ["State"], ["CPU", "number"], ["± deviation", "number"], ["Memory", "number"],
-    ["± deviation", "number"], ["Window"]], cells, { empty: "no matching nodes" });
-  const rest = nodes.length - shown.length;
-  return rest > 0 ? el("div", {}, made, el("p.quiet", {}, `and ${count(rest, "more node", "more nodes")}: filter by name or state`)) : made;
-}
-
-function inWords(node) {
+/** The state of a node that is not fresh, in words. */
+function words(node) {
+  if (node.state === STATES.fresh) return "";
   if (node.state === STATES.silent) return `${silence(node)}; ${lastLoad(node)}`;
   return node.age == null ? LABELS[node.state] : `${LABELS[node.state]} for ${seconds(node.age)}`;
 }
 
-function key(metric) {
+/** The legend: loads, the states that occur, and the mark of trends of at least `least` points if there are any. */
+function key(metric, nodes, least) {
+  const states = new Set(nodes.map((node) => node.state));
   const sample = (node, label) => {
     const canvas = el("canvas", { width: 36, height: 36, "aria-hidden": "true" });
     canvas.style.width = canvas.style.height = "18px";
@@ -195,7 +276,9 @@ function key(metric) {
   const load = (mean) => ({ [metric]: { mean } });
   return [
     ...[5, 35, 60, 80, 95].map((mean) => sample({ ...load(mean), state: STATES.fresh }, `${mean} %`)),
-    sample({ ...load(50), state: STATES.stale }, "stale (last windows)"), sample({ state: STATES.silent }, "silent"),
-    ...[STATES.unheard, STATES.quarantined, STATES.lost].map((state) => sample({ state }, LABELS[state])),
+    ...(states.has(STATES.stale) ? [sample({ ...load(50), state: STATES.stale }, "stale (last windows)")] : []),
+    ...[STATES.silent, STATES.unheard, STATES.quarantined, STATES.lost].filter((state) => states.has(state))
+      .map((state) => sample({ state }, LABELS[state])),
+    ...(nodes.some((node) => node.trend) ? [el("span", {}, `▲ ▼ trend, short against long window: ${least} points or more`)] : []),
   ];
 }

@@ -1,4 +1,6 @@
-// The manifest of the pod to be scored: the one entered last in this tab, or an example.
+// The pod and the profile of the score explorer: those entered last in this tab, or examples.
+
+import { TEMPLATES } from "./profiles.js";
 
 export const EXAMPLE = `apiVersion: v1
 kind: Pod
@@ -22,4 +24,14 @@ export function pasted() {
 
 export function remember(text) {
   sessionStorage.setItem(KEY, text);
+}
+
+const PROFILE = "load-watcher-profile";
+
+export function profileText() {
+  return sessionStorage.getItem(PROFILE) ?? TEMPLATES.TargetLoadPacking;
+}
+
+export function rememberProfile(text) {
+  sessionStorage.setItem(PROFILE, text);
 }

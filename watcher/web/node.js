@@ -3,17 +3,17 @@
 import { ApiError, ask, post } from "./api.js";
 import { choice, el, renew, table } from "./dom.js";
 import { NONE, bytes, cores, count, percent, plain, seconds } from "./format.js";
-import { METRICS, STATES, chosen } from "./load.js";
+import { STATES, chosen } from "./load.js";
 import { pasted } from "./manifest.js";
 import { HistoryCharts } from "./node/history.js";
 import { barsOf, condition, outsideOf, shareOf } from "./node/load.js";
 import { podLink } from "./podlink.js";
+import { badge, cure } from "./problems/problems.js";
 import { missing, styles, term } from "./terms/definitions.js";
 import { explanation, reasonOf, scoreOf } from "./why.js";
 
 const RANGES = [["-1h", "1 h", 3600, "1m"], ["-6h", "6 h", 21600, "2m"], ["-24h", "24 h", 86400, "5m"]];
 const FIRST_PODS = 8;
-const ORDERS = { load: "by load", deviation: "by deviation", age: "longest silent first", name: "by name" };
 const LABEL_KEYS = [["node.kubernetes.io/instance-type", ""], ["topology.kubernetes.io/zone", "zone "]];
 const SCHEDULER = `[scheduler.default]
 plugins = [{ name = "TargetLoadPacking" }]`;
@@ -86,8 +86,8 @@ export function nodeView(app) {
     const { body } = await ask("api/v1/problems");
     const mine = body.problems.filter((each) => each.nodes.includes(name));
     problems.hidden = !mine.length;
-    changed(problems, mine, () => [el("section.card", { "aria-label": "Problems" }, mine.map((each) => el(`div.problem.${each.severity}`, {},
-      el("p", {}, each.text), el("p.quiet", {}, each.cure), each.command ? el("code", { tabIndex: 0 }, each.command) : null)))]);
+    changed(problems, mine, () => [el("section.card.problems", { "aria-label": "Problems" }, el("ul", {}, mine.map((each) =>
+      el("li", {}, badge(each.severity), el("div", {}, el("p", {}, each.text), cure(each))))))]);
   }
 
   async function askLabels() {
@@ -190,16 +190,14 @@ async function into(place, make, failed = (error) => [el("p", {}, error.message)
 
 // --- heading -----------------------------------------------------------------------------------------------------
 
-/** Links to the fleet and to the neighbours of the node, in the order of the fleet view as it was left. */
+/** Links to the fleet as it was left, and to the neighbours of the node in its order; by load if it was not shown. */
 function wayOf(app, name) {
-  const left = app.fleet ?? new URLSearchParams();
-  const metric = Object.hasOwn(METRICS, left.get("metric")) ? left.get("metric") : "cpu", sort = left.get("sort") ?? "load";
-  const some = chosen(app.state.nodes, { metric, sort, state: left.get("state") ?? "all", text: left.get("text") ?? "" });
-  const order = some.some((each) => each.name === name) ? some : chosen(app.state.nodes, { metric, sort });
-  const at = order.findIndex((each) => each.name === name), query = left.toString();
-  const beside = (node, label, rel) => (node ? el("a", { href: `#/node/${encodeURIComponent(node.name)}`, rel, title: node.name }, label) : el("span.quiet", { "aria-hidden": "true" }, label));
+  const listed = app.listed.includes(name), order = listed ? app.listed : chosen(app.state.nodes, {}).map((each) => each.name);
+  const at = order.indexOf(name), query = app.fleet.toString();
+  const beside = (other, label, rel) => (other ? el("a", { href: `#/node/${encodeURIComponent(other)}`, rel, title: other }, label)
+    : el("span.quiet", { "aria-hidden": "true" }, label));
   return [el("a", { href: `#/fleet${query ? `?${query}` : ""}` }, "← Fleet"), ...(at < 0 ? [] : [
-    el("span.quiet", {}, `${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")} ${ORDERS[sort] ?? ORDERS.load}`),
+    el("span.quiet", {}, `${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")} ${listed ? "in the order of the fleet" : "by CPU load"}`),
     beside(order[at - 1], "‹ previous", "prev"), beside(order[at + 1], "next ›", "next"),
   ])];
 }

@@ -29,6 +29,8 @@ export function shadowView(app) {
     if (why === message) return; // do not replace text that the user may be selecting
     why = message;
     place.replaceChildren(el("section.card.stack", {}, el("p", {}, message), hint ? el("p.quiet", {}, hint) : null,
+      el("p", {}, "This view compares the nodes of the pods that any scheduler bound with the nodes that other profiles would have selected: "
+        + "how often they differ, and by how many percentage points the load differs, at the binding and 15 minutes later."),
       el("p", {}, "To enable it, add these lines to the settings:"), el("pre", { tabIndex: 0, "aria-label": "Settings" }, SETTINGS),
       el("p.quiet", {}, "If the settings already contain a table [scheduler], add the last two lines to it and send SIGHUP; otherwise "
         + "restart load-watcher. Shadow mode needs read access to nodes and pods, and does not place pods: docs/tasks/shadow.md.")));

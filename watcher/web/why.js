@@ -44,7 +44,8 @@ function kindOf({ point, passes, score: value, weight }) {
 // scorers/cli/numbers.py has the same rules; tests/real/test_dashboard.py compares their texts.
 
 const OF_BYTES = /^(memory|ephemeral-storage|hugepages-.*)$/;
-const AMOUNTS = /^(\S+) (capacity|allocatable|of recent pods|limits|limits, with the pod|requested, with the pod)$/;
+const AMOUNTS = new RegExp("^(\\S+) (capacity|allocatable|measured|of recent pods|of pods not measured yet|with the pod"
+  + "|limits|limits, with the pod|requests, with the pod|requested, with the pod)$");
 const SHARES = /^\S+ (mean|deviation)$/;
 
 /** An amount of a resource with its unit; cpu is given in millicores. */
@@ -60,6 +61,7 @@ export function readable({ inputs = {}, steps = {} }) {
 }
 
 function inputText(name, value) {
+  if (name === "podRequest") return amountOf("cpu", value);
   if (typeof value !== "object" || value == null) return name.endsWith("Utilization") ? `${plain(value)} %` : plain(value);
   const unit = name.startsWith("pod") ? amountOf : name.endsWith("Thresholds") ? (_, each) => `${plain(each)} %` : (_, each) => plain(each);
   return Object.entries(value).map(([resource, each]) => `${resource} ${unit(resource, each)}`).join(", ") || "none";

@@ -553,7 +553,9 @@ def test_a_missing_metric_is_reported_with_the_series_that_exist():
         return vector() if "memory" in asked.query.lower() else healthy(asked)
 
     said = ask(without_memory, "--set", "provider.token=s3cret")
-    said.one("series", "fail", "Memory: no series of any of", 'series with "memory" in the name: memory_total, windows')
+    memory = said.one("series", "fail", "Memory: no series of any of", "name: memory_total, windows")
+    assert 'series with "memory" in the name' in memory.cure
+    assert "docs/tasks/prometheus.md" in memory.cure
     assert ["Bearer s3cret"] == [each.headers["authorization"] for each in listed]
     no_names = ask(lambda asked: told("no", status=404) if "label" in asked.path else without_memory(asked))
     no_names.one("series", "fail", 'the server has no series with "memory" in the name')

@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from load_watcher.main import main
-from scorers.cli.score import MOST_SHOWN, as_tables, by_plugins, number
+from scorers.cli.numbers import number
+from scorers.cli.score import MOST_SHOWN, as_tables, by_plugins
 from scorers.extender.handlers import Extender
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pod
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
@@ -175,8 +176,8 @@ def test_every_number_is_explained(live: Live) -> None:
     assert "unknown nodes: nobody" in result.stdout
     assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
     assert "instance:node_cpu:ratio: AVG 15 over 15m; newest sample 7 s old" in result.stdout
-    assert "cpu load %: 15" in result.stdout
-    assert "podDemand: cpu 1000" in result.stdout
+    assert "cpu load: 15.0 %" in result.stdout
+    assert "podDemand: cpu 1.0 cores" in result.stdout
     assert "failOpen: yes" in result.stdout
     assert "\nb" not in result.stdout
 

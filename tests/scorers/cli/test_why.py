@@ -65,8 +65,8 @@ def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
 def test_every_number_is_explained(served: Served) -> None:
     """--explain; of the node that it went to as well."""
     result = why(served, "web", "--explain", "--others", "0")
-    assert result.stdout.count("    podDemand: cpu 150") == 11
-    assert "    cpu load %: 86" in result.stdout
+    assert result.stdout.count("    podDemand: cpu 0.15 cores") == 11
+    assert "    cpu load: 86.0 %" in result.stdout
     assert "other decisions" not in result.stdout
 
 

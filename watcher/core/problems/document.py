@@ -44,7 +44,7 @@ class FleetProblem(msgspec.Struct, frozen=True):
 
 
 class ProblemsDocument(msgspec.Struct, frozen=True):
-    """Body of GET /api/v1/problems, ordered by severity, start and name. `counts` has the number of problems of each
+    """Body of GET /api/v1/problems, the most severe first. `counts` has the number of problems of each
     severity; `worst` is the severity of the first problem, null without problems."""
 
     timestamp: UnixSeconds

@@ -55,7 +55,7 @@ CAUSES: Mapping[FindingKind, FindingCause] = {
         "Nothing if the node or its exporter restarted; if it repeats, use rate() in the query.",
     ),
     FindingKind.JUMP: FindingCause(
-        "the load jumped",
+        "unusual load",
         Severity.INFO,
         "Nothing: the jump may be real, so the value is used. If it repeats, compare it with the node itself.",
     ),

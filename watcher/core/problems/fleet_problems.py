@@ -36,6 +36,7 @@ NAMED = 10
 ACTIVE_INTERVALS = 3.0
 ACTIVE_AT_LEAST_S = 300.0
 """A finding that was not repeated for longer is past: its severity is info."""
+_OF_FLEET = ("source", "service", "lost")
 _NEEDED = (MetricType.CPU, MetricType.MEMORY)
 _OF_SOURCE = (FindingKind.QUERY_FAILED, FindingKind.PARTIAL_RESPONSE)
 _OF_STATE = (FindingKind.STALE, FindingKind.MISSING, FindingKind.FROZEN, FindingKind.SHORT_COVERAGE)
@@ -61,17 +62,25 @@ class ProblemInputs:
 
 
 def problems_document(given: ProblemInputs) -> ProblemsDocument:
-    """Return all problems, ordered by severity, start (the oldest first) and name."""
+    """Return all problems, ordered by severity, start (the oldest first) and name. Of equal severity, problems of the
+    whole fleet come first, and problems that several nodes share come last."""
     states = [*_state_problems(given)]
     named = {node for problem in states for node in problem.nodes}
     hot = [] if given.snapshot is None else hot_nodes(given.snapshot, given.pods, given.capacities)
     problems = [*_service_problems(given), *states, *_hot_problems(given, hot, _stale_ages(given.snapshot))]
     problems += _finding_problems(given, of_state=named)
-    rank = {severity: place for place, severity in enumerate(SEVERITIES)}
-    problems.sort(key=lambda each: (rank[each.severity], each.since is None, each.since or 0, each.nodes, each.text))
+    problems.sort(key=_rank)
     counts = {severity.value: sum(each.severity is severity for each in problems) for severity in SEVERITIES}
     worst = problems[0].severity if problems else None
     return ProblemsDocument(int(given.now), worst, counts, problems)
+
+
+def _rank(problem: FleetProblem) -> tuple[int, int, bool, int, tuple[str, ...], str]:
+    reach = 0 if problem.kind in _OF_FLEET else 2 if len(problem.nodes) > 1 else 1
+    return (
+        SEVERITIES.index(problem.severity), reach, problem.since is None, problem.since or 0, problem.nodes,
+        problem.text,
+    )  # fmt: skip
 
 
 # --- service and source ----------------------------------------------------------------------------------------------
@@ -286,7 +295,8 @@ def _finding_problem(
     text = f"{where}{cause.words}: {newest.reason}"
     if len(metrics) > 1:
         text += f" (and {len(metrics) - 1} more metric{'s' if len(metrics) > 2 else ''})"
-    text = f"{text}; {ACTIONS.get(newest.remedy, newest.remedy)}"
+    if newest.remedy != Remedy.REPORTED:  # reasons of these often say it
+        text = f"{text}; {ACTIONS.get(newest.remedy, newest.remedy)}"
     since, count = min(entry.first_seen for entry in entries), sum(entry.count for entry in entries)
     nodes = (node,) if node else ()
     text = text if node else text[:1].upper() + text[1:]

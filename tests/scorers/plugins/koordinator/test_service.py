@@ -24,7 +24,7 @@ from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of, steady
 from tests.scorers.simulated_cluster import info, rows, stamp
 from tests.waiting import eventually
 from watcher.core.koordinator.collect_policy import CollectPolicy
-from watcher.core.koordinator.report import NodeUsages, measure
+from watcher.core.koordinator.report import Capacity, NodeUsages, measure
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import Snapshot, Window
@@ -47,6 +47,9 @@ class Service:
         self.settings = loading.load(flags=flags, environ={}, file=None, cwd=kubeconfig.parent)
         self.published: Published | None = publish(snapshot_of({"a": {"CPU": steady(20), "Memory": steady(40)}}))
         self.pods: PublishedPods | None = None
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        return {}
 
     def request_pods(self) -> str:
         self.pods = publish_pods({("default", "p"): ("a", 0.25, 2.0**30)})

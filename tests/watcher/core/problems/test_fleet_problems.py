@@ -134,7 +134,7 @@ def test_a_silent_node_may_have_been_removed_if_the_cluster_is_unknown():
         ({"silent": SilentDocument(listed=True, nodes=[SilentNode("u")])}, "warning", "u: never reported"),
         ({"findings": [finding("out_of_range")]}, "warning", "a: impossible values: 6553.5 is outside 0 to 100; the"),
         ({"findings": [finding("out_of_range", remedy="clamped")]}, "info", "limited to 0 to 100 %"),
-        ({"findings": [finding("jump", remedy="reported")]}, "info", "a: the load jumped"),
+        ({"findings": [finding("jump", remedy="reported")]}, "info", "a: unusual load"),
         ({"findings": [finding("out_of_range", last_seen=int(END) - 400)]}, "info", "a: impossible values"),
         ({"findings": [finding("no_series", "")]}, "warning", "The source has no series for a metric"),
         ({"findings": [finding("no_series", "", "instance:node_gpu:ratio")]}, "info", "The source has no series"),

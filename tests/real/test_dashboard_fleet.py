@@ -1,0 +1,258 @@
+"""The fleet in a real browser: problems first, groups, trends, the table over all nodes, a phone, a single node."""
+
+import csv
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fakes.service import FakeService, Live
+from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of, steady
+from tests.real.browser import Tab, chromium, tab
+from watcher.core.publishing.documents import SilentBody
+from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
+
+pytestmark = pytest.mark.real
+
+ZONE = "topology.kubernetes.io/zone"
+PHONE = 390
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One for all."""
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def light(browser: Any) -> Iterator[Tab]:
+    with tab(browser) as opened:
+        yield opened
+
+
+def url(live: Live) -> str:
+    return f"http://127.0.0.1:{live.port}/"
+
+
+def zoned() -> FakeService:
+    """Six nodes in two zones, one of which reports no more."""
+    rises = [*steady(20, slots=40), *steady(50, slots=20)]
+    fleet = {f"web-{number}": {"CPU": steady(10 * number), "Memory": steady(50)} for number in range(1, 5)}
+    fleet["ci-1"] = {"CPU": rises, "Memory": steady(30)}
+    published = publish(snapshot_of(fleet))
+    published.silent = SilentBody.of(SilentDocument(listed=True, nodes=[SilentNode("ci-2", END - 420.0)]))
+    labels = {name: {ZONE: "a" if int(name[-1]) % 2 else "b", "pool": name[:-2]} for name in [*fleet, "ci-2"]}
+    return FakeService(published=published, labels=labels)
+
+
+def many(nodes: int) -> FakeService:
+    loads = np.random.default_rng(7).uniform(1, 80, nodes)
+    fleet = {f"node-{number:04d}": {"CPU": [float(load)] * 60} for number, load in enumerate(loads)}
+    return FakeService(published=publish(snapshot_of(fleet)))
+
+
+def active(opened: Tab) -> str:
+    """What a screen reader says of the active cell."""
+    cells = opened.page.get_by_role("listbox", name="Nodes as cells")
+    return str(cells.get_by_role("option").inner_text())
+
+
+def test_what_needs_action_is_said_first(light: Tab) -> None:
+    """A sentence for each problem with a link to the node, a cure and a command; and the state is that of the worst."""
+    service = zoned()
+    with Live(service) as live:
+        light.open(f"{url(live)}#/fleet", shows="ci-2: silent for 7 min")
+        panel = light.page.get_by_role("region", name="Problems")
+        assert ["critical"] == panel.locator(".badge").all_inner_texts()
+        assert "Check that the node runs" in panel.inner_text()
+        assert "kubectl describe node ci-2" in panel.inner_text()
+        state = light.page.locator("#state")
+        assert ("1 critical", "bad") == (state.inner_text(), state.get_attribute("class"))
+        above = light.page.locator("main").inner_text()
+        assert above.index("ci-2: silent") < above.index("Colour by")
+        assert [] == light.unfit()
+        panel.get_by_role("link", name="ci-2").click()
+        light.page.wait_for_url("**/#/node/ci-2")
+        state.get_by_role("link").click()
+        light.wait_for("Problem and what to do")
+        service.published = publish(snapshot_of(small_fleet()), tag="t2")
+        light.ask_now()
+        light.page.locator("#state.good").wait_for()
+        light.open(f"{url(live)}#/fleet", shows="Nothing needs an action.")
+        assert [] == light.errors()
+
+
+def test_many_problems_are_a_few_sentences(light: Tab) -> None:
+    """At most five on top, and all in the view of findings, where they can be narrowed."""
+    fleet = {f"hot-{number:02d}": {"CPU": steady(86 + number / 10)} for number in range(40)}
+    with Live(FakeService(published=publish(snapshot_of(fleet)))) as live:
+        light.open(f"{url(live)}#/fleet", shows="hot-30: CPU at 89 %")
+        assert 5 == light.page.locator(".problems li").count()
+        light.page.get_by_role("link", name="6 more problems").click()
+        light.wait_for("30 more nodes (hot-00, hot-01, hot-02, …) are between 85 % and 95 %")
+        assert 11 == len(light.cells("Findings"))
+        light.page.get_by_label("Node contains").fill("hot-35")
+        assert 1 == len(light.cells("Findings"))
+        light.page.get_by_label("Severity").select_option("critical")
+        assert [["no findings"]] == light.cells("Findings")
+        assert [] == light.errors()
+
+
+def test_nodes_are_grouped_by_their_labels(light: Tab) -> None:
+    """In cells that the arrow keys go through group by group, and in the table as a column."""
+    with Live(zoned()) as live:
+        light.open(f"{url(live)}#/fleet?sort=name", shows="1 silent")
+        light.page.get_by_label("Group by").select_option(label="zone")
+        light.page.get_by_role("listbox", name="Nodes as cells").focus()
+        found = []
+        for _ in range(6):
+            found.append(tuple(active(light).split(", ")[:2]))
+            light.press("ArrowRight")
+        assert [("ci-1", "a"), ("web-1", "a"), ("web-3", "a"), ("ci-2", "b"), ("web-2", "b"), ("web-4", "b")] == found
+        light.page.get_by_text("table", exact=True).click()
+        light.page.get_by_role("button", name="zone: sort").click()
+        assert ["a", "a", "a", "b", "b", "b"] == [row[1] for row in light.cells("Nodes")]
+        options = light.page.get_by_label("Group by").locator("option").all_inner_texts()
+        assert ["no groups", "zone", "pool", "start of the name"] == options
+        assert [] == light.unfit()
+        assert [] == light.wrong
+
+
+def test_without_labels_it_is_said_what_is_missing(light: Tab) -> None:
+    """Names can be grouped by their start."""
+    with Live(many(40)) as live:
+        light.open(f"{url(live)}#/fleet", shows="labels come from the Node objects of the Kubernetes API")
+        assert [] == light.unfit()
+        assert [] == light.wrong
+
+
+def test_a_trend_is_the_short_window_against_the_long_one(light: Tab) -> None:
+    """A load that rose is marked, in the cell and in the table; one that did not is not."""
+    with Live(zoned()) as live:
+        light.open(f"{url(live)}#/fleet?sort=rising", shows="trend, short against long window")
+        light.page.get_by_role("listbox", name="Nodes as cells").focus()
+        assert active(light).startswith("ci-1, ")
+        assert "CPU trend ▲ +20.0 points" in active(light)
+        light.page.get_by_text("table", exact=True).click()
+        trends = {row[0]: row[3] for row in light.cells("Nodes")}
+        assert ("▲ +20.0", "+0.0", "–") == (trends["ci-1"], trends["web-1"], trends["ci-2"])
+        assert [] == light.wrong
+
+
+def test_the_table_has_all_nodes(light: Tab) -> None:
+    """Sorted by its headers, in pages; all rows are in the file, and no column says the same of every node."""
+    with Live(many(5000)) as live:
+        light.open(f"{url(live)}#/fleet?as=table", shows="1–100 of 5,000 nodes")
+        names = [row[0] for row in light.cells("Nodes")]
+        head = light.page.get_by_role("columnheader")
+        assert "descending" == head.filter(has_text="CPU").get_attribute("aria-sort")
+        assert ["Node", "CPU", "± deviation", "Trend", "Memory", "± deviation", "Trend"] == [
+            each.strip(" ▼▲") for each in head.all_inner_texts()
+        ]
+        light.page.get_by_role("button", name="Node: sort").click()
+        assert ["node-0000", "node-0001"] == [row[0] for row in light.cells("Nodes")[:2]]
+        assert "ascending" == head.filter(has_text="Node").get_attribute("aria-sort")
+        light.page.get_by_role("button", name="Node: sort").click()
+        assert "node-4999" == light.cells("Nodes")[0][0] != names[0]
+        light.page.get_by_role("button", name="next page").click()
+        light.wait_for("101–200 of 5,000 nodes")
+        assert "node-4899" == light.cells("Nodes")[0][0]
+        with light.page.expect_download() as saved:
+            light.page.get_by_role("button", name="Download CSV").click()
+        with saved.value.path().open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert {f"node-{number:04d}" for number in range(5000)} == {row["name"] for row in rows}
+        assert all(1 <= float(row["cpu"]) <= 80 and row["memory"] == "" for row in rows)
+        assert [] == light.unfit()
+        assert [] == light.wrong
+
+
+def test_a_name_is_copied(browser: Any) -> None:
+    """By a button beside it."""
+    with Live() as live, tab(browser) as opened:
+        opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        opened.open(f"{url(live)}#/fleet?as=table", shows="1–3 of 3 nodes")
+        opened.page.get_by_role("button", name="copy node-2").click()
+        opened.page.locator(".copy.done").wait_for()
+        assert "node-2" == opened.page.evaluate("navigator.clipboard.readText()")
+
+
+def test_candidates_are_highlighted(light: Tab) -> None:
+    """By the address; names that are not there are counted, and the mark goes when somebody wants it to."""
+    with Live() as live:
+        light.open(f"{url(live)}#/fleet?highlight=node-1,node-3,gone", shows="2 nodes highlighted, 1 not found")
+        light.page.get_by_text("table", exact=True).click()
+        assert ["node-1", "node-3"] == sorted(row[0] for row in light.cells("Nodes"))
+        light.page.get_by_role("button", name="clear").click()
+        assert 3 == len(light.cells("Nodes"))
+        assert "highlight" not in light.page.url
+        assert [] == light.wrong
+
+
+def test_cards_lead_to_the_nodes(light: Tab) -> None:
+    """The states to their nodes, the highest to its page."""
+    with Live(zoned()) as live:
+        light.open(f"{url(live)}#/fleet", shows="1 silent")
+        light.page.get_by_role("link", name="1 silent").click()
+        light.wait_for("1 of 6 nodes")
+        assert ["ci-2"] == [row[0] for row in light.cells("Nodes")]
+        light.page.locator(".numbers").get_by_role("link", name="web-4").click()
+        light.page.wait_for_url("**/#/node/web-4")
+
+
+def test_a_single_node_is_opened_at_once(light: Tab) -> None:
+    """Where the address names no view; the fleet is still there."""
+    with Live(FakeService(published=publish(snapshot_of({"laptop": {"CPU": steady(20)}})))) as live:
+        light.open(url(live), shows="Node laptop")
+        assert light.page.url.endswith("#/node/laptop")
+        light.page.get_by_role("link", name="Fleet").click()
+        light.wait_for("Distribution of CPU")
+        light.open(f"{url(live)}#/fleet", shows="Distribution of CPU")
+        assert [] == light.errors()
+
+
+SMALL = """() => [...document.querySelectorAll("main a, main button, nav a")].filter((each) => each.checkVisibility())
+  .map((each) => [each.textContent, each.getBoundingClientRect()]).filter(([, box]) => box.height < 24)
+  .map(([text, box]) => `${text}: ${box.width} x ${box.height}`)"""
+CUT = """() => [...document.querySelectorAll(".scroll, nav")].filter((each) => each.scrollWidth > each.clientWidth + 1)
+  .map((each) => each.getAttribute("aria-label"))"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_on_a_phone(browser: Any, dark: bool) -> None:
+    """Nodes before numbers, names in the cells, the views in one line, no column cut off, targets of 24 pixels."""
+    with Live(zoned()) as live, tab(browser, dark=dark, width=PHONE) as phone:
+        for view, shows in {"fleet": "1 silent", "fleet?as=table": "Download CSV", "findings": "Check that"}.items():
+            phone.open(f"{url(live)}#/{view}", shows=shows)
+            assert PHONE == phone.page.evaluate("document.documentElement.scrollWidth"), view
+            assert [] == phone.page.evaluate(SMALL), view
+            assert [] == phone.page.evaluate(CUT), view
+            assert [] == phone.unfit(), view
+        assert 1 == len({each.bounding_box()["y"] for each in phone.page.locator("#views a:visible").all()})
+        phone.open(f"{url(live)}#/fleet", shows="1 silent")
+        cells, cards = phone.page.locator(".picture"), phone.page.locator(".numbers")
+        assert cells.bounding_box()["y"] < cards.bounding_box()["y"]
+        assert phone.page.get_by_label("Group by").is_hidden()
+        phone.page.get_by_role("button", name="Colour, window").click()
+        assert phone.page.get_by_label("Group by").is_visible()
+        assert [] == phone.wrong
+
+
+LUMINANCES = """async () => {
+  const { heat } = await import("./web/theme.js");
+  const linear = (each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
+  const luminance = ([red, green, blue]) => 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+  const channels = (fill) => fill.match(/\\d+/g).map((each) => Number(each) / 255);
+  return [0, 35, 60, 80, 100].map((load) => luminance(channels(heat(load).fill)));
+}"""
+
+
+def test_in_the_dark_more_load_is_stronger(browser: Any) -> None:
+    """The hottest node stands out most from the dark page."""
+    with Live() as live, tab(browser, dark=True) as opened:
+        opened.open(url(live), shows="all fresh")
+        found = opened.page.evaluate(LUMINANCES)
+        assert sorted(found) == found
+        assert len(set(found)) == len(found)

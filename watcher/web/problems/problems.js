@@ -1,0 +1,63 @@
+// Problems as sentences: the list at the top of the fleet, the state in the header, and rows of the view of findings.
+
+import { el } from "../dom.js";
+import { count } from "../format.js";
+import { copyButton } from "../fleet/table.js";
+
+export const NEEDED = ["critical", "warning"]; // severities that need an action
+const MOST = matchMedia("(max-width: 45rem)").matches ? 2 : 5; // on a phone, the nodes follow at once
+const MOST_MARKED = 200; // names in an address
+const STATES = ["silent", "stale", "lost", "quarantined", "unheard"];
+
+/** The problems that need an action. */
+export function needed(problems) {
+  return (problems?.problems ?? []).filter((each) => NEEDED.includes(each.severity));
+}
+
+/** The state of the fleet for the header: [text, class], null if nothing needs an action. */
+export function worst(problems) {
+  const { critical = 0, warning = 0 } = problems?.counts ?? {};
+  if (!critical && !warning) return null;
+  const parts = [critical ? `${critical} critical` : "", warning ? count(warning, "warning") : ""].filter(Boolean);
+  return [parts.join(", "), critical ? "bad" : "warn"];
+}
+
+/** The address of what a problem is about: the node, or the fleet with the nodes. */
+export function addressOf({ nodes, kind }) {
+  if (nodes.length === 1) return `#/node/${encodeURIComponent(nodes[0])}`;
+  if (STATES.includes(kind)) return `#/fleet?as=table&state=${kind}`;
+  if (nodes.length) return `#/fleet?highlight=${nodes.slice(0, MOST_MARKED).map(encodeURIComponent).join(",")}`;
+  return `#/findings?kind=${kind}`;
+}
+
+/** The sentence; the name of the node at its start is a link, or the whole sentence if it is about several nodes. */
+export function sentence(problem) {
+  const [node] = problem.nodes, { text } = problem;
+  if (problem.nodes.length === 1 && text.startsWith(node)) {
+    return [el("a", { href: addressOf(problem) }, node), text.slice(node.length)];
+  }
+  return [problem.nodes.length ? el("a", { href: addressOf(problem) }, text) : text];
+}
+
+/** The cure and the next command. */
+export function cure(problem) {
+  return el("p.cure", {}, problem.cure, problem.command
+    ? el("span.command", {}, el("code", {}, problem.command), copyButton(problem.command, "the command")) : null);
+}
+
+export function badge(severity) {
+  return el(`span.badge.${severity}`, {}, severity);
+}
+
+/** The list at the top of the fleet; null while the problems are unknown. */
+export function problemsPanel(problems) {
+  if (!problems) return null;
+  const all = needed(problems), rest = all.length - MOST, notes = problems.counts.info;
+  if (!all.length) {
+    return el("p.quiet.calm", {}, "Nothing needs an action.", notes ? [" ", el("a", { href: "#/findings" }, count(notes, "note"))] : null);
+  }
+  const items = all.slice(0, MOST).map((each) => el("li", {}, badge(each.severity), el("div", {}, el("p", {}, sentence(each)), cure(each))));
+  const more = [rest > 0 ? `${count(rest, "more problem")}` : "", notes ? count(notes, "note") : ""].filter(Boolean).join(" and ");
+  return el("section.card.problems", { "aria-label": "Problems" }, el("ul", {}, items),
+    more ? el("p", {}, el("a", { href: "#/findings" }, more)) : null);
+}
