@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from watcher.core.koordinator.report import Capacity
 from watcher.core.pods.table import PodTable
@@ -236,12 +237,17 @@ def _each_or_together(problems: Sequence[FleetProblem], together: str) -> Iterat
     rest = problems[named:]
     if not rest:
         return
-    nodes = tuple(node for problem in rest for node in problem.nodes)
-    starts = [problem.since for problem in rest if problem.since is not None]
-    first = rest[0]
-    text = together.format(_counted(nodes, more=True))
-    since = min(starts) if starts else None
-    yield FleetProblem(first.severity, first.kind, first.cause, text, first.cure, DOCTOR, nodes, since)
+    first, nodes = rest[0], tuple(node for problem in rest for node in problem.nodes)
+    yield replace(
+        first,
+        text=together.format(_counted(nodes, more=True)),
+        command=DOCTOR if first.command else "",
+        nodes=nodes,
+        since=min((problem.since for problem in rest if problem.since is not None), default=None),
+        last_seen=max((problem.last_seen for problem in rest if problem.last_seen is not None), default=None),
+        findings=sum(problem.findings for problem in rest),
+        metrics=tuple(sorted({metric for problem in rest for metric in problem.metrics})),
+    )
 
 
 def _counted(nodes: Sequence[str], *, more: bool = False) -> str:
@@ -272,8 +278,16 @@ def _finding_problems(given: ProblemInputs, *, of_state: Iterable[str]) -> Itera
         if kind is FindingKind.MISSING and entry.metric:  # the slot of a dropped sample
             kind = dropping.get((entry.node, entry.metric), kind)
         groups.setdefault((entry.node, kind), []).append(entry)
+    causes: dict[tuple[Severity, str], list[FleetProblem]] = {}
     for (node, kind), entries in groups.items():
-        yield _finding_problem(given, node, kind, entries)
+        problem = _finding_problem(given, node, kind, entries)
+        if node:
+            causes.setdefault((problem.severity, problem.kind), []).append(problem)
+        else:
+            yield problem
+    for problems in causes.values():
+        problems.sort(key=lambda each: (-(each.last_seen or 0), each.nodes))
+        yield from _each_or_together(problems, f"{{}}: {problems[0].cause}")
 
 
 def _finding_problem(

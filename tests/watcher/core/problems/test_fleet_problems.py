@@ -167,6 +167,16 @@ def test_findings_of_a_node_with_one_cause_are_one_problem():
     assert "6553.5 is outside 0 to 100 (and 1 more metric); the values were dropped" in problem.text
 
 
+def test_many_nodes_with_one_cause_share_a_problem():
+    """The newest findings have problems of their own; no node is lost."""
+    jumps = [finding("jump", f"n{number:02d}", remedy="reported", last_seen=int(END) - number) for number in range(40)]
+    found = problems(findings=jumps)
+    assert [f"n{number:02d}" for number in range(NAMED)] == [each.nodes[0] for each in found[:NAMED]]
+    assert "30 more nodes (n10, n11, n12, …): unusual load" == found[NAMED].text
+    assert (30, int(END) - NAMED) == (found[NAMED].findings, found[NAMED].last_seen)
+    assert {entry.node for entry in jumps} == {node for each in found for node in each.nodes}
+
+
 def test_every_kind_and_every_remedy_has_words():
     """A new one needs some."""
     assert set(FindingKind) == set(CAUSES)
