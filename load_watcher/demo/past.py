@@ -2,8 +2,6 @@
 
 The simulated load is a function of time, so the windows of any minute can be computed. They describe the load itself,
 without the faults of the monitoring, which begin minutes before the demo.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ VIEWS = {
     "score?profile=your own": "by the pasted profile",
     "shadow": "Placement by each profile",
     "findings": "Queries to the source",
-    "node/general-a-01": "node-exporter-",
+    "node/general-a-01": "allocatable",
     "node/nobody": "No node nobody in the fleet",
     "terms": "safeVarianceMargin",
 }
