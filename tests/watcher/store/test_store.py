@@ -277,6 +277,26 @@ async def test_a_node_that_is_new_has_gaps_where_others_have_values(place: str) 
     np.testing.assert_array_equal([[np.nan, 7.0], [np.nan, 7.25]], found)
 
 
+async def test_windows_from_before_the_start_are_added_and_compacted(place: str) -> None:
+    """They change neither the last tick nor its samples, and the next tick compacts their hours."""
+    past = [minute(3, when=START - 60 * back) for back in range(1, 121)]
+    async with opened(place) as store:
+        await save(store, tick(START))
+        await store.add_history(past)
+        (series, *_) = await store.history(host="node-a", window="15m", start=START - 7200, end=START - 60)
+        assert [START - 60 * back for back in range(120, 0, -1)] == series.time.tolist()
+        assert set(series.value.tolist()) == {3.0}
+        assert store.status.last_saved == START + 0.25
+        await save_all(store, place, [tick(START + 3600)])
+        (again, *_) = await store.history(host="node-a", window="15m", start=START - 7200, end=START - 60)
+        np.testing.assert_array_equal(series.value, again.value)
+    restored = await restored_at(place)
+    assert restored is not None
+    assert restored.end == START + 3600.25
+    with pytest.raises(StoreError, match="not open"):
+        await store.add_history(past)
+
+
 async def test_history_gives_what_was_asked_for(place: str) -> None:
     """Range inclusive on both ends, one window, chosen metrics and operators; nothing for what is not there."""
 
