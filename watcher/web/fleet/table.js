@@ -57,6 +57,7 @@ export class NodeTable {
     const columns = all.filter((each) => each.key !== "state" || nodes.some((node) => options.words(node)));
     const order = app.params.get("order") ?? `-${options.metric}`;
     const rows = ordered(nodes, all, order);
+    app.listed = rows.map((node) => node.name);
     const pages = Math.max(1, Math.ceil(rows.length / ROWS));
     const page = Math.min(pages, Math.max(1, Number(app.params.get("page")) || 1));
     const shown = rows.slice((page - 1) * ROWS, page * ROWS);
