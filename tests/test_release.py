@@ -143,13 +143,15 @@ def test_the_installed_wheel_prints_its_version_and_commit(installed: Path, tmp_
 
 @pytest.mark.slow
 def test_the_installed_wheel_serves_windows(installed: Path, tmp_path: Path) -> None:
-    """With its migrations and its dashboard, outside the checkout."""
+    """With a database and the dashboard, outside the checkout."""
     command = [str(installed), "serve", "--provider", "host", "--port", "0"]
     log = tmp_path / "log"
     with log.open("w") as output, subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=output) as process:
         try:
             (url, *_) = wait_for(lambda: re.findall(r"http://127\.0\.0\.1:\d+", log.read_text()), what="the address")
             wait_for(lambda: requests.get(f"{url}/watcher", timeout=10).ok, what="a sample of this host")
+            assert requests.get(f"{url}/readyz", timeout=10).json()["detail"]["store"]["ok"], log.read_text()
+            assert "migrated" in log.read_text()
             assert "<title>" in requests.get(f"{url}/", timeout=10).text
         finally:
             process.terminate()

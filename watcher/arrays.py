@@ -13,5 +13,6 @@ if TYPE_CHECKING:
 F64: TypeAlias = "NDArray[np.float64]"
 F32: TypeAlias = "NDArray[np.float32]"
 I64: TypeAlias = "NDArray[np.int64]"
+U8: TypeAlias = "NDArray[np.uint8]"
 U16: TypeAlias = "NDArray[np.uint16]"
 Bool: TypeAlias = "NDArray[np.bool_]"

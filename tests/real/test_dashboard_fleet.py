@@ -11,6 +11,7 @@ from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of, steady
 from tests.real.browser import Tab, chromium, tab
 from watcher.core.publishing.documents import SilentBody
+from watcher.core.publishing.wire import FindingsDocument, QuerySource
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
 
 pytestmark = pytest.mark.real
@@ -44,7 +45,11 @@ def zoned() -> FakeService:
     published = publish(snapshot_of(fleet))
     published.silent = SilentBody.of(SilentDocument(listed=True, nodes=[SilentNode("ci-2", END - 420.0)]))
     labels = {name: {ZONE: "a" if int(name[-1]) % 2 else "b", "pool": name[:-2]} for name in [*fleet, "ci-2"]}
-    return FakeService(published=published, labels=labels)
+    queried = QuerySource(
+        "instance_device:node_disk_io_time_seconds:rate5m", "Storage", "x" * 90, "ratio", "node", 0.0, "found"
+    )
+    found = FindingsDocument(int(END), "enforce", [], [queried])
+    return FakeService(published=published, labels=labels, found=found)
 
 
 def many(nodes: int) -> FakeService:
@@ -137,7 +142,7 @@ def test_a_trend_is_the_short_window_against_the_long_one(light: Tab) -> None:
         assert "CPU trend ▲ +20.0 points" in active(light)
         light.page.get_by_text("table", exact=True).click()
         trends = {row[0]: row[3] for row in light.cells("Nodes")}
-        assert ("▲ +20.0", "+0.0", "–") == (trends["ci-1"], trends["web-1"], trends["ci-2"])
+        assert ("▲ +20.0", "0.0", "–") == (trends["ci-1"], trends["web-1"], trends["ci-2"])
         assert [] == light.wrong
 
 

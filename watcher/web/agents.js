@@ -1,12 +1,19 @@
 // Pages of agents and QoS Resource Managers, proxied by the service, read-only.
 
 import { ApiError, ask } from "./api.js";
+import { missing } from "./terms/definitions.js";
 import { el, numbers, renew, select, table, told } from "./dom.js";
 import { bytes, clock, count, limits, plain, seconds } from "./format.js";
 import { linked } from "./podlink.js";
 import { cpusOf, socketsOf } from "./cpus.js";
 
 const MOST = 100;
+
+const SHOWS = "The plans and actions of the node agents, and the CPUs and pods of the QoS Resource Managers, are shown here. None are configured.";
+const SETTINGS = `[agents]
+pods = { selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }
+token_file = "/run/secrets/load-watcher/agent-token"`;
+const HINT = "Without a Kubernetes API, set urls = [\"http://NODE:2023\"] in place of pods. [qrms] has the same keys for QoS Resource Managers.";
 
 const KINDS = { agent: "agent", qrm: "QoS Resource Manager" };
 
@@ -21,7 +28,7 @@ export function agentsView(app) {
 
   function update() {
     if (app.state.overview && !app.state.overview.agents) {
-      root.replaceChildren(told("No agents are configured.", "Set urls or pods in the settings [agents] or [qrms]: docs/reference/dashboard.md."));
+      if (!root.querySelector(".missing")) root.replaceChildren(missing(SHOWS, SETTINGS, { hint: HINT, page: "reference/dashboard.md" }));
     }
   }
 

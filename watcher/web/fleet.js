@@ -135,7 +135,9 @@ export function fleetView(app) {
     const groups = group && grouped(some, group).map((each) => ({ ...each, note: noteOf(each.nodes, wanted.metric) }));
     Object.assign(cells, { metric: wanted.metric, groups, highlight: wanted.highlight });
     if (place.firstChild !== list.root) place.replaceChildren(list.root);
-    list.set(groups ? groups.flatMap((each) => each.nodes) : some);
+    const order = groups ? groups.flatMap((each) => each.nodes) : some;
+    app.listed = order.map((node) => node.name);
+    list.set(order);
   }
 
   function showTable(some, wanted, group, options) {

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from watcher.core.koordinator.report import Capacity
 from watcher.core.pods.table import PodTable
@@ -36,6 +37,8 @@ NAMED = 10
 ACTIVE_INTERVALS = 3.0
 ACTIVE_AT_LEAST_S = 300.0
 """A finding that was not repeated for longer is past: its severity is info."""
+REPEATED_INTERVALS = 2.0
+"""A finding that every tick repeats is past after this time."""
 _OF_FLEET = ("source", "service", "lost")
 _NEEDED = (MetricType.CPU, MetricType.MEMORY)
 _OF_SOURCE = (FindingKind.QUERY_FAILED, FindingKind.PARTIAL_RESPONSE)
@@ -236,12 +239,17 @@ def _each_or_together(problems: Sequence[FleetProblem], together: str) -> Iterat
     rest = problems[named:]
     if not rest:
         return
-    nodes = tuple(node for problem in rest for node in problem.nodes)
-    starts = [problem.since for problem in rest if problem.since is not None]
-    first = rest[0]
-    text = together.format(_counted(nodes, more=True))
-    since = min(starts) if starts else None
-    yield FleetProblem(first.severity, first.kind, first.cause, text, first.cure, DOCTOR, nodes, since)
+    first, nodes = rest[0], tuple(node for problem in rest for node in problem.nodes)
+    yield replace(
+        first,
+        text=together.format(_counted(nodes, more=True)),
+        command=DOCTOR if first.command else "",
+        nodes=nodes,
+        since=min((problem.since for problem in rest if problem.since is not None), default=None),
+        last_seen=max((problem.last_seen for problem in rest if problem.last_seen is not None), default=None),
+        findings=sum(problem.findings for problem in rest),
+        metrics=tuple(sorted({metric for problem in rest for metric in problem.metrics})),
+    )
 
 
 def _counted(nodes: Sequence[str], *, more: bool = False) -> str:
@@ -272,8 +280,16 @@ def _finding_problems(given: ProblemInputs, *, of_state: Iterable[str]) -> Itera
         if kind is FindingKind.MISSING and entry.metric:  # the slot of a dropped sample
             kind = dropping.get((entry.node, entry.metric), kind)
         groups.setdefault((entry.node, kind), []).append(entry)
+    causes: dict[tuple[Severity, str], list[FleetProblem]] = {}
     for (node, kind), entries in groups.items():
-        yield _finding_problem(given, node, kind, entries)
+        problem = _finding_problem(given, node, kind, entries)
+        if node:
+            causes.setdefault((problem.severity, problem.kind), []).append(problem)
+        else:
+            yield problem
+    for problems in causes.values():
+        problems.sort(key=lambda each: (-(each.last_seen or 0), each.nodes))
+        yield from _each_or_together(problems, f"{{}}: {problems[0].cause}")
 
 
 def _finding_problem(
@@ -289,7 +305,8 @@ def _finding_problem(
         severity = Severity.INFO
     if kind is FindingKind.NO_SERIES and any(_needed(metric) for metric in metrics):
         severity = Severity.WARNING
-    if given.now - last > max(ACTIVE_INTERVALS * given.interval_s, ACTIVE_AT_LEAST_S):
+    past = _is_past(given, node, kind, last)
+    if past:
         severity = Severity.INFO
     where = f"{node}: " if node else ""
     text = f"{where}{cause.words}: {newest.reason}"
@@ -297,12 +314,23 @@ def _finding_problem(
         text += f" (and {len(metrics) - 1} more metric{'s' if len(metrics) > 2 else ''})"
     if newest.remedy != Remedy.REPORTED:  # reasons of these often say it
         text = f"{text}; {ACTIONS.get(newest.remedy, newest.remedy)}"
+    text += f"; last seen {duration_text(given.now - last)} ago" if past else ""
     since, count = min(entry.first_seen for entry in entries), sum(entry.count for entry in entries)
     nodes = (node,) if node else ()
     text = text if node else text[:1].upper() + text[1:]
     return FleetProblem(
         severity, kind.value, cause.words, text, cause.cure, cause.command, nodes, since, last, count, metrics
     )
+
+
+def _is_past(given: ProblemInputs, node: str, kind: FindingKind, last: int) -> bool:
+    """Return whether a finding is over. A silent metric is reported at every tick; a node that was frozen, and is not
+    in quarantine, is served again. `last` is in unix seconds."""
+    if kind is FindingKind.FROZEN and node:
+        return True
+    if kind is FindingKind.STALE:
+        return given.now - last > REPEATED_INTERVALS * given.interval_s
+    return given.now - last > max(ACTIVE_INTERVALS * given.interval_s, ACTIVE_AT_LEAST_S)
 
 
 def _needed(metric: str) -> bool:

@@ -21,6 +21,7 @@ def _windows() -> ValueKind:
         lambda value: window(f"{length.read(value)}s"),
         lambda text: window(f"{length.read_text(text)}s"),
         lambda each: values.write_text(each.label),
+        schema=length.schema,
     )
     several = values.list_of(item, called='durations, like ["5m", "10m", "15m"]')
     return ValueKind(
@@ -28,6 +29,7 @@ def _windows() -> ValueKind:
         lambda value: tuple(sorted(several.read(value), key=lambda each: each.seconds)),
         lambda text: tuple(sorted(several.read_text(text), key=lambda each: each.seconds)),
         several.write,
+        schema=several.schema,
     )
 
 
@@ -37,6 +39,7 @@ WINDOW_LABELS = ValueKind(
     lambda value: tuple(each.label for each in WINDOWS.read(value)),
     lambda text: tuple(each.label for each in WINDOWS.read_text(text)),
     lambda labels: "[" + ", ".join(map(values.write_text, labels)) + "]",
+    schema=WINDOWS.schema,
 )
 
 _METRIC_TYPES = tuple(kind.value for kind in model.MetricType)

@@ -55,10 +55,11 @@ export class NodeTable {
     const columns = all.filter((each) => each.key !== "state" || nodes.some((node) => options.words(node)));
     const order = app.params.get("order") ?? `-${options.metric}`;
     const rows = ordered(nodes, all, order);
+    app.listed = rows.map((node) => node.name);
     const pages = Math.max(1, Math.ceil(rows.length / ROWS));
     const page = Math.min(pages, Math.max(1, Number(app.params.get("page")) || 1));
     const shown = rows.slice((page - 1) * ROWS, page * ROWS);
-    renew(this.root, this.bar(rows, page, pages, () => csvOf(rows, all, options.labels)), this.table(shown, columns, order));
+    renew(this.root, this.bar(rows, page, pages, () => csvOf(rows, all, options.labels)), this.table(shown, columns, order, options.words));
   }
 
   bar(rows, page, pages, csv) {
@@ -72,7 +73,7 @@ export class NodeTable {
       el("button.plain", { onclick: () => save(csv(), "load-watcher-nodes.csv") }, "Download CSV"));
   }
 
-  table(nodes, columns, order) {
+  table(nodes, columns, order, words) {
     const sorted = order.replace(/^-/, ""), down = order.startsWith("-");
     const heads = columns.map(({ key, head, kind }) => el("th", {
       className: kind, scope: "col", "aria-sort": sorted === key ? (down ? "descending" : "ascending") : "none",
@@ -80,16 +81,17 @@ export class NodeTable {
       "aria-label": `${headOf(columns, key)}: sort`,
       onclick: () => this.app.set({ page: null, order: sorted === key ? `${down ? "" : "-"}${key}` : `${kind.startsWith("number") ? "-" : ""}${key}` }),
     }, head, el("span.direction", { "aria-hidden": "true" }, sorted === key ? (down ? " ▼" : " ▲") : ""))));
-    const rows = nodes.map((node) => el("tr", {}, columns.map((column, i) => i ? cell(node, column) : this.head(node))));
+    const rows = nodes.map((node) => el("tr", {}, columns.map((column, i) => i ? cell(node, column) : head(node, words(node)))));
     if (!rows.length) rows.push(el("tr", {}, el("td.quiet", { colSpan: columns.length }, "no matching nodes")));
     return el("div.scroll", { tabIndex: 0, role: "region", "aria-label": "Nodes, table" },
       el("table", {}, el("caption.hidden-text", {}, "Nodes"), el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows)));
   }
+}
 
-  head(node) {
-    return el("th.name", { scope: "row" }, el("a", { href: `#/node/${encodeURIComponent(node.name)}` }, node.name),
-      copyButton(node.name));
-  }
+/** The first cell: name, button to copy it, and the state, which is visible only on small screens. */
+function head(node, state) {
+  return el("th.name", { scope: "row" }, el("a", { href: `#/node/${encodeURIComponent(node.name)}` }, node.name),
+    copyButton(node.name), state ? el("small.state", {}, state) : null);
 }
 
 function headOf(columns, key) {

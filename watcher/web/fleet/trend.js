@@ -35,9 +35,10 @@ export function mark(points, least = NOTABLE) {
   return points > 0 ? UP : DOWN;
 }
 
-/** A trend as text: "▲ +7.2", "+0.4", or "–" if unknown. */
+/** A trend as text: "▲ +7.2", "+0.4", "0.0", or "–" if unknown. */
 export function signed(points) {
   if (points == null) return "–";
-  const text = `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)}`;
+  const size = Math.abs(points).toFixed(1);
+  const text = size === "0.0" ? size : `${points < 0 ? "−" : "+"}${size}`;
   return mark(points) ? `${mark(points)} ${text}` : text;
 }

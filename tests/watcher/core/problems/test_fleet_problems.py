@@ -135,7 +135,10 @@ def test_a_silent_node_may_have_been_removed_if_the_cluster_is_unknown():
         ({"findings": [finding("out_of_range")]}, "warning", "a: impossible values: 6553.5 is outside 0 to 100; the"),
         ({"findings": [finding("out_of_range", remedy="clamped")]}, "info", "limited to 0 to 100 %"),
         ({"findings": [finding("jump", remedy="reported")]}, "info", "a: unusual load"),
-        ({"findings": [finding("out_of_range", last_seen=int(END) - 400)]}, "info", "a: impossible values"),
+        ({"findings": [finding("out_of_range", last_seen=int(END) - 400)]}, "info", "; last seen 7 min ago"),
+        ({"findings": [finding("stale", reason="no new")]}, "warning", "a: some metrics have no new samples: no new"),
+        ({"findings": [finding("stale", last_seen=int(END) - 150)]}, "info", "; last seen 3 min ago"),
+        ({"findings": [finding("frozen", metric="")]}, "info", "a: the exporter repeats the same values"),
         ({"findings": [finding("no_series", "")]}, "warning", "The source has no series for a metric"),
         ({"findings": [finding("no_series", "", "instance:node_gpu:ratio")]}, "info", "The source has no series"),
         ({"findings": [finding("store", "", "")]}, "critical", "The database cannot be written or read"),
@@ -165,6 +168,16 @@ def test_findings_of_a_node_with_one_cause_are_one_problem():
     (problem,) = problems(findings=found)
     assert (15, 2) == (problem.findings, len(problem.metrics))
     assert "6553.5 is outside 0 to 100 (and 1 more metric); the values were dropped" in problem.text
+
+
+def test_many_nodes_with_one_cause_share_a_problem():
+    """The newest findings have problems of their own; no node is lost."""
+    jumps = [finding("jump", f"n{number:02d}", remedy="reported", last_seen=int(END) - number) for number in range(40)]
+    found = problems(findings=jumps)
+    assert [f"n{number:02d}" for number in range(NAMED)] == [each.nodes[0] for each in found[:NAMED]]
+    assert "30 more nodes (n10, n11, n12, …): unusual load" == found[NAMED].text
+    assert (30, int(END) - NAMED) == (found[NAMED].findings, found[NAMED].last_seen)
+    assert {entry.node for entry in jumps} == {node for each in found for node in each.nodes}
 
 
 def test_every_kind_and_every_remedy_has_words():
