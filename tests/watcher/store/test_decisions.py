@@ -102,7 +102,7 @@ async def test_decisions_are_found_by_namespace_part_of_the_name_and_node(place:
         StoreDecisions(store).keep_decisions([], [DecisionOutcome(some(2).time, "node-1", "bound")])
         await eventually(lambda: query(place, "SELECT node FROM decision WHERE node <> ''"), what="the outcome")
 
-        async def names(**wanted: str) -> list[str]:
+        async def names(**wanted: Any) -> list[str]:
             return [each.pod for each in await found_in(store, limit=9, **wanted)]
 
         assert ["web-1", "web"] == await names(part="eb")
