@@ -153,8 +153,12 @@ CHARTS: dict[str, dict[str, Any]] = {
         "securityContext": {"privileged": False},
         "probes": {"startup": {"failureThreshold": 60}},
         "extraObjects": [
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "more"}, "data": {}},
-            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-tpl\n",
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "more", "namespace": "{{ .Release.Namespace }}"},
+            },
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: text, namespace: {{ .Release.Namespace }}}}",
         ],
         "extraEnv": [{"name": "LOG_LEVEL", "value": "debug"}],
         "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
