@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
 
-@click.command()
+@click.command(short_help="Run the service with a simulated cluster.")
 @click.option(
     "--nodes",
     "count",

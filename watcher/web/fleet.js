@@ -59,9 +59,10 @@ export function fleetView(app) {
   const tools = el("div.tools");
   const fold = el("button.fold", { "aria-expanded": "false", onclick: () => fold.setAttribute("aria-expanded", String(fold.ariaExpanded !== "true")) },
     "Colour, window, groups, filter…");
+  const ungrouped = el("p.quiet.ungrouped");
   const shownNodes = el("p.quiet", { role: "status" });
   const root = el("div.stack.fleet", {}, problems, summary,
-    el("section.card", { "aria-label": "Nodes" }, fold, tools, marked, shownNodes, place, legend), spread);
+    el("section.card", { "aria-label": "Nodes" }, fold, tools, marked, shownNodes, place, legend, ungrouped), spread);
   const forget = onThemeChange(() => update());
   let labels = null, trends = new Map(), built = "", panel = "";
 
@@ -89,7 +90,6 @@ export function fleetView(app) {
       select("Sort by", SORTS, now.sort, (sort) => app.set({ sort, order: null, page: null })),
       select("Show", SHOWS, now.state, (state) => app.set({ state, page: null })),
       filter,
-      ...(labels?.reason ? [el("p.quiet.why-none", {}, `No groups by zone, pool or type: ${labels.reason}.`)] : []),
     );
   }
 
@@ -97,7 +97,7 @@ export function fleetView(app) {
     const wanted = wants();
     const { nodes } = app.state;
     const options = groupings(labels, nodes);
-    const tooled = JSON.stringify([app.state.overview?.windows, options, labels?.reason]);
+    const tooled = JSON.stringify([app.state.overview?.windows, options]);
     if (built !== tooled && !tools.contains(document.activeElement)) {
       built = tooled;
       build(options);
@@ -120,7 +120,10 @@ export function fleetView(app) {
     else if (wanted.as === "table") showTable(some, wanted, group, options);
     else showCells(some, wanted, group);
     legend.replaceChildren(...key(wanted.metric, nodes, cells.text ? NOTABLE : STRONG));
-    legend.hidden = wanted.as === "table";
+    legend.hidden = Boolean(nothing) || wanted.as === "table";
+    tools.hidden = fold.hidden = Boolean(nothing);
+    ungrouped.hidden = Boolean(nothing) || !labels?.reason;
+    ungrouped.textContent = labels?.reason ? `No groups by zone, pool or type: ${labels.reason}.` : "";
   }
 
   function showProblems() {

@@ -495,7 +495,7 @@ async def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Pa
         await save(store, tick(START))
         with pytest.raises(StoreInUse):
             vacuum(database_at(url_of(path)))
-        assert f"schema {REVISIONS[-1]}" in current(database_at(url_of(path)))
+        assert f"schema {REVISIONS[-1]}" in current(database_at(url_of(path))).text
     assert f"{path} is in use by process {os.getpid()} (load-watcher on 127.0.0.1:2020)" == str(refused.value)
     assert refused.value.hint
     assert await restored_at(path) is not None
@@ -514,6 +514,6 @@ async def test_vacuum_gives_back_what_is_free(place: str) -> None:
         said = await asyncio.to_thread(vacuum, database_at(place))
         if beside is not None:
             await save(beside, tick(START + 3600))
-    before, after = (float(word) for word in said.split() if word[0].isdigit())
+    before, after = (float(word) for word in said.text.split() if word[0].isdigit())
     assert after < before - 0.3
     assert await restored_at(place) is not None
