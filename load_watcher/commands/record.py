@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from load_watcher.recording.recorder import Recording, RecordingProgress
 
 
-@click.command()
+@click.command(short_help="Record a trace of a cluster.")
 @service_url(
     "Base URL of the service. Its settings must contain a [scheduler.NAME] table; without one it provides no pods."
 )

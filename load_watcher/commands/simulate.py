@@ -66,7 +66,7 @@ _TRACE_OPTIONS = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(short_help="Simulate policies on a trace, or create one.")
 @click.argument("trace", required=False, type=click.Path(path_type=Path))
 @with_options(*_SIMULATION_OPTIONS)
 @click.option(
