@@ -210,3 +210,16 @@ def test_a_definition_stays_open_while_the_page_asks_again(light: Tab) -> None:
             light.ask_now()
         light.page.wait_for_load_state("networkidle")
         assert "measured load" in light.page.locator(DEFINITION).inner_text()
+
+
+def test_the_states_in_the_legend_of_the_fleet_have_definitions(light: Tab) -> None:
+    fleet = publish(
+        snapshot_of({"node-1": {"CPU": [26.0] * 60}, "node-2": {"CPU": [26.0] * 60}}, ages={"node-2": 120.0})
+    )
+    with Live(FakeService(published=fleet)) as live:
+        light.open(f"http://127.0.0.1:{live.port}/#/fleet", shows="Distribution of CPU")
+        light.page.locator(".legend").get_by_role("button", name="stale").click()
+        light.ask_now()
+        light.page.wait_for_load_state("networkidle")
+        assert "three sample intervals" in light.page.locator(DEFINITION).inner_text()
+        assert [] == light.unfit()

@@ -10,7 +10,8 @@ import { NOTABLE, STRONG, signed, trendsOf } from "./fleet/trend.js";
 import { NONE, count, moment, percent, seconds } from "./format.js";
 import { LABELS, METRICS, STATES, chosen, histogram, totals } from "./load.js";
 import { problemsPanel } from "./problems/problems.js";
-import { heat, onThemeChange } from "./theme.js";
+import { term } from "./terms/definitions.js";
+import { colour, heat, onThemeChange } from "./theme.js";
 
 const DIGIT = 7.7; // width of a digit in the chart, in pixels
 const SORTS = [["load", "load"], ["rising", "rising fastest"], ["deviation", "deviation"], ["age", "longest silent"], ["name", "name"]];
@@ -119,11 +120,20 @@ export function fleetView(app) {
     if (nothing) place.replaceChildren(nothing);
     else if (wanted.as === "table") showTable(some, wanted, group, options);
     else showCells(some, wanted, group);
-    legend.replaceChildren(...key(wanted.metric, nodes, cells.text ? NOTABLE : STRONG));
+    showKey(wanted.metric, nodes);
     legend.hidden = Boolean(nothing) || wanted.as === "table";
     tools.hidden = fold.hidden = Boolean(nothing);
     ungrouped.hidden = Boolean(nothing) || !labels?.reason;
     ungrouped.textContent = labels?.reason ? `No groups by zone, pool or type: ${labels.reason}.` : "";
+  }
+
+  /** The legend, made again only if it changes, so that an open definition stays open. */
+  function showKey(metric, nodes) {
+    const least = cells.text ? NOTABLE : STRONG;
+    const now = JSON.stringify([metric, [...new Set(nodes.map((node) => node.state))], least, nodes.some((node) => node.trend), colour("ink")]);
+    if (legend.dataset.about === now) return;
+    legend.dataset.about = now;
+    legend.replaceChildren(...key(metric, nodes, least));
   }
 
   function showProblems() {
@@ -279,9 +289,9 @@ function key(metric, nodes, least) {
   const load = (mean) => ({ [metric]: { mean } });
   return [
     ...[5, 35, 60, 80, 95].map((mean) => sample({ ...load(mean), state: STATES.fresh }, `${mean} %`)),
-    ...(states.has(STATES.stale) ? [sample({ ...load(50), state: STATES.stale }, "stale (last windows)")] : []),
+    ...(states.has(STATES.stale) ? [sample({ ...load(50), state: STATES.stale }, term("stale"))] : []),
     ...[STATES.silent, STATES.unheard, STATES.quarantined, STATES.lost].filter((state) => states.has(state))
-      .map((state) => sample({ state }, LABELS[state])),
+      .map((state) => sample({ state }, term(state, LABELS[state]))),
     ...(nodes.some((node) => node.trend) ? [el("span", {}, `▲ ▼ trend, short against long window: ${least} points or more`)] : []),
   ];
 }
