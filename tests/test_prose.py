@@ -2,7 +2,7 @@
 
 Checked are string literals, docstrings and comments of the packages and migrations, the documentation, the dashboard
 and the manifests. Names and code in backticks, code blocks, and string literals without a space (keys, names) are not
-prose. docs/reference/style.md explains the rules.
+prose. CONTRIBUTING.md, "Style", explains the rules.
 """
 
 import ast

@@ -65,7 +65,13 @@ def _read_number_text(text: str) -> float:
         raise InvalidValue from None
 
 
-NUMBER = ValueKind("a number from 0 to 1000", _read_number, _read_number_text, repr)
+NUMBER = ValueKind(
+    "a number from 0 to 1000",
+    _read_number,
+    _read_number_text,
+    repr,
+    schema={"type": "number", "minimum": 0, "maximum": 1000},
+)
 
 
 def _read_cpus(value: Any) -> CpuSet:
@@ -82,6 +88,7 @@ CPU_LIST = ValueKind(
     _read_cpus,
     _read_cpus,
     lambda cpus: values.write_text(cpuset.text(cpus)),
+    schema={"type": "string"},
 )
 
 
@@ -99,6 +106,7 @@ PAIR = ValueKind(
     _read_pair,
     _read_pair,
     lambda pair: values.write_text("=".join(pair)),
+    schema={"type": "string", "pattern": r"^[^=]*[^\s=][^=]*=[^=]*[^\s=][^=]*$"},
 )
 
 
@@ -138,6 +146,7 @@ NIC = ValueKind(
     _read_nic,
     _read_nic,
     _write_nic,
+    schema=values.TEXT.schema,
 )
 ROLES = values.list_of(values.NAME, called="roles")
 

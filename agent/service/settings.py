@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,11 +27,9 @@ from agent.service.node_settings import (
 )
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.field_metadata import SettingsTable, described, setting, settings_fields
+from watcher.platform.settings.field_metadata import SettingsTable, described, setting
 from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.reference import format_table
 from watcher.platform.settings.section_reader import read_table
-from watcher.platform.settings.tables import Key
 
 SECTION = "agent"
 MODES = ("preview", "enforce")
@@ -322,34 +319,3 @@ def _read_queries(given: Any, *, cwd: Path) -> tuple[dict[str, Query], list[Prob
 def validate(given: Mapping[str, Any]) -> list[Problem]:
     """All problems of the table [agent], for `config check` and the other commands."""
     return read_settings(given, cwd=Path.cwd())[1]
-
-
-# --- documentation ---------------------------------------------------------------------------------------------------
-
-_HEADER = """\
-# Settings of the node agent
-
-The node agent reads the table `[agent]` of `load-watcher.toml`, and the tables `[log]`, `[kubernetes]` and `[cluster]`
-of the [watcher](settings.md). Each key can also be set with `--set agent.KEY=VALUE`, or with the environment variable
-`LOAD_WATCHER_AGENT_KEY`. Generate this page with `python -m agent.service.settings > docs/reference/agent-settings.md`;
-a test compares it.
-"""
-_OWN = (
-    "The DaemonSet sets `control`, `policies`, `proc`, `cgroup` and `state_file`, because its pods mount the host and "
-    "the policies elsewhere."
-)
-_QUERIES = (
-    "User-defined metrics from PromQL, evaluated by the server `agent.prometheus`; policies refer to them by NAME."
-)
-
-
-def documentation() -> str:
-    """The content of the page docs/reference/agent-settings.md."""
-    own = [Key((SECTION,), each) for each in settings_fields(AgentSettings) if each.metadata]
-    queries = [Key((SECTION, "queries", "NAME"), each) for each in settings_fields(Query)]
-    tables = [format_table("## `[agent]`", _OWN, own), format_table("## `[agent.queries.NAME]`", _QUERIES, queries)]
-    return "\n".join([_HEADER, *tables])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(documentation())

@@ -1,10 +1,10 @@
 """Manifests as kustomize and Helm render them, and the published schemas that they are held against."""
 
+import copy
 import json
 import os
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -16,30 +16,13 @@ from jsonschema import Draft7Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 
-from tests.real.parts import REPOSITORY, find_wheel
+from tests.real.parts import REPOSITORY, find_helm, find_wheel
 
 Manifest = dict[str, Any]
 
 CHART = REPOSITORY / "deploy" / "helm" / "load-watcher"
 COMPONENTS = REPOSITORY / "deploy" / "components"
 NAME = "load-watcher"
-
-# Rendered by a process of its own: the library brings a Go runtime with threads and signal handlers.
-RENDER = """
-import json, sys
-from helm_python.chart import Chart
-from helm_python.errors import HelmError
-chart, values, namespace = json.load(sys.stdin)
-try:
-    print(json.dumps(Chart.load(chart).render(values, name="load-watcher", namespace=namespace)))
-except HelmError as error:
-    sys.exit(str(error))
-"""
-LINT = """
-import json, sys
-from helm_python.chart import lint
-print(json.dumps(lint(json.load(sys.stdin), strict=True)))
-"""
 
 
 class ChartError(Exception):
@@ -67,32 +50,41 @@ def composed(directory: Path, base: Path, *components: str) -> list[Manifest]:
     return kustomized(directory)
 
 
-def helm(script: str, given: object) -> "subprocess.CompletedProcess[str]":
-    """Run a script that uses Helm's library on what is given, as JSON."""
-    environment = {**os.environ, "PYTHONPATH": str(find_wheel("helm-python-sdk"))}
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        input=json.dumps(given),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def helm(*arguments: str | Path, given: object = None) -> str:
+    """Run Helm with values on its standard input, and return what it prints; raises ChartError."""
+    command = [find_helm(), *arguments]
+    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise ChartError(done.stderr)
+    return done.stdout
+
+
+def with_images(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Add the images that the plain manifests name, which the chart requires."""
+    given = copy.deepcopy(dict(values or {}))
+    agent = given.setdefault("agent", {})
+    for part, name in ((given, NAME), (agent, f"{NAME}-agent")):
+        part["image"] = {"repository": name, **part.get("image", {})}
+    return given
 
 
 def charted(values: Mapping[str, Any] | None = None, *, namespace: str = NAME) -> list[Manifest]:
-    """What `helm install load-watcher` would apply; raises ChartError."""
-    done = helm(RENDER, [str(CHART), values, namespace])
-    if done.returncode != 0:
-        raise ChartError(done.stderr)
-    rendered = json.loads(done.stdout)
-    return [
-        each for path, text in sorted(rendered.items()) if not path.endswith("NOTES.txt") for each in documents(text)
-    ]
+    """What `helm install load-watcher` would apply, without its hooks; raises ChartError."""
+    options = ("--namespace", namespace, "--skip-tests", "--values", "-")
+    return documents(helm("template", NAME, CHART, *options, given=with_images(values)))
 
 
 def documents(text: str) -> list[Manifest]:
     return [each for each in yaml.safe_load_all(text) if each is not None]
+
+
+def plainly_named(manifest: Manifest, name: str) -> Manifest:
+    """A manifest without what only one of the two ways adds to names: a hash to ConfigMaps (kustomize), the namespace
+    to objects of the whole cluster, and the name of the release to the ConfigMap agent-control (the chart)."""
+    text = re.sub(rf"\b{name}-[a-z0-9]{{10}}\b", name, yaml.safe_dump(manifest))
+    text = re.sub(rf"\b({NAME}[a-z-]*)\.{NAME}(-agent|-qrm)?$", r"\1", text, flags=re.MULTILINE)
+    plain: Manifest = yaml.safe_load(text.replace(f"{NAME}-agent-control", "agent-control"))
+    return plain
 
 
 def only(manifests: list[Manifest], kind: str, name: str = NAME) -> Manifest:
@@ -145,7 +137,7 @@ def of_part(rendered: list[Manifest], name: str) -> dict[str, Manifest]:
     for manifest in rendered:
         if manifest["kind"] == "Namespace" or manifest["metadata"]["labels"]["app.kubernetes.io/name"] != name:
             continue
-        plain: Manifest = yaml.safe_load(re.sub(rf"\b{name}-[a-z0-9]{{10}}\b", name, yaml.safe_dump(manifest)))
+        plain = plainly_named(manifest, name)
         for mark in ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"):
             plain["metadata"]["labels"].pop(mark, None)
         if plain["kind"] in ("DaemonSet", "Deployment"):

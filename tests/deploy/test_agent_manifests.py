@@ -152,7 +152,7 @@ def test_its_settings_are_where_its_volumes_are(manifests: list[Manifest], tmp_p
 
 def rules(rendered: list[Manifest]) -> set[tuple[str, str, str]]:
     """What the ClusterRole grants: (apiGroup, resource, verb)."""
-    found = only(rendered, "ClusterRole", NAME)["rules"]
+    found = agents(rendered)[f"ClusterRole {NAME}"]["rules"]
     return {
         (group, resource, verb)
         for rule in found
@@ -185,25 +185,26 @@ def test_enforcement_is_one_component_with_its_rights(tmp_path: Path) -> None:
     assert ours.keys() == theirs.keys()
     for name in (f"Role {NAME}", f"RoleBinding {NAME}"):
         assert ours[name] == theirs[name]
-    (role,) = only(rendered, "Role", NAME)["rules"]
-    assert (["configmaps"], ["agent-control"], ["get", "patch"]) == (
-        role["resources"],
-        role["resourceNames"],
-        role["verbs"],
-    )
+    for manifests, control in ((rendered, "agent-control"), (chart, f"{NAME}-control")):
+        (role,) = only(manifests, "Role", NAME)["rules"]
+        assert {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [control]} == {
+            key: value for key, value in role.items() if key != "verbs"
+        }
+        assert ["get", "patch"] == role["verbs"]
+        only(manifests, "ConfigMap", control)
 
 
 @pytest.mark.parametrize("values", [{}, {"control": {"enforcement": "on"}}])
 def test_the_brake_is_left_to_operators(manifests: list[Manifest], values: dict[str, Any]) -> None:
     """Applying the manifests again, or an upgrade of the chart, does not release it. Old values have "on"."""
     for rendered in (manifests, charted({"agent": {"enabled": True, **values}}, namespace=NAME)):
-        data = only(rendered, "ConfigMap", "agent-control")["data"]
+        (data,) = (each["data"] for each in rendered if "nodes-at-once" in each.get("data", {}))
         assert {"evictions-per-minute", "nodes-at-once"} == data.keys()
 
 
 @pytest.mark.parametrize("value", ["off", "restore"])
 def test_the_chart_refuses_to_set_the_brake(value: str) -> None:
-    with pytest.raises(ChartError, match=f'kubectl -n there patch configmap agent-control .*"enforcement":"{value}"'):
+    with pytest.raises(ChartError, match=f'kubectl -n there patch configmap {NAME}-control .*"enforcement":"{value}"'):
         charted({"agent": {"enabled": True, "control": {"enforcement": value}}}, namespace="there")
 
 
@@ -308,7 +309,11 @@ def test_other_settings_and_names_by_the_chart(tmp_path: Path) -> None:
     rendered = charted({"agent": given, "fullnameOverride": "other"}, namespace="somewhere")
     (config,) = (each for each in rendered if each["metadata"]["name"] == "other-agent" and each["kind"] == "ConfigMap")
     agent = tomllib.loads(config["data"]["load-watcher.toml"])["agent"]
-    assert ("enforce", 2, "somewhere/agent-control") == (agent["mode"], agent["evictions_per_node"], agent["control"])
+    assert ("enforce", 2, "somewhere/other-agent-control") == (
+        agent["mode"],
+        agent["evictions_per_node"],
+        agent["control"],
+    )
     only(rendered, "DaemonSet", "other-agent")
 
 

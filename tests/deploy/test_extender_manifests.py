@@ -48,6 +48,8 @@ def test_the_chart_and_the_manifests_agree(manifests: list[Manifest]) -> None:
     }
     plain = by_name(kustomized(DEPLOY / "overlays" / "metrics-server"))
     del plain["Namespace load-watcher"]
+    watcher = plain["Deployment load-watcher"]["spec"]["template"]["spec"]
+    watcher["priorityClassName"] = "system-cluster-critical"  # without it, the load of the extender would become stale
     assert plain == by_name([each for each in chart if NAME not in each["metadata"]["name"]])
 
 
@@ -112,7 +114,7 @@ def test_allowed_clients_of_the_watcher_include_it() -> None:
     rendered = charted({**SEPARATE, "networkPolicy": {"from": clients}})
     (rule,) = only(rendered, "NetworkPolicy")["spec"]["ingress"]
     allowed = [each["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for each in rule["from"][:-1]]
-    assert ["load-watcher", NAME] == allowed
+    assert ["load-watcher", NAME, "load-watcher-test"] == allowed
     (own,) = only(rendered, "NetworkPolicy", NAME)["spec"]["ingress"]
     assert clients == own["from"]
 
@@ -156,7 +158,8 @@ async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_p
 
 
 def test_its_own_values_of_the_chart_are_used() -> None:
-    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    storage = {"ephemeral-storage": "2Gi"}
+    resources = {"requests": {"cpu": "1", "memory": "1Gi", **storage}, "limits": {"memory": "1Gi", **storage}}
     rendered = charted({"scheduler": {**SEPARATE["scheduler"], "replicaCount": 3, "resources": resources}})
     spec = only(rendered, "Deployment", NAME)["spec"]
     assert (3, resources) == (spec["replicas"], spec["template"]["spec"]["containers"][0]["resources"])

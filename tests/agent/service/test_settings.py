@@ -8,7 +8,9 @@ import pytest
 
 from agent.decision.eviction_limits import EvictionLimits
 from agent.metrics.options import DecisionOptions, Order
-from agent.service.settings import AgentSettings, documentation, read_settings, validate
+from agent.qrm.settings import QrmSettings
+from agent.service.settings import AgentSettings, read_settings, validate
+from agent.service.settings_page import documentation
 from tests.real.parts import REPOSITORY
 
 
@@ -86,7 +88,9 @@ def test_a_metric_of_the_users_own():
 
 
 def test_the_documentation_is_what_the_table_says():
-    """docs/reference/agent-settings.md is made by `python -m agent.service.settings`, and has every key."""
+    """docs/reference/agent-settings.md is made by `python -m agent.service.settings_page`, and has every key."""
     text = documentation()
     assert (REPOSITORY / "docs" / "reference" / "agent-settings.md").read_text() == text
-    assert all(f"| `{each.name}`" in text for each in fields(AgentSettings) if each.name != "queries")
+    agent, _, qrm = text.partition("## `[qrm]`")
+    assert all(f"| `{each.name}`" in agent for each in fields(AgentSettings) if each.name != "queries")
+    assert all(f"| `{each.name}`" in qrm for each in fields(QrmSettings))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from load_watcher.demo.scheduler import SimulatedApi, chosen, reachable
+from load_watcher.demo.scheduler import SimulatedApi, chosen, image_points, reachable
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.wire import HostPriority
 from tests.scorers.simulated_cluster import pod
@@ -37,6 +37,17 @@ def test_the_highest_score_wins_and_chance_decides_between_equals() -> None:
     taken = {uid: chosen(scores, pod(uid=uid)) for uid in map(str, range(40))}
     assert set(taken.values()) == {("b", 7), ("c", 7)}
     assert all(chosen(scores[::-1], pod(uid=uid)) == found for uid, found in taken.items())
+
+
+def test_a_large_image_outweighs_a_small_difference_of_scores() -> None:
+    """As by ImageLocality: on some nodes, for some workloads, so that the extender does not always decide."""
+    scores = [HostPriority(f"node-{number}", 50) for number in range(60)]
+    given = {name: image_points(scores, pod(name=f"{name}-1-x"), most=15) for name in map(str, range(60))}
+    large = [points for points in given.values() if any(points.values())]
+    assert 5 < len(large) < 30
+    assert all(10 < sum(1 for each in points.values() if each == 15) < 35 for points in large)
+    assert all(set(points.values()) <= {0, 15} for points in given.values())
+    assert given["7"] == image_points(scores, pod(name="7-2-y"), most=15)
 
 
 async def test_the_scorers_table_follows_the_simulated_cluster() -> None:

@@ -1,10 +1,17 @@
-"""Prints the generated pages: `python -m watcher.platform.settings docs > docs/reference/settings.md`, or `example`."""
+"""Prints what is generated from the settings: `python -m watcher.platform.settings docs > docs/reference/settings.md`,
+`example`, or `schema`, the JSON schema of a settings file."""
 
+import json
 import sys
+from collections.abc import Callable
 
-from watcher.platform.settings.reference import documentation, example
+from watcher.platform.settings.reference import documentation, example, json_schema
 
-PAGES = {"docs": documentation, "example": example}
+PAGES: dict[str, Callable[[], str]] = {
+    "docs": documentation,
+    "example": example,
+    "schema": lambda: json.dumps(json_schema(), indent=2) + "\n",
+}
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in PAGES:

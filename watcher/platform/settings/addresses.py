@@ -44,6 +44,7 @@ ADDRESS = ValueKind(
     lambda address: write_text(hide_credentials(address)),
     private=True,
     brief="http:// or https:// address",
+    schema={"type": "string", "pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s\\?#]+\s*$"},
 )
 
 
@@ -89,6 +90,7 @@ DATABASE = ValueKind(
     lambda url: write_text(hide_credentials(url)),
     private=True,
     brief="sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database",
+    schema={"type": "string", "pattern": r"^\s*(sqlite:///[^?]|postgres(ql(\+psycopg)?)?://\S+/\S)"},
 )
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110, section 5.6.2
 
@@ -134,4 +136,5 @@ HEADERS = ValueKind(
     _write_headers,
     private=True,
     brief="table of texts; environment: JSON, or name=value,name=value",
+    schema={"type": "object", "additionalProperties": {"type": "string", "minLength": 1}},
 )

@@ -60,4 +60,5 @@ MATCHERS = ValueKind(
     _read_matchers_text,
     _write_matchers,
     brief="table of label values, or list of PromQL matchers; environment: comma-separated matchers",
+    schema={"type": ["object", "array"], "additionalProperties": {"type": "string"}, "items": {"type": "string"}},
 )

@@ -20,6 +20,7 @@ def _window(length: ValueKind, accepts: str) -> ValueKind:
         lambda value: window(f"{length.read(value)}s"),
         lambda text: window(f"{length.read_text(text)}s"),
         lambda each: values.write_text(each.label),
+        schema=length.schema,
     )
 
 
@@ -30,6 +31,7 @@ def _windows(item: ValueKind, example: str) -> ValueKind:
         lambda value: tuple(sorted(several.read(value), key=lambda each: each.seconds)),
         lambda text: tuple(sorted(several.read_text(text), key=lambda each: each.seconds)),
         several.write,
+        schema=several.schema,
     )
 
 
@@ -46,6 +48,7 @@ WINDOW_LABELS = ValueKind(
     lambda value: tuple(each.label for each in WINDOWS.read(value)),
     lambda text: tuple(each.label for each in WINDOWS.read_text(text)),
     lambda labels: "[" + ", ".join(map(values.write_text, labels)) + "]",
+    schema=WINDOWS.schema,
 )
 
 _METRIC_TYPES = tuple(kind.value for kind in model.MetricType)

@@ -94,4 +94,16 @@ POLICY_RULES = ValueKind(
     _read_rules_text,
     _write_rules,
     brief=f"list of tables with {', '.join(_RULE_KEYS)}; environment: JSON",
+    schema={
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "names": {"type": "array", "items": {"type": "string"}},
+                "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                **{key: kind.schema for key, kind in _RULE_PARTS.items()},
+            },
+            "additionalProperties": False,
+        },
+    },
 )

@@ -16,6 +16,7 @@ _DIGITS = r"\d{1,20}(?:\.\d{1,30})?"
 _PARTS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _DURATION = re.compile("".join(rf"(?:({_DIGITS}){unit})?" for unit in ("d", "h", "m", "s", "ms")), re.ASCII)
 _NUMBER = re.compile(_DIGITS, re.ASCII)
+_DURATION_PATTERN = r"^\s*(\d+(\.\d+)?(d|h|m|s|ms)?)+\s*$"
 
 
 def read_duration(value: Any) -> float:
@@ -61,7 +62,12 @@ def duration(*, lowest: float = 0, highest: float = 366 * 86400) -> ValueKind:
 
     bounds = f", from {write_duration(lowest)} to {write_duration(highest)}"
     accepts = f'a duration like "60s", "15m", "1h30m" or "250ms", or a number of seconds{bounds}'
-    return ValueKind(accepts, read, read, _write_quoted_duration, brief=f"duration{bounds}")
+    schema = _duration_schema(lowest, highest)
+    return ValueKind(accepts, read, read, _write_quoted_duration, brief=f"duration{bounds}", schema=schema)
+
+
+def _duration_schema(lowest: float, highest: float) -> dict[str, Any]:
+    return {"type": ["string", "number"], "pattern": _DURATION_PATTERN, "minimum": lowest, "maximum": highest}
 
 
 def _write_quoted_duration(seconds: float) -> str:
@@ -78,7 +84,9 @@ def whole_seconds(*, lowest: int, highest: int) -> ValueKind:
         return int(seconds)
 
     accepts = f'a duration of whole seconds, like "{write_duration(min(15, highest))}", from {lowest}s to {highest}s'
-    return ValueKind(accepts, read, read, _write_quoted_duration, brief=f"whole seconds, from {lowest}s to {highest}s")
+    brief = f"whole seconds, from {lowest}s to {highest}s"
+    schema = _duration_schema(lowest, highest)
+    return ValueKind(accepts, read, read, _write_quoted_duration, brief=brief, schema=schema)
 
 
 def whole_hours(*, highest: int) -> ValueKind:
@@ -105,7 +113,9 @@ def whole_seconds_or_auto(*, lowest: int, highest: int) -> ValueKind:
     def write(value: int) -> str:
         return _write_quoted_duration(value) if value else write_text(AUTO)
 
-    return ValueKind(f'"auto" or {seconds.accepts}', read, read, write, brief=f"auto, or {seconds.brief}")
+    schema = {**seconds.schema, "pattern": f"^{AUTO}$|{seconds.schema['pattern']}"}
+    brief = f"auto, or {seconds.brief}"
+    return ValueKind(f'"auto" or {seconds.accepts}', read, read, write, brief=brief, schema=schema)
 
 
 AUTO = "auto"
@@ -115,6 +125,7 @@ _BYTES = {"B": 1} | {
     for suffix, base in (("B", 1000), ("iB", 1024))
 }
 _SIZE = re.compile(rf"({_DIGITS})\s*([A-Za-z]*)", re.ASCII)
+_SIZE_PATTERN = r"^\s*\d+(\.\d+)?\s*(([KkMmGgTt][Ii]?)?[Bb])?\s*$"
 
 
 def write_size(size: int) -> str:
@@ -137,7 +148,8 @@ def size(*, lowest: int) -> ValueKind:
 
     accepts = f'a size like "2GiB" or "500MB", or a number of bytes, at least {write_size(lowest)}'
     brief = f"size, at least {write_size(lowest)}"
-    return ValueKind(accepts, read, read, lambda value: write_text(write_size(value)), brief=brief)
+    schema = {"type": ["string", "integer"], "pattern": _SIZE_PATTERN, "minimum": lowest, "maximum": 2**60}
+    return ValueKind(accepts, read, read, lambda value: write_text(write_size(value)), brief=brief, schema=schema)
 
 
 def _size_of(text: str) -> int:

@@ -1,7 +1,7 @@
-"""Formats settings: the settings in effect for `config show`, all settings for docs/reference/settings.md, and the
-example file.
+"""Formats settings: the settings in effect for `config show`, all settings for docs/reference/settings.md, the example
+file, and the JSON schema, which the Helm chart contains.
 
-All three are generated from the tables that the parser uses; tests compare docs/reference/settings.md and
+All are generated from the tables that the parser uses; tests compare docs/reference/settings.md and
 load-watcher.example.toml with the output.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 
 from watcher import model
 from watcher.platform.settings.checks import value_of
-from watcher.platform.settings.field_metadata import setting_of, settings_fields
+from watcher.platform.settings.field_metadata import SettingsTable, setting_of, settings_fields
 from watcher.platform.settings.layers import LEGACY
 from watcher.platform.settings.sections.provider import QuerySettings
-from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Key, Settings
+from watcher.platform.settings.tables import KEYS, PARTS, QUERIES, TABLES, Key, Settings
 from watcher.platform.settings.values import HIDDEN, hide_credentials, write_text
 
 COMMENT_COLUMN = 48
@@ -232,3 +232,38 @@ def _example_lines(key: Key, *, commented: bool = False) -> list[str]:
     else:
         line = f"{key.field.name} = {key.setting.kind.write(key.default)}"
     return [*textwrap.wrap(key.setting.doc, 116, initial_indent="# ", subsequent_indent="# "), line]
+
+
+# --- JSON schema -----------------------------------------------------------------------------------------------------
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a settings file in which null stands for a value that is not set, as in the values of
+    the chart. The tables of other packages are not described.
+    """
+    tables = {name: table_schema(table) for name, table in TABLES.items()}
+    query = table_schema(QuerySettings)
+    tables[QUERIES[0]]["properties"][QUERIES[1]] = _closed({metric.key: query for metric in model.METRICS})
+    return _closed({**tables, **{name: {"type": ["object", "null"]} for name in PARTS}})
+
+
+def table_schema(table: type[SettingsTable]) -> dict[str, Any]:
+    """Return the JSON schema of a table whose settings may be null. Unknown keys are invalid."""
+    return _closed({each.name: _or_null(setting_of(each).kind.schema) for each in settings_fields(table)})
+
+
+def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": ["object", "null"], "additionalProperties": False, "properties": dict(properties)}
+
+
+def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema that also accepts null, at the top and for the items of a table."""
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    widened = {**schema, "type": [*kinds, "null"]}
+    if "enum" in schema:
+        widened["enum"] = [*schema["enum"], None]
+    if isinstance(inner := schema.get("additionalProperties"), dict):
+        widened["additionalProperties"] = _or_null(inner)
+    if "properties" in schema:
+        widened["properties"] = {name: _or_null(each) for name, each in schema["properties"].items()}
+    return widened

@@ -37,6 +37,13 @@ def pods(*, port: int) -> ValueKind:
         read_text,
         lambda selection: _write(selection, port=port),
         brief=f"label selector, or table with {', '.join(_KEYS)}; environment: the selector, or JSON",
+        schema={
+            "type": ["string", "object"],
+            "pattern": values.TEXT.schema["pattern"],
+            "properties": {key: (_PORT if key == "port" else values.TEXT).schema for key in _KEYS},
+            "required": ["selector"],
+            "additionalProperties": False,
+        },
     )
 
 

@@ -13,7 +13,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,8 @@ class ValueKind:
 
     `accepts` completes "must be …"; `brief` is a shorter form for documentation tables. `read` parses a TOML value,
     `read_text` text from the environment or a flag; both raise Unfit and nothing else. `write` returns a TOML literal
-    with secrets hidden. Values of a `private` kind are not quoted in problems.
+    with secrets hidden. Values of a `private` kind are not quoted in problems. `schema` is the JSON schema of TOML
+    values: it accepts each valid value, and refuses what a schema can. Its patterns are valid in Go and JavaScript too.
     """
 
     accepts: str
@@ -63,6 +64,7 @@ class ValueKind:
     write: Callable[[Any], str]
     private: bool = False
     brief: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def toml_or_text(text: str) -> Any:
@@ -146,7 +148,8 @@ def _read_text(value: Any) -> str:
     return text
 
 
-TEXT = ValueKind("text", _read_text, _read_text, write_text)
+_NOT_BLANK = {"type": "string", "pattern": r"\S"}
+TEXT = ValueKind("text", _read_text, _read_text, write_text, schema=_NOT_BLANK)
 
 
 def _read_name(value: Any) -> str:
@@ -156,14 +159,14 @@ def _read_name(value: Any) -> str:
     return text
 
 
-NAME = ValueKind("a name of at most 253 printable characters", _read_name, _read_name, write_text)
+NAME = ValueKind("a name of at most 253 printable characters", _read_name, _read_name, write_text, schema=_NOT_BLANK)
 
 
 def _read_path(value: Any) -> Path:
     return Path(_read_text(value))
 
 
-PATH = ValueKind("the path of a file", _read_path, _read_path, lambda path: write_text(str(path)))
+PATH = ValueKind("the path of a file", _read_path, _read_path, lambda path: write_text(str(path)), schema=_NOT_BLANK)
 
 
 def _read_secret(value: Any) -> Secret:
@@ -177,7 +180,14 @@ def _read_secret(value: Any) -> Secret:
     return Secret(text)
 
 
-SECRET = ValueKind("text", _read_secret, _read_secret, lambda _: write_text(HIDDEN), private=True)
+SECRET = ValueKind(
+    "text",
+    _read_secret,
+    _read_secret,
+    lambda _: write_text(HIDDEN),
+    private=True,
+    schema={"type": "string", "minLength": 1},
+)
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -195,7 +205,13 @@ def _read_boolean_text(text: str) -> bool:
         raise InvalidValue from None
 
 
-BOOLEAN = ValueKind("true or false", _read_boolean, _read_boolean_text, lambda value: str(value).lower())
+BOOLEAN = ValueKind(
+    "true or false",
+    _read_boolean,
+    _read_boolean_text,
+    lambda value: str(value).lower(),
+    schema={"type": "boolean"},
+)
 
 
 def integer(*, lowest: int, highest: int) -> ValueKind:
@@ -211,10 +227,13 @@ def integer(*, lowest: int, highest: int) -> ValueKind:
             raise InvalidValue
         return read(int(text))
 
-    return ValueKind(f"a whole number from {lowest} to {highest}", read, read_text, str)
+    schema = {"type": "integer", "minimum": lowest, "maximum": highest}
+    return ValueKind(f"a whole number from {lowest} to {highest}", read, read_text, str, schema=schema)
 
 
-def _real(accepts: str, fits: Callable[[float], bool], write: Callable[[float], str]) -> ValueKind:
+def _real(
+    accepts: str, fits: Callable[[float], bool], write: Callable[[float], str], bounds: Mapping[str, float]
+) -> ValueKind:
     """Return the kind of numbers for which `fits` is true; values are floats."""
 
     def read(value: Any) -> float:
@@ -228,17 +247,19 @@ def _real(accepts: str, fits: Callable[[float], bool], write: Callable[[float], 
         except ValueError:
             raise InvalidValue from None
 
-    return ValueKind(accepts, read, read_text, write)
+    return ValueKind(accepts, read, read_text, write, schema={"type": "number", **bounds})
 
 
 def number(*, lowest: float, highest: float) -> ValueKind:
     """Return the kind of numbers from `lowest` to `highest`; values are floats."""
     accepts = f"a number from {lowest:g} to {highest:g}"
-    return _real(accepts, lambda value: lowest <= value <= highest, lambda value: f"{value:g}")
+    bounds = {"minimum": lowest, "maximum": highest}
+    return _real(accepts, lambda value: lowest <= value <= highest, lambda value: f"{value:g}", bounds)
 
 
 def _fraction(accepts: str, *, with_zero: bool) -> ValueKind:
-    return _real(accepts, lambda value: 0 < value <= 1 or (with_zero and value == 0), repr)
+    bounds = {"minimum" if with_zero else "exclusiveMinimum": 0, "maximum": 1}
+    return _real(accepts, lambda value: 0 < value <= 1 or (with_zero and value == 0), repr, bounds)
 
 
 FRACTION = _fraction("a number above 0 and at most 1", with_zero=False)
@@ -265,7 +286,8 @@ def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) ->
             raise InvalidValue(f"given {describe(value)}" + (f'; did you mean "{spelt[guess]}"?' if guess else ""))
         return name
 
-    return ValueKind(one_of(known), read, read, write_text)
+    spellings = dict.fromkeys((*known, *spelt))  # a schema cannot ignore case: as documented, and in lower case
+    return ValueKind(one_of(known), read, read, write_text, schema={"type": "string", "enum": list(spellings)})
 
 
 def list_of(item: ValueKind, *, called: str) -> ValueKind:
@@ -286,7 +308,8 @@ def list_of(item: ValueKind, *, called: str) -> ValueKind:
     def write(values: Any) -> str:
         return "[" + ", ".join(item.write(value) for value in values) + "]"
 
-    return ValueKind(f"a list of {called}", read, read_text, write)
+    schema = {"type": "array", "items": item.schema, "minItems": 1, "uniqueItems": True}
+    return ValueKind(f"a list of {called}", read, read_text, write, schema=schema)
 
 
 def _read_item(item: ValueKind, element: Any) -> Any:

@@ -14,9 +14,56 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "load-watcher.labels" -}}
 {{ include "load-watcher.selectorLabels" . }}
+{{ include "load-watcher.releaseLabels" . }}
+{{- end -}}
+
+{{- define "load-watcher.releaseLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Name of an object without namespace, by context and part. Releases with the same name in other namespaces get other
+names; the namespace is omitted if it has the name of the release. */}}
+{{- define "load-watcher.clusterName" -}}
+{{- $fullname := include "load-watcher.fullname" .context -}}
+{{- $name := printf "%s%s" $fullname (default "" .part) -}}
+{{- ternary $name (printf "%s.%s" $name .context.Release.Namespace) (eq $fullname .context.Release.Namespace) -}}
+{{- end -}}
+
+{{/* Reference of an image, by context, image, key of the image in the values, and target of the Makefile. */}}
+{{- define "load-watcher.image" -}}
+{{- if not .image.repository -}}
+{{- $example := printf "registry.example.com/%s" .name -}}
+{{- fail (printf "%s.repository is not set, and no image is published: build one and push it with `make %s=%s:%s ARGS=--push`, then set %s.repository=%s" .key .make $example .context.Chart.AppVersion .key $example) -}}
+{{- end -}}
+{{- $tag := default (default .context.Chart.AppVersion .context.Values.image.tag) .image.tag -}}
+{{- printf "%s%s" .image.repository (ternary (printf "@%s" .image.digest) (printf ":%s" $tag) (not (empty .image.digest))) | quote -}}
+{{- end -}}
+
+{{- define "load-watcher.serviceImage" -}}
+{{- include "load-watcher.image" (dict "context" . "image" .Values.image "key" "image" "name" "load-watcher" "make" "image IMAGE") -}}
+{{- end -}}
+
+{{/* The given priority class, or one that protects what kube-scheduler depends on. */}}
+{{- define "load-watcher.priorityClass" -}}
+{{- default (ternary "system-cluster-critical" "" .Values.scheduler.enabled) .Values.priorityClassName -}}
+{{- end -}}
+
+{{/* The probes of an HTTP server. */}}
+{{- define "load-watcher.probes" -}}
+{{- $root := . -}}
+{{- range list "startup" "liveness" "readiness" }}
+{{ . }}Probe:
+  httpGet:
+    path: {{ ternary "/readyz" "/healthz" (eq . "readiness") }}
+    port: http
+    scheme: {{ include "load-watcher.scheme" $root | upper }}
+  {{- toYaml (get $root.Values.probes .) | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "load-watcher.serviceAccountName" -}}
@@ -168,9 +215,7 @@ app.kubernetes.io/instance: {{ .context.Release.Name }}
 
 {{- define "load-watcher.nodeLabels" -}}
 {{ include "load-watcher.nodeSelectorLabels" . }}
-app.kubernetes.io/version: {{ .context.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .context.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | replace "+" "_" }}
+{{ include "load-watcher.releaseLabels" .context }}
 {{- end -}}
 
 {{- define "load-watcher.agentSelectorLabels" -}}
@@ -211,7 +256,7 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- define "load-watcher.agentConfig" -}}
 {{- $config := deepCopy .Values.agent.config -}}
 {{- $agent := default dict $config.agent -}}
-{{- $_ := set $agent "control" (printf "%s/agent-control" .Release.Namespace) -}}
+{{- $_ := set $agent "control" (printf "%s/%s-agent-control" .Release.Namespace (include "load-watcher.fullname" .)) -}}
 {{- $_ := set $agent "proc" "/host/proc" -}}
 {{- $_ := set $agent "cgroup" "/host/sys/fs/cgroup" -}}
 {{- $_ := set $agent "state_file" "/state/agent.db" -}}
@@ -237,9 +282,26 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
 {{- end -}}
 
-{{- /* The given resources, with the memory for the number of nodes (docs/tasks/deploy.md). */ -}}
+{{- /* The given resources, with the memory for the number of nodes (docs/tasks/deploy.md), and the storage of the volumes data
+and tmp: the pod is evicted above the limit, which has 256Mi for logs. */ -}}
 {{- define "load-watcher.resources" -}}
 {{- $limit := max 512 (add 420 (div (mul 18 (int .nodes)) 1000)) -}}
-{{- $memory := dict "requests" (dict "memory" (printf "%dMi" (div $limit 2))) "limits" (dict "memory" (printf "%dMi" $limit)) -}}
-{{- toYaml (mergeOverwrite $memory .resources) -}}
+{{- $data := include "load-watcher.mebibytes" .data | int64 -}}
+{{- $all := add $data (include "load-watcher.mebibytes" .tmp | int64) 256 -}}
+{{- $requests := dict "memory" (printf "%dMi" (div $limit 2)) "ephemeral-storage" (printf "%dMi" $data) -}}
+{{- $limits := dict "memory" (printf "%dMi" $limit) "ephemeral-storage" (printf "%dMi" $all) -}}
+{{- toYaml (mergeOverwrite (dict "requests" $requests "limits" $limits) .resources) -}}
+{{- end -}}
+
+{{/* A size, such as 1GiB, 500MB, 1536Mi, or a number of bytes, in MiB, rounded up. */}}
+{{- define "load-watcher.mebibytes" -}}
+{{- if kindIs "string" . -}}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?" (trim .) -}}
+{{- $unit := trimPrefix $number (trim .) | trim | lower | trimSuffix "b" -}}
+{{- $factors := dict "" 1 "k" 1000 "ki" 1024 "m" 1000000 "mi" 1048576 "g" 1000000000 "gi" 1073741824 "t" 1000000000000 "ti" 1099511627776 -}}
+{{- if or (not $number) (not (hasKey $factors $unit)) }}{{ fail (printf "%q is not a size such as 1536Mi" .) }}{{ end -}}
+{{- divf (mulf (float64 $number) (get $factors $unit)) 1048576 | ceil | int64 -}}
+{{- else -}}
+{{- divf (float64 .) 1048576 | ceil | int64 -}}
+{{- end -}}
 {{- end -}}
