@@ -54,7 +54,11 @@ def raw_error(live: Live, request_line: bytes) -> tuple[int, dict[str, str]]:
         ("shape=KEP", "unknown shape 'KEP'", "did you mean kep? known: watcher, kep"),
         ("shape=kep&shape=kep", "parameter 'shape' is given 2 times", "specify it once"),
         ("window=5m&window=10m", "parameter 'window' is given 2 times", "specify it once"),
-        ("widnow=5m", "unknown parameter 'widnow'", "did you mean window? known: window, host, type, operator, horizon, shape"),
+        (
+            "widnow=5m",
+            "unknown parameter 'widnow'",
+            "did you mean window? known: window, host, type, operator, horizon",
+        ),
         ("Host=a", "unknown parameter 'Host'", "did you mean host?"),
         ("_=1700000000", "unknown parameter '_'", "known: window, host, type, operator, horizon, shape"),
         ("type=%ff", "the query string is not UTF-8", ""),
