@@ -14,16 +14,20 @@ import numpy as np
 from watcher.core.forecast.document import horizon_label
 from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig, ForecastTable
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
-from watcher.model import CARRIED, Cells, MaximaHour, Metric, Provenance, SampleBlock, SnapshotForecasts
+from watcher.model import CARRIED, Cells, MaximaHour, Metric, Provenance, SampleBlock, SnapshotForecasts, StoredMaxima
+from watcher.store.errors import StoreError
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
+    from watcher.refresh.config import TickStore
     from watcher.refresh.worker import TickWorker
 
 log = logging.getLogger(__name__)
 
 HOURLY_SHARE = 30
 """An hourly step is spread over ticks: at least 4 chunks per tick, or this fraction of all."""
+LOADS = 10
+"""Ticks in which stored maxima of another origin are read again."""
 HOURS_PER_TICK = 24
 """Changed hours, other than the newest, that one tick gives to the store: a backfill changes hundreds."""
 
@@ -35,13 +39,15 @@ class ForecastHistory:
     def __init__(self, config: ForecastConfig | None) -> None:
         self.fleet = None if config is None else FleetForecast(config)
         self.fitting: dict[str, Collection[Provenance]] = {}
+        self.holds = False
+        """Whether stored hours are still to be loaded: until then, an hour that is stored would replace them."""
         self._stored_slot = -1
         self._dropped_hour = -1
 
     def continue_from(self, other: ForecastHistory) -> None:
         """Take over the maxima of a pipeline of the same source, if the settings are the same."""
         if self.fleet is not None and other.fleet is not None and self.fleet.config == other.fleet.config:
-            self.fleet = other.fleet
+            self.fleet, self.holds = other.fleet, other.holds
 
     # --- samples in --------------------------------------------------------------------------------------------------
 
@@ -58,13 +64,16 @@ class ForecastHistory:
                 time = (block.first_slot + row) * float(resolution) + block.offset_ms[row, node] / 1000.0
                 self.fleet.maxima.add(block.metric, block.nodes, node, time, block.values[row, node])
 
-    def load(self, stored: Sequence[tuple[MaximaHour, Provenance]], now: float) -> bool:
-        """Add stored hours whose provenance fits; return False if some may fit once the names of nodes are known."""
+    def load(self, stored: Sequence[StoredMaxima], now: float) -> bool:
+        """Add stored hours whose origin fits; return whether all of them fit. Others may fit later, when the names of
+        the cluster's nodes are known."""
         if self.fleet is None:
             return True
-        fits = [hour for hour, origin in stored if origin in self.fitting.get(hour.metric, ())]
+        fits = [each for each in stored if each.provenance in self.fitting.get(each.hour.metric, ())]
+        for own in (True, False):
+            hours = [each.hour for each in fits if each.own is own]
+            self.fleet.maxima.load(hours, newest=int(now // SLOT_S), changed=not own)
         if fits:
-            self.fleet.maxima.load(fits, newest=int(now // SLOT_S))
             self.fleet.restart()
             log.info("restored %s hours of maxima of %s nodes", len(fits), len(self.fleet.maxima.nodes))
         return len(fits) == len(stored)
@@ -92,7 +101,7 @@ class ForecastHistory:
     def take_changed(self) -> tuple[MaximaHour, ...]:
         """Return changed hours for the store. The newest hour is among them once per five minutes: a restart computes
         the maxima since then from the stored samples."""
-        if self.fleet is None or (head := self.fleet.maxima.head) is None:
+        if self.fleet is None or self.holds or (head := self.fleet.maxima.head) is None:
             return ()
         if head == self._stored_slot:
             return tuple(self.fleet.maxima.take_changed(most=HOURS_PER_TICK, before=head - head % HOUR_SLOTS))
@@ -146,13 +155,18 @@ class ForecastRefresher:
     """Computes bounds after the newest samples are published. `published` is replaced as a whole; None before the first
     tick, and if forecasts are disabled."""
 
-    def __init__(self, history: ForecastHistory, *, worker: TickWorker, clock: Clock, tag: str) -> None:
+    def __init__(
+        self, history: ForecastHistory, *, worker: TickWorker, clock: Clock, tag: str, store: TickStore | None
+    ) -> None:
         self.published: PublishedForecasts | None = None
         self._history = history
         self._worker = worker
         self._clock = clock
         self._tag = tag
         self._sequence = 0
+        self._store = store
+        self._loads_left = LOADS if store is not None else 0
+        history.holds = store is not None
 
     @property
     def enabled(self) -> bool:
@@ -163,11 +177,28 @@ class ForecastRefresher:
         """Serve the forecasts of a refresher with other settings until the first tick."""
         if self.enabled:
             self.published = other.published
+            if self._history.fleet is other._history.fleet:
+                self._loads_left = other._loads_left
+
+    async def _load(self) -> None:
+        """Load the stored maxima after the first windows are served; again for a few ticks if some do not fit, because
+        the names of the cluster's nodes may be known late."""
+        if not self._loads_left or self._store is None or not self._history.fitting:
+            return
+        try:
+            stored = await self._store.maxima()
+        except StoreError as error:
+            log.debug("cannot load the maxima of forecasts yet: %s", error)  # the store reports its errors itself
+            return
+        complete = await self._worker.run(self._history.load, stored, self._clock.now())
+        self._loads_left = 0 if complete else self._loads_left - 1
+        self._history.holds = self._loads_left > 0
 
     async def refresh(self, deadline: float) -> None:
         """Compute the due bounds, one chunk at a time, until the deadline (loop time), and publish the table."""
         if not self.enabled:
             return
+        await self._load()
         now = self._clock.now()
         for chunk in await self._worker.run(self._history.due_chunks, now):
             if asyncio.get_running_loop().time() >= deadline:

@@ -91,7 +91,9 @@ class Refresher:
             worker=self._worker,
             reports=self._reports,
         )
-        self.forecasts = ForecastRefresher(self._pipeline.forecasts, worker=self._worker, clock=self._clock, tag=tag)
+        self.forecasts = ForecastRefresher(
+            self._pipeline.forecasts, worker=self._worker, clock=self._clock, tag=tag, store=store
+        )
         self._index: NodeIndex | None = None  # nodes of the cluster, None: names of the source are not resolved
         self._started_at = self._clock.monotonic()
         self._warm = False  # True after the first complete windows: the service then stays ready
