@@ -77,7 +77,8 @@ _RANGE = (
     show_default=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Page to write; the JSON document is written beside it, with the suffix .json. Existing files are overwritten.",
+    help="Page to write; the JSON document is written beside it, with the suffix .json. Existing files are "
+    "overwritten.",
 )
 @with_options(SET, output_option())
 def report(file: Path, output: str, **given: Any) -> None:

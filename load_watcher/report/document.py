@@ -29,7 +29,7 @@ NEXT = (
 def as_document(report: ClusterReport) -> dict[str, Any]:
     """The JSON document. Unknown numbers are null; times are unix seconds, memory is in bytes, shares are 0 to 1."""
     history = report.history
-    return clean(
+    document: dict[str, Any] = clean(
         {
             "version": __version__,
             "source": history.address,
@@ -53,6 +53,7 @@ def as_document(report: ClusterReport) -> dict[str, Any]:
             "queries": [asdict(each) for each in history.queries],
         }
     )
+    return document
 
 
 def _peaks(resources: ResourcePeaks) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from load_watcher.report.analyse import (
     workload_shares,
 )
 from load_watcher.report.collected import ClusterHistory, MissingData
-from load_watcher.report.replay import ReplayResult
+from load_watcher.report.comparison import ReplayResult
 
 GIB = 1 << 30
 
@@ -113,19 +113,17 @@ def peaks_sentence(report: ClusterReport) -> str:
             f"The highest CPU peak is {number(highest.peak_percent, 0)} % on {highest.node}; cores are unknown without "
             "the sizes of the nodes."
         )
-    text = f"At its peak the cluster used {amount(cluster.peak, 'cpu')} of {amount(cluster.allocatable, 'cpu')}"
+    allocatable = f"{number(cluster.allocatable)} allocatable cores"
+    text = f"At its peak, the cluster used {amount(cluster.peak, 'cpu')} of {allocatable}"
     if math.isfinite(cluster.requested):
-        text += f", of which {amount(cluster.requested, 'cpu')} are requested"
+        text += f"; {amount(cluster.requested, 'cpu')} are requested"
     if record.reason:
         return f"{text}. There is no bound for the next hours: {record.reason}."
     if not math.isfinite(cluster.bound):
         known = sum(math.isfinite(each.bound) for each in report.cpu.nodes)
         return f"{text}. {known:,} of {_nodes(len(report.cpu.nodes))} have a bound for the next {record.horizon_h} h."
-    return f"{text}. Beyond the bounds of its nodes for the next {record.horizon_h} h, {freed_text(cluster)} could be freed."
-
-
-def freed_text(peaks: NodePeaks) -> str:
-    return amount(peaks.freed, "cpu")
+    freed = amount(cluster.freed, "cpu")
+    return f"{text}. {freed} are beyond the bounds of the next {record.horizon_h} h and could be freed."
 
 
 def bound_text(peaks: NodePeaks, resources: ResourcePeaks) -> str:
@@ -135,10 +133,8 @@ def bound_text(peaks: NodePeaks, resources: ResourcePeaks) -> str:
         return f"no bound: {record.reason or 'less than a day of values'}"
     coverage = peaks.coverage
     stated = f"coverage in the last week {100.0 * coverage:.1f} %" if math.isfinite(coverage) else "coverage unknown"
-    return (
-        f"peak of the next {record.horizon_h} h at most {peaks.bound_percent:.0f} % (level {100.0 * record.level:.0f} %, "
-        f"{stated})"
-    )
+    level = f"level {100.0 * record.level:.0f} %"
+    return f"peak of the next {record.horizon_h} h at most {peaks.bound_percent:.0f} % ({level}, {stated})"
 
 
 def workloads_sentence(report: ClusterReport) -> str:
@@ -170,8 +166,8 @@ def replay_sentence(report: ClusterReport) -> str:
     default = result.policies[0]
     if not better:
         return (
-            f"With the default scheduler, {number(default.overload, 1)} node-hours per day are above "
-            f"{result.threshold:g} %; no policy has significantly fewer."
+            f"With the default scheduler, {number(default.overload)} node-hours per day would have been above "
+            f"{result.threshold:g} % (recorded: {number(result.recorded_overload)}); no policy has significantly fewer."
         )
     best = min(better, key=lambda each: (each.overload, each.policy))
     return (
@@ -195,8 +191,8 @@ def sampling_sentences(report: ClusterReport) -> tuple[str, ...]:
     loads, found = report.history.loads, []
     if loads.sampled_every > 300:
         found.append(
-            f"Utilization was read every {loads.sampled_every // 60} minutes to stay within --max-samples; shorter peaks "
-            "are not visible."
+            f"Utilization was read every {loads.sampled_every // 60} minutes to stay within --max-samples; shorter "
+            "peaks are not visible."
         )
     if report.workloads is not None:
         found.append(f"The usage of pods was read every {report.workloads.step // 60} minutes.")
@@ -210,12 +206,13 @@ def replay_sentences(result: ReplayResult, nodes: int) -> tuple[str, ...]:
         chosen += f", of which the {result.hottest:,} hottest, so that there is more overload than in the cluster"
     return (
         f"Simulated: {chosen}, up to {result.pods:,} pods, {result.replays} replays of 24 hours. All pods are placed "
-        "again, except those of DaemonSets and static pods; load that is not of a recorded pod stays on its node.",
+        "again, at random times of the day before, except those of DaemonSets and static pods. Load that is not of a "
+        "recorded pod stays on its node.",
         f"Recorded placement, from the same values: {number(result.recorded_overload, 1)} node-hours per day above "
         f"{result.threshold:g} % CPU or memory.",
-        f"The differences are paired, with 95 % intervals of Student's t distribution over {result.replays} {result.over}. "
-        "Plug-ins have their default arguments. Not simulated: taints, node selectors, affinity, pods that live less "
-        "than 15 minutes.",
+        "The differences are paired, with 95 % intervals of Student's t distribution over "
+        f"{result.replays} {result.over}. Plug-ins have their default arguments and new load every 5 minutes. Not "
+        "simulated: taints, node selectors, affinity, pods that live less than 15 minutes.",
     )
 
 

@@ -45,21 +45,16 @@ class NodeLoadReader:
     async def read(self) -> NodeLoads:
         """Utilization over the range of the report. Raises ProviderError if there is no CPU utilization."""
         context = self._context
-        grids: dict[str, tuple[SeriesGrid, int]] = {}
-        for key, low, high in (("CPU", 2, 18), ("Memory", 18, 32)):
-            progress = context.share_of(low, high, f"{key} of nodes")
-            if key == "CPU":
-                found = await self._metric(key, progress)
-                if found is None:
-                    raise ProviderRefused(f"{context.client.address}: no CPU utilization of nodes", hint=NODE_LOAD)
-            else:
-                cure = NODE_LOAD.replace("CPU", key)
-                shows = "hot hours and peaks by memory, and overload by memory in the simulation"
-                found = await context.optional(
-                    f"{key} utilization of nodes", shows, cure, lambda: self._metric("Memory", progress)
-                )
-            if found is not None:
-                grids[key] = found
+        cpu_grid = await self._metric("CPU", context.share_of(2, 18, "CPU of nodes"))
+        if cpu_grid is None:
+            raise ProviderRefused(f"{context.client.address}: no CPU utilization of nodes", hint=NODE_LOAD)
+        memory_grid = await context.optional(
+            "Memory utilization of nodes",
+            "hot hours and peaks by memory, and overload by memory in the simulation",
+            NODE_LOAD.replace("CPU", "Memory"),
+            lambda: self._metric("Memory", context.share_of(18, 32, "memory of nodes")),
+        )
+        grids = {key: grid for key, grid in (("CPU", cpu_grid), ("Memory", memory_grid)) if grid is not None}
         nodes = tuple(sorted({key for grid, _ in grids.values() for (key,) in grid.keys}))
         cpu, memory = (_aligned(grids[key][0] if key in grids else None, nodes) for key in ("CPU", "Memory"))
         rows = max(len(cpu), len(memory))

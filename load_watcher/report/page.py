@@ -13,12 +13,13 @@ from html import escape
 
 from load_watcher.report import findings, pictures
 from load_watcher.report.analyse import NodeHeat, NodePeaks, ResourcePeaks, WorkloadShare, hourly_peaks
+from load_watcher.report.comparison import Interval, PolicyOutcome
 from load_watcher.report.document import NEXT
-from load_watcher.report.findings import ClusterReport, amount, number
-from load_watcher.report.replay import Interval, PolicyOutcome
+from load_watcher.report.findings import ClusterReport, number
 from load_watcher.report.style import STYLE
 
 SHOWN_NODES = 20
+TABLE_ROWS = 10
 
 
 def as_page(report: ClusterReport) -> str:
@@ -113,7 +114,8 @@ def _hot(report: ClusterReport) -> Iterator[str]:
     steps = ("h0", "≤ 20 %"), ("h1", "≤ 40 %"), ("h2", "≤ 60 %"), ("h3", "≤ 70 %"), ("h4", "≤ 80 %"), ("h5", "≤ 90 %")
     yield _legend((*steps, ("h6", "> 90 %"), ("none", "no data")))
     heads = ("node", "hot hours", "CPU mean", "CPU peak", "memory mean", "memory peak")
-    yield from _table(f"The {len(names)} hottest nodes", heads, map(_heat_row, shown))
+    yield from _table("The hottest nodes", heads, map(_heat_row, shown[:TABLE_ROWS]))
+    yield from _rest(len(heat.nodes))
 
 
 def _heat_row(each: NodeHeat) -> Row:
@@ -125,15 +127,14 @@ def _peaks(report: ClusterReport) -> Iterator[str]:
     resources = [each for each in (report.cpu, report.memory) if each is not None]
     clusters = [(each.resource, each.cluster) for each in resources if each.cluster is not None]
     if clusters:
-        heads = ("cluster", "allocatable", "requested", "mean", "peak", "sum of bounds", "could be freed")
-        yield from _table("Cluster", heads, (_amounts(kind, kind, cluster) for kind, cluster in clusters))
-        yield from _text(
-            [
-                "Could be freed: what is allocatable beyond the bounds of the nodes. A bound is exceeded in about one of "
-                "twenty spans of 6 hours."
-            ],
-            "quiet",
+        heads = ("cluster", *_PEAK_HEADS)
+        yield from _table(
+            "Cluster, cores and GiB", heads, (_amounts(kind, kind, cluster) for kind, cluster in clusters)
         )
+        note = "Could be freed: what is allocatable beyond the bounds of the nodes. One in twenty bounds is exceeded."
+        yield from _text([note], "quiet")
+    first = report.cpu.nodes[0]
+    yield from _text([f"Busiest node {first.node}: {findings.bound_text(first, report.cpu)}."])
     for each in resources:
         yield from _text([_record_text(each)])
     yield _figure(
@@ -142,13 +143,17 @@ def _peaks(report: ClusterReport) -> Iterator[str]:
     )
     yield _legend((("mean", "mean"), ("peak", "peak"), ("bound", "bound of the next 6 h"), ("requested", "requested")))
     for each in resources:
-        heads = ("node", "allocatable", "requested", "mean", "peak", "bound", "could be freed", "statement")
-        rows = (
-            (*_amounts(peaks.node, each.resource, peaks), findings.bound_text(peaks, each))
-            for peaks in each.nodes[:SHOWN_NODES]
-        )
-        title = "CPU" if each.resource == "cpu" else "Memory"
-        yield from _table(f"{title} by node, highest peaks first", heads, rows)
+        title = "CPU by node, in cores" if each.resource == "cpu" else "Memory by node, in GiB"
+        unit = "" if clusters else " (percent of capacity)"
+        rows = (_amounts(peaks.node, each.resource, peaks) for peaks in each.nodes[:TABLE_ROWS])
+        yield from _table(f"{title}{unit}, highest peaks first", ("node", *_PEAK_HEADS), rows)
+        yield from _rest(len(each.nodes))
+
+
+def _rest(count: int) -> Iterator[str]:
+    """Where the nodes are that a table omits."""
+    if count > TABLE_ROWS:
+        yield from _text([f"{count - TABLE_ROWS:,} more nodes are in the JSON document."], "quiet")
 
 
 def _record_text(each: ResourcePeaks) -> str:
@@ -161,12 +166,17 @@ def _record_text(each: ResourcePeaks) -> str:
     )
 
 
+_PEAK_HEADS = ("allocatable", "requested", "mean", "peak", "bound of 6 h", "coverage", "could be freed")
+
+
 def _amounts(name: str, resource: str, peaks: NodePeaks) -> Row:
+    coverage = number(100.0 * peaks.coverage, 1, " %")
     if math.isfinite(peaks.capacity):
-        values = (peaks.allocatable, peaks.requested, peaks.mean, peaks.peak, peaks.bound, peaks.freed)
-        return (name, *(amount(value, resource) for value in values))
+        unit = 1.0 if resource == "cpu" else float(findings.GIB)
+        values = (peaks.allocatable, peaks.requested, peaks.mean, peaks.peak, peaks.bound)
+        return (name, *(number(value / unit) for value in values), coverage, number(peaks.freed / unit))
     percent = (peaks.mean_percent, peaks.peak_percent, peaks.bound_percent)
-    return (name, "unknown", "unknown", *(number(value, 0, " %") for value in percent), "unknown")
+    return (name, "unknown", "unknown", *(number(value, 0, " %") for value in percent), coverage, "unknown")
 
 
 def _workloads(report: ClusterReport) -> Iterator[str]:
@@ -178,8 +188,8 @@ def _workloads(report: ClusterReport) -> Iterator[str]:
         "Workloads by their share of the hot hours", heads, map(_share_row, shares.workloads[: report.top])
     )
     note = (
-        "The share of hot hours is of the cores of all pods on hot nodes while they were hot. A pod counts once for each "
-        "node that it ran on."
+        "The share of hot hours is of the cores of all pods on hot nodes while they were hot. A pod counts once for "
+        "each node that it ran on."
     )
     yield from _text([note], "quiet")
 

@@ -13,7 +13,7 @@ from html import escape
 import numpy as np
 
 from load_watcher.report.analyse import HotHours, NodePeaks
-from load_watcher.report.replay import ReplayResult
+from load_watcher.report.comparison import ReplayResult
 from watcher.arrays import F64
 
 LEVELS = 6
@@ -38,7 +38,7 @@ def _cell(x: float, y: float, width: float, height: float, kind: str, title: str
 
 def day_map(heat: HotHours) -> str:
     """Hot node-hours by hour of the day and day."""
-    width, height, left, top = 13.0, 14.0, 46.0, 16.0
+    width, height, left, top = 13.0, 14.0, 60.0, 16.0
     most = float(np.nanmax(heat.by_day, initial=0.0))
 
     def parts() -> Iterator[str]:
@@ -114,7 +114,7 @@ def peak_bars(nodes: Sequence[NodePeaks]) -> str:
         for percent in (0, 50, 100):
             x = left + full * percent / 100.0
             yield f'<line x1="{x:g}" x2="{x:g}" y1="14" y2="{16 + height * len(nodes):g}" class="grid"/>'
-            yield _text(x - 8, 10, f"{percent} %")
+            yield _text(x, 10, f"{percent} %", "label end" if percent == 100 else "label")
         for row, each in enumerate(nodes):
             y = 16.0 + row * height
             short = each.node if len(each.node) <= 20 else f"{each.node[:9]}…{each.node[-10:]}"

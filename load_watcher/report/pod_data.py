@@ -19,7 +19,7 @@ from watcher.providers.prometheus.queries import among
 DAY_S = 86400
 REPLAY_STEP_S = 900
 REPLAY_DAYS = 5
-WARM_UP_S = 7200
+WARM_UP_S = DAY_S
 LABELS = ("namespace", "pod")
 
 
@@ -203,4 +203,5 @@ def _highest(grid: SeriesGrid, pods: Sequence[PodKey], resource: str) -> F64:
     part = SeriesGrid(tuple(grid.keys[i][:3] for i in chosen), grid.values[:, chosen])
     values: F64 = _of_pods(part, pods)
     known: Bool = np.isfinite(values)
-    return np.where(known, values, 0.0).max(axis=0, initial=0.0)
+    highest: F64 = np.where(known, values, 0.0).max(axis=0, initial=0.0)
+    return highest

@@ -1,8 +1,9 @@
 """Simulates other placements of the recorded pods: each day is replayed under each policy.
 
-At the begin of a day the cluster is empty. The pods that exist then arrive in random order over WARM_UP_S seconds, which
-do not count; later pods arrive when they were first seen. DaemonSet pods and static pods stay on their nodes. The load
-of a node that is not of recorded pods remains on the node. Taints, node selectors and affinity are unknown.
+The cluster is empty a day before each replayed day. The pods that exist at the begin of the replayed day arrive in
+random order over the day before (WARM_UP_S), which does not count, so that they are placed at any time of day. Later
+pods arrive when they were first seen. DaemonSet pods and static pods stay on their nodes. The load of a node that is
+not of recorded pods remains on the node. Taints, node selectors and affinity are unknown.
 
 The difference to the default scheduler is computed for each day, under the same order of arrivals, and its mean has a
 95 % interval of Student's t distribution over the days.
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from load_watcher.report.collected import ClusterHistory, RecordedPods
+from load_watcher.report.comparison import PolicyDay, ReplayResult, outcomes
 from load_watcher.report.context import Progress
 from load_watcher.report.names import workload_of
 from load_watcher.simulate.engine import SimulationOptions, simulate
@@ -42,62 +44,13 @@ from watcher.traces.records import (
 )
 
 POLICIES = (DEFAULT, "TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwareScheduling")
-DAY_S, WARM_UP_S = 86400, 7200
+DAY_S, WARM_UP_S = 86400, 86400
+REFRESH_S = 300.0
 MOST_DAYS = 5
 MOST_PODS = 1500
 ORDERS = 5
 """Random orders of one day that are simulated if there are fewer than three whole days."""
 SEED = 1
-_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447}
-"""Quantile 0.975 of Student's t distribution by degrees of freedom."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyDay:
-    """One policy on one day: node-hours above the threshold, the mean number of nodes in use, and the pods that fitted
-    nowhere."""
-
-    policy: str
-    overload: float
-    nodes_used: float
-    unschedulable: int
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Mean of paired differences with its 95 % interval; `low` and `high` are NaN with one pair."""
-
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyOutcome:
-    """One policy over all replays: means per day, and differences to the default scheduler (None for itself)."""
-
-    policy: str
-    overload: float
-    nodes_used: float
-    unschedulable: float
-    overload_difference: Interval | None
-    nodes_difference: Interval | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """`recorded_overload` is the mean number of node-hours per day above the threshold on the recorded nodes with the
-    recorded placement, from the same values. `over` is what the intervals are over: days, or random orders of a
-    day."""
-
-    threshold: float
-    nodes: int
-    hottest: int
-    pods: int
-    replays: int
-    over: str
-    recorded_overload: float
-    policies: tuple[PolicyOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +68,7 @@ def replay(history: ClusterHistory, threshold: float, *, progress: Progress) -> 
     cluster = _RecordedCluster(history, recorded)
     days = cluster.days()
     if not days:
-        return "less than 26 hours of recorded pods: the simulation needs a whole day, after two hours of warm-up"
+        return "less than two days of recorded pods: the simulation needs a whole day, and the day before it"
     if not cluster.nodes:
         return "the sizes of the nodes are unknown"
     whole = len(days) >= 3
@@ -149,7 +102,8 @@ def _simulate_day(task: _Task) -> tuple[PolicyDay, ...]:
     warm_up = WARM_UP_S // 60
     for name in POLICIES:
         policy, _ = find_policy(name, {}, cwd=Path.cwd())
-        run = simulate(task.course, policy, SimulationOptions(overload=task.threshold / 100.0, seed=task.seed))
+        options = SimulationOptions(refresh=REFRESH_S, overload=task.threshold / 100.0, seed=task.seed)
+        run = simulate(task.course, policy, options)
         over = (run.series.cpu > run.overload) | (run.series.memory > run.overload)
         found.append(
             PolicyDay(
@@ -160,39 +114,6 @@ def _simulate_day(task: _Task) -> tuple[PolicyDay, ...]:
             )
         )
     return tuple(found)
-
-
-def outcomes(results: Sequence[Sequence[PolicyDay]]) -> tuple[PolicyOutcome, ...]:
-    """Means of each policy over the replays, and paired differences to the first policy."""
-    found = []
-    for i, policy in enumerate(day.policy for day in results[0]):
-        own, first = [days[i] for days in results], [days[0] for days in results]
-        differences = None
-        if i:
-            differences = (
-                interval([a.overload - b.overload for a, b in zip(own, first, strict=True)]),
-                interval([a.nodes_used - b.nodes_used for a, b in zip(own, first, strict=True)]),
-            )
-        found.append(
-            PolicyOutcome(
-                policy,
-                float(np.mean([day.overload for day in own])),
-                float(np.mean([day.nodes_used for day in own])),
-                float(np.mean([day.unschedulable for day in own])),
-                *(differences or (None, None)),
-            )
-        )
-    return tuple(found)
-
-
-def interval(differences: Sequence[float]) -> Interval:
-    """Mean of paired differences with the 95 % interval of Student's t distribution."""
-    mean = float(np.mean(differences))
-    if len(differences) < 2:
-        return Interval(mean, math.nan, math.nan)
-    freedom = len(differences) - 1
-    half = _T.get(freedom, 2.447) * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-    return Interval(mean, mean - half, mean + half)
 
 
 # --- the recorded cluster --------------------------------------------------------------------------------------------
@@ -210,13 +131,14 @@ class _RecordedCluster:
     def _chosen(self) -> tuple[str, ...]:
         sizes, recorded = self.history.sizes, self.recorded
         counts: dict[str, int] = dict.fromkeys(recorded.nodes, 0)
-        alive = recorded.exists.any(axis=0)
+        alive = np.count_nonzero(recorded.exists, axis=0) > 0
         for i, (_, _, node) in enumerate(recorded.pods):
             counts[node] = counts.get(node, 0) + int(alive[i])
-        chosen, total = [], 0
+        chosen: list[str] = []
+        total = 0
         for node in sorted(recorded.nodes, key=lambda node: (key_of(SEED, "replay", node), node)):
             column = self.column[node]
-            known = np.isfinite([sizes.allocatable_cores[column], sizes.allocatable_bytes[column]]).all()
+            known = all(map(math.isfinite, (sizes.allocatable_cores[column], sizes.allocatable_bytes[column])))
             if known and (not chosen or total + counts[node] <= MOST_PODS):
                 chosen.append(node)
                 total += counts[node]
@@ -229,7 +151,6 @@ class _RecordedCluster:
 
     def overload(self, day: int, threshold: float) -> float:
         """Node-hours above the threshold (percent) on a day with the recorded placement."""
-        hot = np.zeros(0, dtype=np.bool_)
         rows = self._rows(day, day + DAY_S)
         columns = [self.column[node] for node in self.nodes]
         shares = [self._loads(kind, rows)[:, columns] for kind in ("cpu", "memory")]
@@ -277,7 +198,7 @@ class _RecordedCluster:
             )
             yield begins, 0, node, NodeRecord(float(begins), node, float(cores), int(size), *allocatable)
             own = [i for i in self.pods if recorded.pods[i][2] == node]
-            pods = [np.nan_to_num(grid[np.ix_(rows, own)]).sum(axis=1) for grid in (recorded.cores, recorded.bytes)]
+            pods = [np.nan_to_num(grid[rows][:, own]).sum(axis=1) for grid in (recorded.cores, recorded.bytes)]
             rest = [
                 np.maximum(np.nan_to_num(loads[kind][:, column]) * total / 100.0 - used, 0.0)
                 for kind, total, used in zip(("cpu", "memory"), (cores, size), pods, strict=True)
@@ -333,4 +254,4 @@ class _RecordedCluster:
 
 
 _Event = tuple[float, int, str, Record]
-"""Time, rank among the events of a time, name, and the record."""
+"""Time, rank among the events of this time, name, and the record."""

@@ -6,7 +6,9 @@ STYLE = """
   --mean: #1b5fbe; --peak: #a9c6ea; --none: #fff; --h0: #e6eaef; --h1: #cfdff5; --h2: #a3c3ec; --h3: #6f9fdc;
   --h4: #f2c46d; --h5: #dd7f3b; --h6: #b3261e; --requested: #b2560d; --bound: #6a3fb5; }
 @media (prefers-color-scheme: dark) { :root {
-  --page: #11151a; --card: #191f26; --line: #2d3640; --ink: #e6ebf0; --quiet: #9ba7b3; --accent: #82b4f6; --bad: #f28b82;
+  --page: #11151a; --card: #191f26; --line: #2d3640; --ink: #e6ebf0; --quiet: #9ba7b3;
+  --accent: #82b4f6;
+  --bad: #f28b82;
   --mean: #82b4f6; --peak: #35537a; --none: #191f26; --h0: #29313a; --h1: #24405f; --h2: #2d5c8f; --h3: #4584c8;
   --h4: #a87a20; --h5: #d9803c; --h6: #f28b82; --requested: #f0a35e; --bound: #b99bf2; } }
 * { box-sizing: border-box; }
@@ -31,7 +33,8 @@ svg text { fill: var(--ink); font-size: 10px; } svg .end { text-anchor: end; }
 .requested { fill: var(--requested); } .dot { fill: var(--accent); }
 .grid { stroke: var(--line); } .interval { stroke: var(--accent); stroke-width: 2; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .85rem; color: var(--quiet); }
-.legend span { display: inline-flex; gap: .35rem; align-items: center; } .key { width: .8rem; height: .8rem; flex: none; }
+.legend span { display: inline-flex; gap: .35rem; align-items: center; }
+.key { width: .8rem; height: .8rem; flex: none; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
 caption { text-align: left; font-weight: 600; padding: .4rem 0; }
 th, td { text-align: right; padding: .3rem .5rem; border-top: 1px solid var(--line); vertical-align: top;
