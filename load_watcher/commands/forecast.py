@@ -34,7 +34,7 @@ _OPTIONS = (
     click.option("--history", default="7d", show_default=True, callback=to_seconds, metavar="DURATION",
                  help=f"Load that a prediction can use, 1h to 28d, {_HOURS}. Less than a day: without correction."),
     click.option("--start", default="7d", show_default=True, callback=to_seconds, metavar="DURATION",
-                 help=f"Time of the first prediction after the begin of the trace, {_HOURS}."),
+                 help=f"Time of the first prediction since the first value of TRACE, {_HOURS}."),
     click.option("--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                  help="PNG file to write, with a chart of savings and violations; an existing file is overwritten. "
                  "Needs the extra simulate."),

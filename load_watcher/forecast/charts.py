@@ -4,6 +4,7 @@ version."""
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from load_watcher.forecast.summary import BacktestResult, BacktestRow, label, sp
 
 _INCHES, _DPI = (9.0, 5.4), 110
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#555555"
+_NEAR = 1.0  # percentage points of savings
 _LINEAR_UP_TO = 1.0  # percent of violations; the axis is logarithmic above
 
 
@@ -32,12 +34,12 @@ def draw(result: BacktestResult) -> bytes:
         others = [row for row in result.rows if row.predictor not in ("quantile", "limits")]
         axes.scatter(*zip(*map(_place, others), strict=True), color=_GREY, zorder=3, label="other predictors")
         axes.scatter(*_place(result.chosen), color=_ORANGE, marker="D", s=60, zorder=4, label="shipped predictor")
-        for row in others:
-            name = " ".join(part for part in (label(row), span_text(row.history_s)) if part)
-            _annotate(axes, name, row, above=True)
+        for place, names in _merged(others):
+            _annotate(axes, ", ".join(names), place, above=True)
         for row in family:
-            _annotate(axes, f"{100.0 * (row.level or 0.0):g} %", row, above=False)
+            _annotate(axes, f"{100.0 * (row.level or 0.0):g} %", _place(row), above=False)
         _axes(axes, result)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
         found = io.BytesIO()
         # By default, Software contains the matplotlib version.
         canvas.print_figure(found, format="png", metadata={"Software": None})
@@ -48,10 +50,25 @@ def _place(row: BacktestRow) -> tuple[float, float]:
     return 100.0 * row.violations, 100.0 * row.savings
 
 
-def _annotate(axes: Axes, text: str, row: BacktestRow, *, above: bool) -> None:
-    offset, alignment = ((0, 7), "center") if above else ((7, -11), "left")
+def _merged(rows: Sequence[BacktestRow]) -> list[tuple[tuple[float, float], list[str]]]:
+    """The names at each place; points whose names would overlap share the place of the first one."""
+    found: list[tuple[tuple[float, float], list[str]]] = []
+    for row in rows:
+        (x, y), name = _place(row), " ".join(part for part in (label(row), span_text(row.history_s)) if part)
+        near = [names for (a, b), names in found if abs(y - b) < _NEAR and abs(x - a) < 0.2 * max(x, a, _NEAR)]
+        if near:
+            near[0].append(name)
+        else:
+            found.append(((x, y), [name]))
+    return found
+
+
+def _annotate(axes: Axes, text: str, place: tuple[float, float], *, above: bool) -> None:
+    offset, alignment = ((7, -11), "left")
+    if above:
+        offset, alignment = ((-7, 4), "right") if place[0] > _LINEAR_UP_TO else ((0, 7), "center")
     colour = _GREY if above else _BLUE
-    axes.annotate(text, _place(row), offset, textcoords="offset points", ha=alignment, fontsize=9, color=colour)
+    axes.annotate(text, place, offset, textcoords="offset points", ha=alignment, fontsize=9, color=colour)
 
 
 def _axes(axes: Axes, result: BacktestResult) -> None:
@@ -68,4 +85,3 @@ def _axes(axes: Axes, result: BacktestResult) -> None:
     axes.set_ylabel("savings")
     horizon = span_text(result.chosen.horizon_s)
     axes.set_title(f"Peak of the next {horizon}, {result.machines:,} machines", loc="left", fontsize=12)
-    axes.legend(loc="lower right", frameon=False)

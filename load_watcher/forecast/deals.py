@@ -20,13 +20,11 @@ LEAST_USE = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """m machines: `load` [slots, m]; `provisioned` and `capacity` [m], the sums of their VMs; in the unit of the
-    trace. `series` is the number of VMs or nodes in the trace, `usable` that of those which are used."""
+    """m machines: `load` [slots, m] and `capacity` [m], the sums of their VMs in the unit of the trace. `series` is the
+    number of VMs or nodes in the trace, `usable` that of those which are used."""
 
     names: tuple[str, ...]
-    unit: str
     load: F64
-    provisioned: F64
     capacity: F64
     series: int
     usable: int
@@ -38,7 +36,9 @@ def deal(grid: UsageGrid, *, per_machine: int, deals: int, seed: int) -> Machine
     usable = _usable(grid)
     if grid.are_machines:
         if not len(usable):
-            raise BacktestError(_none(grid, 0), f"a node needs more than {LEAST_USE:.1%} CPU and less gaps than 20 %")
+            raise BacktestError(
+                _none(grid, 0), "a node needs a mean of more than 0.2 % CPU, and gaps in less than 20 % of the slots"
+            )
         columns = usable[:, None]
         names = tuple(grid.names[i] for i in usable)
     else:
@@ -50,8 +50,7 @@ def deal(grid: UsageGrid, *, per_machine: int, deals: int, seed: int) -> Machine
     check_size(len(grid.usage), len(columns), where="the machines of all deals", hint=hint)
     capacity = grid.capacity
     load = np.stack([grid.usage[:, members].sum(axis=1) for members in columns], axis=1)
-    provisioned = grid.provisioned[columns].sum(axis=1)
-    return Machines(names, grid.unit, load, provisioned, capacity[columns].sum(axis=1), len(grid.names), len(usable))
+    return Machines(names, load, capacity[columns].sum(axis=1), len(grid.names), len(usable))
 
 
 def _usable(grid: UsageGrid) -> I64:

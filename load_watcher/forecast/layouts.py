@@ -52,7 +52,7 @@ def read_bitbrains(usage: Path, vms: Path) -> UsageGrid:
     grid = np.full((last - first + 1, len(names)), np.nan)
     np.fmax.at(grid, (np.array(slots) - first, np.array(series)), np.array(values))
     provisioned = np.array([sizes[name] for name in names])
-    return _grid(tuple(names), "MHz", grid, provisioned)
+    return _grid(tuple(names), grid, provisioned)
 
 
 def _sizes(vms: Path) -> dict[str, float]:
@@ -103,7 +103,7 @@ def read_planetlab(path: Path) -> UsageGrid:
     names = tuple(f"{day}/{vm}" for day, vm in keys)
     group = np.array([days.index(day) for day, _ in keys])
     usage = np.stack([found[key] for key in keys], axis=1)
-    return UsageGrid(names, "percent", usage, np.ones(len(keys)), np.full(len(keys), 100.0), group)
+    return UsageGrid(names, usage, np.ones(len(keys)), np.full(len(keys), 100.0), group)
 
 
 # --- record -----------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def read_recorded(path: Path) -> UsageGrid:
     slots = int(pattern.length_s // SLOT_S)
     check_size(slots, len(pattern.nodes), where=str(path), hint="use a recording of fewer nodes or fewer days")
     grid = _recorded_maxima(pattern, slots)
-    return _grid(pattern.nodes, "percent", grid, np.full(len(pattern.nodes), 100.0), are_machines=True)
+    return _grid(pattern.nodes, grid, np.full(len(pattern.nodes), 100.0), are_machines=True)
 
 
 def _recorded_maxima(pattern: TracePattern, slots: int) -> F64:
@@ -142,9 +142,9 @@ def _recorded_maxima(pattern: TracePattern, slots: int) -> F64:
     return grid
 
 
-def _grid(names: tuple[str, ...], unit: str, grid: F64, provisioned: F64, *, are_machines: bool = False) -> UsageGrid:
+def _grid(names: tuple[str, ...], grid: F64, provisioned: F64, *, are_machines: bool = False) -> UsageGrid:
     """A grid with one group, from values [slots, n] with NaN where there is none; changes `grid`."""
     present = np.mean(~np.isnan(grid), axis=0) if len(grid) else np.zeros(len(names))
     grid[np.isnan(grid)] = 0.0
     group = np.zeros(len(names), dtype=np.int64)
-    return UsageGrid(names, unit, grid, present, provisioned, group, are_machines)
+    return UsageGrid(names, grid, present, provisioned, group, are_machines)

@@ -85,17 +85,17 @@ def predict(machines: Machines, options: BacktestOptions, *, on_progress: Progre
 
 def _predict_chunk(machines: Machines, chunk: slice, options: BacktestOptions, found: Predictions) -> Iterator[int]:
     """Fill in the columns `chunk`; yield the number of each prediction."""
-    load, provisioned, capacity = machines.load[:, chunk], machines.provisioned[chunk], machines.capacity[chunk]
+    load, capacity = machines.load[:, chunk], machines.capacity[chunk]
     spans = _span_maxima(load, options.span)
     outcomes = spans if options.span == options.horizon else _span_maxima(load, options.horizon)
-    codes = _shipped_bounds(span_maxima(encode(100.0 * load / provisioned), options.span), found.at, options)
+    codes = _shipped_bounds(span_maxima(encode(100.0 * load / capacity), options.span), found.at, options)
     for k, (slot, (code, stated)) in enumerate(zip(found.at, codes, strict=True)):
         visible = slice(max(0, slot - options.history), slot - options.span + 1)
         peak = outcomes[slot]
         bounds = bounds_of(found.predictors[:-1], load[:slot], spans[visible], limits=capacity, peak=peak)
         for p, bound in enumerate(bounds):
             found.bounds[p, k, chunk] = bound
-        found.bounds[-1, k, chunk] = decode(code) * provisioned / 100.0
+        found.bounds[-1, k, chunk] = decode(code) * capacity / 100.0
         found.peaks[k, chunk] = peak
         found.stated[k, chunk] = stated
         yield k
@@ -116,7 +116,7 @@ def _shipped_bounds(spans: U8, at: tuple[int, ...], options: BacktestOptions) ->
     for slot in range(DAY_SLOTS, at[-1] + 1, HOUR_SLOTS):
         calibration.advance(visible(slot), slot // HOUR_SLOTS)
         if slot >= at[0] and (slot - at[0]) % EVERY_SLOTS == 0:
-            yield calibration.bound(), calibration.record(visible(slot)).coverage
+            yield calibration.bound().copy(), calibration.record(visible(slot)).coverage
 
 
 def _span_maxima(load: F64, length: int) -> F64:

@@ -27,12 +27,11 @@ class BacktestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UsageGrid:
-    """The usage of n VMs or nodes: `usage` [slots, n] in `unit`, 0 where the trace has no value; `present` [n] is the
+    """The usage of n VMs or nodes: `usage` [slots, n], 0 where the trace has no value; `present` [n] is the
     share of slots with a value, `provisioned` [n] the size in the same unit. VMs with the same `group` [n] can share a
     machine. `are_machines` states that the trace has nodes instead of VMs."""
 
     names: tuple[str, ...]
-    unit: str
     usage: F64
     present: F64
     provisioned: F64
