@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
-from load_watcher.cli.version import print_version
+from load_watcher.cli.version import print_version, version_line
 from load_watcher.commands import (
     agent,
     compare,
@@ -48,6 +49,12 @@ COMMANDS: tuple[click.Command, ...] = (
 PACKAGES = ("agent", "load_watcher", "scorers", "watcher")
 
 
+COMPLETION = """\b
+Shell completion, for bash; write zsh or fish instead for these shells:
+  eval "$(_LOAD_WATCHER_COMPLETE=bash_source load-watcher)"
+"""
+
+
 class CommandGroup(click.Group):
     """Commands of which some need packages that this installation may lack: the agent's image has only its own."""
 
@@ -61,8 +68,14 @@ class CommandGroup(click.Group):
             raise SystemExit(FAILED) from None
 
 
-@click.group(cls=CommandGroup, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=CommandGroup,
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=COMPLETION,
+)
 @click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,
@@ -74,8 +87,35 @@ def main() -> None:
     """Real-load-aware scheduling and node protection for Kubernetes.
 
     Settings are read from flags, environment variables (LOAD_WATCHER_<SECTION>_<KEY>) and the TOML file, in this order
-    of precedence; docs/reference/settings.md lists all of them. A command exits with 2 if its arguments or the settings
-    are invalid; doctor reports invalid settings as a failed check and exits with 1.
+    of precedence; docs/reference/settings.md lists all of them. Commands that send requests to a service take its
+    address from --url or the environment variable LOAD_WATCHER_URL. A command exits with 2 if its arguments or the
+    settings are invalid; doctor reports invalid settings as a failed check and exits with 1.
+
+    With -o json, a command prints one JSON document, and an error is one JSON object on standard error: {"error":
+    {"message", "hint"}}, for invalid settings {"error": {"message", "problems": [{"key", "message", "cure"}]}}.
+    Errors in the arguments are always text.
 
     A DURATION is a number with a unit, for example 250ms, 30s, 15m or 1h30m; without a unit it is in seconds.
     """
+
+
+@main.command("version", hidden=True)
+def show_version() -> None:
+    """Print the version, as --version does."""
+    click.echo(version_line())
+
+
+@main.command("help", hidden=True)
+@click.argument("names", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def show_help(context: click.Context, names: Sequence[str]) -> None:
+    """Print the help of a command, as --help does."""
+    assert context.parent is not None
+    found: click.Context = context.parent
+    for name in names:
+        group = found.command
+        command = group.get_command(found, name) if isinstance(group, click.Group) else None
+        if command is None:
+            raise click.UsageError(f"No such command {name!r}.", ctx=found)
+        found = click.Context(command, info_name=name, parent=found, **context.parent.command.context_settings)
+    click.echo(found.get_help())

@@ -253,13 +253,19 @@ def _finding_text(finding: RuleFinding, why: str) -> str:
     if finding.sample is None:
         counted = f"counts as above (onMissing: all); {counts}" if finding.blind else counts
         return f"{finding.rule}: {finding.metric} is missing ({why}): {counted}{preview}"
-    if finding.sample > finding.watermark:
-        held = f"above {number(finding.watermark)}"
-    elif finding.sample <= finding.restore_watermark:
-        held = f"not above {number(finding.restore_watermark)}"
-    else:
-        held = f"between {number(finding.restore_watermark)} and {number(finding.watermark)}"
+    held = _compared(finding.sample, watermark=finding.watermark, restore=finding.restore_watermark)
     return f"{finding.rule}: {finding.metric} is {number(finding.sample)}, {held}: {counts}{preview}"
+
+
+def _compared(sample: float, *, watermark: float, restore: float) -> str:
+    """Compare a sample with the watermark and, if restoring has a value of its own (restoreValue), with that."""
+    if sample > watermark:
+        return f"above the watermark {number(watermark)}"
+    if restore == watermark:
+        return f"not above the watermark {number(watermark)}"
+    if sample <= restore:
+        return f"not above the watermark {number(watermark)} and the restore value {number(restore)}"
+    return f"not above the watermark {number(watermark)}, above the restore value {number(restore)}"
 
 
 # --- all rules together ----------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ async def check_agent(examination: CheckContext) -> Sequence[CheckResult]:
     everything = examination.get(Settings)
     table = everything.parts.get("agent", {})
     if not table:
-        return [skipped("these settings have no [agent] table", "pass the agent's settings: --config FILE")]
+        return [skipped("these settings have no [agent] table")]
     own, _ = await in_thread(lambda: read_settings(table, cwd=examination.cwd))
     results: list[CheckResult] = []
     try:
@@ -223,7 +223,7 @@ async def _cluster(own: AgentSettings, everything: Settings) -> list[CheckResult
     """Check that the account has the rights that the settings need; if so, also what the agent reads with them."""
     client = build.kube_client(own.kubernetes, everything)
     if client is None:
-        return [skipped("rights are not checked: no Kubernetes API is configured", "set kubernetes.kubeconfig")]
+        return [skipped("rights are not checked: no Kubernetes API is configured (kubernetes.kubeconfig)")]
     try:
         results = await check_permissions(client, tuple(required_rights(own)))
         if all(each.status is CheckStatus.OK for each in results):

@@ -17,11 +17,11 @@ FAILED = 2
 
 
 def print_error(told: object, hint: str = "", *, of: str = "load-watcher") -> None:
-    """Print an error to standard error, and the hint on a second line. `of` is the command that failed."""
+    """Print an error to standard error, and the hint on the lines below it. `of` is the command that failed."""
     if _prints_json():
         click.echo(json.dumps({"error": {"message": str(told), "hint": hint}}, ensure_ascii=False), err=True)
     else:
-        click.echo(f"{of}: {told}" + (f"\n  {hint}" if hint else ""), err=True)
+        click.echo("\n  ".join([f"{of}: {told}", *hint.splitlines()]), err=True)
 
 
 def print_settings_problems(error: SettingsError) -> None:

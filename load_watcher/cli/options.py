@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+SERVICE = "http://127.0.0.1:2020"
+"""Default address of `serve`."""
+URL_VARIABLE = "LOAD_WATCHER_URL"
+"""Environment variable with the address of the service, for every command that sends requests to one."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
@@ -68,7 +74,9 @@ def to_address(_context: click.Context, _parameter: click.Parameter, given: str 
     try:
         return str(ADDRESS.read_text(given)).rstrip("/")
     except InvalidValue as unfit:
-        raise click.BadParameter(f"must be {ADDRESS.accepts}" + (f"; {unfit}" if str(unfit) else "")) from None
+        example = f"http://{given}" if re.fullmatch(r"[\w.-]+:[0-9]{1,5}", given) else SERVICE
+        message = f"must be an http:// or https:// address with a host, for example {example}"
+        raise click.BadParameter(message + (f"; {unfit}" if str(unfit) else "")) from None
 
 
 # --- texts that several options contain -------------------------------------------------------------------------------
@@ -200,11 +208,10 @@ SERVE = (
 
 def service_url(told: str) -> Callable[[Command], Command]:
     """Return the option --url with the default address of `serve`; `told` is the start of its help text."""
-    default = "http://127.0.0.1:2020"
     return click.option(
         "--url",
-        default=default,
-        envvar="LOAD_WATCHER_URL",
+        default=SERVICE,
+        envvar=URL_VARIABLE,
         show_envvar=True,
         show_default=True,
         callback=to_address,
@@ -243,6 +250,23 @@ def output_option(*more: str) -> Option:
 
 
 OUTPUT = output_option()
+
+
+def to_address_or_none(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    """Like `to_address`, but return None if the option is not given."""
+    return None if given is None else to_address(context, parameter, given)
+
+
+def watcher_url(told: str) -> Option:
+    """Return --watcher with LOAD_WATCHER_URL, for a process that reads the load of the service."""
+    return click.option(
+        "--watcher",
+        envvar=URL_VARIABLE,
+        show_envvar=True,
+        callback=to_address_or_none,
+        metavar="URL",
+        help=f"Base URL of {told}",
+    )
 
 
 def read_token(file: Path | None) -> str | None:

@@ -19,7 +19,7 @@ def print_tables(document: Iterable[RenderableType]) -> None:
     """Print lines and tables, fitted to the terminal's width; if output is not a terminal, each row is one line."""
     from rich.console import Console
 
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, WIDE)
     console.print(*document, sep="\n")

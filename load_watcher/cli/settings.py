@@ -116,6 +116,25 @@ def scheduler_notices(settings: Settings) -> list[str]:
     return [*notices, *found]
 
 
+def settings_document(settings: Settings) -> dict[str, Any]:
+    """Return the settings in effect as `{"settings": [{"key", "value", "origin"}]}`, with the values that `config show`
+    prints: secrets are hidden. The tables of other packages, for example [agent], are one entry each."""
+    import tomllib
+
+    from watcher.platform.settings.reference import show
+    from watcher.platform.settings.tables import KEYS
+
+    shown = tomllib.loads(show(settings))
+    keys = [*KEYS, *(f"provider.queries.{metric}" for metric in settings.provider.queries), *settings.parts]
+    found = []
+    for key in keys:
+        value: Any = shown
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        found.append({"key": key, "value": value, "origin": settings.origins.get(key, "default")})
+    return {"settings": found}
+
+
 def _check_agent(table: Mapping[str, Any]) -> list[Problem]:
     from agent.service.settings import validate
 

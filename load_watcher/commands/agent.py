@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, FAILED, print_error
-from load_watcher.cli.options import CONFIG, LOGGING, SET, listening_options, node_option, with_options
+from load_watcher.cli.options import (
+    CONFIG,
+    LOGGING,
+    OUTPUT,
+    SET,
+    listening_options,
+    node_option,
+    watcher_url,
+    with_options,
+)
+from load_watcher.cli.printing import print_facts, print_json
 from load_watcher.cli.settings import load_part_or_exit
 
 if TYPE_CHECKING:
+    from agent.service.restore import RestoreSummary
     from agent.service.settings import AgentSettings
     from watcher.platform.settings.tables import Settings
 
@@ -31,14 +42,18 @@ _OPTIONS = (
         help="Directory with the policies in YAML (agent.policies). [default: read from the Kubernetes API]",
     ),
     _STATE_FILE,
+    watcher_url(
+        "the load-watcher service whose load windows of this node become metrics (agent.watcher). [default: "
+        "agent.watcher; without it, there are no such metrics]"
+    ),
     *listening_options("agent", port=2021, protected=True),
     *LOGGING,
     SET,
 )
-_OWN = ("node", "policies", "state_file", "host", "port")
+_OWN = ("node", "policies", "state_file", "watcher", "host", "port")
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="Throttle and evict pods on this node.")
 @click.option(
     "--preview",
     is_flag=True,
@@ -65,7 +80,7 @@ _OWN = ("node", "policies", "state_file", "host", "port")
     help="Validate the policies in a file or directory, print every problem and exit. "
     "Exit code 0: valid; 2: invalid, or PATH does not exist.",
 )
-@with_options(*_OPTIONS)
+@with_options(*_OPTIONS, OUTPUT)
 @click.pass_context
 def agent(
     context: click.Context, /, preview: bool, enforce: bool, once: bool, check: Path | None, **given: Any
@@ -75,6 +90,8 @@ def agent(
     By default the agent only reports what it would do. With --enforce, or agent.mode = "enforce", it throttles and
     evicts pods until the load is just below the watermarks of the policies. It runs until SIGTERM or SIGINT;
     agent.on_exit sets what happens to CPU quotas and the taint at the end: keep (default) or restore.
+
+    With -o json, --check prints {"valid", "policies", "problems", "notices"}, and --once the document of /explain.
 
     Exit code 0: stopped by a signal, also if a quota or the taint could not be restored (the log names it); 1: the
     agent could not start, or could not access its state file when it restored the quotas at the end; 2: the arguments
@@ -90,17 +107,17 @@ def agent(
     asked = "enforce" if enforce else "preview" if preview else None
     settings, everything = settings_of(given, mode="preview" if once else asked)
     if check is not None:
-        raise SystemExit(_check_policies(check, settings))
+        raise SystemExit(_check_policies(check, settings, output=given["output"]))
     setup_logging(everything.log, cluster=everything.cluster.name or "")
     from agent.service import main
 
     if once:
-        raise SystemExit(_explain_once(settings, everything))
+        raise SystemExit(_explain_once(settings, everything, output=given["output"]))
     raise SystemExit(main.run(settings, everything))
 
 
-@agent.command("restore")
-@with_options(CONFIG, _STATE_FILE, SET)
+@agent.command("restore", short_help="Restore the limits that the agent changed.")
+@with_options(CONFIG, _STATE_FILE, SET, OUTPUT)
 @click.option("--missing-ok", is_flag=True, help="Exit with 0 if the state file does not exist. [default: exit with 1]")
 @click.pass_obj
 def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> None:
@@ -111,6 +128,8 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     because only one process can open the state file.
     Removing the taint requires the Kubernetes API. The name of the node is agent.node (set it with --set), otherwise
     the environment variable NODE_NAME, otherwise the host name.
+
+    With -o json, prints {"values": [{"pod", "container", "outcome", "text"}], "taint_left", "text"}.
 
     Exit code 0: all restored, or nothing to restore; 1: a quota or the taint could not be restored, the agent is
     running, or there is no state file (0 with --missing-ok); 2: the arguments or the settings are invalid.
@@ -124,21 +143,40 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     given = {**before, **{name: value for name, value in own.items() if value}}
     settings, everything = settings_of(given, mode=None)
     if missing_ok and not settings.state_file.exists():
-        click.echo(f"{settings.state_file} does not exist: no agent has run on this node; nothing to restore")
+        text = f"{settings.state_file} does not exist: no agent has run on this node; nothing to restore"
+        print_facts({"values": [], "taint_left": False, "text": text}, text, output=given["output"])
         return
     try:
         found = asyncio.run(service_restore.restore(settings, everything))
     except CannotRun as error:
         print_error(error, of="load-watcher agent restore")
         raise SystemExit(1) from None
+    _print_restored(found, output=given["output"])
+    raise SystemExit(1 if found.tainted or any(each.fate is StepOutcome.FAILED for each in found.quotas) else 0)
+
+
+def _print_restored(found: RestoreSummary, *, output: str) -> None:
+    from agent.service.restore import in_words
+
+    if output == "json":
+        values = [
+            {
+                "pod": each.remembered.pod,
+                "container": each.remembered.container,
+                "outcome": each.fate.value,
+                "text": each.text,
+            }
+            for each in found.quotas
+        ]
+        print_json({"values": values, "taint_left": bool(found.tainted), "text": found.tainted})
+        return
     for each in found.quotas:
-        click.echo(service_restore.in_words(each))
+        click.echo(in_words(each))
     if found.tainted:
         click.echo(found.tainted, err=True)
     if found.quotas or not found.tainted:
         count = len(found.quotas)
         click.echo(f"{count} recorded values processed" if count else "no recorded values: nothing to restore")
-    raise SystemExit(1 if found.tainted or any(each.fate is StepOutcome.FAILED for each in found.quotas) else 0)
 
 
 def settings_of(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
@@ -151,7 +189,7 @@ def settings_of(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSet
     return settings, everything
 
 
-def _check_policies(path: Path, settings: AgentSettings) -> int:
+def _check_policies(path: Path, settings: AgentSettings, *, output: str) -> int:
     """Print the problems and notices of the policies in `path`; return the exit code (0 or 2)."""
     from agent.policy.source import check_policies
     from agent.service.build import known_metrics, metrics_of
@@ -163,37 +201,56 @@ def _check_policies(path: Path, settings: AgentSettings) -> int:
         print_error(error, of="load-watcher agent")
         return FAILED
     reading = check_policies(path, metrics=known_metrics(metrics))
+    count = len(reading.policies.objects)
+    if output == "json":
+        problems, notices = list(map(str, reading.problems)), list(map(str, reading.notices))
+        print_json({"valid": not problems, "policies": count, "problems": problems, "notices": notices})
+        return BAD_SETTINGS if problems else 0
     for notice in reading.notices:
         click.echo(str(notice))
     for problem in reading.problems:
         click.echo(str(problem), err=True)
     if reading.problems:
         return BAD_SETTINGS
-    click.echo(f"{len(reading.policies.objects)} policies, no problems found")
+    click.echo(f"{count} policies, no problems found")
     return 0
 
 
-def _explain_once(settings: AgentSettings, everything: Settings) -> int:
+def _explain_once(settings: AgentSettings, everything: Settings, *, output: str) -> int:
+    """Print the decisions of a few cycles; return the exit code. The state is in a temporary file, because a look at
+    this node must not leave a file, or change that of a running agent."""
     import asyncio
+    import tempfile
+    from dataclasses import replace
 
     from agent.service import main
     from agent.service.node_server import CannotRun
 
-    try:
-        explanation = asyncio.run(main.look_once(settings, everything, pause=min(settings.interval, 10.0)))
-    except CannotRun as error:
-        print_error(error, of="load-watcher agent")
-        return 1
+    with tempfile.TemporaryDirectory(prefix="load-watcher-agent-") as directory:
+        looking = replace(settings, state_file=Path(directory) / "state.db")
+        try:
+            explanation = asyncio.run(main.look_once(looking, everything, pause=min(settings.interval, 10.0)))
+        except CannotRun as error:
+            print_error(error, of="load-watcher agent")
+            return 1
     policies = explanation["policies"]
+    if output == "json":
+        print_json(explanation)
+        return 0 if policies["known"] else FAILED
     for problem in policies["problems"]:
         click.echo(problem, err=True)
+    _print_sentences(explanation)
+    if not policies["known"]:
+        print_error("no valid policies: no decisions made", of="load-watcher agent")
+        return FAILED
+    return 0
+
+
+def _print_sentences(explanation: Mapping[str, Any]) -> None:
+    """Print the decisions, and the unknown metrics by reason."""
     click.echo("\n".join(explanation["sentences"]))
     reasons: dict[str, list[str]] = {}
     for metric, why in explanation["missing"].items():
         reasons.setdefault(why, []).append(metric)
     for why, metrics in reasons.items():
         click.echo(f"unknown: {', '.join(metrics)}: {why}")
-    if not policies["known"]:
-        print_error("no valid policies: no decisions made", of="load-watcher agent")
-        return FAILED
-    return 0

@@ -12,7 +12,7 @@ from load_watcher.cli.options import IN_SECONDS, OUTPUT, read_token, service_url
 from load_watcher.cli.printing import print_tables
 
 
-@click.command()
+@click.command(short_help="Compare the responses of two services.")
 @click.option(
     "--with",
     "other",

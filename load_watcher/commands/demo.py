@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
 
-@click.command()
+@click.command(short_help="Run the service with a simulated cluster.")
 @click.option(
     "--nodes",
     "count",
@@ -65,6 +65,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     from dataclasses import replace
 
     from load_watcher.demo import settings as demo_settings
+    from load_watcher.demo.past import past_windows
     from load_watcher.demo.scheduler import DEFAULT_SCHEDULER, DemoSchedulerModule
     from load_watcher.demo.source import DemoProvider
     from scorers.trial.module import TrialModule
@@ -83,6 +84,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
         sources = Sources(
             provider=lambda renewed: DemoProvider(cluster, resolution=renewed.refresh.point_resolution),
             directory=lambda _renewed: None,
+            past=lambda renewed: past_windows(cluster, windows=renewed.refresh.windows, kept=renewed.store.keep),
         )
         code = run(
             settings,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.options import OUTPUT, SERVE, to_address, with_options
+from load_watcher.cli.options import OUTPUT, SERVE, URL_VARIABLE, to_address, with_options
+from load_watcher.cli.printing import print_json
 from load_watcher.cli.settings import NO_SOURCE, load
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
 
-@click.command()
+@click.command(short_help="Find problems of a deployment, with fixes.")
 @with_options(*SERVE)
 @click.option(
     "--url",
-    envvar="LOAD_WATCHER_URL",
+    envvar=URL_VARIABLE,
     show_envvar=True,
     metavar="URL",
     callback=to_address,
@@ -52,12 +53,18 @@ if TYPE_CHECKING:
     "service, database, source, series, freshness, cadence, clock, samples, addresses, pods, kubernetes, permissions, "
     "nodes, dashboard, scheduler or agent; docs/tasks/doctor.md describes them. [default: all]",
 )
+@click.option(
+    "--failures",
+    is_flag=True,
+    help="Print only failures and warnings, and the summary. [default: all results]",
+)
 @OUTPUT
 def doctor(
     url: str,
     scheduler_files: Sequence[Path],
     evictor_files: Sequence[Path],
     only: Sequence[str],
+    failures: bool,
     output: str,
     **given: Any,
 ) -> None:
@@ -94,11 +101,12 @@ def doctor(
         scheduler_files=scheduler_files,
         evictor_files=evictor_files,
     )
+    shown = doctor_report.PROBLEMS if failures else doctor_report.ALL
     if output == "json":
         report = asyncio.run(doctor_checks.run(examination, checks=checks))
-        click.echo(doctor_report.as_json(report))
+        print_json(doctor_report.as_document(report, shown=shown))
     else:
-        with doctor_report.Printer() as printer:
+        with doctor_report.Printer(shown=shown) as printer:
             report = asyncio.run(doctor_checks.run(examination, checks=checks, on_result=printer.tell))
         printer.close(report)
     raise SystemExit(report.exit_code)

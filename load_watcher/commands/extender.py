@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
-from load_watcher.cli.options import CONFIG, LOGGING, SET, listening_options, store_url, to_address, with_options
+from load_watcher.cli.options import (
+    CONFIG,
+    LOGGING,
+    SET,
+    listening_options,
+    store_url,
+    watcher_url,
+    with_options,
+)
 from load_watcher.cli.settings import NO_SOURCE, load
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
 
-@click.command()
+@click.command(short_help="Run the scheduler extender as a process.")
 @with_options(
     CONFIG,
-    click.option(
-        "--watcher",
-        envvar="LOAD_WATCHER_URL",
-        callback=to_address,
-        metavar="URL",
-        help="Base URL of the watcher, for example http://load-watcher:2020 (extender.watcher). [default: environment "
-        "variable LOAD_WATCHER_URL, otherwise extender.watcher]",
-    ),
+    watcher_url("the watcher, for example http://load-watcher:2020 (extender.watcher). [default: extender.watcher]"),
     *listening_options("server", port=2025, protected=False),
     store_url("sqlite:///load-watcher-extender.db"),
     *LOGGING,

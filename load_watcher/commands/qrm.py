@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
-from load_watcher.cli.options import CONFIG, IN_SECONDS, LOGGING, SET, listening_options, node_option, with_options
+from load_watcher.cli.options import (
+    CONFIG,
+    IN_SECONDS,
+    LOGGING,
+    SET,
+    listening_options,
+    node_option,
+    watcher_url,
+    with_options,
+)
 from load_watcher.cli.settings import load_part_or_exit
 from watcher.core.messages import install_extra
 
@@ -39,11 +48,9 @@ _OPTIONS = (
         help="How topology hints are merged, as in the kubelet's Topology Manager: none, best-effort, restricted or "
         "single-numa-node (qrm.policy). [default: best-effort]",
     ),
-    click.option(
-        "--watcher",
-        metavar="URL",
-        help="Base URL of the load-watcher service whose load windows of this node resize the CPU pools "
-        "(qrm.watcher). [default: none; the pool `online` only grows]",
+    watcher_url(
+        "the load-watcher service whose load windows of this node resize the CPU pools (qrm.watcher). [default: "
+        "qrm.watcher; without it, the pool `online` only grows]"
     ),
     *listening_options("qrm", port=2022, protected=True),
     *LOGGING,
@@ -67,7 +74,7 @@ _OPTIONS = (
 _OWN = ("mode", "node", "state_dir", "policy", "reconcile_period", "names", "watcher", "host", "port")
 
 
-@click.command()
+@click.command(short_help="Run the QoS Resource Manager on this node.")
 @with_options(*_OPTIONS)
 def qrm(**given: Any) -> None:
     """Run the QoS Resource Manager on this node.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     pass
 
 
-@click.command()
+@click.command(short_help="Rank nodes for the pod in a manifest.")
 @click.argument("manifest", metavar="POD.yaml", type=click.File("rb"))
 @click.option(
     "--node",

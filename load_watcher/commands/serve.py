@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from watcher.service.build import Sources
 
 
-@click.command()
+@click.command(short_help="Run the service.")
 @with_options(*SERVE)
 def serve(**given: Any) -> None:
     """Run the service until SIGTERM or SIGINT. SIGHUP reloads the settings.

@@ -10,7 +10,7 @@ from load_watcher.cli.options import CLIENT_OPTIONS, MOMENT, OUTPUT, read_token,
 from load_watcher.cli.printing import print_answer
 
 
-@click.command()
+@click.command(short_help="Report what other profiles would have done.")
 @click.option(
     "--since",
     metavar="TIME",

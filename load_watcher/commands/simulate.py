@@ -66,7 +66,7 @@ _TRACE_OPTIONS = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(short_help="Simulate policies on a trace, or create one.")
 @click.argument("trace", required=False, type=click.Path(path_type=Path))
 @with_options(*_SIMULATION_OPTIONS)
 @click.option(
@@ -87,6 +87,10 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     Creation of a trace, for example: load-watcher simulate --generate daily --file trace.csv.gz. Options: --generate or
     --alibaba, with --nodes, --pods, --hours, --start, --seed and --file. A simulation ignores --nodes, --pods, --hours
     and --start.
+
+    With -o json, a simulation prints {"trace", "note", "nodes", "pods", "minutes", "refresh_s", "delay_s",
+    "overload_percent", "seed", "place_existing", "policies"}, where "policies" has the columns of -o csv for each
+    policy. The creation of a trace prints {"file", "records"}.
 
     docs/concepts/simulation.md describes the trace format and the limits of the simulation.
 

@@ -11,8 +11,14 @@ from load_watcher.cli.options import CLIENT_OPTIONS, MOMENT, OUTPUT, read_token,
 from load_watcher.cli.printing import print_answer
 
 
-@click.command()
-@click.argument("pod", metavar="NAMESPACE/POD")
+def _name_of_pod(_context: click.Context, _parameter: click.Parameter, given: str) -> str:
+    if given.count("/") > 1 or not all(given.split("/")):
+        raise click.BadParameter(f"must be NAMESPACE/POD or POD, for example shop/web, given {given!r}")
+    return given
+
+
+@click.command(short_help="Explain the placement of a pod.")
+@click.argument("pod", metavar="NAMESPACE/POD", callback=_name_of_pod)
 @click.option(
     "--at",
     metavar="TIME",

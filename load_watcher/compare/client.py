@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 
 from load_watcher.compare.comparison import Comparison, ServiceLoads, read_answer
 from watcher import __version__
 from watcher.core.messages import printable
+from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 
 EVERY_S = 30.0  # polling interval of the plug-ins
@@ -102,9 +105,10 @@ async def _ask(session: aiohttp.ClientSession, side: Side) -> ServiceLoads:
     except AnswerTooLarge as error:
         raise CompareError(f"{side.name}, {side.url}: {error}", hint=TOO_LARGE_HINT) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        reason = str(error) or type(error).__name__
         hint = "check that the service is running and that the address equals watcherAddress of the scheduler"
-        raise CompareError(f"no response from {side.name}, {side.url}: {reason}", hint=hint) from error
+        more = cluster_hint(side.url, environ=os.environ, home=Path.home())
+        message = f"no response from {side.name}, {side.url}: {failure_reason(error)}"
+        raise CompareError(message, hint="\n".join(filter(None, (hint, more)))) from error
     try:
         return read_answer(body)
     except ValueError as error:

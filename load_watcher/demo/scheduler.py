@@ -59,9 +59,23 @@ DEFAULT_SCHEDULER: Mapping[str, Any] = {
         "precise_scores": True,
         "bind": True,  # accepted from loopback or with a verified client certificate
     },
-    # This profile placed the pods, so it agrees with itself; users may add another profile to compare.
-    "shadow": ["default"],
+    # Two alternatives, which place nothing: shadow mode reports where they would have placed the pods.
+    "low-risk": {
+        "plugins": [
+            {"name": "LowRiskOverCommitment"},
+            {"name": "HighLoadFilter", "args": {"usageThresholds": {"cpu": 85, "memory": 90}}},
+        ],
+        "precise_scores": True,
+    },
+    "spreading": {
+        "plugins": [{"name": "LoadVariationRiskBalancing", "args": {"formula": "kep"}}],
+        "precise_scores": True,
+    },
+    "shadow": ["default", "low-risk", "spreading"],
 }
+LARGE_IMAGES = ("inference", "search", "training")  # workloads with a large image
+NODES_WITH_IMAGE = 3  # one node in this number has it already
+IMAGE_SHARE = 0.3  # of the extender's highest score, as points of ImageLocality
 LISTED_AT_ONCE = 50  # objects reported before other tasks run; some milliseconds
 LOOK_EVERY_S = 1.0
 SIMULATED = "X-Simulated"  # response header
@@ -230,9 +244,11 @@ class SimulatedScheduler:
             return False
         body = msgspec.json.encode(wire.ExtenderArgs(pod=pod, node_names=list(names)))
         scores = await self._ask(session, "prioritize", body, list[wire.HostPriority])
-        node, best = chosen(scores, pod)
+        points = image_points(scores, pod, most=round(IMAGE_SHARE * self._most))
+        node, _ = chosen([wire.HostPriority(each.host, each.score + points[each.host]) for each in scores], pod)
+        of_node = next(each.score for each in scores if each.host == node)
         await self._bind(session, pod, node)
-        log.info("pod %s placed on node %s: extender score %d of %d", name_of(pod), node, best, self._most)
+        log.info("pod %s placed on node %s: extender score %d of %d", name_of(pod), node, of_node, self._most)
         return True
 
     async def _bind(self, session: aiohttp.ClientSession, pod: Pod, node: str) -> None:
@@ -266,6 +282,16 @@ def chosen(scores: Sequence[wire.HostPriority], pod: Pod) -> tuple[str, int]:
     highest = max(each.score for each in scores)
     best = sorted(each.host for each in scores if each.score == highest)
     return best[key_of(pod.metadata.uid) % len(best)], highest
+
+
+def image_points(scores: Sequence[wire.HostPriority], pod: Pod, *, most: int) -> Mapping[str, int]:
+    """Return the points by node of a plug-in like ImageLocality, which kube-scheduler adds to the extender's scores:
+    `most` for the nodes that have the pod's image, if it is large. A pod may thus be bound to a node other than the
+    extender's best."""
+    workload = pod.metadata.name.split("-")[0]
+    if workload not in LARGE_IMAGES:
+        return {each.host: 0 for each in scores}
+    return {each.host: 0 if key_of("image", workload, each.host) % NODES_WITH_IMAGE else most for each in scores}
 
 
 def reachable(address: str) -> str:

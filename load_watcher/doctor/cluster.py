@@ -134,7 +134,7 @@ async def kubernetes(examination: CheckContext) -> Sequence[CheckResult]:
         if vital and found.provider.name != "metrics-server":  # the check of the source has reported that
             cure = "set kubernetes.kubeconfig (KUBE_CONFIG), or run in a cluster, where KUBERNETES_SERVICE_HOST is set"
             return [fail(f"{why}; these settings need one for {vital[0]}", cure)]
-        return [skipped(why, "to compare node names with the cluster's, set kubernetes.kubeconfig (KUBE_CONFIG)")]
+        return [skipped(why)]
 
     def connect() -> KubeClient:
         return KubeClient(
@@ -190,7 +190,7 @@ async def nodes(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that every node of the cluster has samples under its name, and that every name of the source is a node."""
     index, visit = examination.get(ClusterAccess).index, examination.get(TickResult)
     if index is None:
-        return [skipped("this account may not list the nodes of the cluster", "kubectl auth can-i list nodes")]
+        return [skipped("this account may not list the nodes of the cluster (kubectl auth can-i list nodes)")]
     if not visit.names:
         return [skipped("without samples, node names are unknown")]
     known = sorted(name for name in visit.nodes if name in index.nodes)

@@ -24,6 +24,7 @@ from watcher.model import FindingKind
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
 from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.settings.tables import Settings
@@ -166,9 +167,7 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
     found = examination.get(Settings)
     url = examination.url or examination.get(DetectedService).url
     if not url:
-        return [
-            skipped(f"no service runs at {own_url(found)}", "to check another service, give its address with --url")
-        ]
+        return [skipped(f"no service runs at {own_url(found)}; --url checks another one")]
     where = without_credentials(url)
     try:
         async with _session(found, url=url) as session:
@@ -190,7 +189,7 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
             return results
     except (aiohttp.ClientError, OSError) as error:
         cure = "check that it runs and that the address is correct; inside a pod, another address may be needed"
-        return [fail(f"no response from {where}: {_reason(error)}", cure)]
+        return [fail(f"no response from {where}: {failure_reason(error)}", cure)]
 
 
 async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[CheckResult]:
@@ -305,15 +304,3 @@ def _error_of(body: bytes) -> ErrorDocument | None:
 
 def _start_of(body: bytes) -> str:
     return printable(body[:1024].decode(errors="replace")) or "nothing"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no response within {ANSWER_S:g} s"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "cannot resolve the host name"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"certificate not trusted: {error.certificate_error}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return os.strerror(error.errno) if error.errno else str(error.os_error)
-    return str(error) or type(error).__name__

@@ -27,9 +27,7 @@ async def pods(examination: CheckContext) -> Sequence[CheckResult]:
         fetch = await fetch_pods(provider, time.time())
     except (NoPodUsage, ProviderRefused) as error:
         message = f"no pod usage: {error}"
-        return [
-            fail(message, error.hint) if wanted == "on" else skipped(f"{message} (not needed for nodes)", error.hint)
-        ]
+        return [fail(message, error.hint) if wanted == "on" else skipped(f"{message} (not needed for nodes)")]
     except ProviderError as error:
         message = f"cannot fetch pod usage: {error}"
         return [fail(message, error.hint) if wanted == "on" else warn(message, error.hint)]

@@ -6,9 +6,9 @@ with a spinner while checks run; otherwise lines are never wrapped.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.padding import Padding
@@ -21,18 +21,23 @@ NAME_WIDTH = 12
 STYLES = {CheckStatus.OK: "green", CheckStatus.WARN: "yellow", CheckStatus.FAIL: "bold red", CheckStatus.SKIPPED: "dim"}
 
 
-def as_json(report: DoctorReport) -> str:
-    """Format the report as JSON: `{"version", "status", "counts", "checks": [{"name", "status", "what", "cure"}]}`."""
-    document = {
+ALL = frozenset(CheckStatus)
+PROBLEMS = frozenset({CheckStatus.WARN, CheckStatus.FAIL})
+
+
+def as_document(report: DoctorReport, *, shown: Collection[CheckStatus] = ALL) -> dict[str, Any]:
+    """The report as `{"version", "status", "counts", "checks": [{"name", "status", "what", "cure"}]}`; the counts
+    include results with a status that is not in `shown`."""
+    return {
         "version": report.version,
         "status": worst(report).value,
         "counts": {status.value: number for status, number in report.counts.items()},
         "checks": [
             {"name": each.check, "status": each.status.value, "what": each.what, "cure": each.cure}
             for each in report.results
+            if each.status in shown
         ],
     }
-    return json.dumps(document, ensure_ascii=False, indent=2)
 
 
 def worst(report: DoctorReport) -> CheckStatus:
@@ -55,7 +60,8 @@ def summary(report: DoctorReport) -> str:
 class Printer:
     """Prints results as they arrive; a context manager that removes the spinner at its end."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, shown: Collection[CheckStatus] = ALL) -> None:
+        self._shown = shown
         self._console = console or Console(highlight=False)
         self._waiting = self._console.status("checking …") if self._console.is_terminal else None
 
@@ -71,7 +77,9 @@ class Printer:
             self._waiting.stop()
 
     def tell(self, result: CheckResult) -> None:
-        """Print one result, and its fix on the next line."""
+        """Print one result, and its fix on the next line, if results with its status are shown."""
+        if result.status not in self._shown:
+            return
         if not self._console.is_terminal:
             self._plain(f"{result.status.value:<7} {result.check:<{NAME_WIDTH}} {result.what}")
             if result.cure:

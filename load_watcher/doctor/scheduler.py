@@ -62,7 +62,7 @@ async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
         return [
             ok(f"no conflicts between the plug-ins of {shorten_names([f'[scheduler.{each.name}]' for each in own])}")
         ]
-    return [skipped("no scheduler configuration given", "give one with --scheduler-config FILE to check it")]
+    return [skipped("no scheduler configuration given (--scheduler-config FILE)")]
 
 
 async def _texts(paths: Sequence[Path], which: str, results: list[CheckResult]) -> list[tuple[Path, bytes]]:
@@ -80,8 +80,8 @@ async def _texts(paths: Sequence[Path], which: str, results: list[CheckResult]) 
 def _judged(text: bytes, service: extenders.ServiceSettings | None, settings: Settings | None) -> list[CheckResult]:
     found = list(check_configuration(text, service)) or [ok("its profiles use load-watcher; no problems found")]
     if service is None and settings is not None and _asks_ours(text):
-        cure = "give the settings of the extender's service with --config"
-        found.append(skipped("its extender cannot be checked: the settings have no [scheduler]", cure))
+        why = "its extender cannot be checked: the settings have no [scheduler]"
+        found.append(skipped(f"{why}; --config names the settings of the extender's service"))
     return found
 
 

@@ -45,7 +45,7 @@ async def check_watcher(found: Settings, examination: CheckContext) -> Sequence[
     return [
         ok(f"the watcher at {host.url} answers: version {version}, windows {windows}"),
         *(fail(f"{each.key}: {each.message}", each.cure) for problems in unmet.values() for each in problems),
-        skipped("load-watcher extender has no source of samples", "run doctor with the settings of the watcher"),
+        skipped("load-watcher extender has no source of samples: run doctor with the settings of the watcher"),
     ]
 
 

@@ -127,9 +127,9 @@ def compare_thresholds(
     for profile in profiles:
         yield from _never_filled(profile)
     if evictors and not profiles:
-        cure = "give the scheduler's configuration with --scheduler-config, or set its profiles in [scheduler.NAME]"
+        where = shorten_names([each.where for each in evictors])
         yield skipped(
-            f"{shorten_names([each.where for each in evictors])}: no scheduler profile to compare it with", cure
+            f"{where}: no scheduler profile to compare it with; give one with --scheduler-config or [scheduler.NAME]"
         )
     for evictor in evictors:
         found = [result for profile in profiles for result in _circles(profile, evictor)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -20,6 +22,7 @@ from watcher.client import Columns, PodColumns, WatcherClient, WatcherError
 from watcher.core.pods.observed import ClusterSnapshot
 from watcher.model import MetricType, Operator
 from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 from watcher.traces.records import EndRecord
 
@@ -169,12 +172,10 @@ class _RecordedService:
         except AnswerTooLarge as error:
             raise _ServiceError(f"{self._url}: {error}", TOO_LARGE_HINT, is_final=True) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            message = f"{self._url} is not reachable: {str(error) or type(error).__name__}"
-            raise _ServiceError(
-                message,
-                "check that load-watcher is running at this address; --url URL selects another service",
-                is_final=True,
-            ) from error
+            message = f"no response from {self._url}: {failure_reason(error)}"
+            hint = "check that load-watcher is running at this address; --url URL selects another service"
+            more = cluster_hint(self._url, environ=os.environ, home=Path.home())
+            raise _ServiceError(message, "\n".join(filter(None, (hint, more))), is_final=True) from error
         if status == 200:
             try:
                 return await asyncio.to_thread(decode_json, body, type=ClusterSnapshot)

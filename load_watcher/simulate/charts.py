@@ -1,9 +1,14 @@
-"""A chart of simulations in comparison: PNG, identical bytes for identical runs and the same matplotlib version."""
+"""A chart of simulations in comparison, as PNG or SVG: identical bytes for identical runs and the same matplotlib
+version."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -16,6 +21,7 @@ from load_watcher.simulate.results import RunSummary, SimulationRun
 from watcher.arrays import F64
 
 INCHES, DPI = (10.0, 7.2), 100
+MOST_IN_LINE, MARK = 150, 8  # characters of the legend that fit in one line, and the width of a line's mark
 SMOOTHED = 5  # minutes of the moving average
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """The palette of Okabe and Ito, distinguishable with any colour vision."""
@@ -23,27 +29,56 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 def draw(setting: SimulationSetup, runs: Sequence[SimulationRun]) -> bytes:
     """Draw overloaded nodes and nodes in use over time, the distribution of CPU over node-minutes, and the overload per
-    policy."""
-    # Ignores the user's matplotlibrc, except for the backend, which is not used.
-    plain = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")}
-    with mpl.rc_context(plain):
-        figure = Figure(figsize=INCHES, dpi=DPI, layout="constrained")
-        canvas = FigureCanvasAgg(figure)
-        ((overloaded, bars), (used, shares)) = figure.subplots(2, 2)
-        for i, run in enumerate(runs):
-            _lines(run, overloaded, used, shares, colour=COLOURS[i % len(COLOURS)])
-        _bars(bars, [run.summary() for run in runs])
-        threshold = f"{100.0 * setting.overload:g} %"
-        _label(overloaded, f"Nodes above {threshold} of CPU or memory", "hours", "nodes")
-        _label(used, "Nodes in use", "hours", "nodes")
-        _label(shares, "CPU over all node-minutes", "fraction of the node-minutes", "% or less")
-        shares.axhline(100.0 * setting.overload, color="#888888", linewidth=0.8, linestyle="--")
-        figure.legend(*overloaded.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-        figure.suptitle(f"{setting.nodes:,} nodes, {setting.pods:,} pods, {setting.minutes / 60:g} hours")
+    policy, as PNG."""
+    with _plain():
         found = io.BytesIO()
         # By default, Software contains the matplotlib version.
-        canvas.print_figure(found, format="png", metadata={"Software": None})
+        _canvas(setting, runs).print_figure(found, format="png", metadata={"Software": None})
     return found.getvalue()
+
+
+def draw_inline(setting: SimulationSetup, runs: Sequence[SimulationRun]) -> str:
+    """Draw the same as an SVG element for an HTML page: text in the font of the page, text and axes in its text colour,
+    so that the chart is readable on a dark page too."""
+    with _plain({"svg.fonttype": "none", "svg.hashsalt": "simulation", "axes.facecolor": "none"}):
+        found = io.StringIO()
+        canvas = _canvas(setting, runs)
+        canvas.print_figure(found, format="svg", facecolor="none", metadata=dict.fromkeys(SVG_METADATA))
+    drawn = found.getvalue()
+    drawn = drawn[drawn.index("<svg") :].replace("#000000", "currentColor")
+    return SIZE.sub("", FONT.sub("system-ui, sans-serif", drawn), count=1)
+
+
+SVG_METADATA = ("Creator", "Date", "Format", "Type")
+FONT = re.compile(r"'DejaVu Sans'[^;\"]*sans-serif")
+SIZE = re.compile(r' (?:width|height)="[^"]*" height="[^"]*"| width="[^"]*"')
+
+
+def _plain(more: Mapping[str, Any] | None = None) -> AbstractContextManager[None]:
+    """Ignores the user's matplotlibrc, except for the backend, which is not used."""
+    plain: dict[Any, Any] = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")}
+    return mpl.rc_context(plain | dict(more or {}))
+
+
+def _canvas(setting: SimulationSetup, runs: Sequence[SimulationRun]) -> FigureCanvasAgg:
+    figure = Figure(figsize=INCHES, dpi=DPI, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    ((overloaded, bars), (used, shares)) = figure.subplots(2, 2)
+    for i, run in enumerate(runs):
+        _lines(run, overloaded, used, shares, colour=COLOURS[i % len(COLOURS)])
+    _bars(bars, [run.summary() for run in runs])
+    threshold = f"{100.0 * setting.overload:g} %"
+    _label(overloaded, f"Nodes above {threshold} of CPU or memory", "hours", "nodes")
+    _label(used, "Nodes in use", "hours", "nodes")
+    _label(shares, "CPU over all node-minutes", "fraction of the node-minutes", "% or less")
+    shares.axhline(100.0 * setting.overload, color="#888888", linewidth=0.8, linestyle="--")
+    in_one_line = sum(len(run.policy) + MARK for run in runs) <= MOST_IN_LINE
+    columns = len(runs) if in_one_line else math.ceil(len(runs) / 2)
+    figure.legend(
+        *overloaded.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )
+    figure.suptitle(f"{setting.nodes:,} nodes, {setting.pods:,} pods, {setting.minutes / 60:g} hours")
+    return canvas
 
 
 def _lines(run: SimulationRun, overloaded: Axes, used: Axes, shares: Axes, *, colour: str) -> None:

@@ -139,15 +139,13 @@ def write(files: OutputFiles, setup: report.SimulationSetup, runs: Sequence[Simu
         files.series.write_text(report.series_csv(runs), encoding="utf-8", newline="")
     if files.png is None and files.html is None:
         return
-    from load_watcher.simulate.charts import draw
+    from load_watcher.simulate.charts import draw, draw_inline
 
-    picture = draw(setup, runs)
     if files.png is not None:
-        files.png.write_bytes(picture)
+        files.png.write_bytes(draw(setup, runs))
     if files.html is not None:
-        files.html.write_text(
-            report.as_page(setup, [each.summary() for each in runs], picture), encoding="utf-8", newline=""
-        )
+        page = report.as_page(setup, [each.summary() for each in runs], draw_inline(setup, runs))
+        files.html.write_text(page, encoding="utf-8", newline="")
 
 
 def write_trace(records: Iterable[Record], path: Path, *, minutes: int, on_progress: ProgressCallback) -> int:

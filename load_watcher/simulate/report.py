@@ -6,7 +6,6 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import math
@@ -153,16 +152,15 @@ th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid #888
 th:first-child, td:first-child { text-align: left; }
 th { vertical-align: bottom; font-weight: 600; }
 td.best { font-weight: 700; }
-figure { margin: 1.5rem 0; } img { max-width: 100%; background: #fff; }
+figure { margin: 1.5rem 0; } svg { display: block; width: 100%; height: auto; } svg text { fill: currentColor; }
 dt { font-weight: 600; } .scroll { overflow-x: auto; }
 """.strip()
 _NEITHER = "cpu_mean"  # neither high nor low is better
 
 
-def as_page(setting: SimulationSetup, summaries: Sequence[RunSummary], picture: bytes) -> str:
-    """An HTML page with the chart (PNG) embedded. The lowest value of a column is bold; whether lower is better depends
-    on the goal."""
-    image = base64.b64encode(picture).decode()
+def as_page(setting: SimulationSetup, summaries: Sequence[RunSummary], chart: str) -> str:
+    """An HTML page with the `chart`, an SVG element. The lowest value of a column is bold; whether lower is better
+    depends on the goal."""
     names = ", ".join(summary.policy for summary in summaries)
     lines = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -173,7 +171,7 @@ def as_page(setting: SimulationSetup, summaries: Sequence[RunSummary], picture: 
         '<div class="scroll"><table>',
         *_table(summaries),
         "</table></div>",
-        f'<figure><img alt="Load under {escape(names)}" src="data:image/png;base64,{image}"></figure>',
+        f'<figure role="img" aria-label="Load under {escape(names)}">{chart}</figure>',
         "<dl>",
         *(f"<dt>{escape(_flat(heading))}</dt><dd>{escape(message)}</dd>" for _, heading, message in COLUMNS),
         "</dl>\n</body>\n</html>",

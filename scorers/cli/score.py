@@ -5,8 +5,10 @@ why.py (past decisions) and shadow.py (shadow mode) use it too.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,8 +18,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from scorers.cli.numbers import number, readable
+from scorers.cli.short_reasons import short_reason, targets_of
 from watcher.core.messages import printable
 from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 from watcher.platform.settings.quantities import write_size
 
@@ -111,9 +115,10 @@ async def ask(
     except AnswerTooLarge as error:
         raise ExtenderClientError(f"{url}: {error}", hint=TOO_LARGE_HINT) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        reason = str(error) or type(error).__name__
         hint = "check that load-watcher runs at this address and has [scheduler.NAME] in its settings"
-        raise ExtenderClientError(f"no response from {url}: {reason}", hint=hint) from error
+        more = cluster_hint(url, environ=os.environ, home=Path.home())
+        message = f"no response from {url}: {failure_reason(error)}"
+        raise ExtenderClientError(message, hint="\n".join(filter(None, (hint, more)))) from error
     try:
         document: dict[str, Any] = decode_json(answer, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -123,11 +128,11 @@ async def ask(
         ) from None
     if status != 200:
         found = document.get("error")
-        message: Mapping[str, Any] = found if isinstance(found, dict) else {}
-        hint = printable(str(message.get("hint", "")))
+        problem: Mapping[str, Any] = found if isinstance(found, dict) else {}
+        hint = printable(str(problem.get("hint", "")))
         if status == 404 and _ALL_PATHS in hint:
             raise ExtenderClientError(f"{url} does not exist", hint=_NO_SCHEDULER)
-        raise ExtenderClientError(printable(str(message.get("message", f"status {status}"))), hint=hint)
+        raise ExtenderClientError(printable(str(problem.get("message", f"status {status}"))), hint=hint)
     return document
 
 
@@ -151,6 +156,7 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
         yield escape(f"load from {load['source']}, {load['age_s']:.0f} s old")
     nodes: Sequence[Mapping[str, Any]] = document["nodes"]
     shown = nodes[:MOST_SHOWN]
+    yield from map(escape, targets_of(shown))
     yield _ranking(shown, now=document["time"])
     if len(nodes) > len(shown):
         yield f"and {len(nodes) - len(shown)} more nodes; --node NODE or -o json shows them"
@@ -187,12 +193,19 @@ def _ranking(nodes: Sequence[Mapping[str, Any]], *, now: float) -> Table:
     table.add_column("node", no_wrap=True)
     table.add_column("score", justify="right")
     table.add_column("age", justify="right", no_wrap=True)
-    table.add_column("why")
+    table.add_column("why", overflow="fold")
+    best = max((node["score"] for node in nodes if node["passes"]), default=0.0)
     for node in nodes:
-        score = f"{node['score']:.1f}" if node["passes"] else "[red]rejected[/]"
         age = "-" if node["sampled"] is None else f"{max(0.0, now - node['sampled']):.0f} s"
-        table.add_row(escape(node["name"]), score, age, escape(_why(node)))
+        table.add_row(escape(node["name"]), _score(node, best=best), age, escape(_why(node)))
     return table
+
+
+def _score(node: Mapping[str, Any], *, best: float) -> str:
+    if not node["passes"]:
+        return "[red]rejected[/]"
+    style = "yellow" if node["score"] == 0.0 else "bold green" if node["score"] == best else ""
+    return f"[{style}]{node['score']:.1f}[/]" if style else f"{node['score']:.1f}"
 
 
 def _scoring(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -206,12 +219,13 @@ def _why(node: Mapping[str, Any]) -> str:
 
 
 def reasons_of(plugins: Sequence[Mapping[str, Any]]) -> str:
-    """Return the reasons of plug-ins; with several plug-ins, each reason is on a line with the name and the score of
-    its plug-in."""
+    """Return the short reasons of plug-ins; of several plug-ins, each on a line with the name and the score."""
     if len(plugins) == 1:
-        return str(plugins[0]["reason"])
+        return short_reason(plugins[0])
     scores = (f" {number(each['score'], form='.0f')}" if "score" in each else "" for each in plugins)
-    return "\n".join(f"{each['name']}{score}: {each['reason']}" for each, score in zip(plugins, scores, strict=True))
+    return "\n".join(
+        f"{each['name']}{score}: {short_reason(each)}" for each, score in zip(plugins, scores, strict=True)
+    )
 
 
 def steps_of(node: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from scorers.cli.numbers import number
 from scorers.cli.score import ask, reasons_of, resources_text, service_time, steps_of
+from scorers.cli.short_reasons import targets_of
 from watcher.core.kubernetes.times import time_text
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
@@ -36,10 +36,8 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
         yield from _ranking(ranking)
     yield f"\n[bold]{escape(decision['outcome']['sentence'])}[/]"
     if explained and ranking is not None:
-        for node in ranking["nodes"]:
-            inputs = {plugin["name"]: plugin["inputs"] for plugin in ranking["plugins"]}
-            plugins = [{**plugin, "inputs": inputs[plugin["name"]]} for plugin in node["plugins"]]
-            yield from steps_of({"name": node["name"], "plugins": plugins})
+        for node in _with_inputs(ranking):
+            yield from steps_of({"name": node["name"], "plugins": node["plugins"]})
     if others := document["others"]:
         yield from _others(others)
 
@@ -74,24 +72,30 @@ def _unknown(answer: Mapping[str, Any]) -> str:
 
 
 def _ranking(ranking: Mapping[str, Any]) -> Iterator[RenderableType]:
-    nodes: Sequence[Mapping[str, Any]] = ranking["nodes"]
-    rest = "; recorded nodes:" if ranking["of"] > len(nodes) else ""
+    rest = "; recorded nodes:" if ranking["of"] > len(ranking["nodes"]) else ""
     yield f"\nranking of {ranking['of']:,} nodes{_unknown(ranking)}{rest}"
-    several = len(ranking["plugins"]) > 1  # each reason then starts with the plug-in's name and score
-    if several:
-        yield escape(f"by {', '.join(map(_weighted, ranking['plugins']))}")
+    yield escape(f"by {', '.join(map(_weighted, ranking['plugins']))}")
+    nodes = _with_inputs(ranking)
+    yield from map(escape, targets_of(nodes))
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("node", no_wrap=True)
     for name in ("score", f"of {ranking['most']}", "age"):
         table.add_column(name, justify="right", no_wrap=True)
-    for plugin in () if several else ranking["plugins"]:
-        table.add_column(escape(_weighted(plugin)), justify="right")
-    table.add_column("why")
+    table.add_column("why", overflow="fold")
     for node in nodes:
-        table.add_row(*_row(node, several=several))
+        table.add_row(*_row(node))
     yield table
     yield from _reserved(ranking)
+
+
+def _with_inputs(ranking: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes with the inputs of each plug-in, which a decision stores once for all nodes."""
+    inputs = {plugin["name"]: plugin["inputs"] for plugin in ranking["plugins"]}
+    return [
+        {**node, "plugins": [{**plugin, "inputs": inputs[plugin["name"]]} for plugin in node["plugins"]]}
+        for node in ranking["nodes"]
+    ]
 
 
 def _reserved(answer: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -103,7 +107,7 @@ def _weighted(plugin: Mapping[str, Any]) -> str:
     return f"{plugin['name']} × {plugin['weight']}" if plugin["weight"] != 1 else str(plugin["name"])
 
 
-def _row(node: Mapping[str, Any], *, several: bool) -> list[str]:
+def _row(node: Mapping[str, Any]) -> list[str]:
     name = escape(node["name"])
     age = "-" if node["age_s"] is None else f"{max(0.0, node['age_s']):.0f} s"
     return [
@@ -112,7 +116,6 @@ def _row(node: Mapping[str, Any], *, several: bool) -> list[str]:
         f"{node['score']:.1f}",
         str(node["told"]),
         age,
-        *(number(each["score"], form=".0f") for each in node["plugins"] if not several),
         escape(reasons_of(node["plugins"])),
     ]
 

@@ -65,6 +65,10 @@ T = TypeVar("T")
 RESERVED_S = 5.0
 AT_ONCE = 50  # nodes processed before other tasks run; some milliseconds
 MOST_MANIFEST = 64 << 10  # bytes; hand-written manifests are smaller
+EXAMPLE_POD = (
+    '{"kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "web", "resources": '
+    '{"requests": {"cpu": "1", "memory": "1Gi"}}}]}}'
+)
 DEFAULT_LIMIT = 100  # nodes
 MAX_LIMIT = 10_000
 MOST_BODY = 48 << 20  # 5,000 whole nodes are 33 MB; nodeCacheCapable makes that 100 kB
@@ -452,7 +456,7 @@ def pasted_info(text: bytes) -> PodInfo:
         args, _ = wire.read_args(msgspec.json.encode({"Pod": read_pasted_pod(text)}))
         return pod_info(_pod_of(args))
     except (ValueError, TypeError) as error:  # TypeError: YAML values without JSON equivalent, such as dates as keys
-        hint = f"send one of {', '.join(POD_TEMPLATE_PATHS)} as YAML or JSON; example: docs/examples/pod.yaml"
+        hint = f"send one of {', '.join(POD_TEMPLATE_PATHS)} as YAML or JSON, for example {EXAMPLE_POD}"
         raise ApiError(400, "bad_request", f"the body is not a pod manifest: {error}", hint) from None
 
 

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from scorers.plugin_api.wire import without_nulls
-from watcher.platform.yaml_text import check_yaml
+from watcher.platform.yaml_text import check_yaml, yaml_problem
 
 POD_TEMPLATE_PATHS = {
     "Pod": (),
@@ -65,17 +65,21 @@ def _kind_text(document: Any) -> str:
 def _documents(text: str, *, aliases: bool) -> list[Any]:
     """Return all documents that are not empty."""
     found: list[Any] = []
+    begin = 0
     try:
-        for part in filter(str.strip, _DOCUMENT_START.split(text)):
-            check_yaml(part, aliases=aliases)
-            found += _listed(msgspec.to_builtins(msgspec.yaml.decode(part), str_keys=True))
+        for part in _DOCUMENT_START.split(text):
+            if part.strip():
+                check_yaml(part, aliases=aliases)
+                found += _listed(msgspec.to_builtins(msgspec.yaml.decode(part), str_keys=True))
+            begin += len(part) + len("---")
     except (
         yaml.YAMLError,
         msgspec.DecodeError,
         RecursionError,
         TypeError,
     ) as error:  # TypeError: a key that JSON does not allow
-        raise ValueError(f"invalid YAML for Kubernetes: {' '.join(str(error).split())}") from None
+        line = text.count("\n", 0, begin)
+        raise ValueError(f"invalid YAML for Kubernetes: {yaml_problem(error, line=line)}") from None
     return [each for each in found if each]
 
 

@@ -30,7 +30,7 @@ from scorers.profiles.registry import UnknownPlugin, extension_points, factory_o
 from watcher.core.messages import nearest
 from watcher.model import Window
 from watcher.platform.settings.problems import Problem
-from watcher.platform.yaml_text import check_yaml
+from watcher.platform.yaml_text import check_yaml, yaml_problem
 
 Reserve = Literal["prioritize", "bind", "off"]
 
@@ -271,10 +271,8 @@ def _from_file(
         reading.wrong(f"{key}.from", f"{path} cannot be read: {error.strerror}", "check the path")
         return ()
     except (msgspec.DecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        problem = " ".join(str(error).split())
-        reading.wrong(
-            f"{key}.from", f"{path} is not valid YAML: {problem}", "use the KubeSchedulerConfiguration file unchanged"
-        )
+        problem = f"{path} is not valid YAML: {yaml_problem(error)}"
+        reading.wrong(f"{key}.from", problem, "use the KubeSchedulerConfiguration file unchanged")
         return ()
     if not isinstance(document, dict) or not str(document.get("apiVersion", "")).startswith(API_GROUP):
         cure = f"start the file with apiVersion: {API_GROUP}v1 and kind: KubeSchedulerConfiguration"

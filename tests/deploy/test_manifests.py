@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shutil
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,8 +153,12 @@ CHARTS: dict[str, dict[str, Any]] = {
         "securityContext": {"privileged": False},
         "probes": {"startup": {"failureThreshold": 60}},
         "extraObjects": [
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "more"}, "data": {}},
-            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-tpl\n",
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "more", "namespace": "{{ .Release.Namespace }}"},
+            },
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: text, namespace: {{ .Release.Namespace }}}}",
         ],
         "extraEnv": [{"name": "LOG_LEVEL", "value": "debug"}],
         "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
@@ -534,6 +539,18 @@ def test_the_values_in_the_documentation_work(values: dict[str, Any], tmp_path: 
     text = re.sub(r'"/run/secrets/load-watcher/[^"]+"', f'"{tmp_path}/secret"', settings_in(rendered))
     assert read(text, tmp_path).provider.name in ("metrics-server", "prometheus")
     assert "existingSecret" in values
+
+
+def test_the_overlay_in_the_documentation_works(tmp_path: Path) -> None:
+    """Next to a clone, with the settings of the overlay that it extends."""
+    shutil.copytree(DEPLOY, tmp_path / "load-watcher" / "deploy")
+    (values,) = (each for each in DOCUMENTED if each.get("kind") == "Kustomization")
+    (mine := tmp_path / "my-load-watcher").mkdir()
+    (mine / "kustomization.yaml").write_text(yaml.safe_dump(values))
+    shutil.copy(DEPLOY / "overlays" / "prometheus" / "load-watcher.toml", mine)
+    rendered = kustomized(mine)
+    assert [] == problems(rendered)
+    assert "registry.example.com/load-watcher:0.1.0" == pod_template(rendered)["spec"]["containers"][0]["image"]
 
 
 def test_the_profile_in_the_documentation_works() -> None:

@@ -103,8 +103,9 @@ VIEWS = {
     "score?profile=your own": "by the pasted profile",
     "shadow": "Placement by each profile",
     "findings": "Queries to the source",
-    "node/general-a-01": "node-exporter-",
-    "node/nobody": "No metrics for node nobody",
+    "node/general-a-01": "allocatable",
+    "node/nobody": "No node nobody in the fleet",
+    "terms": "safeVarianceMargin",
 }
 SPOKEN = {"node/nobody", "placements/nobody/none"}  # of which the console tells that the API refused something
 
@@ -205,7 +206,7 @@ def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> Non
     expected = {f"{space}/{pod}" for space, pod in pods_of(demo, wrong)}
     assert len(light.cells("Pods of this node")) > 0
     wait_for(lambda: {row[0] for row in light.cells("Pods of this node")} & expected, what=f"the pods of {wrong}")
-    said = re.compile(r"5m: last \d+\.\d %, 10m: last \d+\.\d %, 15m: last \d+\.\d %")
+    said = re.compile(r"newest, [\d:]{8}\s*5m \d+\.\d %\s*10m \d+\.\d %\s*15m \d+\.\d %")
 
     def drawn() -> bool:
         light.ask_now()
@@ -213,7 +214,7 @@ def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> Non
 
     wait_for(drawn, what="a minute of it to be stored, and drawn")
     assert 4 == light.page.locator(".uplot canvas").count()
-    assert light.page.get_by_text("Current scores").is_visible()
+    assert light.page.get_by_role("heading", name="Scores").is_visible()
     assert [] == light.wrong
 
 
@@ -474,10 +475,10 @@ def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
         }.items():
             opened.page.get_by_label("Show").select_option(state)
             assert names == sorted(row[0] for row in opened.cells("Nodes"))
-        opened.open(f"{url(live)}#/node/dead", shows="since Nov 14, 21:53:20; not listed by the API")
+        opened.open(f"{url(live)}#/node/dead", shows="since Nov 14, 21:53:20")
         opened.wait_for("95.0 %")
         opened.wait_for("it is left out")
-        wait_for(lambda: "15m: last 91.0 %" in history_of(opened, "CPU, mean"), what="its history to be drawn")
+        wait_for(lambda: "15m 91.0 %" in history_of(opened, "CPU, mean"), what="its history to be drawn")
         assert [] == opened.unfit()
         assert [] == opened.errors()
 
@@ -584,7 +585,7 @@ def test_numbers_are_told_as_load_watcher_score_tells_them(light: Tab) -> None:
 def test_without_scheduling_plug_ins_the_node_says_so(light: Tab) -> None:
     """And where to find out."""
     with Live() as live:
-        light.open(f"{url(live)}#/node/node-1", shows="No scheduling plug-ins are configured ([scheduler.NAME]).")
+        light.open(f"{url(live)}#/node/node-1", shows="come from the Kubernetes API, through the scheduling plug-ins")
         assert [] == light.errors()
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of, steady
 from tests.real.browser import Tab, chromium, tab
+from tests.waiting import wait_for
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.publishing.wire import FindingsDocument, QuerySource
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
@@ -201,8 +202,7 @@ def test_cards_lead_to_the_nodes(light: Tab) -> None:
     with Live(zoned()) as live:
         light.open(f"{url(live)}#/fleet", shows="1 silent")
         light.page.get_by_role("link", name="1 silent").click()
-        light.wait_for("1 of 6 nodes")
-        assert ["ci-2"] == [row[0] for row in light.cells("Nodes")]
+        wait_for(lambda: ["ci-2"] == [row[0] for row in light.cells("Nodes")], what="the silent node alone")
         light.page.locator(".numbers").get_by_role("link", name="web-4").click()
         light.page.wait_for_url("**/#/node/web-4")
 

@@ -167,6 +167,8 @@ def test_both_processes_score_alike_and_decisions_are_stored(
     )
     assert done.returncode == 0, done.stderr
     assert "idle" in done.stdout
+    (entry, *_) = extender.get("/scheduler/placements?pod=web").json()["placements"]
+    assert (entry["pod"]["name"], entry["best"], entry["reason"] != "") == ("web", "idle", True)
     assert 404 == watcher.get("/scheduler/decisions?pod=default/nobody").status
 
 

@@ -47,7 +47,7 @@ class ProblemHandlers:
     async def problems(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The problems, the most severe first. Served in every state of the service."""
         query_values(request.rel_url.raw_query_string, known=operations.PROBLEMS.query_names)
-        given = await self._inputs()
+        given = self._inputs()
         state = self._tag(given)
         if state != self._state:
             self._state, self._kept = state, BodyCache(BODY_CACHE_BYTES)
@@ -64,12 +64,15 @@ class ProblemHandlers:
         headers = with_content_coding(headers, encoding)
         if etag_matches(request, etag):
             return not_modified(headers)
+        if self._kept.get(etag) is None:
+            given = replace(given, capacities=await self._service.capacities())
         body = await self._body_builder.cached_body(
             encoding, partial(_body, given), kept=self._kept, etag=lambda coding: f'"{state}-{coding}"'
         )
         return body_response(body, headers)
 
-    async def _inputs(self) -> ProblemInputs:
+    def _inputs(self) -> ProblemInputs:
+        """Everything but the capacities, which are computed only for a new document."""
         service = self._service
         published, pods, refresher = service.published, service.pods, service.refresher
         given = ProblemInputs(
@@ -79,7 +82,6 @@ class ProblemHandlers:
             error=self._error(),
             findings=refresher.findings_document().findings,
             pods=None if pods is None else pods.table,
-            capacities=await service.capacities(),
             host=service.settings.provider.name == HOST_PROVIDER,
         )
         if published is None:

@@ -14,6 +14,7 @@ from watcher.client.errors import WatcherError
 from watcher.core.messages import printable
 from watcher.core.publishing.wire import ErrorDocument
 from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 
 TIMEOUT_S = 10.0
@@ -104,7 +105,7 @@ class ApiConnection:
         except AnswerTooLarge as error:
             raise WatcherError("malformed", f"{document.url}: {error}", hint=TOO_LARGE_HINT) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = str(error) or type(error).__name__
+            reason = failure_reason(error)
             hint = "check the address, and that the watcher is running"
             message = WatcherError("unreachable", f"no response from {document.url}: {reason}", hint=hint)
             raise _TransientError(message) from error

@@ -10,6 +10,15 @@ MAX_VALUES = 100_000
 """Maximum number of values of a document, with its aliases replaced by their content."""
 
 
+def yaml_problem(error: Exception, *, line: int = 0) -> str:
+    """Describe an error of `check_yaml` or the decoder on one line, with its place. `line`: number of lines before the
+    text. The error's own text calls the text "<unicode string>"."""
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
+        return f"line {line + mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+
+
 def check_yaml(text: str, *, aliases: bool = True) -> None:
     """Check that the documents of a text can be decoded safely: libyaml recurses, and thirty thousand levels would end
     the process; a few lines of aliases can expand to gigabytes. Raises ValueError, and yaml.YAMLError."""

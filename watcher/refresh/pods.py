@@ -190,12 +190,14 @@ class PodRefresher:
     def _failed(self, kind: str, reason: str, *, hint: str) -> None:
         """Record a failure, and log it if it is the first; the published table stays, with its true age."""
         message = with_hint(reason, hint)
-        found = FindingKind.NO_SERIES if kind == NoPodUsage.kind else FindingKind.QUERY_FAILED
-        self._reports.query_failed(
-            kind, message, now=self._clock.now(), metric=PODS, kind=found, remedy=Remedy.LEFT_OUT
-        )
+        is_missing = kind == NoPodUsage.kind
         if not self._failure:
             log.warning("no pod usage available: %s", message)
+        if not is_missing or self._config.pods == "on":  # "auto": the response to the request states the reason
+            found = FindingKind.NO_SERIES if is_missing else FindingKind.QUERY_FAILED
+            self._reports.query_failed(
+                kind, message, now=self._clock.now(), metric=PODS, kind=found, remedy=Remedy.LEFT_OUT
+            )
         self._failure = message
 
 

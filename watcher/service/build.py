@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from watcher.core.koordinator.written_objects import MANAGER
 from watcher.core.review import findings as review_limits
 from watcher.koordinator.lease import LEASE, lease_namespace
 from watcher.koordinator.publisher import NodeMetricPublisher, PublisherSource
+from watcher.model import WindowRecord
 from watcher.platform.http.tls import ServerTls
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
@@ -34,10 +35,12 @@ from watcher.store.store import Store
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Builders for the provider of samples and the source of cluster nodes, called at the start and after a reload that
-    changes their settings."""
+    changes their settings. `past` returns batches of windows from before the start, which are written to a store
+    without data after the first tick; it runs in a thread."""
 
     provider: Callable[[Settings], Provider] = registry.build
     directory: Callable[[Settings], NodeSource | None] = cluster_nodes.from_settings
+    past: Callable[[Settings], Iterator[Sequence[WindowRecord]]] | None = None
 
 
 FROM_SETTINGS = Sources()

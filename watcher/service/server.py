@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
 from watcher.clock import Clock, SystemClock
 from watcher.core.publishing.exposition import View
-from watcher.model import MetricType, Operator
+from watcher.model import MetricType, Operator, WindowRecord
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.interpreter import freeze_objects
 from watcher.platform.modules import ServiceModule
@@ -57,6 +57,7 @@ from watcher.service.last_seen import LastSeenLookup
 from watcher.service.reload import SettingsReloader
 from watcher.service.replica_takeover import take_over_samples
 from watcher.service.schedule import IntervalTrigger
+from watcher.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,8 @@ class Watcher:
         self._tick: asyncio.Task[None] | None = None
         self._tick_errors = RepeatedErrors(log)
         self._period = 0.0
+        self._past: asyncio.Task[None] | None = None
+        self._lacks_past = False  # True until the first tick if the store is empty and the sources know the past
         self._is_settled = False  # True after the first tick of the ready service
         self.tls = tls_of(settings)
         self._build_app(settings, parts)
@@ -150,12 +153,23 @@ class Watcher:
     async def _with_store(self, _app: web.Application) -> AsyncIterator[None]:
         restored = await self._store.open()
         self.view.refresher.findings.add(self._store.findings)
+        self._lacks_past = restored is None and self._sources.past is not None
         try:
             if restored is not None:
                 await self.view.refresher.restore(restored)
             yield
         finally:
+            if self._past is not None:
+                self._past.cancel()
+                await asyncio.gather(self._past, return_exceptions=True)
             await self._store.close()
+
+    async def _write_past(self, batches: Iterator[Sequence[WindowRecord]]) -> None:
+        try:
+            while records := await asyncio.to_thread(next, batches, ()):
+                await self._store.add_history(records)
+        except StoreError as error:
+            log.warning("the windows from before the start are incomplete: %s", error)
 
     @asynccontextmanager
     async def _with_source(self, _app: web.Application) -> AsyncIterator[None]:
@@ -221,6 +235,10 @@ class Watcher:
         if was_ready and not self._is_settled:
             self._is_settled = True
             freeze_objects()  # nodes, pods and complete windows exist now
+        if self._lacks_past and self._sources.past is not None:
+            self._lacks_past = False
+            past = self._sources.past(self.view.settings)
+            self._past = asyncio.create_task(self._write_past(past), name="write-past")
         refresher.findings.add(self._store.findings)  # some appear later, for example a reached size limit
         self._keep_pace()
 

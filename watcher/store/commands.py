@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -33,25 +35,41 @@ def database_at(url: str, *, watcher: str = "", password_file: Path | None = Non
     raise StoreError(f"databases of kind {kind} are not supported", hint=_EXAMPLES)
 
 
-def upgrade(database: Database) -> str:
+@dataclass(frozen=True, slots=True)
+class DatabaseReport:
+    """Result of a command: a message, and the same facts as JSON: `database`, `schema` (null if the database does not
+    exist), `newest_schema`; after an upgrade `schema_before`, after a vacuum `bytes_before` and `bytes_after`."""
+
+    text: str
+    document: Mapping[str, str | int | None]
+
+
+def _report(text: str, database: Database, schema: str | None, **more: str | int | None) -> DatabaseReport:
+    facts = {"database": database.name, "schema": schema, "newest_schema": REVISIONS[-1], **more}
+    return DatabaseReport(f"{database.name} {text}", facts)
+
+
+def upgrade(database: Database) -> DatabaseReport:
     """Migrate the database to the newest schema; create it if it does not exist."""
+    newest = REVISIONS[-1]
     with database:
         before = database.upgrade(owner="load-watcher db upgrade")
-    if before == REVISIONS[-1]:
-        return f"{database.name} is up to date (schema {before})"
-    was = f"upgraded from schema {before} to schema" if before else "created with schema"
-    return f"{database.name} was {was} {REVISIONS[-1]}"
+    was = f"was upgraded from schema {before} to schema" if before else "was created with schema"
+    text = f"is up to date (schema {before})" if before == newest else f"{was} {newest}"
+    return _report(text, database, newest, schema_before=before)
 
 
-def current(database: Database) -> str:
+def current(database: Database) -> DatabaseReport:
     """The schema of the database. Works while the service is running."""
     with database:
         revision = database.revision()
     if revision is None:
-        return f"{database.name} does not exist yet; load-watcher serve or db upgrade creates it"
-    if revision != REVISIONS[-1]:
-        return f"{database.name} has schema {revision}; load-watcher db upgrade migrates it to {REVISIONS[-1]}"
-    return f"{database.name} has schema {revision}, the newest known to this version"
+        text = "does not exist yet; load-watcher serve or db upgrade creates it"
+    elif revision != REVISIONS[-1]:
+        text = f"has schema {revision}; load-watcher db upgrade migrates it to {REVISIONS[-1]}"
+    else:
+        text = f"has schema {revision}, the newest known to this version"
+    return _report(text, database, revision)
 
 
 def look(database: Database) -> DatabaseCheck:
@@ -61,11 +79,13 @@ def look(database: Database) -> DatabaseCheck:
         return database.check()
 
 
-def vacuum(database: Database) -> str:
-    """Vacuum the database; the message states its size before and after."""
+def vacuum(database: Database) -> DatabaseReport:
+    """Vacuum the database; the report has its size before and after."""
     with database:
         sizes = database.vacuum(owner="load-watcher db vacuum")
+        revision = database.revision()
     if sizes is None:
-        return f"{database.name} does not exist yet"
+        return _report("does not exist yet", database, None)
     before, after = sizes
-    return f"{database.name} was reduced from {before / 1e6:.1f} MB to {after / 1e6:.1f} MB"
+    text = f"was reduced from {before / 1e6:.1f} MB to {after / 1e6:.1f} MB"
+    return _report(text, database, revision, bytes_before=before, bytes_after=after)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from watcher.core.decisions import MICROSECONDS
-from watcher.model import Finding, FindingKind, Remedy, TickRecord
+from watcher.model import Finding, FindingKind, Remedy, TickRecord, WindowRecord
 from watcher.store import codec, decision_rows, schema
 from watcher.store.codec import CodecError, Grid, HourBuilder
 from watcher.store.database import Database
@@ -70,7 +70,11 @@ class Compactor:
         if self._grows:
             values = sum(minute.values.size for minute in record.records)
             self._max_size = max(self._max_size, default_max_size(values, retention=self._retention))
-        self._added_to |= {(minute.window.label, schema.hour_of(minute.time)) for minute in record.records}
+        self.added(record.records)
+
+    def added(self, records: Iterable[WindowRecord]) -> None:
+        """Record that the hours of these minutes have changed."""
+        self._added_to |= {(minute.window.label, schema.hour_of(minute.time)) for minute in records}
 
     def slices(self, database: Database) -> Iterator[None]:
         """Run all pending work in steps of about 20 ms at 5,000 nodes, each with at most one transaction."""

@@ -7,6 +7,7 @@ inside the writing transaction; it is rolled back if the counts differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +24,17 @@ Progress = Callable[[int, int], None]
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """Result of a copy: a message, the names of the databases, and the number of rows and bytes."""
+
+    text: str
+    source: str
+    target: str
+    rows: int
+    size: int
+
+
 def copy(
     source: Database,
     target: Database,
@@ -30,8 +42,8 @@ def copy(
     upgrade: bool = True,
     replace: bool = False,
     progress: Progress = lambda done, total: None,
-) -> str:
-    """Copy the rows of the source's watcher to the target's watcher. Returns a message to print.
+) -> CopyReport:
+    """Copy the rows of the source's watcher to the target's watcher.
 
     `upgrade`: migrate an older schema on either side first; `replace`: delete existing rows of the target's watcher
     first; `progress` is called with (rows copied, total rows). On failure, raises StoreError and changes no row.
@@ -60,10 +72,11 @@ def copy(
                     f"{target.name} and {source.name} have different rows after the copy; the copy was rolled back",
                     hint="this is a bug in load-watcher; please report it",
                 )
-    return (
+    text = (
         f"copied {total:,} rows, {size / 1e6:.1f} MB of samples, windows and decisions, "
         f"from {source.name}{_of(source)} to {target.name}{_of(target)}"
     )
+    return CopyReport(text, source.name, target.name, total, size)
 
 
 def only_watcher(database: Database) -> str:

@@ -51,9 +51,16 @@ def put_tick(
     node lists to ids; `keep_until` is in unix seconds."""
     _forget_samples(mine, record)
     _put_blocks(mine, [_block_row(block, nodes[block.nodes], payload) for block, payload in blocks])
-    mine.upsert(window_minute, [_minute_row(minute, nodes[minute.nodes], payload) for minute, payload in minutes])
+    put_minutes(mine, minutes, nodes=nodes)
     _put_provenance(mine, record)
     mine.upsert(tick, [_tick_row(record, keep_until)])
+
+
+def put_minutes(
+    mine: Rows, minutes: Iterable[tuple[WindowRecord, bytes]], *, nodes: Mapping[tuple[str, ...], int]
+) -> None:
+    """Store encoded minutes; `nodes` maps node lists to ids."""
+    mine.upsert(window_minute, [_minute_row(minute, nodes[minute.nodes], payload) for minute, payload in minutes])
 
 
 def _tick_row(record: TickRecord, keep_until: float) -> dict[str, Any]:

@@ -19,12 +19,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from functools import reduce
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial, reduce
 from pathlib import Path
 from typing import TypeVar
 
-from watcher.model import Finding, FindingKind, Operator, Remedy, RestoredSamples, TickRecord
+from watcher.model import Finding, FindingKind, Operator, Remedy, RestoredSamples, TickRecord, WindowRecord
 from watcher.store import codec, decision_rows, schema
 from watcher.store.commands import database_at
 from watcher.store.compaction import Compactor
@@ -243,6 +243,23 @@ class Store:
             self._queue_tick(record, ticks=1)
             self._writer.submit(self._write_waiting)
         self._check_writer_stalled()
+
+    async def add_history(self, records: Sequence[WindowRecord]) -> None:
+        """Store windows of minutes before the first tick, and return when they are written. Raises StoreError."""
+        with self._guard:
+            if not self._accepts or self._writer is None:
+                raise StoreError("the store is not open")
+            writing = self._writer.submit(partial(self._write_history, records))
+        await asyncio.wrap_future(writing)
+
+    def _write_history(self, records: Sequence[WindowRecord]) -> None:
+        if not self._is_open:
+            raise StoreUnreachable(f"{self._database.name} is not open")
+        minutes = [(minute, codec.encode_minute(minute)) for minute in records]
+        with self._database.store_errors(doing="written"), self._database.writing() as mine:
+            nodes = {names: schema.put_nodes(mine, names) for names in {minute.nodes for minute in records}}
+            schema.put_minutes(mine, minutes, nodes=nodes)
+        self._compactor.added(records)  # the next tick compacts them
 
     def _check_writer_stalled(self) -> None:
         """Report a failure if the writer thread has been busy for longer than STALLED_SECONDS."""

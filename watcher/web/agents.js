@@ -1,11 +1,19 @@
 // Pages of agents and QoS Resource Managers, proxied by the service, read-only.
 
 import { ApiError, ask } from "./api.js";
+import { missing } from "./terms/definitions.js";
 import { el, numbers, renew, select, table, told } from "./dom.js";
 import { bytes, clock, count, limits, plain, seconds } from "./format.js";
+import { linked } from "./podlink.js";
 import { cpusOf, socketsOf } from "./cpus.js";
 
 const MOST = 100;
+
+const SHOWS = "The plans and actions of the node agents, and the CPUs and pods of the QoS Resource Managers, are shown here. None are configured.";
+const SETTINGS = `[agents]
+pods = { selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }
+token_file = "/run/secrets/load-watcher/agent-token"`;
+const HINT = "Without a Kubernetes API, set urls = [\"http://NODE:2023\"] in place of pods. [qrms] has the same keys for QoS Resource Managers.";
 
 const KINDS = { agent: "agent", qrm: "QoS Resource Manager" };
 
@@ -20,7 +28,7 @@ export function agentsView(app) {
 
   function update() {
     if (app.state.overview && !app.state.overview.agents) {
-      root.replaceChildren(told("No agents are configured.", "Set urls or pods in the settings [agents] or [qrms]: docs/reference/dashboard.md."));
+      if (!root.querySelector(".missing")) root.replaceChildren(missing(SHOWS, SETTINGS, { hint: HINT, page: "reference/dashboard.md" }));
     }
   }
 
@@ -109,7 +117,7 @@ function agent(plan, audit) {
 
 /** The result of each step of the plan. Steps in preview are omitted, because the plan describes them. */
 function became(results) {
-  const rows = results.filter((each) => each.fate !== "would").slice(0, MOST).map(({ step, fate, text }) => [step.kind, step.pod || "–", fate, text || "–"]);
+  const rows = results.filter((each) => each.fate !== "would").slice(0, MOST).map(({ step, fate, text }) => [step.kind, linked(step.pod), fate, text || "–"]);
   return rows.length ? el("section.card", {}, el("h2", {}, "Step results"),
     table("Step results", [["Step"], ["Pod", "name"], ["Result"], ["Reason", "long"]], rows)) : null;
 }
@@ -122,7 +130,7 @@ function rules(found) {
 
 function stage(each) {
   const title = `${each.kind} for ${each.metric}`;
-  const rows = each.candidates.slice(0, MOST).map((pod, i) => [pod.pod, String(i + 1), pod.chosen ? "yes" : "no", pod.why || "–",
+  const rows = each.candidates.slice(0, MOST).map((pod, i) => [linked(pod.pod), String(i + 1), pod.chosen ? "yes" : "no", pod.why || "–",
     plain(pod.released), plain(pod.keys)]);
   return el("section.card", {}, el("h2", {}, `Candidates: ${title}`), el("p", {}, each.text),
     table(`Candidates: ${title}`, [["Pod"], ["Order", "number"], ["Chosen"], ["Reason", "long"], ["Releases", "long"], ["Sort keys", "long"]], rows));
@@ -130,12 +138,12 @@ function stage(each) {
 
 function deeds(found) {
   return table("Audit", [["Time"], ["Kind"], ["Pod", "name"], ["Reason", "long"], ["Before", "long"], ["After", "long"], ["Outcome"]],
-    found.map((deed) => [clock(deed.time), deed.kind, deed.pod || "–", deed.reason, limits(deed.before), limits(deed.after),
+    found.map((deed) => [clock(deed.time), deed.kind, linked(deed.pod), deed.reason, limits(deed.before), limits(deed.after),
       deed.outcome + (deed.message ? `: ${deed.message}` : "")]), { empty: "no actions" });
 }
 
 function leftAlone(pods) {
-  const rows = Object.entries(pods).slice(0, MOST);
+  const rows = Object.entries(pods).slice(0, MOST).map(([pod, why]) => [linked(pod), why]);
   return rows.length
     ? el("section.card", {}, el("h2", {}, "Skipped pods"), table("Skipped pods", [["Pod"], ["Reason", "long"]], rows)) : null;
 }
@@ -153,10 +161,10 @@ function qrm(state, decisions) {
     ]),
     el("section.card", {}, el("h2", {}, "CPUs"), socketsOf(state, owners)),
     el("section.card", {}, el("h2", {}, "Pods"), table("Pods of the manager", [["Pod"], ["Role"], ["Container"], ["CPUs"], ["Memory"], ["State", "long"]],
-      pods.flatMap((pod) => Object.entries(pod.containers).map(([name, given]) => [pod.pod, pod.role || "none", name,
+      pods.flatMap((pod) => Object.entries(pod.containers).map(([name, given]) => [linked(pod.pod), pod.role || "none", name,
         given.cpu?.allocation_result || "–", given.memory ? bytes(given.memory.allocated_quantity) : "–", stateOf(pod, name)])))),
     (state.inadmissible ?? []).length ? el("section.card", {}, el("h2", {}, "Inadmissible"), table("Inadmissible", [["Pod"], ["Reason"], ["Message", "long"]],
-      state.inadmissible.map((each) => [each.pod, each.reason, each.message]))) : null,
+      state.inadmissible.map((each) => [linked(each.pod), each.reason, each.message]))) : null,
     el("section.card", {}, el("h2", {}, "Plug-ins"), table("Plug-ins", [["Resource"], ["Live"], ["Type"], ["Rejected", "long"]],
       Object.entries(state.plugins).map(([name, each]) => [name, each.live ? "yes" : "no", each.builtin ? "built-in" : "external", each.refused || "–"]))),
     el("section.card", {}, el("h2", {}, "Last decisions"), last(decisions)),
@@ -173,7 +181,7 @@ function last({ admissions, resize }) {
   return el("div.stack", {}, resize ? el("dl.steps", {}, Object.entries(resize).map(([name, value]) =>
     [el("dt", {}, name), el("dd", {}, name === "time" ? clock(value) : plain(value))]).flat()) : el("p.quiet", {}, "No pool is resized by load."),
   table("Admissions", [["Pod"], ["Admitted"], ["Placement", "long"], ["Reason", "long"]], admissions.slice(0, MOST).map((each) =>
-    [each.pod, plain(each.admitted), placed(each.containers ?? {}), each.message || each.reason || "–"]), { empty: "none yet" }));
+    [linked(each.pod), plain(each.admitted), placed(each.containers ?? {}), each.message || each.reason || "–"]), { empty: "none yet" }));
 }
 
 /** The NUMA nodes that were decided for each resource of each container. */

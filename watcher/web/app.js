@@ -24,7 +24,8 @@ const VIEWS = {
   shadow: { label: "Shadow", load: async () => (await import("./shadow.js")).shadowView },
   findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
   agents: { label: "Agents", wanted: (overview) => overview?.agents, load: async () => (await import("./agents.js")).agentsView },
-  node: { load: async () => (await import("./node.js")).nodeView },
+  node: { tab: "fleet", load: async () => (await import("./node.js")).nodeView },
+  terms: { load: async () => (await import("./terms/definitions.js")).termsView },
 };
 
 const byId = (id) => document.getElementById(id);
@@ -37,6 +38,8 @@ const app = {
   state: { overview: null, overviewAt: 0, columns: null, columnsError: null, silent: null, problems: null, nodes: [], answered: true, why: null },
   params: new URLSearchParams(),
   argument: "",
+  fleet: new URLSearchParams(), // parameters of the fleet view when it was left
+  listed: [], // names of its nodes in the order in which it showed them
 
   /** Changes parameters in the address of this view; null or "" removes a parameter. */
   set(changes) {
@@ -66,9 +69,10 @@ async function route() {
   app.params = new URLSearchParams(query ?? "");
   if (kept && !app.params.has("window")) app.params.set("window", kept);
   app.argument = argument;
+  if (known === "fleet") app.fleet = app.params;
   const next = argument ? `${known}/${rest.join("/")}` : known;
   for (const link of byId("views").querySelectorAll("a")) {
-    if (link.dataset.view === known) {
+    if (link.dataset.view === (VIEWS[known].tab ?? known)) {
       link.setAttribute("aria-current", "page");
       link.scrollIntoView({ block: "nearest", inline: "nearest" });
     } else link.removeAttribute("aria-current");

@@ -10,7 +10,8 @@ import { NOTABLE, STRONG, signed, trendsOf } from "./fleet/trend.js";
 import { NONE, count, moment, percent, seconds } from "./format.js";
 import { LABELS, METRICS, STATES, chosen, histogram, totals } from "./load.js";
 import { problemsPanel } from "./problems/problems.js";
-import { heat, onThemeChange } from "./theme.js";
+import { term } from "./terms/definitions.js";
+import { colour, heat, onThemeChange } from "./theme.js";
 
 const DIGIT = 7.7; // width of a digit in the chart, in pixels
 const SORTS = [["load", "load"], ["rising", "rising fastest"], ["deviation", "deviation"], ["age", "longest silent"], ["name", "name"]];
@@ -59,9 +60,10 @@ export function fleetView(app) {
   const tools = el("div.tools");
   const fold = el("button.fold", { "aria-expanded": "false", onclick: () => fold.setAttribute("aria-expanded", String(fold.ariaExpanded !== "true")) },
     "Colour, window, groups, filter…");
+  const ungrouped = el("p.quiet.ungrouped");
   const shownNodes = el("p.quiet", { role: "status" });
   const root = el("div.stack.fleet", {}, problems, summary,
-    el("section.card", { "aria-label": "Nodes" }, fold, tools, marked, shownNodes, place, legend), spread);
+    el("section.card", { "aria-label": "Nodes" }, fold, tools, marked, shownNodes, place, legend, ungrouped), spread);
   const forget = onThemeChange(() => update());
   let labels = null, trends = new Map(), built = "", panel = "";
 
@@ -89,7 +91,6 @@ export function fleetView(app) {
       select("Sort by", SORTS, now.sort, (sort) => app.set({ sort, order: null, page: null })),
       select("Show", SHOWS, now.state, (state) => app.set({ state, page: null })),
       filter,
-      ...(labels?.reason ? [el("p.quiet.why-none", {}, `No groups by zone, pool or type: ${labels.reason}.`)] : []),
     );
   }
 
@@ -97,7 +98,7 @@ export function fleetView(app) {
     const wanted = wants();
     const { nodes } = app.state;
     const options = groupings(labels, nodes);
-    const tooled = JSON.stringify([app.state.overview?.windows, options, labels?.reason]);
+    const tooled = JSON.stringify([app.state.overview?.windows, options]);
     if (built !== tooled && !tools.contains(document.activeElement)) {
       built = tooled;
       build(options);
@@ -119,8 +120,20 @@ export function fleetView(app) {
     if (nothing) place.replaceChildren(nothing);
     else if (wanted.as === "table") showTable(some, wanted, group, options);
     else showCells(some, wanted, group);
-    legend.replaceChildren(...key(wanted.metric, nodes, cells.text ? NOTABLE : STRONG));
-    legend.hidden = wanted.as === "table";
+    showKey(wanted.metric, nodes);
+    legend.hidden = Boolean(nothing) || wanted.as === "table";
+    tools.hidden = fold.hidden = Boolean(nothing);
+    ungrouped.hidden = Boolean(nothing) || !labels?.reason;
+    ungrouped.textContent = labels?.reason ? `No groups by zone, pool or type: ${labels.reason}.` : "";
+  }
+
+  /** The legend, made again only if it changes, so that an open definition stays open. */
+  function showKey(metric, nodes) {
+    const least = cells.text ? NOTABLE : STRONG;
+    const now = JSON.stringify([metric, [...new Set(nodes.map((node) => node.state))], least, nodes.some((node) => node.trend), colour("ink")]);
+    if (legend.dataset.about === now) return;
+    legend.dataset.about = now;
+    legend.replaceChildren(...key(metric, nodes, least));
   }
 
   function showProblems() {
@@ -135,7 +148,9 @@ export function fleetView(app) {
     const groups = group && grouped(some, group).map((each) => ({ ...each, note: noteOf(each.nodes, wanted.metric) }));
     Object.assign(cells, { metric: wanted.metric, groups, highlight: wanted.highlight });
     if (place.firstChild !== list.root) place.replaceChildren(list.root);
-    list.set(groups ? groups.flatMap((each) => each.nodes) : some);
+    const order = groups ? groups.flatMap((each) => each.nodes) : some;
+    app.listed = order.map((node) => node.name);
+    list.set(order);
   }
 
   function showTable(some, wanted, group, options) {
@@ -274,9 +289,9 @@ function key(metric, nodes, least) {
   const load = (mean) => ({ [metric]: { mean } });
   return [
     ...[5, 35, 60, 80, 95].map((mean) => sample({ ...load(mean), state: STATES.fresh }, `${mean} %`)),
-    ...(states.has(STATES.stale) ? [sample({ ...load(50), state: STATES.stale }, "stale (last windows)")] : []),
+    ...(states.has(STATES.stale) ? [sample({ ...load(50), state: STATES.stale }, term("stale"))] : []),
     ...[STATES.silent, STATES.unheard, STATES.quarantined, STATES.lost].filter((state) => states.has(state))
-      .map((state) => sample({ state }, LABELS[state])),
+      .map((state) => sample({ state }, term(state, LABELS[state]))),
     ...(nodes.some((node) => node.trend) ? [el("span", {}, `▲ ▼ trend, short against long window: ${least} points or more`)] : []),
   ];
 }

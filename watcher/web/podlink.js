@@ -1,6 +1,7 @@
 // Links to the page of a pod's placement. Every view that names a pod uses them.
 
 import { el } from "./dom.js";
+import { NONE } from "./format.js";
 
 /** The address of the placement page of a pod; `at`, in unix seconds, selects the newest decision at or before that time. */
 export function podHref(namespace, name, at = null) {
@@ -11,6 +12,12 @@ export function podHref(namespace, name, at = null) {
 /** A link to the placement page of a pod, as NAMESPACE/NAME. */
 export function podLink(namespace, name) {
   return el("a.pod", { href: podHref(namespace, name) }, `${namespace}/${name}`);
+}
+
+/** A link for a pod given as NAMESPACE/NAME; the text itself if it is something else. */
+export function linked(text) {
+  const [namespace, name, more] = (text || "").split("/");
+  return namespace && name && more === undefined ? podLink(namespace, name) : text || NONE;
 }
 
 export function nodeLink(name) {

@@ -2,7 +2,8 @@
 
 import { ask, post } from "./api.js";
 import { CanvasList } from "./canvas-list.js";
-import { choice, el, field, numbers } from "./dom.js";
+import { term } from "./terms/definitions.js";
+import { choice, el, field, numbers, renew } from "./dom.js";
 import { describe, openNode } from "./fleet.js";
 import { count, percent } from "./format.js";
 import { METRICS, STATES } from "./load.js";
@@ -32,8 +33,9 @@ export function riskView(app) {
   const summary = el("div"), tools = el("div.tools"), targetTools = el("div.tools"), place = el("div"), packedPlace = el("div");
   const words = el("p.quiet"), from = el("p.quiet");
   const root = el("div.stack", {}, summary,
-    el("section.card", {}, el("h2", {}, "Mean and deviation"), tools, place, words),
-    el("section.card", {}, el("h2", {}, "TargetLoadPacking"), targetTools, packedPlace, from));
+    el("section.card", {}, el("h2", {}, "Mean and deviation"), tools, place, words,
+      el("p.quiet", {}, "Terms: ", term("mean"), ", ", term("deviation"), ", ", term("margin"), ", ", term("window"), ". Squares are ", term("stale"), " nodes.")),
+    el("section.card", {}, el("h2", {}, "TargetLoadPacking, ", term("target")), targetTools, packedPlace, from));
   const forget = onThemeChange(() => update());
   let configured = {}, built = "";
 
@@ -68,7 +70,9 @@ export function riskView(app) {
     }
     const nothing = app.nothing();
     const known = withLoad(app.state.nodes, wanted.metric).sort((a, b) => reach(b, wanted) - reach(a, wanted));
-    summary.replaceChildren(numbersOf(known, wanted));
+    const about = JSON.stringify([wanted, known.map(({ name, load }) => [name, load.mean, load.deviation])]);
+    if (summary.dataset.about !== about) renew(summary, numbersOf(known, wanted)); // keeps an open definition open
+    summary.dataset.about = about;
     summary.hidden = Boolean(nothing);
     show(place, nothing, spread);
     show(packedPlace, nothing, packed);
@@ -82,7 +86,7 @@ export function riskView(app) {
     words.textContent = (known.length || nothing ? "" : "No node has a deviation yet: it is available once a window is half full. ")
       + "If load had a Gaussian distribution, a node on the line would exceed its capacity in one of 6 cases with margin 1, in one "
       + "of 40 with margin 2, and in one of 700 with margin 3. LoadVariationRiskBalancing prefers nodes far to the left of the "
-      + "line, so that all nodes approach the same distance from it. Squares are stale nodes.";
+      + "line, so that all nodes approach the same distance from it.";
     from.textContent = "Each node is shown with the score for a pod without CPU usage: highest at the target, decreasing above it. "
       + (configured.target == null ? "The target is the plug-in's default." : `The target ${configured.target} is configured in the profile ${configured.profile}.`);
   }
@@ -139,8 +143,8 @@ function numbersOf(nodes, wanted) {
   return numbers([
     ["Beyond the line", [count(beyond.length, "node"), beyond.slice(0, 3).map((node) => node.name).join(", ") || "none"]],
     ["Nearest to the line", [percent(nodes[0] ? reach(nodes[0], wanted) : null), nodes[0]?.name]],
-    ["Fleet, mean µ", percent(mean((node) => node.load.mean))],
-    ["Fleet, mean σ", percent(mean((node) => node.load.deviation))],
+    [term("mean", "Fleet, mean µ"), percent(mean((node) => node.load.mean))],
+    [term("deviation", "Fleet, mean σ"), percent(mean((node) => node.load.deviation))],
   ]);
 }
 

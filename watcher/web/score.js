@@ -17,8 +17,7 @@ export function scoreView(app) {
     el("h2", {}, "A pod"),
     el("div", {}, el("label.quiet", { htmlFor: "manifest" }, "Manifest, YAML or JSON"), text,
       el("p.quiet", { id: "manifest-help" }, "A Pod, or a workload such as a Deployment, StatefulSet, DaemonSet or Job. Nothing is created or reserved.")),
-    own.root,
-    el("div.tools", {}, profiles, el("button", {}, "Rank nodes")));
+    profiles, own.root, el("div", {}, el("button", {}, "Rank nodes")));
   const root = el("div.columns", {}, form, el("div.stack", {}, why, answer));
   let asked = false, last = null, explained = null; // the response that is shown, and the node that is explained
 

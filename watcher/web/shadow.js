@@ -3,6 +3,7 @@
 import { ApiError, ask } from "./api.js";
 import { choice, el, numbers, renew, svg, table, told } from "./dom.js";
 import { NONE, clock, moment, percent, seconds } from "./format.js";
+import { term } from "./terms/definitions.js";
 
 const EVERY_MS = 60000; // a report on 20,000 bindings takes half a second of CPU time in the service
 const RANGES = [["", "all stored bindings"], ["-1h", "1 h"], ["-6h", "6 h"], ["-24h", "24 h"]];
@@ -76,7 +77,8 @@ function report(document) {
     document.truncated ? el("p.warn", {}, "older bindings are omitted; select a shorter time range for a complete report") : null,
     el("section.card", {}, el("h2", {}, "Placement by each profile"), choices(document), notices(document)),
     el("section.card", {}, el("h2", {}, `Load of the other node minus load of the actual node, mean of ${document.window} in percentage points`),
-      differences(document), smallPrint(document)),
+      differences(document), smallPrint(document),
+      el("p.fine", {}, "Terms: ", term("tied"), ", ", term("none"), ", ", term("estimated"), ", ", term("profile"), ".")),
     el("section.card", {}, el("h2", {}, "Excluded pods"), table("Excluded pods", [["Reason", "long"], ["Pods", "number"]],
       document.left_out.map((each) => [each.message, whole(each.count)]), { empty: "none" })),
   ].filter(Boolean);

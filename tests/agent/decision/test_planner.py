@@ -641,8 +641,8 @@ def whole_plan() -> Plan:
 def test_a_plan_says_in_words_what_it_saw_and_what_it_does():
     assert whole_plan().sentences == (
         "PodQOS all matches every pod of the node: its scopes are an empty list",
-        "nq.cpu: cpu_total_usage is 5000, above 4000: triggered, action throttle",
-        "nq.memory: memory_total_usage is 7,516,192,768, above 6,442,450,944: triggered, action evict "
+        "nq.cpu: cpu_total_usage is 5000, above the watermark 4000: triggered, action throttle",
+        "nq.memory: memory_total_usage is 7,516,192,768, above the watermark 6,442,450,944: triggered, action evict "
         "(preview: no action is taken)",
         "nq.load: cpu_load_1_min is missing (no source collects it): counts unchanged, no action taken",
         "cpu_total_usage is 5000, watermark 4000: 1100 millicores must be released; "

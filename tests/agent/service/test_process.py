@@ -1,6 +1,7 @@
 """The agent as its users run it: a process on a node of files, a kubelet beside it, policies in a directory."""
 
 import asyncio
+import json
 import os
 import re
 import socket
@@ -253,8 +254,24 @@ def test_a_new_start_goes_on_where_the_killed_one_was(machine: Machine, kubelet:
 def test_once_explains_in_words(machine: Machine):
     done = run(machine, "--once", *machine.settings())
     assert done.returncode == 0, done.stderr
-    assert re.search(r"cpu.high: cpu_total_usage is \d+.*, above 1500: triggered, action throttle", done.stdout)
+    assert re.search(
+        r"cpu.high: cpu_total_usage is \d+.*, above the watermark 1500: triggered, action throttle", done.stdout
+    )
     assert "neither a kubelet nor a Kubernetes API is configured" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--once"], ["--check", "policies"]])
+def test_a_look_leaves_no_file(machine: Machine, arguments: list[str]):
+    """Neither in the working directory nor at agent.state_file, and it prints the same as JSON."""
+    before = sorted(machine.root.rglob("*.db*"))
+    state = f"agent.state_file={machine.root / 'agent.db'}"
+    named = machine.settings()
+    place = named.index(state)
+    for settings in (named, named[: place - 1] + named[place + 1 :]):
+        done = run(machine, *arguments, *settings, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        assert "policies" in json.loads(done.stdout)
+        assert before == sorted(machine.root.rglob("*.db*"))
 
 
 def test_once_looks_until_a_rule_has_decided(machine: Machine):
@@ -263,7 +280,9 @@ def test_once_looks_until_a_rule_has_decided(machine: Machine):
 
     def told() -> re.Match[str] | None:  # once more, if the counters that are written here were late
         done = run(machine, "--once", *machine.settings())
-        return re.search(r"^cpu.high: cpu_total_usage is \d+.*, above 100: triggered", done.stdout, re.MULTILINE)
+        return re.search(
+            r"^cpu.high: cpu_total_usage is \d+.*, above the watermark 100: triggered", done.stdout, re.MULTILINE
+        )
 
     wait_for(told, what="the third sample")
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from load_watcher.demo.scheduler import SimulatedApi, chosen, reachable
+from load_watcher.demo.scheduler import SimulatedApi, chosen, image_points, reachable
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.wire import HostPriority
 from tests.scorers.simulated_cluster import pod
@@ -37,6 +37,16 @@ def test_the_highest_score_wins_and_chance_decides_between_equals() -> None:
     taken = {uid: chosen(scores, pod(uid=uid)) for uid in map(str, range(40))}
     assert set(taken.values()) == {("b", 7), ("c", 7)}
     assert all(chosen(scores[::-1], pod(uid=uid)) == found for uid, found in taken.items())
+
+
+def test_a_large_image_outweighs_a_small_difference_of_scores() -> None:
+    """As by ImageLocality: on some nodes, for some workloads, so that the extender does not always decide."""
+    scores = [HostPriority(f"node-{number}", 50) for number in range(60)]
+    small, large = (image_points(scores, pod(name=name), most=30) for name in ("lint-7-abc", "training-8-def"))
+    assert set(small.values()) == {0}
+    assert set(large.values()) == {0, 30}
+    assert 10 < sum(1 for each in large.values() if each) < 35
+    assert large == image_points(scores, pod(name="training-9-ghi"), most=30)
 
 
 async def test_the_scorers_table_follows_the_simulated_cluster() -> None:

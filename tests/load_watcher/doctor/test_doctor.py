@@ -149,9 +149,23 @@ def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
     assert "ok      settings     valid; provider of samples: prometheus (set by flag --provider)" == lines[0]
     (series,) = (line for line in lines if line.startswith("ok      series       CPU: instance:node_cpu:ratio"))
     assert len(series) > 80
-    assert "skipped scheduler    no scheduler configuration given" in lines
-    assert "                     fix: give one with --scheduler-config FILE to check it" in lines
+    assert "skipped scheduler    no scheduler configuration given (--scheduler-config FILE)" in lines
     assert " 0 warnings, 0 failed, 9 skipped" in lines[-1]
+    assert not [line for line in lines if "fix:" in line], "nothing is wrong"
+
+
+def test_only_failures_and_warnings_may_be_printed(source: list[str], tmp_path: Path):
+    """With the number of all results."""
+    (tmp_path / "bad.yaml").write_text("a: [")
+    bad = ["--scheduler-config", str(tmp_path / "bad.yaml"), "--failures", "--port", "0", *source]
+    result = CliRunner().invoke(main.main, ["doctor", *bad])
+    failed, fix, summary = result.stdout.splitlines()
+    assert failed.startswith("fail    scheduler    bad.yaml: invalid YAML")
+    assert "fix:" in fix
+    assert re.fullmatch(r"[1-9]\d+ ok, 0 warnings, 1 failed, 8 skipped", summary)
+    document = json.loads(CliRunner().invoke(main.main, ["doctor", "-o", "json", *bad]).stdout)
+    assert ["scheduler"] == [each["name"] for each in document["checks"]]
+    assert document["counts"]["ok"] > 9
 
 
 def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):

@@ -142,7 +142,10 @@ def test_packing_above_what_a_filter_closes_never_gets_there() -> None:
 
 def test_without_a_scheduler_there_is_nothing_to_compare() -> None:
     (found,) = compare_thresholds([], [EvictionThresholds("e", {"cpu": 60.0})])
-    assert ("skipped", "e: no scheduler profile to compare it with") == (found.status, found.what)
+    assert (
+        "skipped",
+        "e: no scheduler profile to compare it with; give one with --scheduler-config or [scheduler.NAME]",
+    ) == (found.status, found.what)
 
 
 def test_low_node_load_is_read_with_its_pools() -> None:

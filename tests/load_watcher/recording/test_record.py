@@ -353,7 +353,7 @@ def test_a_service_that_cannot_be_recorded_is_refused_at_once(recorded: Recorded
         with pytest.raises(RecordError, match=says):
             recorded.record(tmp_path / f"{number}.csv")
     recorded.live.port = 1
-    with pytest.raises(RecordError, match="is not reachable"):
+    with pytest.raises(RecordError, match="the connection failed: Connection refused"):
         recorded.record(tmp_path / "x.csv")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -90,8 +91,8 @@ class _Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = [value or "" for name, value in attrs if name in ("src", "href")]
-        self.pictures += [each for each in found if each.startswith("data:image/png;base64,")]
-        self.elsewhere += [each for each in found if not each.startswith("data:")]
+        self.pictures += [tag] if tag == "svg" else []
+        self.elsewhere += [each for each in found if not each.startswith(("data:", "#"))]
 
 
 def test_results_as_json(trace: Path):
@@ -120,7 +121,10 @@ def test_one_page_with_everything_in_it(trace: Path, tmp_path: Path):
     links.feed(page)
     assert not links.elsewhere
     assert 1 == len(links.pictures)
-    assert "LeastAllocated" in page
+    chart = page[page.index("<svg") : page.index("</svg>")]
+    assert "currentColor" in chart  # readable on a dark page
+    assert not re.search(r"#000000|#ffffff|DejaVu", chart)
+    assert "LeastAllocated" in chart
     assert "are placed too" in page
     assert "&lt;b&gt;.csv.gz" in page
     assert "<b>" not in page

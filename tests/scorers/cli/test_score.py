@@ -62,8 +62,9 @@ def test_nodes_are_ranked_as_a_table(live: Live) -> None:
     assert lines == [
         "default/web: requests cpu 1000m; limits cpu 1000m",
         "load from Test, 7 s old",
+        "target of TargetLoadPacking: 40 %",
         "node score age why",
-        "a 100.0 7 s cpu would be at 40.0 %, 0.0 below the target: 100",
+        "a 100.0 7 s would be at cpu 40.0 %",
         "b rejected 7 s node(s) cpu load with the pod is above the threshold, cpu 120.0 %, above 100 %",
     ]
 
@@ -125,8 +126,16 @@ def test_scores_of_some_plug_ins_are_added_up_by_weight() -> None:
 def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
     """With the score that it gave, in the order of the profile; narrow terminals leave names of nodes whole."""
 
+    empty: dict[str, Any] = {"inputs": {}, "steps": {}}
+
     def part(name: str, given: float | None) -> dict[str, Any]:
-        return {"name": name, "point": "score", "score": given, "reason": f"because of {name}"}
+        return {
+            "name": name,
+            "point": "score",
+            "score": given,
+            "reason": f"because of {name}" + ("" if given is None else f": {given:.0f}"),
+            **empty,
+        }
 
     parts = [part("Packs", 40.0), part("Spreads", None)]
     node = {"name": "a-node-with-a-long-name", "score": 20.0, "passes": True, "sampled": None, "plugins": parts}
@@ -143,6 +152,43 @@ def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
         "a-node-with-a-long-name 20.0 - Packs 40: because of Packs",
         "Spreads unknown: because of Spreads",
     ]
+
+
+def test_a_node_is_a_line_of_80_columns_on_a_terminal() -> None:
+    """Best, zero and rejected are coloured; other numbers are not."""
+
+    def packs(score: float, cpu: float, memory: float) -> dict[str, Any]:
+        reason = f"cpu would be at {cpu} %, above the target of 50 %; memory would be at {memory} %: {score:.0f}"
+        steps = {"cpu predicted %": cpu, "memory predicted %": memory}
+        part = {"inputs": {"targetUtilization": 50.0}, "steps": steps, "reason": reason}
+        return {"name": "TargetLoadPacking", "point": "score", "score": score, **part}
+
+    def ranked(name: str, score: float, *plugins: dict[str, Any], passes: bool = True) -> dict[str, Any]:
+        return {"name": name, "score": score, "passes": passes, "sampled": NOW - 163.0, "plugins": plugins}
+
+    hot = {
+        "name": "HighLoadFilter",
+        "point": "filter",
+        "passes": False,
+        "reason": "node(s) cpu load with the pod is above the threshold, cpu 104.2 %, above 85 %",
+        "inputs": {"usageThresholds": {"cpu": 85.0, "memory": 90.0}},
+        "steps": {"cpu expected %": 104.2, "memory expected %": 40.0},
+    }
+    nodes = [
+        ranked("general-a-03", 47.0, packs(47.0, 54.7, 77.5)),
+        ranked("general-a-04", 0.0, packs(0.0, 99.9, 99.9)),
+        ranked("memory-c-001", 0.0, hot, passes=False),
+    ]
+    console = Console(width=80, force_terminal=True, highlight=False, color_system="standard")
+    with console.capture() as captured:
+        console.print(*as_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": nodes}, explained=False), sep="\n")
+    lines = [each.rstrip() for each in captured.get().splitlines()]
+    assert "target of TargetLoadPacking: 50 %" == lines[2]
+    assert [
+        "general-a-03      \x1b[1;32m47.0\x1b[0m  163 s  would be at cpu 54.7 %, memory 77.5 %",
+        "general-a-04       \x1b[33m0.0\x1b[0m  163 s  would be at cpu 99.9 %, memory 99.9 %",
+        "memory-c-001  \x1b[31mrejected\x1b[0m  163 s  cpu 104.2 %, above the threshold of 85 %",
+    ] == lines[4:]
 
 
 def test_bytes_are_told_to_the_last_one() -> None:

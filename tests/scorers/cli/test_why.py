@@ -51,7 +51,7 @@ def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
     assert [f"{rank}." for rank in (*range(1, 11), 14)] == [row[0] for row in told]
     best, last = told[0], told[-1]
     assert ["n08", "92.8", "9", "72", "s"] == best[1:6]
-    assert "TargetLoadPacking 98: cpu would be at 47.8 %, 2.2 below the target: 98" == " ".join(best[6:])
+    assert "TargetLoadPacking 98: would be at cpu 47.8 %" == " ".join(best[6:])
     (of_the_other,) = [lines[i + 1].split() for i, line in enumerate(lines) if "n08" in line and "TargetLoad" in line]
     assert of_the_other[:2] == ["LoadVariationRiskBalancing", "77:"]
     assert any(line.startswith("by TargetLoadPacking × 3, LoadVariationRiskBalancing") for line in lines)
@@ -114,7 +114,7 @@ def _asking(name: str) -> dict[str, object]:
         ),
         (("web", "--at", "soon"), "at='soon' is not a time\n  use unix seconds, a date like"),
         (("web", "--at", "1h ago"), "at or before this time\n  its first decision is from 2023-11-14T22:13:20Z"),
-        (("a/b/c",), "'a/b/c' is not a pod name\n  ?pod=NAMESPACE/NAME"),
+        (("a/b/c",), "must be NAMESPACE/POD or POD, for example shop/web, given 'a/b/c'"),
         (("web", "--url", "http://127.0.0.1:1"), "check that load-watcher runs at this address"),
     ],
 )

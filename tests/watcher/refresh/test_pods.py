@@ -307,8 +307,9 @@ def pods_snapshot_time(refresher: Refresher) -> float:
     return refresher.published.snapshot.timestamp
 
 
-def test_a_source_without_pods_says_so():
-    """In a finding, to whoever wants them, and with what to do."""
+@pytest.mark.parametrize("pods", ["auto", "on"])
+def test_a_source_without_pods_says_so(pods: str):
+    """To each client that requests them, and with what to do; in a finding only if the settings require pods."""
 
     async def story(refresher: Refresher, source: Any, clock: FakeClock) -> None:
         assert "" == refresher.pods.want() == refresher.pods.impossible_reason
@@ -318,10 +319,11 @@ def test_a_source_without_pods_says_so():
         assert why == refresher.pods.impossible_reason
         assert "Memory provides no pod usage" in why
         assert "metrics-server" in why
-        assert why == findings(refresher)["no_series"]
-        assert 1 == refresher.stats.query_failures["no_pods", "pods"]
+        required = pods == "on"
+        assert (why if required else None) == findings(refresher).get("no_series")
+        assert int(required) == refresher.stats.query_failures.get(("no_pods", "pods"), 0)
 
-    play(story, source=MemorySource())
+    play(story, source=MemorySource(), pods=pods)
 
 
 def test_a_source_whose_pods_are_gone_serves_none():

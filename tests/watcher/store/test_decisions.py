@@ -93,6 +93,26 @@ async def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: s
         await check(store)
 
 
+async def test_decisions_are_found_by_namespace_part_of_the_name_and_node(place: str) -> None:
+    """A text with the wildcards of SQL is a text; an outcome that is written counts."""
+    odd = StoredDecision(BEGUN - 5 * SECOND, "kube-system", "a%b_c", "u", b"")
+    async with opened(place) as store:
+        StoreDecisions(store).keep_decisions([some(1), some(2, pod="web-1"), odd])
+        await written(place, 3)
+        StoreDecisions(store).keep_decisions([], [DecisionOutcome(some(2).time, "node-1", "bound")])
+        await eventually(lambda: query(place, "SELECT node FROM decision WHERE node <> ''"), what="the outcome")
+
+        async def names(**wanted: Any) -> list[str]:
+            return [each.pod for each in await found_in(store, limit=9, **wanted)]
+
+        assert ["web-1", "web"] == await names(part="eb")
+        assert ["a%b_c"] == await names(part="%b")
+        assert [] == await names(part="a_b")
+        assert ["a%b_c"] == await names(namespace="kube-system")
+        assert ["web-1"] == await names(node="node-1", namespace="default")
+        assert [] == await names(node="node-2")
+
+
 async def test_what_became_of_a_decision_comes_later(place: str) -> None:
     """With it, while it waits, or when it is long written; one that nobody knows changes nothing."""
     first, second = some(1), some(2)

@@ -470,8 +470,8 @@ def test_a_url_without_a_file_is_refused_without_showing_a_password(url: str, me
 def test_a_relative_url_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three slashes for a relative path, four for an absolute one."""
     monkeypatch.chdir(tmp_path)
-    assert f"{tmp_path}/a.db was created" in upgrade(database_at("sqlite:///a.db"))
-    assert f"{tmp_path}/a.db has schema" in current(database_at(f"sqlite:///{tmp_path}/a.db"))
+    assert f"{tmp_path}/a.db was created" in upgrade(database_at("sqlite:///a.db")).text
+    assert f"{tmp_path}/a.db has schema" in current(database_at(f"sqlite:///{tmp_path}/a.db")).text
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:

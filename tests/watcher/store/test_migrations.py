@@ -87,7 +87,7 @@ def test_a_failing_migration_leaves_nothing_behind(engine: sa.Engine, place: str
     with pytest.raises(sa.exc.DBAPIError):
         migrate(engine, folder=folder)
     assert before == tables_of(engine)
-    assert f"schema {REVISIONS[-1]}, the newest" in current(database_at(place))
+    assert f"schema {REVISIONS[-1]}, the newest" in current(database_at(place)).text
 
 
 async def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ async def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript((VECTORS / "store_0001.sql").read_text())
-    assert "has schema 0001; load-watcher db upgrade migrates it to" in current(database_at(f"sqlite:///{path}"))
+    assert "has schema 0001; load-watcher db upgrade migrates it to" in current(database_at(f"sqlite:///{path}")).text
     minutes = (0, 1, 2, 60, 61, 62)
 
     store = store_at(path)
@@ -112,7 +112,7 @@ async def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_
     expected = [(START + 60 * k) % 8192 + 0.0625 for k in (*minutes, 63)]
     assert expected == pytest.approx(found[0].value, rel=1e-6)
     await store.close()
-    assert f"schema {REVISIONS[-1]}, the newest" in current(database_at(f"sqlite:///{path}"))
+    assert f"schema {REVISIONS[-1]}, the newest" in current(database_at(f"sqlite:///{path}")).text
     assert [("",)] == query(path, "SELECT DISTINCT watcher FROM window_hour")
     assert [("ok",)] == query(path, "PRAGMA integrity_check")
 
@@ -178,11 +178,11 @@ async def test_decisions_of_two_tables_come_into_one(engine: sa.Engine, place: s
 def test_upgrade_makes_a_database_and_then_changes_nothing(place: str) -> None:
     """`load-watcher db upgrade` twice, and `db current` before and after."""
     one = database_at(place)
-    assert "does not exist yet" in current(one)
-    assert "does not exist yet" in vacuum(one)
-    assert f"{one.name} was created with schema {REVISIONS[-1]}" == upgrade(one)
-    assert f"{one.name} is up to date (schema {REVISIONS[-1]})" == upgrade(one)
-    assert f"{one.name} has schema {REVISIONS[-1]}, the newest known to this version" == current(one)
+    assert "does not exist yet" in current(one).text
+    assert "does not exist yet" in vacuum(one).text
+    assert f"{one.name} was created with schema {REVISIONS[-1]}" == upgrade(one).text
+    assert f"{one.name} is up to date (schema {REVISIONS[-1]})" == upgrade(one).text
+    assert f"{one.name} has schema {REVISIONS[-1]}, the newest known to this version" == current(one).text
 
 
 def test_asking_for_the_version_of_a_file_changes_none(tmp_path: Path) -> None:

@@ -128,8 +128,8 @@ async def test_a_second_watcher_of_the_same_name_is_refused_by_the_name_of_the_f
         with pytest.raises(StoreInUse) as refused:
             await store_at(server_database, watcher="a").open()
         await save(store, tick(START))
-        assert "newest" in current(database_at(server_database))
-        assert "up to date" in upgrade(database_at(server_database))
+        assert "newest" in current(database_at(server_database)).text
+        assert "up to date" in upgrade(database_at(server_database)).text
     assert str(refused.value).startswith('the watcher "a" in postgresql://127.0.0.1:')
     assert "is in use by load-watcher on " in str(refused.value)
     assert "store.watcher_id" in refused.value.hint
@@ -401,7 +401,7 @@ async def test_the_password_comes_from_a_file_and_is_read_for_each_connection(
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
 def test_every_spelling_of_the_scheme_means_it(server_database: str, scheme: str) -> None:
     """libpq has two, SQLAlchemy one more."""
-    assert "does not exist yet" in current(database_at(server_database.replace("postgresql", scheme, 1)))
+    assert "does not exist yet" in current(database_at(server_database.replace("postgresql", scheme, 1))).text
 
 
 @pytest.mark.parametrize("where", ["user:{}@", "user@"])

@@ -277,6 +277,26 @@ async def test_a_node_that_is_new_has_gaps_where_others_have_values(place: str) 
     np.testing.assert_array_equal([[np.nan, 7.0], [np.nan, 7.25]], found)
 
 
+async def test_windows_from_before_the_start_are_added_and_compacted(place: str) -> None:
+    """They change neither the last tick nor its samples, and the next tick compacts their hours."""
+    past = [minute(3, when=START - 60 * back) for back in range(1, 121)]
+    async with opened(place) as store:
+        await save(store, tick(START))
+        await store.add_history(past)
+        (series, *_) = await store.history(host="node-a", window="15m", start=START - 7200, end=START - 60)
+        assert [START - 60 * back for back in range(120, 0, -1)] == series.time.tolist()
+        assert set(series.value.tolist()) == {3.0}
+        assert store.status.last_saved == START + 0.25
+        await save_all(store, place, [tick(START + 3600)])
+        (again, *_) = await store.history(host="node-a", window="15m", start=START - 7200, end=START - 60)
+        np.testing.assert_array_equal(series.value, again.value)
+    restored = await restored_at(place)
+    assert restored is not None
+    assert restored.end == START + 3600.25
+    with pytest.raises(StoreError, match="not open"):
+        await store.add_history(past)
+
+
 async def test_history_gives_what_was_asked_for(place: str) -> None:
     """Range inclusive on both ends, one window, chosen metrics and operators; nothing for what is not there."""
 
@@ -475,7 +495,7 @@ async def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Pa
         await save(store, tick(START))
         with pytest.raises(StoreInUse):
             vacuum(database_at(url_of(path)))
-        assert f"schema {REVISIONS[-1]}" in current(database_at(url_of(path)))
+        assert f"schema {REVISIONS[-1]}" in current(database_at(url_of(path))).text
     assert f"{path} is in use by process {os.getpid()} (load-watcher on 127.0.0.1:2020)" == str(refused.value)
     assert refused.value.hint
     assert await restored_at(path) is not None
@@ -494,6 +514,6 @@ async def test_vacuum_gives_back_what_is_free(place: str) -> None:
         said = await asyncio.to_thread(vacuum, database_at(place))
         if beside is not None:
             await save(beside, tick(START + 3600))
-    before, after = (float(word) for word in said.split() if word[0].isdigit())
+    before, after = (float(word) for word in said.text.split() if word[0].isdigit())
     assert after < before - 0.3
     assert await restored_at(place) is not None

@@ -37,6 +37,8 @@ NAMED = 10
 ACTIVE_INTERVALS = 3.0
 ACTIVE_AT_LEAST_S = 300.0
 """A finding that was not repeated for longer is past: its severity is info."""
+REPEATED_INTERVALS = 2.0
+"""A finding that every tick repeats is past after this time."""
 _OF_FLEET = ("source", "service", "lost")
 _NEEDED = (MetricType.CPU, MetricType.MEMORY)
 _OF_SOURCE = (FindingKind.QUERY_FAILED, FindingKind.PARTIAL_RESPONSE)
@@ -303,7 +305,8 @@ def _finding_problem(
         severity = Severity.INFO
     if kind is FindingKind.NO_SERIES and any(_needed(metric) for metric in metrics):
         severity = Severity.WARNING
-    if given.now - last > max(ACTIVE_INTERVALS * given.interval_s, ACTIVE_AT_LEAST_S):
+    past = _is_past(given, node, kind, last)
+    if past:
         severity = Severity.INFO
     where = f"{node}: " if node else ""
     text = f"{where}{cause.words}: {newest.reason}"
@@ -311,12 +314,23 @@ def _finding_problem(
         text += f" (and {len(metrics) - 1} more metric{'s' if len(metrics) > 2 else ''})"
     if newest.remedy != Remedy.REPORTED:  # reasons of these often say it
         text = f"{text}; {ACTIONS.get(newest.remedy, newest.remedy)}"
+    text += f"; last seen {duration_text(given.now - last)} ago" if past else ""
     since, count = min(entry.first_seen for entry in entries), sum(entry.count for entry in entries)
     nodes = (node,) if node else ()
     text = text if node else text[:1].upper() + text[1:]
     return FleetProblem(
         severity, kind.value, cause.words, text, cause.cure, cause.command, nodes, since, last, count, metrics
     )
+
+
+def _is_past(given: ProblemInputs, node: str, kind: FindingKind, last: int) -> bool:
+    """Return whether a finding is over. A silent metric is reported at every tick; a node that was frozen, and is not
+    in quarantine, is served again. `last` is in unix seconds."""
+    if kind is FindingKind.FROZEN and node:
+        return True
+    if kind is FindingKind.STALE:
+        return given.now - last > REPEATED_INTERVALS * given.interval_s
+    return given.now - last > max(ACTIVE_INTERVALS * given.interval_s, ACTIVE_AT_LEAST_S)
 
 
 def _needed(metric: str) -> bool:

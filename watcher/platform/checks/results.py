@@ -51,9 +51,9 @@ def fail(what: str, cure: str) -> CheckResult:
     return CheckResult(CheckStatus.FAIL, what, cure)
 
 
-def skipped(why: str, cure: str = "") -> CheckResult:
-    """Return a result for something that was not checked."""
-    return CheckResult(CheckStatus.SKIPPED, why, cure)
+def skipped(why: str) -> CheckResult:
+    """Return a result for something that was not checked. It has no fix, because nothing is known to be wrong."""
+    return CheckResult(CheckStatus.SKIPPED, why)
 
 
 @dataclass(frozen=True, slots=True)

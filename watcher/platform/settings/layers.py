@@ -76,6 +76,8 @@ class SourceValues:
 
     given: dict[str, RawValue] = field(default_factory=dict)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    part_keys: dict[str, str] = field(default_factory=dict)
+    """Origins of single keys of parts, by full key."""
     part_origin: str = ""
     problems: list[Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -206,6 +208,7 @@ def flag_layer(flags: Mapping[str, Any], assigned: Mapping[str, str]) -> SourceV
             layer.given[name] = RawValue(value, f"flag {option or f'--set {name}'}", text=isinstance(value, str))
         elif name.partition(".")[0] in PARTS:
             _take_part(layer, name, str(value))
+            layer.part_keys[name] = f"flag --set {name}"
         else:
             layer.problems.append(_unknown_key(name, origin=f"flag --set {_printable(name)}"))
     return layer
@@ -244,6 +247,7 @@ def environment_layer(environ: Mapping[str, str]) -> SourceValues:
             layer.given[by_variable[variable]] = RawValue(text, f"environment {variable}", text=True)
         elif part := _part_key(variable):
             _take_part(layer, part, text)
+            layer.part_keys[part] = f"environment {variable}"
         else:
             layer.problems.append(_unknown_variable(variable, by_variable))
     return layer

@@ -7,7 +7,7 @@ defaults, and check the combinations. No step stops at the first problem.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def load(
     if not layers.file_failed:
         problems += chosen.problems
         problems += conflicts(settings, refused=reading.refused | ({NAME, ADDRESS} if chosen.problems else set()))
-    problems += _part_problems(settings.parts, part_validators or {})
+    problems += _part_problems(layers, settings.parts, part_validators or {})
     if problems:
         raise SettingsError(problems)
     origins = {**settings.origins, **layers.part_origins()}
@@ -337,5 +337,15 @@ def _unmatched(settings: Settings) -> list[str]:
     return list(dict.fromkeys(without))
 
 
-def _part_problems(parts: Mapping[str, Any], validators: Mapping[str, Validator]) -> list[Problem]:
-    return [problem for name, table in parts.items() if name in validators for problem in validators[name](table)]
+def _part_problems(layers: _Layers, parts: Mapping[str, Any], validators: Mapping[str, Validator]) -> Iterator[Problem]:
+    """Yield the problems of the tables of other packages. Validators write an example as in the file; here it gets the
+    syntax of the source that the value is from."""
+    origins = {**layers.environment.part_keys, **layers.flags.part_keys}
+    for name, table in parts.items():
+        for problem in validators[name](table) if name in validators else ():
+            origin, start = origins.get(problem.key), f"for example {problem.key} = "
+            if origin is None or not problem.cure.startswith(start):
+                yield problem
+                continue
+            example = RawValue(None, origin).example(problem.key, problem.cure.removeprefix(start))
+            yield Problem(problem.key, f"{problem.message} ({origin})", f"for example {example}")

@@ -6,7 +6,6 @@ followed, because credentials are valid for one address only. Proxy settings of 
 
 from __future__ import annotations
 
-import errno
 import os
 import ssl
 import time
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from watcher.core.messages import printable
+from watcher.platform.net.failures import system_reason
 from watcher.platform.net.http_body import (
     TOO_LARGE_HINT,
     AnswerBound,
@@ -219,12 +219,7 @@ def _of_connection(error: BaseException, *, tls: bool) -> ProviderUnreachable:
 
 
 def _words(error: BaseException) -> str:
-    """The operating system's error text. asyncio replaces it with "Connect call failed" and the address."""
-    if not isinstance(error, OSError):
-        return type(error).__name__
-    if error.errno is not None and error.errno in errno.errorcode:
-        return os.strerror(error.errno)
-    return error.strerror or type(error).__name__
+    return system_reason(error) if isinstance(error, OSError) else type(error).__name__
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:

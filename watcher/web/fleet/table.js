@@ -46,6 +46,8 @@ export class NodeTable {
   constructor(app) {
     this.app = app;
     this.root = el("div.node-table");
+    this.csv = () => ""; // of the newest data
+    this.shown = ""; // what the table shows; it is replaced only if this changes, so that text can be selected
   }
 
   /** Shows nodes. `options`: words, group, groupHead, window, metrics (as in `columnsOf`), metric, labels. */
@@ -55,10 +57,16 @@ export class NodeTable {
     const columns = all.filter((each) => each.key !== "state" || nodes.some((node) => options.words(node)));
     const order = app.params.get("order") ?? `-${options.metric}`;
     const rows = ordered(nodes, all, order);
+    app.listed = rows.map((node) => node.name);
     const pages = Math.max(1, Math.ceil(rows.length / ROWS));
     const page = Math.min(pages, Math.max(1, Number(app.params.get("page")) || 1));
     const shown = rows.slice((page - 1) * ROWS, page * ROWS);
-    renew(this.root, this.bar(rows, page, pages, () => csvOf(rows, all, options.labels)), this.table(shown, columns, order, options.words));
+    this.csv = () => csvOf(rows, all, options.labels);
+    const now = JSON.stringify([rows.length, page, order, options.window, columns.map((each) => [each.key, each.head]),
+      shown.map((node) => [node.name, node.cpu, node.memory, node.trend, node.group, options.words(node)])]);
+    if (now === this.shown) return;
+    this.shown = now;
+    renew(this.root, this.bar(rows, page, pages, () => this.csv()), this.table(shown, columns, order, options.words));
   }
 
   bar(rows, page, pages, csv) {

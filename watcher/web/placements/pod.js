@@ -58,7 +58,7 @@ export function placementView(app) {
       el("p", {}, off ? "No decision about this pod is recorded, because no scheduling plug-ins are configured." : `${sentence(error.message)}.`),
       runs?.node ? el("p", {}, "The pod runs on ", nodeLink(runs.node), runs.since == null ? "." : `, since ${moment(runs.since)}.`)
         : el("p", {}, runs ? "The pod exists and is not bound to a node." : "load-watcher does not know a node of this pod."),
-      off ? null : el("p.quiet", {}, error.hint)));
+      off ? null : el("p.quiet", {}, `${sentence(error.hint)}.`)));
   }
 
   return { title: `${namespace}/${name}`, root, update() {}, refresh };
@@ -82,7 +82,7 @@ async function measured(namespace, name) {
 
 function summary(decision) {
   const { outcome, load, pod } = decision;
-  const amounts = Object.entries(pod.requests).map(([resource, value]) => `${resource} ${amountOf(resource, value)}`).join(", ") || "nothing";
+  const amounts = Object.entries(pod.requests).filter(([, value]) => value).map(([resource, value]) => `${resource} ${amountOf(resource, value)}`).join(", ") || "nothing";
   return el("section.card.stack", {},
     el("p.sentence", {}, sentence(outcome.sentence), "."),
     outcome.node ? el("p", {}, "Node: ", nodeLink(outcome.node)) : null,

@@ -7,6 +7,7 @@ import { copyButton } from "../fleet/table.js";
 export const NEEDED = ["critical", "warning"]; // severities that need an action
 const MOST = matchMedia("(max-width: 45rem)").matches ? 2 : 5; // on a phone, the nodes follow at once
 const MOST_MARKED = 200; // names in an address
+const SERVICE = "service";
 const STATES = ["silent", "stale", "lost", "quarantined", "unheard"];
 
 /** The problems that need an action. */
@@ -49,10 +50,10 @@ export function badge(severity) {
   return el(`span.badge.${severity}`, {}, severity);
 }
 
-/** The list at the top of the fleet; null while the problems are unknown. */
+/** The list at the top of the fleet; null while the problems are unknown. The banner shows why a service is not ready. */
 export function problemsPanel(problems) {
-  if (!problems) return null;
-  const all = needed(problems), rest = all.length - MOST, notes = problems.counts.info;
+  if (!problems || (problems.problems.length === 1 && problems.problems[0].kind === SERVICE)) return null;
+  const all = needed(problems).filter((each) => each.kind !== SERVICE), rest = all.length - MOST, notes = problems.counts.info;
   if (!all.length) {
     return el("p.quiet.calm", {}, "Nothing needs an action.", notes ? [" ", el("a", { href: "#/findings" }, count(notes, "note"))] : null);
   }

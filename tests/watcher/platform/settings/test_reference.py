@@ -6,11 +6,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft7Validator
 
 from watcher.platform.settings.layers import LEGACY
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
-from watcher.platform.settings.reference import documentation, example, show
+from watcher.platform.settings.reference import documentation, example, json_schema, show
 from watcher.platform.settings.tables import KEYS, QUERIES, TABLES
 
 REPOSITORY = Path(__file__).parents[4]
@@ -192,3 +193,19 @@ def test_what_the_example_comments_out_would_be_taken(tmp_path):
         each for each in refused.value.problems if "does not exist" not in each.message and "both" not in each.message
     ]
     assert strange == []
+
+
+def test_the_json_schema_accepts_each_example_and_refuses_what_is_misspelt() -> None:
+    """Every setting with its example, or its default; null stands for a value that is not set."""
+    validator = Draft7Validator(json_schema())
+    for key in KEYS.values():
+        if key.table[:2] == QUERIES:
+            continue
+        (name,) = key.table
+        value = tomllib.loads(f"value = {key.example}")["value"]
+        if value not in ([], {}):  # defaults that the parser refuses if they are given
+            assert [] == list(validator.iter_errors({name: {key.field.name: value}})), key.name
+        assert validator.is_valid({name: {key.field.name: None}})
+        assert not validator.is_valid({name: {f"{key.field.name}x": value}})
+    for wrong in ({"refresh": {"interval": "1 minute"}}, {"store": {"max_size": "1Gi"}}, {"log": {"format": "xml"}}):
+        assert not validator.is_valid(wrong), wrong

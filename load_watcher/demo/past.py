@@ -1,0 +1,69 @@
+"""The day before the demo began, as the windows that a service would have stored during it.
+
+The simulated load is a function of time, so the windows of any minute can be computed. They describe the load itself,
+without the faults of the monitoring, which begin minutes before the demo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from watcher.arrays import F64
+from watcher.core.windows.statistics import window_statistics
+from watcher.fleet.cluster import SimulatedCluster
+from watcher.fleet.load import node_load
+from watcher.model import DEFAULT_OPERATORS, METRIC_BY_KEY, Window, WindowRecord
+
+REACH_S = 86_400
+MINUTE = 60
+HOUR = 3_600
+MANY_NODES = 500
+COARSE_STEP_S = 600  # the step of the day's chart of the dashboard
+KEYS = ("CPU", "Memory")
+
+
+def past_windows(
+    cluster: SimulatedCluster, *, windows: Sequence[Window], kept: Collection[str]
+) -> Iterator[Sequence[WindowRecord]]:
+    """The windows of CPU and memory, restricted to the types `kept`, for the day before the cluster began: one list per
+    hour, the newest first. The newest hour has every minute; a cluster of more than MANY_NODES has one value per
+    COARSE_STEP_S before it, because it would take minutes and hundreds of megabytes otherwise."""
+    keys = [key for key in KEYS if METRIC_BY_KEY[key].type in kept]
+    if not keys:
+        return
+    end = int(cluster.begun // MINUTE) * MINUTE
+    for until in range(end, end - REACH_S, -HOUR):
+        coarse = until != end and len(cluster.nodes) > MANY_NODES
+        yield _hour(cluster, keys, windows, until=until, step=COARSE_STEP_S if coarse else MINUTE)
+
+
+def _hour(
+    cluster: SimulatedCluster, keys: Sequence[str], windows: Sequence[Window], *, until: int, step: int
+) -> list[WindowRecord]:
+    lengths = [max(1, window.seconds // MINUTE) for window in windows]
+    times = range(until, until - HOUR - max(lengths) * MINUTE, -MINUTE)
+    shares = np.stack([_shares(cluster, keys, time) for time in times])  # (times, keys, nodes), newest first
+    order = np.argsort(np.array(cluster.fleet.names))
+    names = tuple(cluster.fleet.names[row] for row in order.tolist())
+    columns = tuple((METRIC_BY_KEY[key].name, operator) for key in keys for operator in DEFAULT_OPERATORS)
+    records = []
+    for time in range(until, until - HOUR, -step):
+        first = (until - time) // MINUTE
+        values = shares[first : first + max(lengths)].reshape(max(lengths), -1)
+        found = window_statistics(values, np.ones(values.shape, dtype=bool), lengths=lengths)
+        for row, window in enumerate(windows):
+            both = np.stack([found.mean[row], found.deviation[row]])  # (operators, keys * nodes)
+            by_column = both.reshape(len(DEFAULT_OPERATORS), len(keys), -1).transpose(1, 0, 2)[:, :, order]
+            payload = by_column.reshape(len(columns), -1).astype(np.float32)
+            records.append(WindowRecord(window=window, time=time, nodes=names, columns=columns, values=payload))
+    return records
+
+
+def _shares(cluster: SimulatedCluster, keys: Sequence[str], time: int) -> F64:
+    """Load in percent of the capacity at `time` (unix seconds), shape (keys, nodes)."""
+    fleet = cluster.fleet
+    load = node_load(fleet, cluster.running, np.full(len(fleet.names), float(time)))
+    values = {"CPU": 100.0 * load.cores / fleet.cores, "Memory": 100.0 * load.memory / fleet.memory}
+    return np.stack([values[key] for key in keys])

@@ -1,0 +1,55 @@
+"""Reasons of failed HTTP requests in words, and how to reach a service in a cluster. The texts of aiohttp repeat the
+address, and contain "ssl:default" without TLS."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from watcher.core.messages import printable
+from watcher.platform.net.loopback import is_loopback
+
+
+def failure_reason(error: BaseException) -> str:
+    """Describe a failure below HTTP, without the address of the server."""
+    if isinstance(error, TimeoutError):
+        return "no response in time"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the host name cannot be resolved"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        return f"the server certificate is not trusted: {printable(reason)}"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return f"TLS failed: {printable(str(error.os_error))}; the server may use http"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the server closed the connection without a response"
+    if isinstance(error, OSError):
+        return f"the connection failed: {printable(system_reason(error))}"
+    return printable(str(error)) or type(error).__name__
+
+
+def system_reason(error: OSError) -> str:
+    """The operating system's error text. asyncio replaces it with "Connect call failed" and the address."""
+    if error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    return error.strerror or type(error).__name__
+
+
+def cluster_hint(url: str, *, environ: Mapping[str, str], home: Path) -> str:
+    """How to reach a service in a cluster, if no service answers at `url` on this machine, and the machine is a pod or
+    has a kubeconfig; otherwise "". The names are those of deploy/."""
+    if not is_loopback(urlsplit(url).hostname or ""):
+        return ""
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return "in a pod, use --url http://load-watcher.load-watcher:2020 or the environment variable LOAD_WATCHER_URL"
+    if environ.get("KUBECONFIG") or (home / ".kube" / "config").exists():
+        return (
+            "if it runs in a cluster, forward its port first: "
+            "kubectl -n load-watcher port-forward service/load-watcher 2020"
+        )
+    return ""

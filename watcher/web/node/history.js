@@ -1,0 +1,110 @@
+// Charts of the stored windows of a node. The chart library is loaded on first use.
+
+import { styles } from "../terms/definitions.js";
+import { el } from "../dom.js";
+import { clock, moment, percent } from "../format.js";
+import { colour, onThemeChange } from "../theme.js";
+
+const CHARTS = [["CPU", "AVG", "CPU, mean by window"], ["Memory", "AVG", "Memory, mean by window"], ["CPU", "STD", "CPU, deviation by window"], ["Memory", "STD", "Memory, deviation by window"]];
+const HEIGHT = 170;
+const DASHES = [[], [8, 4], [2, 3]];
+
+/** Renders into `place`, with the charts of deviations into `more`. */
+export class HistoryCharts {
+  constructor(place, more) {
+    this.places = [place, place, more, more];
+    this.charts = [];
+    this.legends = [];
+    this.range = "";
+    this.forget = onThemeChange(() => this.redraw());
+    this.sizes = new ResizeObserver(() => this.fit());
+    for (const each of [place, more]) this.sizes.observe(each);
+  }
+
+  /** `answers` are the documents of /api/v1/history, one per window. */
+  async show(answers, windows) {
+    const { default: UPlot } = await import("../vendor/uPlot.esm.js");
+    styles("vendor/uPlot.min.css");
+    this.last = [answers, windows];
+    const data = CHARTS.map(([type, operator]) => aligned(answers, type, operator));
+    this.shown = [answers[0].start, answers[0].end];
+    if (this.range === windows.join() && this.places[0].contains(this.charts[0]?.root ?? null)) {
+      this.charts.forEach((chart, i) => chart.setData(data[i]));
+    } else {
+      this.clear();
+      this.range = windows.join();
+      const cards = CHARTS.map(([, , title]) => el("div.chart", {}, el("h3", {}, title)));
+      for (const place of new Set(this.places)) place.replaceChildren(...cards.filter((_, i) => this.places[i] === place));
+      this.legends = cards.map(() => el("p.chart-legend"));
+      this.charts = data.map((each, i) => new UPlot(this.options(cards[i].clientWidth || 300, windows, i), each, cards[i]));
+      cards.forEach((card, i) => card.append(this.legends[i]));
+    }
+    data.forEach((each, i) => this.write(i, each, windows, null));
+  }
+
+  options(width, windows, chart) {
+    const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
+    return {
+      width, height: HEIGHT, legend: { show: false }, cursor: { y: false, points: { size: 7 } },
+      scales: { x: { range: () => this.shown }, y: { range: (_, low, high) => [0, Math.max(10, (high ?? 10) * 1.1)] } },
+      axes: [{ ...axis, size: 32, values: (_, times) => times.map((time) => clock(time).slice(0, 5)) },
+        { ...axis, values: (_, values) => values.map((value) => `${value} %`), size: 52 }],
+      series: [{}, ...windows.map((window, i) => (
+        { label: window, stroke: colour(`series-${(i % 3) + 1}`), width: 2, dash: DASHES[i % 3], spanGaps: false }))],
+      hooks: { setCursor: [(plot) => this.write(chart, plot.data, windows, plot.cursor.idx ?? null)] },
+    };
+  }
+
+  /** Writes the values at the pointer below a chart; without a pointer, the newest value of each window. */
+  write(chart, [times, ...series], windows, index) {
+    const legend = this.legends[chart];
+    if (!legend) return;
+    legend.classList.toggle("quiet", !times.length);
+    if (!times.length) {
+      legend.textContent = "No stored data in this time range.";
+      return;
+    }
+    const at = index ?? times.length - 1;
+    const entries = windows.map((window, i) => {
+      const value = index == null ? series[i].findLast((each) => each != null) : series[i][index];
+      return el("span", {}, key(i), `${window} `, el("b", {}, percent(value)));
+    });
+    legend.replaceChildren(el("span.quiet", {}, index == null ? `newest, ${clock(times[at])}` : moment(times[at])), ...entries);
+  }
+
+  redraw() {
+    this.range = "";
+    if (this.last) this.show(...this.last);
+  }
+
+  fit() {
+    for (const chart of this.charts) {
+      const width = chart.root.parentElement.clientWidth;
+      if (width && width !== chart.width) chart.setSize({ width, height: HEIGHT });
+    }
+  }
+
+  clear() {
+    for (const chart of this.charts) chart.destroy();
+    this.charts = [];
+  }
+
+  end() {
+    this.forget();
+    this.sizes.disconnect();
+    this.clear();
+  }
+}
+
+/** The line of a series as in the chart. */
+function key(index) {
+  return el(`span.key.series-${(index % 3) + 1}`, { "aria-hidden": "true" });
+}
+
+/** [times, values of each response…] for a chart; null where a response has no value. */
+function aligned(answers, type, operator) {
+  const series = answers.map((answer) => new Map(answer.series
+    .filter((each) => each.type === type && each.operator === operator).flatMap((each) => each.points)));
+  const times = [...new Set(series.flatMap((each) => [...each.keys()]))].sort((a, b) => a - b);
+  return [times, ...series.map((each) => times.map((time) => each.get(time) ?? null))];
+}
