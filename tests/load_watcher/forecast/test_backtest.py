@@ -90,14 +90,17 @@ def test_a_lower_level_saves_more(trace: tuple[object, ...]):
 
 
 def test_the_same_seed_gives_the_same_bytes(trace: tuple[object, ...], tmp_path: Path):
-    written = []
+    outputs: list[list[str]] = []
+    files: list[list[bytes]] = []
     for name in ("a", "b"):
-        files = ("--png", tmp_path / f"{name}.png", "--predictions", tmp_path / f"{name}.csv")
-        printed = [backtest(*trace, *files, "-o", output).stdout for output in ("text", "json", "csv")]
-        written.append((printed, *((tmp_path / f"{name}.{ending}").read_bytes() for ending in ("png", "csv"))))
-    assert written[0] == written[1]
-    assert written[0][1].startswith(b"\x89PNG")
-    assert backtest(*trace, "--seed", 2, "-o", "json").stdout != written[0][0][1]
+        paths = tmp_path / f"{name}.png", tmp_path / f"{name}.csv"
+        arguments = (*trace, "--png", paths[0], "--predictions", paths[1])
+        outputs.append([backtest(*arguments, "-o", output).stdout for output in ("text", "json", "csv")])
+        files.append([path.read_bytes() for path in paths])
+    assert outputs[0] == outputs[1]
+    assert files[0] == files[1]
+    assert files[0][0].startswith(b"\x89PNG")
+    assert backtest(*trace, "--seed", 2, "-o", "json").stdout != outputs[0][1]
 
 
 def test_the_table_fits_a_terminal_and_ends_with_the_shipped_predictor(trace: tuple[object, ...]):

@@ -67,7 +67,8 @@ def plain_calibrated(load: Sequence[float], capacity: float, at: int, horizon: i
     """The shipped bound at slot `at`: the correction goes hour by hour through the history since the first day."""
     stored = [rounded_up(value, capacity) for value in load[:at]]
     peaks = peaks_within(stored, 0, at, horizon)
-    alpha, issued = 1.0 - level, {}
+    alpha = 1.0 - level
+    issued: dict[int, float] = {}
     for now in range(DAY, at + 1, HOUR):
         begun = now - horizon
         if begun in issued:
