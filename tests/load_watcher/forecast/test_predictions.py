@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from load_watcher.main import main
 from tests.load_watcher.forecast.traces import CAPACITY, DAY, SLOT, Usage, vms, write_bitbrains
-from watcher.core.forecast.bound import RATE
+from watcher.core.forecast.bound import LOWEST, RATE
 
 HOUR = 12
 WEEK = 7 * DAY
@@ -73,8 +73,10 @@ def plain_calibrated(load: Sequence[float], capacity: float, at: int, horizon: i
         begun = now - horizon
         if begun in issued:
             exceeded = peaks[begun] > issued[begun] + 1e-6
-            alpha = min(max(alpha + RATE * ((1.0 - level) - exceeded), 0.0), 1.0)
-        issued[now] = smallest_covering(peaks[max(0, now - WEEK) : now - horizon + 1], 1.0 - alpha)
+            alpha = min(max(alpha + RATE * ((1.0 - level) - exceeded), LOWEST), 1.0)
+        bound = smallest_covering(peaks[max(0, now - WEEK) : now - horizon + 1], min(1.0 - alpha, 1.0))
+        bound += math.ceil(max(0.0, -100.0 * alpha) - 1e-9) * capacity / 254
+        issued[now] = min(bound, capacity)
     return issued[at]
 
 
