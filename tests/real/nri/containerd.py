@@ -105,7 +105,7 @@ class Containerd(Server):
         path = self.directory / "image.tar"
         write_image(path, IMAGE, Path(str(shutil.which("busybox"))))
         ctr = [self._programs / "ctr", "--address", self.socket, "--namespace", "k8s.io", "images", "import", path]
-        subprocess.run(ctr, check=True, capture_output=True, timeout=CRICTL_S)
+        subprocess.run(list(map(str, ctr)), check=True, capture_output=True, timeout=CRICTL_S)
 
     def run_pod(self, name: str, uid: str, annotations: Mapping[str, str]) -> str:
         """Run a pod sandbox; return its id. Raises subprocess.CalledProcessError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -135,14 +136,12 @@ class NriRuntime:
         self._reader.join(END_S)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    pass
         self._process = None
 
     def restart(self, *, lost: Sequence[str] = ()) -> None:
-        """Kill it and start it with the same pods and containers, without the containers `lost`, which ended between."""
+        """Kill it and start it with the same pods and containers, without the containers `lost`, which have ended."""
         state = dict(self.ask("dump"))
         state["containers"] = [each for each in state.get("containers", []) if each["id"] not in lost]
         self.kill()
@@ -151,7 +150,8 @@ class NriRuntime:
 
     def ask(self, do: str, **fields: Any) -> Mapping[str, Any]:
         """Send a command; return the answer. Raises Refused."""
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
         self._process.stdin.flush()
         answer = self._answers.get(timeout=PATIENCE_SECONDS)
