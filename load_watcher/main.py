@@ -17,6 +17,7 @@ from load_watcher.commands import (
     demo,
     doctor,
     extender,
+    forecast,
     qrm,
     record,
     report,
@@ -39,6 +40,7 @@ COMMANDS: tuple[click.Command, ...] = (
     record.record,
     report.report,
     simulate.simulate,
+    forecast.forecast,
     config.config,
     agent.agent,
     qrm.qrm,
@@ -90,6 +92,10 @@ def main() -> None:
     of precedence; docs/reference/settings.md lists all of them. Commands that send requests to a service take its
     address from --url or the environment variable LOAD_WATCHER_URL. A command exits with 2 if its arguments or the
     settings are invalid; doctor reports invalid settings as a failed check and exits with 1.
+
+    With -o json, a command prints one JSON document, and an error is one JSON object on standard error: {"error":
+    {"message", "hint"}}, for invalid settings {"error": {"message", "problems": [{"key", "message", "cure"}]}}.
+    Errors in the arguments are always text.
 
     A DURATION is a number with a unit, for example 250ms, 30s, 15m or 1h30m; without a unit it is in seconds.
     """

@@ -91,6 +91,8 @@ def agent(
     evicts pods until the load is just below the watermarks of the policies. It runs until SIGTERM or SIGINT;
     agent.on_exit sets what happens to CPU quotas and the taint at the end: keep (default) or restore.
 
+    With -o json, --check prints {"valid", "policies", "problems", "notices"}, and --once the document of /explain.
+
     Exit code 0: stopped by a signal, also if a quota or the taint could not be restored (the log names it); 1: the
     agent could not start, or could not access its state file when it restored the quotas at the end; 2: the arguments
     or the settings are invalid.
@@ -126,6 +128,8 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     because only one process can open the state file.
     Removing the taint requires the Kubernetes API. The name of the node is agent.node (set it with --set), otherwise
     the environment variable NODE_NAME, otherwise the host name.
+
+    With -o json, prints {"values": [{"pod", "container", "outcome", "text"}], "taint_left", "text"}.
 
     Exit code 0: all restored, or nothing to restore; 1: a quota or the taint could not be restored, the agent is
     running, or there is no state file (0 with --missing-ok); 2: the arguments or the settings are invalid.

@@ -32,6 +32,8 @@ def upgrade(**given: Any) -> None:
 
     An older database gets the schema of this version.
 
+    With -o json, prints {"database", "schema", "newest_schema", "schema_before"}; null for no schema.
+
     Exit code 0: the schema is current; 1: the upgrade failed; 2: the
     arguments or the settings are invalid.
     """
@@ -44,6 +46,8 @@ def upgrade(**given: Any) -> None:
 @with_options(CONFIG, STORE_URL, SET, OUTPUT)
 def current(**given: Any) -> None:
     """Print the schema version of the database, and whether it needs an upgrade. Changes nothing.
+
+    With -o json, prints {"database", "schema", "newest_schema"}; "schema" is null if the database does not exist.
 
     Exit code 0: printed, also if the database does not exist; 1: the database is not accessible; 2: the arguments or
     the settings are invalid.
@@ -59,6 +63,9 @@ def vacuum(**given: Any) -> None:
     """Return the disk space of deleted rows to the file system.
 
     SQLite: no service may have the file open. PostgreSQL: the tables are locked meanwhile, and services wait.
+
+    With -o json, prints {"database", "schema", "newest_schema", "bytes_before", "bytes_after"}, without the last two if
+    the database does not exist.
 
     Exit code 0: done, or the database does not exist; 1: it failed; 2: the arguments or the settings are invalid.
     """
@@ -101,6 +108,8 @@ def copy_database(source: str, from_watcher: str | None, replace: bool, **given:
     target has an older schema, it is upgraded first; if store.upgrade is false, the copy fails. Stop the services that
     use these rows first, otherwise the copy fails. store.password_file applies to the database of --to if that is
     PostgreSQL, otherwise to that of --from.
+
+    With -o json, prints {"from", "to", "rows", "bytes"}.
 
     Exit code 0: copied; 1: nothing was copied, for example because --from is not a valid database URL; 2: an option is
     missing, or the settings or --to are invalid.

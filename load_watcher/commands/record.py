@@ -59,6 +59,8 @@ def record(url: str, file: Path, duration: float | None, every: float, output: s
     The trace file contains node load, pods and bindings, for `load-watcher simulate` and the provider replay. It is
     readable at any time, up to the last request (--every). While the service is unavailable, the trace has a gap.
 
+    With -o json, prints {"file", "records", "nodes", "pods", "bindings", "polls", "missed"} at the end.
+
     Exit code 0: recorded; 2: the arguments are invalid, nothing was recorded, or writing failed (the file then contains
     the records up to the failure).
     """

@@ -88,6 +88,10 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     --alibaba, with --nodes, --pods, --hours, --start, --seed and --file. A simulation ignores --nodes, --pods, --hours
     and --start.
 
+    With -o json, a simulation prints {"trace", "note", "nodes", "pods", "minutes", "refresh_s", "delay_s",
+    "overload_percent", "seed", "place_existing", "policies"}, where "policies" has the columns of -o csv for each
+    policy. The creation of a trace prints {"file", "records"}.
+
     docs/concepts/simulation.md describes the trace format and the limits of the simulation.
 
     Exit code 0: done; 2: the arguments, the trace, a policy, a file or the settings are invalid, or matplotlib is
