@@ -73,9 +73,9 @@ DEFAULT_SCHEDULER: Mapping[str, Any] = {
     },
     "shadow": ["default", "low-risk", "spreading"],
 }
-LARGE_IMAGES = 4  # one workload in this number has a large image
+LARGE_IMAGES = ("inference", "search", "training")  # workloads with a large image
 NODES_WITH_IMAGE = 3  # one node in this number has it already
-IMAGE_SHARE = 0.15  # of the extender's highest score, as points of ImageLocality
+IMAGE_SHARE = 0.3  # of the extender's highest score, as points of ImageLocality
 LISTED_AT_ONCE = 50  # objects reported before other tasks run; some milliseconds
 LOOK_EVERY_S = 1.0
 SIMULATED = "X-Simulated"  # response header
@@ -289,7 +289,7 @@ def image_points(scores: Sequence[wire.HostPriority], pod: Pod, *, most: int) ->
     `most` for the nodes that have the pod's image, if it is large. A pod may thus be bound to a node other than the
     extender's best."""
     workload = pod.metadata.name.split("-")[0]
-    if key_of("image", workload) % LARGE_IMAGES:
+    if workload not in LARGE_IMAGES:
         return {each.host: 0 for each in scores}
     return {each.host: 0 if key_of("image", workload, each.host) % NODES_WITH_IMAGE else most for each in scores}
 

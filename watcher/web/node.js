@@ -158,7 +158,7 @@ export function nodeView(app) {
         const first = profiles.includes("default") ? "default" : profiles[0];
         work.push(into(scores, () => askScores(profiles)), into(known, () => askKnown(first)));
       } else if (!absent && app.state.overview) {
-        if (!scores.firstChild) scores.replaceChildren(el("p.quiet", {}, "See below."));
+        if (!scores.firstChild) scores.replaceChildren(el("p.quiet", {}, "No profiles are configured. The ", el("a", { href: "#/score" }, "score explorer"), " ranks the nodes by a profile that you enter."));
         if (!known.firstChild) known.replaceChildren(withoutScheduler());
       }
       await Promise.all(work);

@@ -42,12 +42,11 @@ def test_the_highest_score_wins_and_chance_decides_between_equals() -> None:
 def test_a_large_image_outweighs_a_small_difference_of_scores() -> None:
     """As by ImageLocality: on some nodes, for some workloads, so that the extender does not always decide."""
     scores = [HostPriority(f"node-{number}", 50) for number in range(60)]
-    given = {name: image_points(scores, pod(name=f"{name}-1-x"), most=15) for name in map(str, range(60))}
-    large = [points for points in given.values() if any(points.values())]
-    assert 5 < len(large) < 30
-    assert all(10 < sum(1 for each in points.values() if each == 15) < 35 for points in large)
-    assert all(set(points.values()) <= {0, 15} for points in given.values())
-    assert given["7"] == image_points(scores, pod(name="7-2-y"), most=15)
+    small, large = (image_points(scores, pod(name=name), most=30) for name in ("lint-7-abc", "training-8-def"))
+    assert set(small.values()) == {0}
+    assert set(large.values()) == {0, 30}
+    assert 10 < sum(1 for each in large.values() if each) < 35
+    assert large == image_points(scores, pod(name="training-9-ghi"), most=30)
 
 
 async def test_the_scorers_table_follows_the_simulated_cluster() -> None:
