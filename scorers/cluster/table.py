@@ -59,6 +59,11 @@ class DataNeeds:
     node_metrics: bool = False
     horizons: tuple[str, ...] = ()
 
+    @property
+    def horizon(self) -> str:
+        """The horizon to request, "" without forecasts. The plug-ins of valid settings have only one."""
+        return self.horizons[0] if self.horizons else ""
+
 
 @dataclass(slots=True)
 class _AssignedPod:

@@ -17,9 +17,9 @@ from watcher import __version__
 from watcher.api import operations
 from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
 from watcher.api.service import ServiceView
+from watcher.core.forecast.document import horizon_label
 from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.messages import nearest
-from watcher.core.forecast.document import horizon_label
 from watcher.core.publishing.wire import ErrorDetail, ForecastsOffer, PodsOffer
 from watcher.model import default_window
 from watcher.platform.http.parameters import truncated

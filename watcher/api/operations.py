@@ -19,10 +19,10 @@ from watcher.core.publishing.wire import (
     ColumnsDocument,
     ErrorDetail,
     FindingsDocument,
+    ForecastsOffer,
     HistoryDocument,
     KepWatcherDocument,
     PodsDocument,
-    ForecastsOffer,
     PodsOffer,
     WatcherDocument,
 )

@@ -147,9 +147,14 @@ class ForecastRefresher:
         self._sequence = 0
 
     @property
+    def config(self) -> ForecastConfig | None:
+        """The settings of the forecasts, None if they are disabled."""
+        return None if self._history.fleet is None else self._history.fleet.config
+
+    @property
     def enabled(self) -> bool:
         """Whether the settings enable forecasts."""
-        return self._history.fleet is not None
+        return self.config is not None
 
     def continue_from(self, other: ForecastRefresher) -> None:
         """Serve the forecasts of a refresher with other settings until the first tick."""

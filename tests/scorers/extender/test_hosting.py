@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,18 @@ from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of
 from tests.scorers.simulated_cluster import info, node, pod
 from tests.waiting import eventually
 from watcher.client import WatcherError
+from watcher.core.forecast.document import snapshot_forecasts
+from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig
+from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published
-from watcher.model import Window
+from watcher.model import SnapshotForecasts, Window
 from watcher.platform.settings import loading
 from watcher.platform.settings.tables import Settings
 
 NODES, PODS = 60, 400
+FORECAST = ForecastConfig()
 AGGREGATED = {
     "usageThresholds": {"cpu": 60, "memory": 70},
     "usageAggregationType": "p95",
@@ -70,6 +74,10 @@ PROFILES: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "history": [{"name": "LoadAwareScheduling", "args": HISTORY}],
+    "packing-ahead": [{"name": "TargetLoadPacking", "args": {"use": "forecast", "resources": ["cpu", "memory"]}}],
+    "variation-ahead": [{"name": "LoadVariationRiskBalancing", "args": {"use": "forecast", "formula": "kep"}}],
+    "high-ahead": [{"name": "HighLoadFilter", "args": {"use": "forecast", "usageThresholds": {"cpu": 70}}}],
+    "aware-ahead": [{"name": "LoadAwareScheduling", "args": {"use": "forecast", "aggregated": AGGREGATED}}],
     "all": [{"name": "TargetLoadPacking", "weight": 3}, {"name": "LoadAwareScheduling"}, {"name": "HighLoadFilter"}],
 }
 OWNER = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db-3", "controller": True}]}
@@ -139,7 +147,23 @@ def load(tag: str = "t1") -> Published:
     fleet = {f"n{i:02}": {key: samples() for key in ("CPU", "Memory")} for i in range(NODES - 2)}
     fleet["n05"] = {key: values[-21:] for key, values in fleet["n05"].items()}
     del fleet["n06"]["CPU"]
-    return publish(snapshot_of(fleet), tag=tag)
+    snapshot = snapshot_of(fleet)
+    return publish(replace(snapshot, forecasts=forecasts(snapshot.nodes)), tag=tag)
+
+
+def forecasts(nodes: Sequence[str]) -> SnapshotForecasts:
+    """The bounds from three days of random maxima; the last five nodes have only an hour of them."""
+    chance, found = np.random.default_rng(13), FleetForecast(FORECAST)
+    slots = END // SLOT_S - np.arange(3 * DAY_SLOTS)
+    for name in METRICS:
+        for i in range(len(nodes)):
+            times = slots[: 12 if i >= len(nodes) - 5 else None] * float(SLOT_S)
+            high = chance.uniform(0, 100)
+            values = chance.uniform(high / 2, high, len(times))
+            found.maxima.add(name, nodes, np.full(len(times), i), times, values)
+    for chunk in found.due_chunks(END):
+        found.advance(chunk, END)
+    return snapshot_forecasts(found.table(END), nodes)
 
 
 def pod_load(monotonic: float = 1000.0) -> PublishedPods:
@@ -206,7 +230,7 @@ def answers(service: SchedulingService, profile: str, asked: PodInfo) -> dict[st
 async def test_every_plugin_answers_alike_in_both_processes(tmp_path: Path) -> None:
     """All plug-ins, and for LoadAwareScheduling each source of data: equal scores, verdicts and steps."""
     assert {each["name"] for plugins in PROFILES.values() for each in plugins} == set(known_names())
-    watcher = Watcher(published=load(), pods=pod_load())
+    watcher = Watcher(published=load(), pods=pod_load(), forecast=FORECAST)
     distinct: dict[str, int] = {}
     with Live(watcher) as live:
 

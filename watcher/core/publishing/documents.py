@@ -373,11 +373,11 @@ def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
         ],
         smoothing_s={w.metric.name: w.provenance.smoothing_s for w in chosen},
         age_s=nullable(np.round(snapshot.age_s, SAMPLED_DECIMALS)),
-        forecasts=_forecast_record(snapshot, selection, names),
+        forecasts=forecast_record(snapshot, selection, names),
     )
 
 
-def _forecast_record(
+def forecast_record(
     snapshot: Snapshot, selection: Selection, names: Collection[str]
 ) -> ForecastRecord | msgspec.UnsetType:
     """Return the record of the selected forecasts of these metrics, UNSET if none are selected."""
