@@ -388,11 +388,32 @@ def problems_with(host: RemoteHost, profiles: dict[str, list[dict[str, Any]]], c
 
 
 def test_pods_that_are_switched_off_are_a_problem_of_the_profiles_that_need_them(tmp_path: Path) -> None:
-    with Live(Watcher(published=None, no_pods='pod usage is switched off (refresh.pods = "off")')) as live:
+    off = 'pod usage is switched off (refresh.pods = "off")'
+    with Live(Watcher(published=None, no_pods=off, forecast=FORECAST)) as live:
         found = problems_with(remote(live, tmp_path), PROFILES, tmp_path)
     assert {"pods", "history"} == set(found)
     assert "LoadAwareScheduling needs pod usage (/api/v1/pods)" in found["pods"]
     assert 'switched off (refresh.pods = "off"); use a source with pod usage' in found["pods"]
+
+
+@pytest.mark.parametrize(
+    ("forecast", "problem"),
+    [
+        (None, "needs forecasts, which are disabled in the watcher at http://127.0.0.1"),
+        (ForecastConfig(horizons=(1, 24), horizon=1), "but forecast.horizons has 1h, 24h"),
+    ],
+)
+def test_forecasts_that_the_watcher_does_not_serve_are_a_problem(
+    tmp_path: Path, forecast: ForecastConfig | None, problem: str
+) -> None:
+    ahead = {name for name in PROFILES if name.endswith("-ahead")}
+    watcher = Watcher(published=None, forecast=forecast)
+    with Live(watcher) as live:
+        found = problems_with(remote(live, tmp_path), PROFILES, tmp_path)
+    assert ahead == set(found)
+    assert all(problem in each for each in found.values()), found
+    inside = unmet_profiles(tables(PROFILES), InProcessHost(watcher), cwd=tmp_path)
+    assert set(inside) == (ahead if forecast is None else set())
 
 
 def test_a_window_that_the_watcher_does_not_serve_is_a_problem(tmp_path: Path) -> None:
@@ -431,7 +452,9 @@ class OldWatcher:
         given = await asyncio.to_thread(self.live.ask, str(request.rel_url), headers=sent)
         body = given.body
         if request.path == "/api/v1/overview" and not self.knows:
-            kept = {name: part for name, part in given.json().items() if name not in ("aggregates", "pods")}
+            kept = {
+                name: part for name, part in given.json().items() if name not in ("aggregates", "pods", "forecasts")
+            }
             body = msgspec.json.encode({**kept, "version": "0.0.9"})
         names = ("ETag", "Age", "Content-Encoding", "Content-Type")
         headers = {name: given.headers[name] for name in names if name in given.headers}
@@ -457,8 +480,8 @@ async def test_an_older_watcher_serves_the_plugins_that_it_can(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others are reported with the version of the watcher, also by explain, until it is upgraded."""
-    profiles = {name: PROFILES[name] for name in ("packing", "aware", "history")}
-    watcher = Watcher(published=load(), pods=pod_load())
+    profiles = {name: PROFILES[name] for name in ("packing", "aware", "history", "packing-ahead")}
+    watcher = Watcher(published=load(), pods=pod_load(), forecast=FORECAST)
     with Live(watcher) as live:
 
         async def story() -> None:
@@ -467,22 +490,28 @@ async def test_an_older_watcher_serves_the_plugins_that_it_can(
                 host = remote(live, tmp_path, **{"extender.watcher": url})
                 async with running(profiles, host) as service:
                     await eventually(lambda: service.table.load.columns is not None, what="the load")
-                    assert {"aware", "history"} == set(service.unmet)
+                    assert {"aware", "history", "packing-ahead"} == set(service.unmet)
+                    assert "operator=FORECAST" in service.unmet["packing-ahead"][0]
+                    explained = service.extender.profiles["packing-ahead"].missing_forecasts()
+                    assert explained == {"TargetLoadPacking": "the watcher serves no forecasts"}
                     (problem,) = service.unmet["aware"]
                     assert "koordlet's usages (/api/v1/columns?aggregate=koordlet)" in problem
                     assert f"the watcher at {url} (version 0.0.9) does not offer; upgrade" in problem
                     assert await lacks(service, "aware") == [problem]
                     assert await lacks(service, "packing") is None
                     before = answers(service, "packing", ASKING["small"])["scores"]
+                    by_windows = answers(service, "packing-ahead", ASKING["small"])["scores"]
                     old.knows = True
                     watcher.clock += DESCRIBE_EVERY_S
                     await eventually(lambda: not service.unmet, what="the upgrade")
                     await eventually(lambda: usages_of(service) is not None, what="the usages")
                     np.testing.assert_array_equal(before, answers(service, "packing", ASKING["small"])["scores"])
+                    by_forecasts = answers(service, "packing-ahead", ASKING["small"])["scores"]
+                    assert (by_forecasts != by_windows).any()
 
         await story()
     said = [record.getMessage() for record in caplog.records if "lacks data" in record.getMessage()]
-    assert len(said) == 2
+    assert len(said) == 3
 
 
 def usages_of(service: SchedulingService) -> object:
