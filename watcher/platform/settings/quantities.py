@@ -100,7 +100,8 @@ def whole_hours(*, highest: int) -> ValueKind:
         return length
 
     accepts = f'a duration of whole hours, like "6h", from 1h to {highest}h'
-    return ValueKind(accepts, read, read, _write_quoted_duration, brief=f"whole hours, from 1h to {highest}h")
+    brief = f"whole hours, from 1h to {highest}h"
+    return ValueKind(accepts, read, read, _write_quoted_duration, brief=brief, schema=seconds.schema)
 
 
 def whole_seconds_or_auto(*, lowest: int, highest: int) -> ValueKind:
