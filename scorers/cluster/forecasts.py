@@ -1,7 +1,4 @@
-"""The forecasts of the nodes in a request, as explanations state them.
-
-Pure: no I/O, no clock.
-"""
+"""The forecasts of the nodes in a request, as explanations state them."""
 
 from __future__ import annotations
 

@@ -358,7 +358,6 @@ class WindowMetrics(_Columns):
         """Bounds of the forecasts in percent [resources, rows], NaN without one; empty without `ahead`."""
 
     def reserve(self, rows: int) -> None:
-        """See `_Columns.reserve`."""
         super().reserve(rows)
         if self._ahead and (more := len(self.there) - self.bounds.shape[1]):
             self.bounds = np.concatenate([self.bounds, np.full((len(self.resources), more), np.nan)], axis=1)

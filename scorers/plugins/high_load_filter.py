@@ -69,7 +69,6 @@ class HighLoadFilter:
         table.require(self, arguments.forecast_needs)
 
     def missing_forecasts(self, table: ClusterTable) -> str:
-        """See framework.ForecastPlugin."""
         return missing_forecasts(self.args, table)
 
     def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:

@@ -117,7 +117,6 @@ class LoadVariationRiskBalancing:
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values, forecasts))
 
     def missing_forecasts(self, table: ClusterTable) -> str:
-        """See framework.ForecastPlugin."""
         return missing_forecasts(self.args, table)
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:

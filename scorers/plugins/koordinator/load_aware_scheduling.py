@@ -135,7 +135,6 @@ class LoadAwareScheduling:
         return DataNeeds(usages=True, pods=pods, minutes=pods and history, horizons=horizons)
 
     def missing_forecasts(self, table: ClusterTable) -> str:
-        """See framework.ForecastPlugin."""
         return missing_forecasts(self.args, table)
 
     # --- updates by events -------------------------------------------------------------------------------------------
