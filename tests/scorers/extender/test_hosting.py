@@ -157,7 +157,7 @@ def forecasts(nodes: Sequence[str]) -> SnapshotForecasts:
     slots = END // SLOT_S - np.arange(3 * DAY_SLOTS)
     for name in METRICS:
         for i in range(len(nodes)):
-            times = slots[: 12 if i >= len(nodes) - 5 else None] * float(SLOT_S)
+            times = (slots[: 12 if i >= len(nodes) - 5 else None] * SLOT_S).astype(np.float64)
             high = chance.uniform(0, 100)
             values = chance.uniform(high / 2, high, len(times))
             found.maxima.add(name, nodes, np.full(len(times), i), times, values)

@@ -143,7 +143,7 @@ def test_a_node_without_load_stays_unknown_although_it_has_a_bound() -> None:
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 PERCENT = st.floats(0, 100)
-SCORING = [
+SCORING: list[tuple[str, dict[str, Any]]] = [
     ("TargetLoadPacking", PACKING | {"resources": ["cpu", "memory"]}),
     ("LoadVariationRiskBalancing", {"formula": "kep", "safeVarianceMargin": 1.5}),
     ("LoadVariationRiskBalancing", {"safeVarianceSensitivity": 2}),
