@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.table import SLOT_S
 from watcher.core.review import findings as review_limits
@@ -55,6 +56,7 @@ class RefreshConfig:
     cluster: str = ""  # the name of the cluster, "" for none
     limits: review_limits.ReviewLimits = field(default_factory=review_limits.ReviewLimits)
     pods: str = "auto"  # auto, on or off
+    forecast: ForecastConfig | None = None  # None: no maxima are kept
 
     @property
     def reach(self) -> float:

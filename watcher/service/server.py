@@ -310,7 +310,7 @@ class Watcher:
         settings = self._as_published(replace(settings, **kept, parts=parts))
         changed = any(
             getattr(settings, table) != getattr(self.view.settings, table)
-            for table in ("provider", "kubernetes", "refresh", "review", "agents")
+            for table in ("provider", "kubernetes", "refresh", "review", "forecast", "agents")
         )
         if changed:
             await self._replace_refresher(settings)

@@ -55,7 +55,8 @@ _ALWAYS_KNOWN_LOAD = (MetricType.CPU, MetricType.MEMORY)
 @dataclass(frozen=True, slots=True)
 class MetricColumn:
     """One metric and operator of the nodes that a window covers: `values` [n], NaN for all other nodes. `rollup` is the
-    window's label, "" for Latest. In all columns of a selection, each (node, metric, operator) has at most one value.
+    window's label, "" for Latest, the horizon for FORECAST. In all columns of a selection, each (node, metric,
+    operator) has at most one value.
     """
 
     metric: Metric
@@ -81,11 +82,23 @@ def select(snapshot: Snapshot, selection: Selection) -> list[MetricColumn]:
         if not operators & {Operator.AVG, Operator.LATEST} and metric.type in _ALWAYS_KNOWN_LOAD:
             operators.add(Operator.AVG)
         for operator in Operator:
-            if operator in operators:
+            if operator is Operator.FORECAST and operator in operators:
+                parts.extend(_forecast(snapshot, metric, selection.horizon))
+            elif operator in operators:
                 parts.extend(_parts(snapshot, selection.window, windows, operator))
                 if operator is Operator.AVG and Operator.LATEST not in operators:
                     parts.extend(_latest_where_no_window(snapshot, selection.window, windows))
     return parts
+
+
+def _forecast(snapshot: Snapshot, metric: Metric, horizon: str) -> Iterator[MetricColumn]:
+    forecasts = snapshot.forecasts
+    if forecasts is None:
+        return
+    horizon = horizon or forecasts.horizon
+    bounds = forecasts.bounds.get((metric.name, horizon))
+    if bounds is not None and not np.isnan(bounds).all():
+        yield MetricColumn(metric, Operator.FORECAST, horizon, bounds)
 
 
 def _parts(snapshot: Snapshot, window: Window, windows: MetricWindows, operator: Operator) -> Iterator[MetricColumn]:

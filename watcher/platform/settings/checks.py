@@ -62,6 +62,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _replay,
             _refresh,
             _windows,
+            _forecast,
             _store,
             _peers,
             _metrics,
@@ -262,6 +263,14 @@ def _windows(settings: Settings) -> Iterator[Conflict]:
         elif window.seconds < 2 * width:
             message = f'"{window.label}" ({origin}) is less than two slots of {resolution}'
             yield Conflict(keys, message, "choose longer windows, or a finer resolution")
+
+
+def _forecast(settings: Settings) -> Iterator[Conflict]:
+    forecast = settings.forecast
+    if forecast.horizon not in forecast.horizons:
+        message = f"{_is(settings, 'forecast.horizon')} is not among {_is(settings, 'forecast.horizons')}"
+        labels = ", ".join(f'"{horizon.label}"' for horizon in forecast.horizons)
+        yield Conflict(("forecast.horizon", "forecast.horizons"), message, f"set it to one of {labels}, or add it")
 
 
 def _store(settings: Settings) -> Iterator[Conflict]:
