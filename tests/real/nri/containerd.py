@@ -36,7 +36,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 def need_containerd() -> Path:
-    """The directory of the programs; without them, root, or busybox the test is skipped, or fails in make containers."""
+    """The directory of the programs; without them, root, or busybox, tests are skipped, or fail in make containers."""
     module = programs.containers()
     reason = ""
     if module.missing:
