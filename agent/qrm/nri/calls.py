@@ -20,7 +20,7 @@ MAX_MESSAGE = 4096
 
 
 class Code(IntEnum):
-    """Status codes of gRPC."""
+    """The status codes of gRPC that are used here."""
 
     OK = 0
     UNKNOWN = 2
@@ -62,7 +62,7 @@ def encode_request(request: CallRequest) -> bytes:
 
 
 def decode_request(data: bytes) -> CallRequest:
-    """Raises CallFailed with INVALID_ARGUMENT."""
+    """Parse the data of a request. Raises CallFailed with INVALID_ARGUMENT."""
     try:
         message = pb.Request.FromString(data)
     except DecodeError:
