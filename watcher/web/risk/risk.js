@@ -1,15 +1,15 @@
 // The view of mean and deviation of every node, and of the score of TargetLoadPacking.
 
-import { ask, post } from "./api.js";
-import { CanvasList } from "./canvas-list.js";
-import { term } from "./terms/definitions.js";
-import { choice, el, field, numbers, renew } from "./dom.js";
-import { describe, openNode } from "./fleet.js";
-import { count, percent } from "./format.js";
-import { METRICS, STATES } from "./load.js";
-import { EXAMPLE } from "./manifest.js";
+import { ask, post } from "../api.js";
+import { CanvasList } from "../fleet/canvas-list.js";
+import { term } from "../terms/definitions.js";
+import { choice, el, field, numbers, renew } from "../dom.js";
+import { describe, openNode } from "../fleet/fleet.js";
+import { count, percent } from "../format.js";
+import { METRICS, STATES } from "../load.js";
+import { EXAMPLE } from "../score/manifest.js";
 import { Plot } from "./plot.js";
-import { colour, heat, onThemeChange } from "./theme.js";
+import { colour, heat, onThemeChange } from "../theme.js";
 
 const DEFAULTS = { margin: 1, target: 40 }; // defaults of the plug-ins
 
@@ -58,7 +58,7 @@ export function riskView(app) {
       choice("Window", (app.state.overview?.windows ?? ["5m", "10m", "15m"]).map((each) => [each, each]), app.window,
         (window) => app.set({ window })),
       spin("margin", "margin", { min: 0, max: 10, step: 0.5 }));
-    targetTools.replaceChildren(spin("target", "target utilisation, %", { min: 1, max: 99, step: 5 }));
+    targetTools.replaceChildren(spin("target", "target utilization, %", { min: 1, max: 99, step: 5 }));
   }
 
   function update() {

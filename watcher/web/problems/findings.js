@@ -1,9 +1,9 @@
 // Problems with their cures, grouped by node and cause, and the queries to the source.
 
-import { ask } from "./api.js";
-import { el, field, numbers, renew, select, table } from "./dom.js";
-import { count, moment, seconds } from "./format.js";
-import { badge, cure, sentence } from "./problems/problems.js";
+import { ask } from "../api.js";
+import { el, field, numbers, renew, select, table } from "../dom.js";
+import { count, moment, seconds } from "../format.js";
+import { badge, cure, sentence } from "./problems.js";
 
 const MOST = 200;
 const SEVERITIES = [["", "all"], ["critical", "critical"], ["warning", "warning"], ["info", "info"]];

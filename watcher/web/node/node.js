@@ -1,16 +1,16 @@
 // The view of one node: its load with requests and limits, the pods that make it, history, findings and scores.
 
-import { ApiError, ask, post } from "./api.js";
-import { choice, el, renew, table } from "./dom.js";
-import { NONE, bytes, cores, count, percent, plain, seconds } from "./format.js";
-import { STATES, chosen } from "./load.js";
-import { pasted } from "./manifest.js";
-import { HistoryCharts } from "./node/history.js";
-import { barsOf, condition, outsideOf, shareOf } from "./node/load.js";
-import { podLink } from "./podlink.js";
-import { badge, cure } from "./problems/problems.js";
-import { missing, styles, term } from "./terms/definitions.js";
-import { explanation, reasonOf, scoreOf } from "./why.js";
+import { ApiError, ask, post } from "../api.js";
+import { choice, el, renew, table } from "../dom.js";
+import { NONE, bytes, cores, count, percent, plain, seconds } from "../format.js";
+import { STATES, chosen } from "../load.js";
+import { pasted } from "../score/manifest.js";
+import { HistoryCharts } from "./history.js";
+import { barsOf, condition, outsideOf, shareOf } from "./load.js";
+import { podLink } from "../placements/podlink.js";
+import { badge, cure } from "../problems/problems.js";
+import { missing, styles, term } from "../terms/definitions.js";
+import { explanation, reasonOf, scoreOf } from "../score/why.js";
 
 const RANGES = [["-1h", "1 h", 3600, "1m"], ["-6h", "6 h", 21600, "2m"], ["-24h", "24 h", 86400, "5m"]];
 const FIRST_PODS = 8;
@@ -29,7 +29,7 @@ export function nodeView(app) {
   const sections = [
     el("section.card", {}, el("h2", {}, "Load"), bars), el("section.card", {}, el("h2", {}, "Pods that make the load"), pods),
     el("section.card", {}, el("h2", {}, "History of the ", term("window", "windows")), ranges, charts, deviations),
-    el("div.columns", {}, el("section.card", {}, el("h2", {}, "Findings"), findings), el("section.card", {}, el("h2", {}, "Scores"), scores)),
+    el("section.card", {}, el("h2", {}, "Scores"), scores), el("section.card", {}, el("h2", {}, "Findings"), findings),
     known,
   ];
   const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), problems, unknown, ...sections);
@@ -101,11 +101,14 @@ export function nodeView(app) {
     const { body } = await ask("api/v1/findings");
     const mine = body.findings.filter((each) => each.node === name);
     return mine.length ? table("Findings of this node", [["Kind"], ["Metrics", "code"], ["Reason", "long"], ["Remedy"], ["Last seen", "name"]],
-      grouped(mine).map(([newest, metrics]) => [newest.kind, metrics, newest.reason, newest.remedy, `${seconds(Math.max(0, body.timestamp - newest.last_seen))} ago`]))
+      grouped(mine).map(([newest, metrics]) => [newest.kind.replaceAll("_", " "), metrics, newest.reason, newest.remedy.replaceAll("_", " "), `${seconds(Math.max(0, body.timestamp - newest.last_seen))} ago`]))
       : el("p.quiet", {}, "no ", term("finding", "findings"));
   }
 
   async function askPods() {
+    if (!app.state.overview) return;
+    const { reason } = app.state.overview.pods;
+    if (reason) throw new ApiError(404, "no_pods", "no pod usage available", reason); // without a request that fails
     const { body } = await ask(`api/v1/pods?host=${encodeURIComponent(name)}`);
     podRows = body.pod.map((pod, i) => ({ namespace: body.namespace[i], name: pod, cores: body.cores[i], bytes: body.bytes[i] }))
       .sort((a, b) => (b.cores ?? -1) - (a.cores ?? -1) || `${a.namespace}/${a.name}`.localeCompare(`${b.namespace}/${b.name}`));
@@ -207,7 +210,7 @@ function factsOf(node, known, labels) {
   const size = [capacity.cpu && `${plain(capacity.cpu / 1000)} cores`, capacity.memory && bytes(capacity.memory)].filter(Boolean).join(", ");
   const found = [...LABEL_KEYS.map(([key, prefix]) => labels[key] && prefix + labels[key]), size].filter(Boolean);
   const last = node?.last && [node.last.cpu == null ? "" : `CPU ${percent(node.last.cpu)}`, node.last.memory == null ? "" : `Memory ${percent(node.last.memory)}`].filter(Boolean).join(", ");
-  return [[...found, last ? `last load ${last}` : "", node?.state === STATES.silent ? "not listed by the API" : ""].filter(Boolean).join(" · ")];
+  return [[...found, last ? `last load ${last}` : "", node?.state === STATES.silent ? "not served to schedulers" : ""].filter(Boolean).join(" · ")];
 }
 
 /** The message for a node that is neither in the fleet nor in the store. */

@@ -1,10 +1,10 @@
 // Painter of nodes as cells. Cells are as large as fits on one screen; large cells show the name and value. With groups,
 // each group is a block with a heading; blocks are placed beside each other where they fit.
 
-import { STRONG, mark, signed } from "./fleet/trend.js";
-import { colour, heat } from "./theme.js";
-import { LABELS, STATES } from "./load.js";
-import { NONE, seconds } from "./format.js";
+import { STRONG, mark, signed } from "./trend.js";
+import { colour, heat } from "../theme.js";
+import { LABELS, STATES } from "../load.js";
+import { NONE, seconds } from "../format.js";
 
 const GAP = 2;
 const TILE_HEIGHT = 46; // a cell with text
