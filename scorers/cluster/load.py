@@ -106,14 +106,16 @@ class NodeLoadColumns:
         return self._aligned[key]
 
     def forecast(self, horizon: str, rows: I64) -> RowForecasts:
-        """Return the forecasts of these rows for explanations."""
-        if not horizon:
+        """Return the forecasts of these rows for explanations; not used without a horizon, and without load."""
+        if not horizon or self.columns is None:
             return NOT_USED
         missing = self.missing_forecasts(horizon)
         return RowForecasts(self._forecasts, horizon, missing, self._fixed_where, rows)
 
     def missing_forecasts(self, horizon: str) -> str:
-        """Return why no node has a bound over `horizon`, "" if one has."""
+        """Return why no node has a bound over `horizon`, "" if one has, and without load."""
+        if self.columns is None:
+            return ""
         if horizon not in self._missing:
             self._fixed_where = self.where.copy()  # the table changes it in place before it makes other NodeLoadColumns
             self._missing[horizon] = why_missing(self._forecasts, horizon, self._fixed_where)
