@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from scorers.cluster.columns import raised
+from scorers.cluster.forecasts import RowForecasts
 from watcher.arrays import F64, I64
 from watcher.client import Columns
 from watcher.model import MetricType, Operator
@@ -36,6 +38,23 @@ class NodeLoadColumns:
         if key not in self._aligned:
             average = self.values(kind, Operator.AVG)
             self._aligned[key] = np.where(np.isnan(average), self.values(kind, Operator.LATEST), average)
+        return self._aligned[key]
+
+    def bound(self, kind: MetricType, horizon: str) -> F64:
+        """Return the upper bound of the load over the next `horizon`, NaN without one; percent [rows]."""
+        forecasts = None if self.columns is None else self.columns.forecasts
+        known = forecasts is not None and forecasts.horizon == horizon
+        found = forecasts.bounds.get(kind.value, np.empty(0)) if forecasts is not None and known else np.empty(0)
+        return self._aligned_values((kind.value, f"bound {horizon}"), found)
+
+    def expected(self, kind: MetricType, horizon: str) -> F64:
+        """Return the average, or the bound over `horizon` where that is higher; the average if `horizon` is "". Unknown
+        loads stay NaN; percent [rows]."""
+        if not horizon:
+            return self.average(kind)
+        key = (kind.value, f"expected {horizon}")
+        if key not in self._aligned:
+            self._aligned[key] = raised(self.average(kind), self.bound(kind, horizon))
         return self._aligned[key]
 
     def usage(self, kind: MetricType) -> F64:
@@ -81,6 +100,10 @@ class NodeLoadColumns:
                 newest = np.fmax(newest, each)
             self._aligned[key] = self._align(newest)
         return self._aligned[key]
+
+    def forecast(self, horizon: str, rows: I64) -> RowForecasts:
+        """Return the forecasts of these rows for explanations."""
+        return RowForecasts(None if self.columns is None else self.columns.forecasts, horizon, self.where[rows])
 
     def _align(self, found: F64) -> F64:
         padded = np.append(found, np.nan)

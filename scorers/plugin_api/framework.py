@@ -94,6 +94,17 @@ class FallbackPlugin(Protocol):
 
 
 @runtime_checkable
+class ForecastPlugin(Protocol):
+    """Plug-in that can use forecasts of the load instead of windows."""
+
+    name: str
+
+    def missing_forecasts(self, table: ClusterTable) -> str:
+        """Return why the plug-in uses windows for all nodes although its arguments ask for forecasts, otherwise ""."""
+        ...
+
+
+@runtime_checkable
 class EstimatingPlugin(Protocol):
     """Plug-in that estimates the usage of pods."""
 

@@ -10,6 +10,10 @@ The lower of the two scores counts, rounded half away from zero. With `kep`, the
 margin times deviation that reaches the capacity scores 0, and pods that were assigned too recently to be measured
 (`assignedPodSeconds`, `assignedPodDecay`) count with their requests; upstream ignores these pods.
 
+With `use: forecast`, a node is charged the upper bound of its load over the next `horizon` instead of `mu + margin *
+sigma` where the bound, with the same requests added, is higher: then mu is the bound and sigma is 0, because the bound
+already covers the variation. A node is therefore never charged less than with windows.
+
 A node without metrics scores 0. If the load of one resource is unknown for a node, it counts as the lowest score of
 that resource among the nodes in the request; if it is unknown for most of them, the resource does not count. If both
 loads are unknown for most nodes, the score is that of NodeResourcesFit with LeastAllocated.
@@ -25,12 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.columns import LOADS, mu_sigma, where_rare
+from scorers.cluster.forecasts import RowForecasts
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
 from scorers.cluster.unmeasured_pods import UnmeasuredShare
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away, round_half_away_one
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
+from scorers.plugins.forecast_arguments import forecast_inputs, missing_forecasts
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
 from watcher.arrays import F64, I64
 from watcher.model import Operator
@@ -85,6 +91,7 @@ class LoadVariationRiskBalancing:
         self, arguments: LoadVariationRiskBalancingArgs, table: ClusterTable, *, profile: str = "default"
     ) -> None:
         self.args = arguments
+        table.require(self, arguments.forecast_needs)
         self._recent = {resource: f"{profile}/{self.name}/{resource}" for resource in RESOURCES}
         if arguments.formula == "kep":
             for resource, demand in self._recent.items():
@@ -105,7 +112,12 @@ class LoadVariationRiskBalancing:
             "safeVarianceMargin": self.args.safe_variance_margin,
             "podRequests": {resource: pod.requests.get(resource, 0) for resource in RESOURCES},
         }
-        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
+        forecasts = table.load.forecast(self.args.ahead, rows)
+        inputs |= forecast_inputs(forecasts)
+        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values, forecasts))
+
+    def missing_forecasts(self, table: ClusterTable) -> str:
+        return missing_forecasts(self.args, table)
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return ALLOCATION if neither CPU nor memory load is known for most nodes."""
@@ -122,14 +134,27 @@ class LoadVariationRiskBalancing:
             requested = requested + recent
             steps[f"{resource} of recent pods"] = recent
         mu, sigma = mu_sigma(average, deviation, requested, capacity)
-        margin = self.args.safe_variance_margin
-        if self.args.formula == "kep":
-            scores = kep_scores(mu, sigma, margin=margin)
-        else:
-            scores = risk_scores(mu, sigma, margin=margin, sensitivity=self.args.safe_variance_sensitivity)
+        scores = self._scores(mu, sigma)
+        if self.args.ahead:
+            bound = table.load.bound(LOADS[resource], self.args.ahead)[rows]
+            steps[f"{resource} forecast %"] = bound
+            ahead, _ = mu_sigma(np.clip(bound, 0.0, 100.0) / 100.0 * capacity, deviation, requested, capacity)
+            of_bound = self._scores(ahead, np.zeros(len(rows)))
+            higher = of_bound < scores
+            mu, sigma, scores = (
+                np.where(higher, ahead, mu),
+                np.where(higher, 0.0, sigma),
+                np.where(higher, of_bound, scores),
+            )
         scores = where_rare(capacity <= 0, scores, scores * 0.0)
         steps[f"{resource} mean"], steps[f"{resource} deviation"], steps[f"{resource} score"] = mu, sigma, scores
         return scores
+
+    def _scores(self, mu: F64, sigma: F64) -> F64:
+        margin = self.args.safe_variance_margin
+        if self.args.formula == "kep":
+            return kep_scores(mu, sigma, margin=margin)
+        return risk_scores(mu, sigma, margin=margin, sensitivity=self.args.safe_variance_sensitivity)
 
     def _by_allocation(self, pod: PodInfo, table: ClusterTable, rows: I64) -> Scores:
         requested, allocatable = requested_and_allocatable(pod, table, rows, counted=True)
@@ -143,17 +168,20 @@ class LoadVariationRiskBalancing:
 
         return Scores(values, steps, {"fallback": ALLOCATION}, reason)
 
-    def _reason(self, i: int, steps: dict[str, F64], values: F64) -> str:
+    def _reason(self, i: int, steps: dict[str, F64], values: F64, forecasts: RowForecasts) -> str:
         scores = {each: float(steps[f"{each} score"][i]) for each in RESOURCES}
         known = {each: score for each, score in scores.items() if not np.isnan(score)}
         if not known:
             return "no metrics of this node: 0"
         worst = min(known, key=lambda each: known[each])
         mean, deviation = 100 * float(steps[f"{worst} mean"][i]), 100 * float(steps[f"{worst} deviation"][i])
+        bound = forecasts.text(i, [(worst, LOADS[worst])])
+        ahead = f"; {bound}" if bound else ""
         if round_half_away_one(known[worst]) > values[i]:
             (unknown,) = set(RESOURCES) - set(known)
-            return f"{unknown} load unknown, lowest score of these nodes used: {values[i]:.0f}"
-        return f"{worst} scores lowest: load with the pod {mean:.1f} %, deviation {deviation:.1f} %: {values[i]:.0f}"
+            return f"{unknown} load unknown, lowest score of these nodes used{ahead}: {values[i]:.0f}"
+        load = f"load with the pod {mean:.1f} %, deviation {deviation:.1f} %"
+        return f"{worst} scores lowest: {load}{ahead}: {values[i]:.0f}"
 
 
 def _request(pod: PodInfo, *, resource: str) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from watcher.core.forecast.document import horizon_label
+from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig, ForecastTable
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
 from watcher.model import CARRIED, Cells, MaximaHour, Metric, Provenance, SampleBlock, SnapshotForecasts
@@ -119,15 +119,7 @@ class ForecastHistory:
     def of_nodes(self, nodes: Sequence[str], now: float) -> SnapshotForecasts | None:
         """Return the bounds of the nodes of a snapshot, None if forecasts are disabled."""
         table = self.table(now)
-        if table is None:
-            return None
-        places = table.places(nodes)
-        bounds = {
-            (metric, horizon_label(hours)): table.bounds(metric, hours, places)
-            for metric in METRICS
-            for hours in table.config.horizons
-        }
-        return SnapshotForecasts(horizon_label(table.config.horizon), bounds)
+        return None if table is None else snapshot_forecasts(table, nodes)
 
     def table(self, now: float) -> ForecastTable | None:
         """Return the forecasts of all nodes, None if they are disabled."""
@@ -155,9 +147,14 @@ class ForecastRefresher:
         self._sequence = 0
 
     @property
+    def config(self) -> ForecastConfig | None:
+        """The settings of the forecasts, None if they are disabled."""
+        return None if self._history.fleet is None else self._history.fleet.config
+
+    @property
     def enabled(self) -> bool:
         """Whether the settings enable forecasts."""
-        return self._history.fleet is not None
+        return self.config is not None
 
     def continue_from(self, other: ForecastRefresher) -> None:
         """Serve the forecasts of a refresher with other settings until the first tick."""
