@@ -146,11 +146,11 @@ nri-runtime: $(VENV)/.made ## build the runtime side of NRI into the cache if mi
 
 nri: $(VENV)/.installed-dev ## run 10,000 random sequences of pods, faults, and restarts against NRI; ARGS="--seed 7 --sequences 500"
 	@$(BIN)/python scripts/go-programs nri-runtime
-	$(BIN)/python -m tests.real.nri_sequences $(ARGS)
+	$(BIN)/python -m tests.real.nri.sequences $(ARGS)
 
 containers: $(VENV)/.installed-dev ## run containers with containerd and runc under the QoS Resource Manager; requires root
 	@$(BIN)/python scripts/go-programs containers
-	LOAD_WATCHER_REQUIRE_REAL=1 $(BIN)/python -m pytest tests/real/test_containers.py $(PYTEST_ARGS)
+	LOAD_WATCHER_CONTAINERS=1 $(BIN)/python -m pytest tests/real/nri/test_containers.py $(PYTEST_ARGS)
 
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)

@@ -41,7 +41,7 @@ HOMES = {
     "apscheduler": ("watcher/service/",),
     "kubernetes_asyncio": ("watcher/platform/kube/",),
     "matplotlib": ("load_watcher/forecast/charts.py", "load_watcher/simulate/charts.py"),
-    "google": ("agent/qrm/kubelet/", "agent/qrm/runtime/"),
+    "google": ("agent/qrm/kubelet/", "agent/qrm/nri/", "agent/qrm/runtime/"),
     "grpc": ("agent/qrm/kubelet/", "agent/qrm/runtime/"),
 }
 

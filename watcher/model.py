@@ -278,11 +278,15 @@ class LastSample:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotForecasts:
-    """The upper bounds of the nodes of a snapshot by (metric name, horizon such as "6h"): [n] in percent, NaN without
-    one. `horizon` is the default one."""
+    """The forecasts of the nodes of a snapshot by (metric name, horizon such as "6h"), each [n]: `bounds` in percent,
+    NaN without one; `coverage`, the share (0 to 1) of the bounds of the last week that held, NaN if none was judged;
+    `states`, codes of core.forecast.document.STATES. `horizon` is the default one, `level` is 0 to 1."""
 
     horizon: str
+    level: float
     bounds: Mapping[tuple[str, str], F64]
+    coverage: Mapping[tuple[str, str], F64]
+    states: Mapping[tuple[str, str], U8]
 
     @property
     def horizons(self) -> tuple[str, ...]:

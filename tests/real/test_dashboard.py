@@ -202,7 +202,7 @@ def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> Non
     """Windows of three lengths from the store, what the pods use, and what was found of this node."""
     wrong = node_with(demo, "sometimes reports")
     demo.wait_for_status(200, f"/api/v1/history?host={wrong}")
-    light.open(f"{demo.url}/#/node/{wrong}", shows="out_of_range")
+    light.open(f"{demo.url}/#/node/{wrong}", shows="out of range")
     expected = {f"{space}/{pod}" for space, pod in pods_of(demo, wrong)}
     assert len(light.cells("Pods of this node")) > 0
     wait_for(lambda: {row[0] for row in light.cells("Pods of this node")} & expected, what=f"the pods of {wrong}")

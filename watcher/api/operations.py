@@ -19,6 +19,7 @@ from watcher.core.publishing.wire import (
     ColumnsDocument,
     ErrorDetail,
     FindingsDocument,
+    ForecastsOffer,
     HistoryDocument,
     KepWatcherDocument,
     PodsDocument,
@@ -95,7 +96,7 @@ class OverviewDocument(msgspec.Struct):
     """Body of /api/v1/overview. `status` is ready, or the code of the `error` that /readyz returns; `quarantined` lists
     nodes whose metrics are omitted because they are implausible; `scheduler`: the service serves scheduling plug-ins;
     `agents`: the service proxies pages of agents. `time` is in unix seconds. `aggregates` are the values of
-    `?aggregate=` of /api/v1/columns. `pods` describes /api/v1/pods."""
+    `?aggregate=` of /api/v1/columns. `pods` describes /api/v1/pods, `forecasts` /api/v1/forecasts."""
 
     version: str
     time: float
@@ -113,6 +114,7 @@ class OverviewDocument(msgspec.Struct):
     agents: bool
     aggregates: list[str]
     pods: PodsOffer
+    forecasts: ForecastsOffer
 
 
 MSGPACK = "application/msgpack"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from watcher.core.forecast.document import horizon_label
+from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig, ForecastTable
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
 from watcher.model import CARRIED, Cells, MaximaHour, Metric, Provenance, SampleBlock, SnapshotForecasts, StoredMaxima
@@ -116,15 +116,7 @@ class ForecastHistory:
     def of_nodes(self, nodes: Sequence[str], now: float) -> SnapshotForecasts | None:
         """Return the bounds of the nodes of a snapshot, None if forecasts are disabled."""
         table = self.table(now)
-        if table is None:
-            return None
-        places = table.places(nodes)
-        bounds = {
-            (metric, horizon_label(hours)): table.bounds(metric, hours, places)
-            for metric in METRICS
-            for hours in table.config.horizons
-        }
-        return SnapshotForecasts(horizon_label(table.config.horizon), bounds)
+        return None if table is None else snapshot_forecasts(table, nodes)
 
     def table(self, now: float) -> ForecastTable | None:
         """Return the forecasts of all nodes, None if they are disabled."""

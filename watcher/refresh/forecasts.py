@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from watcher.core.forecast.fleet import ForecastTable
+from watcher.core.forecast.fleet import ForecastConfig, ForecastTable
 from watcher.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -57,9 +57,14 @@ class ForecastRefresher:
         history.holds = store is not None
 
     @property
+    def config(self) -> ForecastConfig | None:
+        """The settings of the forecasts, None if they are disabled."""
+        return None if self._history.fleet is None else self._history.fleet.config
+
+    @property
     def enabled(self) -> bool:
         """Whether the settings enable forecasts."""
-        return self._history.fleet is not None
+        return self.config is not None
 
     def continue_from(self, other: ForecastRefresher) -> None:
         """Serve the forecasts of a refresher with other settings until the first tick."""

@@ -36,8 +36,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 def need_containerd() -> Path:
-    """The directory of the programs; without them, root, or busybox the test is skipped, or fails if real parts are
-    required."""
+    """The directory of the programs; without them, root, or busybox, tests are skipped, or fail in make containers."""
     module = programs.containers()
     reason = ""
     if module.missing:
@@ -46,7 +45,7 @@ def need_containerd() -> Path:
         reason = "containers require root"
     elif shutil.which("busybox") is None:
         reason = "busybox is missing: apt-get install busybox-static"
-    if reason and os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+    if reason and os.environ.get("LOAD_WATCHER_CONTAINERS") == "1":
         pytest.fail(reason)
     if reason:
         pytest.skip(reason)

@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
+import numpy as np
 
+from watcher.arrays import I64, U8
 from watcher.core.forecast.fleet import METRICS, ForecastConfig, ForecastTable
 from watcher.core.publishing.wire import UnixSeconds
-from watcher.model import METRIC_BY_NAME, MetricType
+from watcher.model import METRIC_BY_NAME, MetricType, SnapshotForecasts
 
 CHUNK = 1000
 """Nodes per call of the encoder, which holds the GIL."""
@@ -29,6 +31,10 @@ class ForecastState(StrEnum):
     NO_SAMPLES = "no_samples"
     PENDING = "pending"
     DISABLED = "disabled"
+
+
+STATES = tuple(ForecastState)
+"""The states by their codes in SnapshotForecasts."""
 
 
 class NodeForecast(msgspec.Struct, frozen=True):
@@ -134,6 +140,31 @@ def reason_of(state: ForecastState, known_s: int, config: ForecastConfig) -> str
     if state is ForecastState.NO_SAMPLES:
         return f"no samples in the last {config.history // 86400} days"
     return f"less than a day of history ({known_s / 3600:.1f} h with samples)"
+
+
+def snapshot_forecasts(table: ForecastTable, nodes: Sequence[str]) -> SnapshotForecasts:
+    """Return the forecasts of the nodes of a snapshot."""
+    places = table.places(nodes)
+    keys = {(name, horizon_label(hours)): (name, hours) for name in METRICS for hours in table.config.horizons}
+    return SnapshotForecasts(
+        horizon_label(table.config.horizon),
+        table.config.level,
+        {key: table.bounds(*of, places) for key, of in keys.items()},
+        {key: table.coverage(*of, places) for key, of in keys.items()},
+        {key: _states(table, *of, places) for key, of in keys.items()},
+    )
+
+
+def _states(table: ForecastTable, name: str, horizon: int, places: I64) -> U8:
+    """Return the codes of the states of the nodes in the rows `places`, -1 for nodes that are not in the table."""
+    codes = np.full(len(places), STATES.index(ForecastState.NO_SAMPLES), dtype=np.uint8)
+    found = np.flatnonzero(places >= 0)
+    rows = places[found]
+    known, bound = table.known_s[name][rows] > 0, table.columns[name, horizon].bound[rows]
+    chosen = np.where(known, STATES.index(ForecastState.SHORT_HISTORY), codes[found])
+    chosen = np.where(table.pending[rows], STATES.index(ForecastState.PENDING), chosen)
+    codes[found] = np.where(np.isnan(bound), chosen, STATES.index(ForecastState.BOUND))
+    return codes
 
 
 def forecasts_body(

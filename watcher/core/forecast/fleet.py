@@ -89,9 +89,14 @@ class ForecastTable:
 
     def bounds(self, metric: str, horizon: int, places: I64) -> F64:
         """Return the bounds in percent in the rows `places`; NaN for -1, and for nodes without a bound."""
-        if not self.nodes:
-            return np.full(len(places), np.nan)
-        return np.where(places >= 0, self.columns[metric, horizon].bound[places], np.nan)
+        return self._values(self.columns[metric, horizon].bound, places)
+
+    def coverage(self, metric: str, horizon: int, places: I64) -> F64:
+        """Return the shares of bounds that held, like `bounds`; NaN where none was judged."""
+        return self._values(self.columns[metric, horizon].coverage, places)
+
+    def _values(self, column: F64, places: I64) -> F64:
+        return np.where(places >= 0, column[places], np.nan) if self.nodes else np.full(len(places), np.nan)
 
 
 def _same(one: ForecastColumn, other: ForecastColumn) -> bool:
