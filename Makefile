@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile fuzz removal alerts constraints \
-        lock image-digests image image-agent release kube compatibility kubernetes helm originals plans fleet real-parts clean
+        lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers originals plans fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ serve: $(VENV)/.installed ## run the service with its default settings; pass fla
 demo: $(VENV)/.installed ## run the service with a simulated cluster and the extender; ARGS="--nodes 100"
 	$(BIN)/load-watcher demo $(ARGS)
 
-test: $(VENV)/.installed-dev real-parts kubernetes helm ## run all tests, including those with a real Prometheus and other real components
+test: $(VENV)/.installed-dev real-parts kubernetes helm nri-runtime ## run all tests, including those with a real Prometheus and other real components
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev ## run the tests not marked slow: under a minute on two cores
@@ -140,6 +140,17 @@ kubernetes: $(VENV)/.made ## build Kubernetes into the cache if missing
 
 helm: $(VENV)/.made ## build Helm into the cache if missing
 	@$(BIN)/python scripts/go-programs --optional helm
+
+nri-runtime: $(VENV)/.made ## build the runtime side of NRI into the cache if missing
+	@$(BIN)/python scripts/go-programs --optional nri-runtime
+
+nri: $(VENV)/.installed-dev ## run 10,000 random sequences of pods, faults, and restarts against NRI; ARGS="--seed 7 --sequences 500"
+	@$(BIN)/python scripts/go-programs nri-runtime
+	$(BIN)/python -m tests.real.nri.sequences $(ARGS)
+
+containers: $(VENV)/.installed-dev ## run containers with containerd and runc under the QoS Resource Manager; requires root
+	@$(BIN)/python scripts/go-programs containers
+	LOAD_WATCHER_CONTAINERS=1 $(BIN)/python -m pytest tests/real/nri/test_containers.py $(PYTEST_ARGS)
 
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)

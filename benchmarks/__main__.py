@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 DOCUMENT = HERE.parent / "docs" / "concepts" / "performance.md"
 QUICK = {
     "agent": "--pods 5 --cycles 2",
+    "backtest": "--deals 1",
     "kube": "--pods 100",
     "dashboard": "--nodes 50 --rounds 1",
     "engines": "--nodes 20",

@@ -47,7 +47,7 @@ def broken(page: Path) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("page", {*PAGES, *OTHER_PAGES}, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", sorted({*PAGES, *OTHER_PAGES}), ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_every_link_has_a_target(page: Path) -> None:
     assert broken(page) == []
 

@@ -40,8 +40,8 @@ HOMES = {
     "psutil": ("watcher/providers/host.py", "load_watcher/doctor/listening.py"),
     "apscheduler": ("watcher/service/",),
     "kubernetes_asyncio": ("watcher/platform/kube/",),
-    "matplotlib": ("load_watcher/simulate/charts.py",),
-    "google": ("agent/qrm/kubelet/", "agent/qrm/runtime/"),
+    "matplotlib": ("load_watcher/forecast/charts.py", "load_watcher/simulate/charts.py"),
+    "google": ("agent/qrm/kubelet/", "agent/qrm/nri/", "agent/qrm/runtime/"),
     "grpc": ("agent/qrm/kubelet/", "agent/qrm/runtime/"),
 }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from watcher.arrays import F32, F64, I64, U16, Bool
+from watcher.arrays import F32, F64, I64, U8, U16, Bool
 
 if TYPE_CHECKING:
     pass
@@ -42,6 +42,8 @@ class Operator(StrEnum):
     P90 = "P90"
     P95 = "P95"
     P99 = "P99"
+    FORECAST = "FORECAST"
+    """The upper bound of the next hours, in documents only on request; the rollup is its horizon."""
 
 
 DEFAULT_OPERATORS = (Operator.AVG, Operator.STD)
@@ -275,6 +277,24 @@ class LastSample:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotForecasts:
+    """The forecasts of the nodes of a snapshot by (metric name, horizon such as "6h"), each [n]: `bounds` in percent,
+    NaN without one; `coverage`, the share (0 to 1) of the bounds of the last week that held, NaN if none was judged;
+    `states`, codes of core.forecast.document.STATES. `horizon` is the default one, `level` is 0 to 1."""
+
+    horizon: str
+    level: float
+    bounds: Mapping[tuple[str, str], F64]
+    coverage: Mapping[tuple[str, str], F64]
+    states: Mapping[tuple[str, str], U8]
+
+    @property
+    def horizons(self) -> tuple[str, ...]:
+        """The horizons, the shortest first."""
+        return tuple(dict.fromkeys(horizon for _, horizon in self.bounds))
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """State of all nodes at one tick, immutable. Times are unix seconds.
 
@@ -304,6 +324,7 @@ class Snapshot:
     samples: Callable[[str], tuple[F64, F64]] | None = None
     """Metric name -> values and times (unix seconds) of the longest window, each [slots, n], newest slot first; NaN
     without a sample. A carried value has no time."""
+    forecasts: SnapshotForecasts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +373,27 @@ class WindowRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class MaximaHour:
+    """The maxima of one metric in one hour (number since the Unix epoch): `codes` [12, n] of `nodes`, one per five
+    minutes (core.forecast.maxima)."""
+
+    metric: str
+    hour: int
+    nodes: tuple[str, ...]
+    codes: U8
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMaxima:
+    """A stored hour of maxima and the origin of its samples. `own`: it is stored for this watcher, and not only for
+    another one of the cluster."""
+
+    hour: MaximaHour
+    provenance: Provenance
+    own: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TickRecord:
     """All data of one tick that the store saves in one transaction."""
 
@@ -367,6 +409,7 @@ class TickRecord:
     """As in Snapshot: after a restart, a list of nodes that was refused is still refused."""
     silent: Mapping[str, LastSample] = field(default_factory=dict)
     """Node without recent samples -> its last known values, however old (silent_nodes.SilentNodes)."""
+    maxima: tuple[MaximaHour, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from enum import StrEnum
 
 
 class Order(StrEnum):
-    """The chains of sort keys (agent/metrics/sorters.py): `seed` of this project, `upstream` of Crane."""
+    """The chains of sort keys (agent/metrics/sorters.py): QoS class before priority, or those of Crane (`upstream`)."""
 
-    SEED = "seed"
+    QOS_FIRST = "qos-first"
     UPSTREAM = "upstream"
 
 
@@ -34,4 +34,4 @@ class DecisionOptions:
     grace_slack_seconds: float = 30.0
     evict_daemons: bool = False
     evict_unmanaged: bool = False
-    order: Order = Order.SEED
+    order: Order = Order.QOS_FIRST

@@ -35,7 +35,7 @@ class Metrics(Mapping[str, ActionMetric]):
 
     def __init__(
         self,
-        order: Order = Order.SEED,
+        order: Order = Order.QOS_FIRST,
         extra: Iterable[ActionMetric] = (),
     ) -> None:
         self._chains = CHAINS[order]

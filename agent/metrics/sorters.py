@@ -151,7 +151,7 @@ class Chains:
 
 
 CHAINS: Mapping[Order, Chains] = {
-    Order.SEED: Chains(
+    Order.QOS_FIRST: Chains(
         general=ordered_by(class_and_priority, running_time),
         cpu=ordered_by(class_and_priority, cpu_usage, ext_cpu_usage, running_time),
         memory=ordered_by(class_and_priority, mem_usage, ext_mem_usage, running_time),

@@ -13,13 +13,12 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from agent.qrm.manager.admission import Admission, Apply, Reconciled
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.topology import Hint
-from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import QrmPod
 from agent.state.readings import PodsUnknown
 from watcher.platform.repeated_errors import RepeatedErrors
@@ -100,23 +99,36 @@ class ReconcileRound:
 
 Report = Callable[[QrmPod, Admission], Awaitable[None]]
 """Reports an inadmissible pod (Event) and evicts it if configured."""
+Deliver = Callable[[], Awaitable[Mapping[str, str]]]
+"""Sends the properties that an Apply has only collected; returns errors by container."""
+
+
+class PodListing(Protocol):
+    """A source of the node's pods that have not ended."""
+
+    def listing(self, *, monotonic: float) -> tuple[QrmPod, ...]:
+        """The pods, sorted by namespace and name. Raises PodsUnknown."""
+        ...
 
 
 class Reconciler:
     """Processes all pods of the node every `period` seconds, one round at a time; rounds that are late are skipped.
 
-    `report` is called for each inadmissible pod, once for each message. `publish` is called after each round.
+    `report` is called for each inadmissible pod, once for each message. `publish` is called after each round. `active`
+    returns the UIDs of further pods that have not ended. `deliver` is called outside the manager's lock.
     """
 
     def __init__(
         self,
         manager: Manager,
-        pods: NodePodSources,
+        pods: PodListing,
         apply: Apply,
         *,
         period: float,
         report: Report | None = None,
         publish: Callable[[], Awaitable[None]] | None = None,
+        active: Callable[[], Collection[str]] = tuple,
+        deliver: Deliver | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -139,6 +151,8 @@ class Reconciler:
         self._apply = apply
         self._report = report
         self._publish = publish
+        self._active = active
+        self._deliver = deliver
         self._monotonic = monotonic
         self._clock = clock
         self._began = monotonic()
@@ -188,7 +202,11 @@ class Reconciler:
         try:
             self.known = self._pods.listing(monotonic=began)
             await self._admit(self.known)
-            result = await self.manager.reconcile(self._admitted(self.known), self._count)
+            result = await self.apply(self.known, self._count)
+            if self._deliver is not None:
+                late = await self._deliver()
+                self.updates["failed"] += len(late)
+                result = replace(result, failed={**result.failed, **late})
             self.settled = True
             if self._publish is not None:
                 await self._publish()
@@ -207,6 +225,32 @@ class Reconciler:
         self.last = ReconcileRound(self._clock(), seconds, result, trouble)
         return self.last
 
+    async def apply(self, pods: Collection[QrmPod], apply: Apply) -> Reconciled:
+        """Apply the plug-ins' allocations to the containers of the admitted pods among `pods`, which are all pods of
+        the node. Raises OSError if the checkpoint cannot be written."""
+        active = {pod.uid for pod in pods} | set(self._active())
+        return await self.manager.reconcile(self._admitted(pods), apply, active=active)
+
+    async def admit(self, pod: QrmPod) -> Admission:
+        """Admit a pod now, unless it was admitted before; a rejected pod is tried again."""
+        known = self.records.get(pod.uid)
+        if known is not None and known.admission.admitted:
+            return known.admission
+        admission = await self.manager.admit(pod)
+        self.records[pod.uid] = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
+        self._record(self.records[pod.uid], again=known is not None)
+        return admission
+
+    def reject(self, pod: QrmPod, admission: Admission) -> None:
+        """Report a pod of which a container cannot be created although the pod was admitted."""
+        self._record(AdmissionRecord(self._clock(), self._monotonic(), pod, admission), again=False)
+
+    async def release(self, uid: str) -> None:
+        """Release the allocations of a pod that has ended, and forget its admission. Raises OSError."""
+        self.records.pop(uid, None)
+        self._reported.pop(uid, None)
+        await self.manager.release(uid)
+
     async def _count(self, *what: Any) -> None:
         try:
             await self._apply(*what)
@@ -215,14 +259,15 @@ class Reconciler:
             raise
         self.updates["applied"] += 1
 
-    def _admitted(self, pods: tuple[QrmPod, ...]) -> list[QrmPod]:
+    def _admitted(self, pods: Collection[QrmPod]) -> list[QrmPod]:
         """The pods that were admitted, now or before the last restart. Other pods get nothing, not even a part of their
         resources."""
         kept = self.manager.allocations.pods
-        return [pod for pod in pods if pod.uid in kept or self.records[pod.uid].admission.admitted]
+        admitted = {uid for uid, record in self.records.items() if record.admission.admitted}
+        return [pod for pod in pods if pod.uid in kept or pod.uid in admitted]
 
     async def _admit(self, pods: tuple[QrmPod, ...]) -> None:
-        active = {pod.uid for pod in pods}
+        active = {pod.uid for pod in pods} | set(self._active())
         stirred = self.records.keys() - active or self.manager.plugins.registrations != self._registrations
         self._registrations = self.manager.plugins.registrations
         self.records = {uid: record for uid, record in self.records.items() if uid in active}

@@ -17,7 +17,7 @@ from watcher.platform.entry_points import ExtensionError
 ENTRY_POINT_GROUP = "load_watcher.agent_metrics"
 
 
-def installed_metrics(order: Order = Order.SEED, extra: Iterable[ActionMetric] = ()) -> Metrics:
+def installed_metrics(order: Order = Order.QOS_FIRST, extra: Iterable[ActionMetric] = ()) -> Metrics:
     """The registry with built-in and packaged metrics, and `extra` ones (`agent.metrics.trigger_only.triggering`).
     Raises Refused."""
     metrics = Metrics(order)

@@ -121,9 +121,9 @@ class AgentSettings(NodeTable):
         0.10, values.SHARE, "Fraction of the gap by which releases are enlarged and restores are reduced."
     )
     order: str = setting(
-        Order.SEED.value,
+        Order.QOS_FIRST.value,
         values.choice(each.value for each in Order),
-        "Order in which pods are selected: that of load-watcher (seed) or of Crane (upstream).",
+        "Order in which pods are selected: by QoS class before priority (qos-first), or that of Crane (upstream).",
     )
     settle: float = setting(
         30.0, quantities.duration(), "Time for throttling to take effect before pods are evicted for the same resource."

@@ -97,12 +97,14 @@ def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ())
 
 def scheduler_notices(settings: Settings) -> list[str]:
     """Return the notices about the profiles of valid settings: ignored entries, risks of overload, and plug-ins that
-    need the load of GPUs without GPU in provider.metrics (if the settings name the watcher, it has metrics of its own).
+    need the load of GPUs without GPU in provider.metrics, or disabled forecasts (if the settings name the watcher, it
+    has metrics and forecasts of its own).
     """
     table = settings.parts.get("scheduler", {})
     if not table:
         return []
     from scorers.profiles.gpu_load import missing_gpu_notices
+    from scorers.profiles.missing_forecasts import missing_forecast_notices
     from scorers.profiles.overload_risk import overload_notices
     from scorers.profiles.profiles import read_profiles
 
@@ -111,7 +113,11 @@ def scheduler_notices(settings: Settings) -> list[str]:
     found = [
         f"scheduler.{profile.name}: {text}"
         for profile in profiles
-        for text in (*overload_notices(profile), *(() if gpu else missing_gpu_notices(profile)))
+        for text in (
+            *overload_notices(profile),
+            *(() if gpu else missing_gpu_notices(profile)),
+            *(missing_forecast_notices(profile, settings.forecast) if settings.extender.watcher is None else ()),
+        )
     ]
     return [*notices, *found]
 

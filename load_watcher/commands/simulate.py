@@ -23,7 +23,8 @@ _SIMULATION_OPTIONS = (
     click.option("--policy", "policies", multiple=True, metavar="P", help="Policy to simulate; can be repeated. P is "
                  "LeastAllocated, MostAllocated, BalancedAllocation, DefaultScheduler, Random, PowerOfTwoChoices, a "
                  "scoring plug-in, a profile NAME of [scheduler.NAME] in the settings, or FILE.yaml[:PROFILE], a "
-                 "KubeSchedulerConfiguration. [default: LeastAllocated, MostAllocated, TargetLoadPacking, "
+                 "KubeSchedulerConfiguration. A plug-in or profile with the suffix :forecast uses forecasts (use = "
+                 "\"forecast\"). [default: LeastAllocated, MostAllocated, TargetLoadPacking, "
                  "LoadVariationRiskBalancing and LowRiskOverCommitment]"),
     click.option("--refresh", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
                  help="Interval at which new load windows are published to the policies, a whole "

@@ -21,7 +21,7 @@ def check_requests(profiles: Sequence[ProfilePlugins], exposition: str, *, inste
     if not ratios:
         return
     lowest = min(ratios, key=lambda each: ratios[each])
-    found = ", ".join(f"{ratio:.2f} of the {resource} usage" for resource, ratio in sorted(ratios.items()))
+    found = ", ".join(f"{ratio:.2f} times their {resource} usage" for resource, ratio in sorted(ratios.items()))
     for profile in profiles:
         for plugin, args in profile.use.scoring.items():
             risk = overload_risk(plugin, args)

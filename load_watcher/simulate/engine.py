@@ -129,7 +129,9 @@ class _Cluster:
         self.policy = policy.name
         self.table = ClusterTable(windows=WINDOWS)
         self.decider: PlacementDecider = policy.bind(self.table, seed=options.seed)
-        self.windows = SimulatedWindows(course.names, measures=self.table.needs.usages)
+        self.windows = SimulatedWindows(
+            course.names, measures=self.table.needs.usages, horizon=self.table.needs.horizon
+        )
         self.infos = [_info(each) for each in course.pods]
         self.changes = list(reversed(course.changes))
         nodes, pods = len(course.names), len(course.pods)

@@ -20,6 +20,7 @@ from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.records import integer_scores
 from scorers.plugin_api.framework import create_plugin
+from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.profiles import default_scheduler
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
@@ -32,6 +33,8 @@ from watcher.platform.settings.problems import Problem, SettingsError
 
 Score = Callable[[PodInfo, ClusterTable, I64], I64]
 DEFAULT = "DefaultScheduler"
+FORECAST = "forecast"
+"""Suffix of a policy whose plug-ins use forecasts."""
 
 
 class PolicyError(ValueError):
@@ -227,9 +230,13 @@ class _ByProfile:
 
 def find_policy(wanted: str, scheduler: Mapping[str, Any], *, cwd: Path) -> tuple[PlacementPolicy, tuple[str, ...]]:
     """Find a policy by name: one of BY_REQUESTS or BASELINES, a profile of the table [scheduler] in the settings, a
-    plug-in with its defaults, or a KubeSchedulerConfiguration as FILE.yaml or FILE.yaml:PROFILE. Returns the policy and
+    plug-in with its defaults, or a KubeSchedulerConfiguration as FILE.yaml or FILE.yaml:PROFILE. A profile of the
+    settings or a plug-in with the suffix ":forecast" uses forecasts with its other arguments. Returns the policy and
     notices. Raises PolicyError, and SettingsError for a profile with problems."""
     file, _, profile = wanted.partition(":")
+    if profile == FORECAST and not Path(file).suffix:
+        policy, notices = find_policy(file, scheduler, cwd=cwd)
+        return _with_forecasts(wanted, policy), notices
     if wanted in BY_REQUESTS:
         return RequestPolicy(wanted), ()
     if wanted in BASELINES:
@@ -243,6 +250,20 @@ def find_policy(wanted: str, scheduler: Mapping[str, Any], *, cwd: Path) -> tupl
         # These plug-ins run inside kube-scheduler, which does not round scores to 0 to 10.
         return ProfilePolicy(settings.name, replace(settings, precise_scores=True)), notices
     return ProfilePolicy(wanted, _of_plugin(wanted, scheduler)), ()
+
+
+def _with_forecasts(name: str, policy: PlacementPolicy) -> ProfilePolicy:
+    """Return a policy of this name whose plug-ins use forecasts, except those that cannot. Raises PolicyError if none
+    can."""
+    plugins = policy.settings.plugins if isinstance(policy, ProfilePolicy) else ()
+    usable = [issubclass(factory_of(each.name).arguments, ForecastArguments) for each in plugins]
+    if not isinstance(policy, ProfilePolicy) or not any(usable):
+        raise PolicyError(f"{policy.name} cannot use forecasts", "omit :forecast, or use TargetLoadPacking")
+    changed = tuple(
+        replace(each, args={**each.args, "use": FORECAST}) if can else each
+        for each, can in zip(plugins, usable, strict=True)
+    )
+    return ProfilePolicy(name, replace(policy.settings, name=name, plugins=changed))
 
 
 def _read(name: str, table: Any, cwd: Path) -> tuple[ProfileSettings, tuple[str, ...]]:

@@ -1,5 +1,5 @@
 """The windows that decisions use: one sample per minute and node, processed by the watcher's own history, with a
-realistic delay.
+realistic delay. The forecasts are those of a watcher that started with the trace: a node has none on the first day.
 
 No I/O, no clock.
 """
@@ -15,12 +15,15 @@ import numpy as np
 from load_watcher.simulate.trace_columns import STEP_S
 from watcher.arrays import F64, I64
 from watcher.client import Columns, columns_of_snapshot
+from watcher.client.arrays import seconds_of
+from watcher.core.forecast.document import snapshot_forecasts
+from watcher.core.forecast.fleet import FleetForecast, ForecastConfig
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
 from watcher.core.publishing.selection import Selection
 from watcher.core.windows.history import History, name_order
 from watcher.core.windows.snapshot import served
-from watcher.model import METRIC_BY_KEY, Cells, MetricType, Operator, Provenance, Snapshot, Window
+from watcher.model import METRIC_BY_KEY, Cells, MetricType, Operator, Provenance, Snapshot, SnapshotForecasts, Window
 
 WINDOWS = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
 OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
@@ -30,11 +33,15 @@ SOURCE = "Simulation"
 
 
 class SimulatedWindows:
-    """The watcher's data on the nodes `names`. `measures` enables koordlet's usages in addition."""
+    """The watcher's data on the nodes `names`. `measures` enables koordlet's usages in addition, `horizon` ("6h")
+    forecasts."""
 
-    def __init__(self, names: Sequence[str], *, measures: bool) -> None:
+    def __init__(self, names: Sequence[str], *, measures: bool, horizon: str = "") -> None:
         self._names = tuple(names)
         self._measures = measures
+        self._horizon = horizon
+        hours = int(seconds_of(horizon)) // 3600
+        self._forecast = FleetForecast(ForecastConfig(horizons=(hours,), horizon=hours)) if horizon else None
         self._history = History(resolution=int(STEP_S), windows=WINDOWS)
         self._provenance = Provenance(SOURCE, "a trace", "percent", 0.0)
 
@@ -44,6 +51,8 @@ class SimulatedWindows:
         for key, values in zip(KEYS, (cpu, memory), strict=True):
             cells = Cells(self._names, there, slot, np.full(len(there), time), values)
             self._history.append(METRIC_BY_KEY[key], cells)
+            if self._forecast is not None:
+                self._forecast.maxima.add(METRIC_BY_KEY[key].name, self._names, there, cells.time, values)
 
     def columns(self, now: float) -> Columns | None:
         """The columns published at `now` (unix seconds); None before the first sample."""
@@ -52,7 +61,8 @@ class SimulatedWindows:
         snapshot = self._snapshot(now)
         if not snapshot.nodes:
             return None
-        selection = Selection(WINDOWS[-1], (MetricType.CPU, MetricType.MEMORY), OPERATORS)
+        operators = (*OPERATORS, Operator.FORECAST) if self._horizon else OPERATORS
+        selection = Selection(WINDOWS[-1], (MetricType.CPU, MetricType.MEMORY), operators, self._horizon)
         found = columns_of_snapshot(snapshot, selection, received=now, age_at_receipt=now - snapshot.end)
         if not self._measures:
             return found
@@ -80,4 +90,12 @@ class SimulatedWindows:
             sampled=sampled[rows],
             age_s=np.full(len(rows), np.nan),
             samples=partial(history.samples, end=history.end, nodes=nodes),
+            forecasts=self._forecasts(nodes, now),
         )
+
+    def _forecasts(self, nodes: Sequence[str], now: float) -> SnapshotForecasts | None:
+        if self._forecast is None:
+            return None
+        for chunk in self._forecast.due_chunks(now):
+            self._forecast.advance(chunk, now)
+        return snapshot_forecasts(self._forecast.table(now), nodes)

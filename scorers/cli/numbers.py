@@ -1,6 +1,6 @@
 """Inputs and steps of plug-ins with units, rounded, for the first explanation of a score; JSON has the exact values.
 
-watcher/web/why.js has the same rules; tests/real/test_dashboard.py compares their texts.
+watcher/web/score/why.js has the same rules; tests/real/test_dashboard.py compares their texts.
 """
 
 from __future__ import annotations

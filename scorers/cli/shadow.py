@@ -90,7 +90,7 @@ def _notices(document: Mapping[str, Any]) -> Iterator[str]:
     for name, text in told:
         yield escape(f"\nnotice: {name}: {text}")
     if told and (ratios := document["requests_to_usage"]):
-        of_cluster = ", ".join(f"{ratio:.2f} of the {name} usage" for name, ratio in ratios.items())
+        of_cluster = ", ".join(f"{ratio:.2f} times their {name} usage" for name, ratio in ratios.items())
         yield f"the pods of this cluster request {of_cluster}"
 
 
@@ -106,7 +106,7 @@ def _small_print(document: Mapping[str, Any]) -> Iterator[str]:
             )
             yield escape(f"{each['profile']}: {message}")
         if after["pending"] or after["unknown"]:
-            message = f"later load: pending for {after['pending']:,} pods, unknown for {after['unknown']:,}"
+            message = f"pods whose later load is pending: {after['pending']:,}; unknown: {after['unknown']:,}"
             yield escape(f"{each['profile']}: {message}")
         if each["with_other_settings"]:
             yield escape(

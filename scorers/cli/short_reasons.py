@@ -11,6 +11,7 @@ from typing import Any
 
 _PREDICTED = " predicted %"
 _EXPECTED = " expected %"
+_FORECAST = "; forecast: "
 
 
 def short_reason(plugin: Mapping[str, Any]) -> str:
@@ -18,7 +19,8 @@ def short_reason(plugin: Mapping[str, Any]) -> str:
     threshold of a filter. Otherwise the reason of the plug-in without the score at its end."""
     steps, reason = plugin["steps"], str(plugin["reason"])
     if predicted := _predicted(plugin):
-        return f"would be at {', '.join(f'{resource} {value:.1f} %' for resource, value in predicted.items())}"
+        said = f"would be at {', '.join(f'{resource} {value:.1f} %' for resource, value in predicted.items())}"
+        return said + _forecast(reason, plugin)
     thresholds = plugin.get("inputs", {}).get("usageThresholds")
     if not plugin.get("passes", True) and isinstance(thresholds, Mapping):
         above = [
@@ -27,9 +29,19 @@ def short_reason(plugin: Mapping[str, Any]) -> str:
             if value is not None and value > thresholds.get(resource, math.inf)
         ]
         if above:
-            return "; ".join(above)
+            return "; ".join(above) + _forecast(reason, plugin)
+    return _without_score(reason, plugin)
+
+
+def _without_score(reason: str, plugin: Mapping[str, Any]) -> str:
     score = plugin.get("score")
     return reason if score is None else reason.removesuffix(f": {score:.0f}")
+
+
+def _forecast(reason: str, plugin: Mapping[str, Any]) -> str:
+    """Return the part of the reason that states the forecast of the node."""
+    _, mark, said = _without_score(reason, plugin).partition(_FORECAST)
+    return mark + said
 
 
 def targets_of(nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -94,3 +94,8 @@ def mu_sigma(average: F64, deviation: F64, requested: F64 | float, capacity: F64
 def where_rare(chosen: Bool, values: F64, others: F64 | float) -> F64:
     """Return `others` where `chosen`, otherwise `values` [n]. Faster than np.where if `chosen` is usually all False."""
     return np.where(chosen, others, values) if chosen.any() else values
+
+
+def raised(load: F64, bound: F64) -> F64:
+    """Return the higher one of a load and its bound; the load where there is no bound, NaN where the load is NaN."""
+    return np.where(bound > load, bound, load)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 import numpy as np
 
-from scorers.cluster.columns import GPU_RESOURCES, LOADS, AmountColumns
+from scorers.cluster.columns import GPU_RESOURCES, LOADS, AmountColumns, raised
 from scorers.cluster.resources import Amounts, amounts
 from watcher.arrays import F64, I64, Bool
 from watcher.client import PodColumns
@@ -336,11 +336,15 @@ class WindowMetrics(_Columns):
     `updated` is the time of the newest sample. If the load is plain columns, usage is their average (or the newest
     reading), without aggregated usages. Usage of a pod, if given at all, is its mean over the aggregation period, or
     its newest reading; the rest of a node's usage belongs to the system. `interval` (seconds) overrides the report
-    interval of the policies. GPUs are in thousandths, and the usage of a pod does not include them.
+    interval of the policies. With `ahead`, usage is raised to the bound of the forecast over this horizon ("6h"), but
+    not that of the system. GPUs are in thousandths, and the usage of a pod does not include them.
     """
 
-    def __init__(self, resources: Sequence[str], *, windows: Sequence[Window], interval: float | None) -> None:
+    def __init__(
+        self, resources: Sequence[str], *, windows: Sequence[Window], interval: float | None, ahead: str = ""
+    ) -> None:
         super().__init__(resources)
+        self._ahead = ahead
         self._interval = interval
         self._windows = tuple(float(window.seconds) for window in windows)
         self._load: NodeLoadColumns | None = None
@@ -350,6 +354,13 @@ class WindowMetrics(_Columns):
         self._readings: I64 = np.zeros((len(self.resources), 0), dtype=np.int64)
         self._reading_row: I64 = NONE  # row of the node each pod was seen on; -1 if unknown
         self._readings_on: dict[int, I64] = {}  # pod readings by row
+        self.bounds: F64 = np.zeros((len(self.resources), 0))
+        """Bounds of the forecasts in percent [resources, rows], NaN without one; empty without `ahead`."""
+
+    def reserve(self, rows: int) -> None:
+        super().reserve(rows)
+        if self._ahead and (more := len(self.there) - self.bounds.shape[1]):
+            self.bounds = np.concatenate([self.bounds, np.full((len(self.resources), more), np.nan)], axis=1)
 
     @property
     def pods_known(self) -> bool:
@@ -367,6 +378,9 @@ class WindowMetrics(_Columns):
         self.there[rows] = ~np.isnan(percent).all(axis=0)
         self.usage.values[:, rows], self.usage.present[rows] = _of(percent, sizes), self.known[:, rows].any(axis=0)
         self._take_system(rows)
+        if self._ahead:
+            self.bounds[:, rows] = self._percent(rows, lambda metric: load.bound(metric, self._ahead))
+            self.usage.values[:, rows] = _of(raised(percent, self.bounds[:, rows]), sizes)
         for kind, duration in self._aggregated:
             self._take_aggregated(kind, duration, rows)
 
@@ -394,7 +408,8 @@ class WindowMetrics(_Columns):
     def _over(self, kind: str, seconds: float, rows: I64) -> F64:
         load = self._load
         assert load is not None
-        return self._percent(rows, lambda metric: load.aggregated(metric, kind, int(seconds)))
+        percent = self._percent(rows, lambda metric: load.aggregated(metric, kind, int(seconds)))
+        return raised(percent, self.bounds[:, rows]) if self._ahead else percent
 
     def _intervals(self, rows: I64) -> F64 | float:
         if self._interval is not None or self._load is None:

@@ -51,12 +51,18 @@ class LoadFollower(Protocol):
 @dataclass(frozen=True, slots=True)
 class DataNeeds:
     """Data that a plug-in needs in addition to the mean load: usages by koordlet's rules, pod usage, its readings of
-    each minute, and the cluster's NodeMetrics."""
+    each minute, the cluster's NodeMetrics, and the forecasts over these horizons ("6h"), sorted."""
 
     usages: bool = False
     pods: bool = False
     minutes: bool = False
     node_metrics: bool = False
+    horizons: tuple[str, ...] = ()
+
+    @property
+    def horizon(self) -> str:
+        """The horizon to request, "" without forecasts. The plug-ins of valid settings have only one."""
+        return self.horizons[0] if self.horizons else ""
 
 
 @dataclass(slots=True)
@@ -115,7 +121,8 @@ class ClusterTable:
         self._silent: F64 = np.zeros(0)  # as NodeLoadColumns.silent
         self._free: list[int] = []
         self._listeners: list[PodListener] = []
-        self._followers: list[tuple[LoadFollower, DataNeeds]] = []
+        self._followers: list[LoadFollower] = []
+        self._needs: list[tuple[object, DataNeeds]] = []
         self._measures: dict[MetricType, bool] = {}
 
     def __len__(self) -> int:
@@ -157,26 +164,33 @@ class ClusterTable:
 
     def follow(self, follower: LoadFollower, needs: DataNeeds) -> None:
         """Report each new measurement to the follower; `needs` is the data that the table's owner must supply."""
-        self._followers.append((follower, needs))
+        self._followers.append(follower)
+        self.require(follower, needs)
+
+    def require(self, who: object, needs: DataNeeds) -> None:
+        """Have the table's owner supply these data until `who` is unsubscribed."""
+        self._needs.append((who, needs))
 
     @property
     def listeners(self) -> tuple[PodListener, ...]:
         return tuple(self._listeners)
 
     def unsubscribe(self, who: object) -> None:
-        """Unsubscribe a listener or follower."""
+        """Unsubscribe a listener or follower, and remove its needs."""
         self._listeners = [each for each in self._listeners if each is not who]
-        self._followers = [each for each in self._followers if each[0] is not who]
+        self._followers = [each for each in self._followers if each is not who]
+        self._needs = [each for each in self._needs if each[0] is not who]
 
     @property
     def needs(self) -> DataNeeds:
-        """Combined needs of all followers."""
-        needs = [each for _, each in self._followers]
+        """Combined needs of all plug-ins."""
+        needs = [each for _, each in self._needs]
         return DataNeeds(
             any(each.usages for each in needs),
             any(each.pods for each in needs),
             any(each.minutes for each in needs),
             any(each.node_metrics for each in needs),
+            tuple(sorted({horizon for each in needs for horizon in each.horizons})),
         )
 
     # --- nodes -------------------------------------------------------------------------------------------------------
@@ -357,7 +371,7 @@ class ClusterTable:
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
         self.recent.prune(now=now, measured=oldest)
-        for follower, _ in self._followers:
+        for follower in self._followers:
             follower.load_changed()
 
     def expire_load(self, *, before: float) -> None:
@@ -370,7 +384,7 @@ class ClusterTable:
         self._where[: len(self)][old] = -1
         self._silent[: len(self)][old] = sampled[old]
         self._renew_load(self.load.columns)
-        for follower, _ in self._followers:
+        for follower in self._followers:
             follower.load_changed()
 
     def _found(self, columns: Columns | None, name: str) -> tuple[int, float]:
@@ -388,7 +402,7 @@ class ClusterTable:
     def set_pod_usage(self, pods: PodColumns | None) -> None:
         """Set a new copy of the pod usage (None: unavailable)."""
         self.pod_usage = pods
-        for follower, _ in self._followers:
+        for follower in self._followers:
             follower.load_changed()
 
     def set_node_metric(self, name: str, metric: NodeMetric | None) -> None:
@@ -400,7 +414,7 @@ class ClusterTable:
                 metric = replace(metric, updated=before.updated)
             self.node_metrics[name] = metric
         if (row := self.row.get(name)) is not None:
-            for follower, _ in self._followers:
+            for follower in self._followers:
                 follower.node_metric_changed(row, metric)
 
     # --- rows --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scorers.cluster.table import ClusterTable, DataNeeds
+from scorers.profiles.missing_forecasts import offered_horizons, unmet_forecasts
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
 from watcher.client import Client, InProcessClient
@@ -100,7 +101,8 @@ class InProcessHost:
             lambda: serving.published,
             window=serving.windows[-1],
             types=TYPES,
-            operators=OPERATORS,
+            operators=operators_for(needs.horizon),
+            horizon=needs.horizon,
             pods=serving if needs.pods else None,
             minutes=needs.minutes,
             measure=serving.measure if needs.usages else None,
@@ -110,8 +112,14 @@ class InProcessHost:
         )
 
     def unmet(self, needs: DataNeeds) -> tuple[str, str] | None:
-        """See LoadHost. The service has all data, except pods that its source lacks, which the log reports."""
-        return None
+        """See LoadHost. The service has all data, except pods that its source lacks, which the log reports, and
+        forecasts, which the settings may disable."""
+        return unmet_forecasts(needs.horizon, offered_horizons(self.settings.forecast))
+
+
+def operators_for(horizon: str) -> tuple[Operator, ...]:
+    """Return the operators that plug-ins need, with forecasts over this horizon if it is not empty."""
+    return (*OPERATORS, Operator.FORECAST) if horizon else OPERATORS
 
 
 def window_label(host: LoadHost) -> str:

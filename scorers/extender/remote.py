@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scorers.cluster.table import DataNeeds
-from scorers.extender.hosting import LOOK_EVERY_S, OPERATORS, TYPES
+from scorers.extender.hosting import LOOK_EVERY_S, TYPES, operators_for
+from scorers.profiles.missing_forecasts import unmet_forecasts
 from watcher.client import ServiceDescription, WatcherClient, WatcherError
 from watcher.clock import Clock, SystemClock
 from watcher.core.decisions import DecisionStore
@@ -119,11 +120,14 @@ class RemoteHost:
 
     def client(self, needs: DataNeeds) -> WatcherClient:
         windows, offered = self.windows, self.description
+        forecasts = None if offered is None else offered.forecasts
+        horizon = needs.horizon if forecasts is not None and needs.horizon in forecasts.horizons else ""
         return WatcherClient(
             self._access.url,
             window=windows[-1].label if windows else None,
             types=TYPES,
-            operators=OPERATORS,
+            operators=operators_for(horizon),
+            horizon=horizon,
             usages=needs.usages and offered is not None and offered.has_usages,
             pods=needs.pods,
             minutes=needs.minutes and offered is not None and offered.has_minutes,
@@ -148,4 +152,7 @@ class RemoteHost:
         if needs.pods and offered.pods is not None and offered.pods.reason:
             cure = 'use a source with pod usage (docs/reference/pods.md) and refresh.pods = "auto" in the watcher'
             return f"pod usage (/api/v1/pods), {where}: {offered.pods.reason}", cure
-        return None
+        if needs.horizon and offered.forecasts is None:
+            return f"forecasts (/api/v1/columns?operator=FORECAST), {where}", UPGRADE
+        there = () if offered.forecasts is None else offered.forecasts.horizons
+        return unmet_forecasts(needs.horizon, there, where=f" in the watcher at {self.url}")

@@ -204,6 +204,7 @@ class SchedulingService:
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
         """Run the data sources and background tasks while the service runs."""
+        self._check_data()
         await self._cluster.start(
             on_node=self._node_changed,
             on_pod=self._pod_changed,

@@ -33,13 +33,14 @@ ANSWER_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0,
 @dataclass(frozen=True, slots=True)
 class _TableSnapshot:
     """State of the table at the last copy. `fallback` by profile and plug-in is "" if load is used; `requested` is the
-    ratio of requests to usage by resource."""
+    ratio of requests to usage by resource, `missing` says why a plug-in has no forecasts."""
 
     nodes: int = 0
     without_load: int = 0
     reservations: int = 0
     fallback: Mapping[tuple[str, str], str] = field(default_factory=dict)
     requested: Mapping[str, float] = field(default_factory=dict)
+    missing: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 class SchedulerTelemetry:
@@ -86,10 +87,27 @@ class SchedulerTelemetry:
                 log.warning(message, name, plugin, instead)
             elif before and not instead:
                 log.info("scheduler profile %s: plug-in %s uses load data again", name, plugin)
+        missing = self._missing_forecasts()
         known = table.known
         without = int(np.count_nonzero(np.isnan(table.load.sampled()[known])))
         nodes, requested = int(np.count_nonzero(known)), requests_to_usage(table)
-        self._seen = _TableSnapshot(nodes, without, len(table.reserved), fallback, requested)
+        self._seen = _TableSnapshot(nodes, without, len(table.reserved), fallback, requested, missing)
+
+    def _missing_forecasts(self) -> dict[tuple[str, str], str]:
+        """Return why plug-ins use windows instead of forecasts, and log when that begins and ends."""
+        missing = {
+            (name, plugin): why
+            for name, profile in self._profiles.items()
+            for plugin, why in profile.missing_forecasts().items()
+        }
+        for (name, plugin), why in missing.items():
+            before = self._seen.missing.get((name, plugin), "")
+            if why and not before:
+                message = "scheduler profile %s: no node has a forecast for plug-in %s, so it uses windows: %s"
+                log.warning(message, name, plugin, why)
+            elif before and not why:
+                log.info("scheduler profile %s: plug-in %s uses forecasts", name, plugin)
+        return missing
 
     def collect(self) -> Iterator[Family]:
         """Yield the metric families; called by the registry at a scrape."""
@@ -102,6 +120,9 @@ class SchedulerTelemetry:
         fallback = [({"profile": name, "plugin": one}, int(bool(on))) for (name, one), on in seen.fallback.items()]
         text = "Whether a plug-in uses its fallback because most nodes have no load data (1) or not (0)."
         yield gauge("scheduler_fallback", text, fallback)
+        missing = [({"profile": name, "plugin": one}, int(bool(why))) for (name, one), why in seen.missing.items()]
+        text = "Whether a plug-in that shall use forecasts uses windows because no node has a forecast (1) or not (0)."
+        yield gauge("scheduler_without_forecasts", text, missing)
         yield gauge("scheduler_nodes", "Nodes of the cluster known to the extender.", [({}, seen.nodes)])
         yield gauge(
             "scheduler_nodes_without_load",

@@ -7,10 +7,10 @@ from typing import Annotated
 import msgspec
 
 from scorers.cluster.unmeasured_pods import UPSTREAM_S, UnmeasuredShare
-from scorers.plugin_api.arguments import Arguments
+from scorers.plugins.forecast_arguments import ForecastArguments
 
 
-class AssignedPodArguments(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class AssignedPodArguments(ForecastArguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Additions of load-watcher. A pod is added to the load of its node until the newest sample of the node is
     `assignedPodSeconds` younger than the assignment (upstream: 60). With `assignedPodDecay`, the added amount falls
     evenly from the whole demand to 0 within this time."""
@@ -25,6 +25,7 @@ class AssignedPodArguments(Arguments, frozen=True, kw_only=True, rename="camel",
 
     def problems(self) -> list[str]:
         """Report a decay without a time."""
+        found = super().problems()
         if self.assigned_pod_decay and not self.assigned_pod_seconds:
-            return ["assignedPodDecay: needs assignedPodSeconds above 0 (given: 0)"]
-        return []
+            found.append("assignedPodDecay: needs assignedPodSeconds above 0 (given: 0)")
+        return found

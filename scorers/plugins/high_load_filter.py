@@ -5,7 +5,8 @@ A node is rejected when
     measured + 100 * request / allocatable > threshold        percent; an equal value passes
 
 for CPU, then for memory. If allocatable is 0 or less, a request counts as infinite. The measured value is AVG, or
-Latest if there is no AVG. A measurement is stale when the node's newest sample is older than
+Latest if there is no AVG; with `use: forecast`, it is the upper bound of the load over the next `horizon` if the node
+has one that is higher. A measurement is stale when the node's newest sample is older than
 `nodeMetricExpirationSeconds`. Resources with known load are checked first; then `failOpen` decides whether a node with
 unknown load passes.
 """
@@ -13,6 +14,7 @@ unknown load passes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -20,11 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.columns import LOADS
+from scorers.cluster.forecasts import RowForecasts
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
-from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Verdicts
+from scorers.plugins.forecast_arguments import (
+    ForecastArguments,
+    missing_forecasts,
+)
 from watcher.arrays import I64
 
 RESOURCES = (CPU, MEMORY)
@@ -38,7 +44,7 @@ REASONS = (
 _UNKNOWN, _STALE = 3, 4
 
 
-class HighLoadFilterArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class HighLoadFilterArgs(ForecastArguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """`usageThresholds` in percent for cpu and memory, default 100; `failOpen` lets nodes with unknown load pass."""
 
     usage_thresholds: dict[str, Annotated[float, msgspec.Meta(ge=0, le=100)]] = msgspec.field(default_factory=dict)
@@ -46,9 +52,10 @@ class HighLoadFilterArgs(Arguments, frozen=True, kw_only=True, rename="camel", f
     node_metric_expiration_seconds: Annotated[int, msgspec.Meta(gt=0)] = 180
 
     def problems(self) -> list[str]:
-        """Report thresholds of resources other than cpu and memory."""
+        """Report thresholds of resources other than cpu and memory, and a horizon that is not used."""
         unknown = sorted(set(self.usage_thresholds) - set(RESOURCES))
-        return [f"usageThresholds.{name}: only cpu and memory have thresholds" for name in unknown]
+        problems = [f"usageThresholds.{name}: only cpu and memory have thresholds" for name in unknown]
+        return [*super().problems(), *problems]
 
 
 class HighLoadFilter:
@@ -59,6 +66,10 @@ class HighLoadFilter:
 
     def __init__(self, arguments: HighLoadFilterArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
+        table.require(self, arguments.forecast_needs)
+
+    def missing_forecasts(self, table: ClusterTable) -> str:
+        return missing_forecasts(self.args, table)
 
     def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
         stale = now - table.load.sampled()[rows] > self.args.node_metric_expiration_seconds
@@ -67,7 +78,7 @@ class HighLoadFilter:
         steps: dict[str, npt.NDArray[Any]] = {"stale": stale}
         for code, resource in enumerate(RESOURCES, start=1):
             allocatable = table.allocatable.column(resource)[rows].astype(np.float64)
-            measured = table.load.average(LOADS[resource])[rows]
+            measured = table.load.expected(LOADS[resource], self.args.ahead)[rows]
             measured = np.where((measured < 0) | stale, np.nan, measured)
             asked = float(pod.requests.get(resource, 0))
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -79,13 +90,22 @@ class HighLoadFilter:
             steps[f"{resource} load %"], steps[f"{resource} expected %"] = measured, expected
         if not self.args.fail_open:
             codes = np.where((codes == 0) & unknown, np.where(stale, _STALE, _UNKNOWN), codes)
+        forecasts = table.load.forecast(self.args.ahead, rows)
         inputs = {"usageThresholds": dict(self.args.usage_thresholds), "failOpen": self.args.fail_open}
-        return Verdicts(codes, REASONS, steps, inputs, details=lambda i: self._details(i, int(codes[i]), steps))
+        inputs |= forecasts.inputs()
 
-    def _details(self, i: int, code: int, steps: Mapping[str, npt.NDArray[Any]]) -> str:
-        """The expected load and the threshold: of the resource that rejects the node, otherwise of both."""
+        def details(i: int) -> str:
+            return self._details(i, int(codes[i]), steps, forecasts)
+
+        bounds = partial(forecasts.steps, resources=tuple(LOADS.items()))
+        return Verdicts(codes, REASONS, steps, inputs, details=details, more_steps=bounds)
+
+    def _details(self, i: int, code: int, steps: Mapping[str, npt.NDArray[Any]], forecasts: RowForecasts) -> str:
+        """The expected load, the threshold and the forecast: of the resource that rejects the node, otherwise of
+        both."""
         wanted = RESOURCES[code - 1 : code] if 0 < code < _UNKNOWN else RESOURCES
-        return "; ".join(self._compared(each, float(steps[f"{each} expected %"][i])) for each in wanted)
+        said = [self._compared(each, float(steps[f"{each} expected %"][i])) for each in wanted]
+        return "; ".join([*said, *filter(None, [forecasts.text(i, [(each, LOADS[each]) for each in wanted])])])
 
     def _compared(self, resource: str, expected: float) -> str:
         threshold = self.args.usage_thresholds.get(resource, 100.0)

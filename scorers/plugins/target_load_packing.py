@@ -24,6 +24,9 @@ A node without metrics scores 0, as upstream. If most nodes have no metrics, the
 (requests of the node's pods + request of the pod) / allocatable of each resource, as proposed in KEP-61. This equals
 NodeResourcesFit with the strategy RequestedToCapacityRatio and the curve as its shape, and explain reports it.
 
+With `use: forecast`, `load` is the higher one of the measured load and the upper bound of the load over the next
+`horizon`; it is the measured load for a node or resource without a bound.
+
 `resources` may add memory and GPU (for nodes with GPUs); then the lowest of the scores counts. If the load of one
 resource is unknown for a node, it counts as the lowest score of that resource among the nodes in the request; if it is
 unknown for most of them, the resource does not count.
@@ -39,7 +42,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from scorers.cluster.columns import LOADS as FORECAST_METRICS
 from scorers.cluster.columns import where_rare
+from scorers.cluster.forecasts import RowForecasts
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY, amount, amounts
 from scorers.cluster.table import ClusterTable
@@ -52,6 +57,7 @@ from scorers.plugin_api.framework import (
     round_half_away_one,
 )
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
+from scorers.plugins.forecast_arguments import missing_forecasts
 from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.objects import Pod, Quantity
 from watcher.model import MetricType
@@ -81,8 +87,11 @@ class TargetLoadPackingArgs(
         return float(self.default_requests_multiplier)
 
     def problems(self) -> list[str]:
-        """Report invalid quantities, an invalid multiplier, and a decay without a time."""
+        """Report invalid quantities, an invalid multiplier, a decay without a time, and forecasts without a resource
+        that has them."""
         found = super().problems()
+        if self.ahead and not set(self.resources) & set(FORECAST_METRICS):
+            found.append("use: forecasts are of cpu and memory only; add one of them to resources")
         for name, quantity in self.default_requests.items():
             try:
                 if amount(name, quantity) < 0:
@@ -136,6 +145,8 @@ class TargetLoadPacking:
         self._demand_names: dict[str, str] = {each: f"{profile}/{self.name}/{each}" for each in arguments.resources}
         for resource, name in self._demand_names.items():
             table.recent.register(name, partial(self._demand, resource=resource), arguments.unmeasured)
+        table.require(self, arguments.forecast_needs)
+        self._ahead = [(each, FORECAST_METRICS[each]) for each in self._resources if each in FORECAST_METRICS]
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         first, *others = self._resources
@@ -150,8 +161,18 @@ class TargetLoadPacking:
             counted = np.full(len(rows), np.nan)
             counted[there] = fill_unknown_scores(known[there])
             values = np.fmin(values, counted)
-        inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
-        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
+        inputs: dict[str, Any] = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
+        forecasts = table.load.forecast(self.args.ahead, rows)
+        return Scores(
+            values,
+            steps,
+            inputs | forecasts.inputs(),
+            reason=lambda i: self._reason(i, steps, values, forecasts),
+            more_steps=lambda i: forecasts.steps(i, self._ahead),
+        )
+
+    def missing_forecasts(self, table: ClusterTable) -> str:
+        return missing_forecasts(self.args, table)
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return ALLOCATION if the required load is unknown for most nodes."""
@@ -168,7 +189,8 @@ class TargetLoadPacking:
 
     def _of_resource(self, pod: PodInfo, table: ClusterTable, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         """Return the scores of one resource, 0 where its load is unknown, and record the steps."""
-        load = table.load.average(LOADS[resource])[rows]
+        ahead = self.args.ahead if resource in FORECAST_METRICS else ""
+        load = table.load.expected(LOADS[resource], ahead)[rows]
         capacity = table.capacity.column(self._kubernetes_name(resource))[rows].astype(np.float64)
         missing = table.recent.unmeasured(self._demand_names[resource], measured=table.load.sampled())[rows]
         more = self._demand(pod, resource=resource) + missing
@@ -218,7 +240,7 @@ class TargetLoadPacking:
     def _kubernetes_name(self, resource: str) -> str:
         return self.args.gpu_resource if resource == GPU else resource
 
-    def _reason(self, i: int, steps: Mapping[str, F64], values: F64) -> str:
+    def _reason(self, i: int, steps: Mapping[str, F64], values: F64, forecasts: RowForecasts) -> str:
         if np.isnan(steps[f"{self._resources[0]} predicted %"][i]):
             return "no metrics of this node: 0"
         target = self.args.target_utilization
@@ -235,4 +257,5 @@ class TargetLoadPacking:
                 said.append(f"{resource} would be at {predicted:.1f} %, above the target of {target:g} %")
             else:
                 said.append(f"{resource} would be at {predicted:.1f} %, {target - predicted:.1f} below the target")
+        said += filter(None, [forecasts.text(i, self._ahead)])
         return f"{'; '.join(said)}: {values[i]:.0f}"

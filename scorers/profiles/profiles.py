@@ -26,6 +26,7 @@ import yaml
 
 from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.plugin_api.wire import without_nulls
+from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.core.messages import nearest
 from watcher.model import Window
@@ -91,6 +92,7 @@ def read_profiles(
     profiles = [_read_profile(name, table, reading, cwd=cwd) for name, table in tables.items()]
     found = tuple(profile for profile in profiles if profile is not None)
     _check_shadow(scheduler, tables, reading)
+    _check_horizons(found, reading)
     return found, tuple(reading.problems), tuple(reading.notices)
 
 
@@ -121,6 +123,7 @@ def read_pasted_profile(
         cure = f"start with plugins:, or with apiVersion: {API_GROUP}v1 of a KubeSchedulerConfiguration"
         reading.wrong(key, "is not a profile", cure)
     found = None if reading.problems else ProfileSettings("pasted", plugins, precise_scores=True)
+    _check_horizons([] if found is None else [found], reading)
     return found, tuple(reading.problems), tuple(reading.notices)
 
 
@@ -165,6 +168,27 @@ def _check_shadow(scheduler: Mapping[str, Any], tables: Mapping[str, Any], readi
         reading.wrong(key, f"unknown profile {name!r}", cure)
     for name in sorted({each for each in given if given.count(each) > 1}):
         reading.wrong(key, f"{name} is listed twice", "remove one entry")
+
+
+def horizons_of(profile: ProfileSettings) -> dict[str, str]:
+    """Return the horizon of each plug-in that uses forecasts."""
+    found = {}
+    for each in profile.plugins:
+        arguments, _ = read_arguments(each.name, factory_of(each.name).arguments, each.args)
+        if isinstance(arguments, ForecastArguments) and arguments.ahead:
+            found[each.name] = arguments.ahead
+    return found
+
+
+def _check_horizons(profiles: Sequence[ProfileSettings], reading: _ProfileProblems) -> None:
+    """Report a second horizon: a copy of the load has the forecasts of one."""
+    first = ""
+    for profile in profiles:
+        for plugin, horizon in horizons_of(profile).items():
+            first = first or horizon
+            if horizon != first:
+                message = f"{plugin} uses forecasts over {horizon}, and another plug-in over {first}"
+                reading.wrong(f"scheduler.{profile.name}", message, "set the same horizon for all plug-ins")
 
 
 def _read_profile(name: str, table: Any, reading: _ProfileProblems, *, cwd: Path) -> ProfileSettings | None:

@@ -14,6 +14,7 @@ from scorers.plugin_api.framework import (
     MAX_SCORE,
     FallbackPlugin,
     FilterPlugin,
+    ForecastPlugin,
     PreparingPlugin,
     ScorePlugin,
     Scores,
@@ -105,6 +106,12 @@ class ProfileRunner:
         there_are_nodes = bool(self._table.known.any())
         falling = [plugin for _, plugin in self.scoring if isinstance(plugin, FallbackPlugin)]
         return {plugin.name: plugin.fallback(self._table, now=now) if there_are_nodes else "" for plugin in falling}
+
+    def missing_forecasts(self) -> dict[str, str]:
+        """Return, for each plug-in that can use forecasts, why none of the nodes has one; "" if one has, and for
+        plug-ins that use windows."""
+        using = [plugin for _, plugin in self.plugins if isinstance(plugin, ForecastPlugin)]
+        return {plugin.name: plugin.missing_forecasts(self._table) for plugin in using}
 
     def rank(self, pod: PodInfo, rows: I64, *, now: float) -> RankResult:
         """Score the nodes in these rows."""

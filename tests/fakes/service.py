@@ -20,6 +20,7 @@ from watcher.api.handlers import make_app
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
 from watcher.arrays import F32, I64
+from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.pods.table import Pod, PublishedPods
@@ -31,9 +32,11 @@ from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.sites import LocalHosts
+from watcher.platform.settings.sections.forecast import ForecastSettings
 from watcher.platform.settings.sections.samples import RefreshSettings
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import QueryPlan
+from watcher.refresh.forecasts import PublishedForecasts
 from watcher.refresh.reports import TickStats
 from watcher.store.status import StoreStatus
 
@@ -87,11 +90,13 @@ class FakeService:
     plans: dict[str, QueryPlan] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     status: StoreStatus = HEALTHY
+    forecast: ForecastConfig | None = None
+    forecasts: PublishedForecasts | None = None
 
     @property
     def settings(self) -> Settings:
         refresh = RefreshSettings(interval=self.interval, max_staleness=self.max_staleness, windows=self.windows)
-        return Settings(refresh=refresh)
+        return Settings(refresh=refresh, forecast=ForecastSettings(enabled=self.forecast is not None))
 
     @property
     def refresher(self) -> "FakeRefresher":
@@ -157,6 +162,8 @@ class FakeRefresher:
         self.stats, self.plans, self.provider_health = service.stats, service.plans, service.provider_health
         self.findings = SimpleNamespace(counts=lambda: service.counts)
         self.pods = SimpleNamespace(impossible_reason=service.no_pods)
+        is_on = service.forecast is not None
+        self.forecasts = SimpleNamespace(config=service.forecast, enabled=is_on, published=service.forecasts)
 
     def stall_reason(self) -> str:
         return self._service.wrong

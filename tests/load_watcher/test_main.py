@@ -53,6 +53,7 @@ def test_version(run):
         "db vacuum",
         "db copy",
         "record",
+        "report",
         "score",
         "why",
         "shadow",

@@ -3,6 +3,8 @@
     <cache>/kubernetes/v1.36.3/{kube-apiserver,kube-scheduler,kubectl,etcd}
     <cache>/scheduler-plugins/v0.34.7/scheduler
     <cache>/helm/v3.22.0/helm
+    <cache>/containers/v2.2.0-v1.3.3/{containerd,containerd-shim-runc-v2,ctr,runc,crictl}
+    <cache>/nri-runtime/<hash of the module's files>/nri-runtime
     <cache>/originals/NAME/<hash of the module's files>/NAME
     <cache>/go/1.26.6/go/bin/go        only if the machine has no suitable Go
 
@@ -35,7 +37,7 @@ class UnknownModuleError(Exception):
 class GoModule:
     """A Go module in the repository and the programs built from it. `programs` maps a program to the name under which
     Go builds it; `version` is that of Kubernetes in the module, or of Helm. `stamps` are the variables that the linker
-    sets, by their full name; a module with stamps builds the `tool` lines of go.mod, without cgo."""
+    sets, by their full name; a module with stamps builds the `tool` lines of go.mod, with `cgo` only if it is set."""
 
     title: str
     source: Path
@@ -43,6 +45,7 @@ class GoModule:
     programs: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
     stamps: Mapping[str, str] = field(default_factory=dict)
+    cgo: bool = False
 
     @property
     def missing(self) -> list[str]:
@@ -91,6 +94,26 @@ def helm() -> GoModule:
     for name in ("pkg/lint/rules", "pkg/chartutil"):  # the default of Capabilities.KubeVersion, as in Helm's Makefile
         stamps |= {f"{package}/{name}.k8sVersionMajor": "1", f"{package}/{name}.k8sVersionMinor": minor}
     return GoModule(f"Helm {found}", source, cache_root() / "helm" / f"v{found}", {"helm": "helm"}, found, stamps)
+
+
+def containers() -> GoModule:
+    """Return containerd, runc, and crictl. runc needs a C compiler; it has no seccomp, which would need a library."""
+    source = MODULES / "containers"
+    containerd = _version(source, "github.com/containerd/containerd/v2")
+    runc = _version(source, "github.com/opencontainers/runc")
+    names = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "crictl")
+    directory = cache_root() / "containers" / f"v{containerd}-v{runc}"
+    stamps = {"github.com/containerd/containerd/v2/version.Version": f"v{containerd}"}
+    title = f"containerd {containerd} and runc {runc}"
+    return GoModule(title, source, directory, {name: name for name in names}, containerd, stamps, cgo=True)
+
+
+def nri_runtime() -> GoModule:
+    """Return the runtime side of NRI, which tests drive."""
+    source = MODULES / "nri-runtime"
+    found = _version(source, "github.com/containerd/nri")
+    directory = cache_root() / "nri-runtime" / _hash(source)
+    return GoModule(f"the runtime side of NRI {found}", source, directory, {"nri-runtime": "nri-runtime"}, found)
 
 
 def original(name: str, originals: Path = ORIGINALS) -> GoModule:

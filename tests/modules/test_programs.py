@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.modules.programs import UnknownModuleError, helm, kubernetes, original, scheduler_plugins
+from tests.modules.programs import (
+    UnknownModuleError,
+    containers,
+    helm,
+    kubernetes,
+    nri_runtime,
+    original,
+    scheduler_plugins,
+)
 from tests.real.control_plane import compatibility
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
@@ -56,6 +64,8 @@ def test_a_version_is_found_by_minor_and_by_patch(own_cache: Path) -> None:
     plugins = scheduler_plugins()
     assert (own_cache / "scheduler-plugins" / "v0.34.7", "1.34.4") == (plugins.directory, plugins.version)
     assert own_cache / "helm" / f"v{helm().version}" == helm().directory
+    assert own_cache / "containers" / "v2.2.0-v1.3.3" == containers().directory
+    assert (own_cache / "nri-runtime", "0.12.5") == (nri_runtime().directory.parent, nri_runtime().version)
 
 
 def test_the_variable_selects_the_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tests.plan_checker.checker import Circumstances, PlanChecker
 from tests.plan_checker.scenarios import LOADED, UNLOADED, Scenario, scenario
 
 OPTIONS = DecisionOptions()
-METRICS = Metrics(extra=[triggering(QUEUE, CHAINS[Order.SEED], throttleable=True, lag_seconds=60.0)])
+METRICS = Metrics(extra=[triggering(QUEUE, CHAINS[Order.QOS_FIRST], throttleable=True, lag_seconds=60.0)])
 REFUSED = "refused by the API"
 REFUSED_SECONDS = 60.0
 

@@ -156,7 +156,7 @@ def test_risk_is_mean_and_deviation_and_the_curve_of_the_profile(demo: Demo, lig
         )
 
     wait_for(agree, what=f"{hot} to be told with its mean and deviation")
-    assert "50" == light.page.get_by_label("target utilisation").input_value()
+    assert "50" == light.page.get_by_label("target utilization").input_value()
 
 
 def test_a_pasted_pod_is_ranked_and_explained(demo: Demo, light: Tab) -> None:
@@ -202,7 +202,7 @@ def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> Non
     """Windows of three lengths from the store, what the pods use, and what was found of this node."""
     wrong = node_with(demo, "sometimes reports")
     demo.wait_for_status(200, f"/api/v1/history?host={wrong}")
-    light.open(f"{demo.url}/#/node/{wrong}", shows="out_of_range")
+    light.open(f"{demo.url}/#/node/{wrong}", shows="out of range")
     expected = {f"{space}/{pod}" for space, pod in pods_of(demo, wrong)}
     assert len(light.cells("Pods of this node")) > 0
     wait_for(lambda: {row[0] for row in light.cells("Pods of this node")} & expected, what=f"the pods of {wrong}")
@@ -616,7 +616,7 @@ def test_shadow_mode_tells_what_would_have_changed(browser: Any) -> None:
                 mean = each["difference"]["CPU"]["now"]["mean"]
                 signed = f"{'−' if mean < 0 else '+'}{abs(mean):.1f} (?)"
                 assert [signed, str(each["other"]), "–", "0"] == cpu[name]
-                opened.wait_for(f"{name}: later load: pending for {each['other']} pods, unknown for 0")
+                opened.wait_for(f"{name}: pods whose later load is pending: {each['other']}; unknown: 0")
                 opened.wait_for("in parentheses: 95 % confidence interval; (?): too few 15-minute blocks")
                 assert [["the node is unknown to the extender", "1"]] == opened.cells("Excluded pods")
                 assert [] == opened.unfit()

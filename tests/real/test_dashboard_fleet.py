@@ -210,7 +210,7 @@ def test_cards_lead_to_the_nodes(light: Tab) -> None:
 def test_a_single_node_is_opened_at_once(light: Tab) -> None:
     """Where the address names no view; the fleet is still there."""
     with Live(FakeService(published=publish(snapshot_of({"laptop": {"CPU": steady(20)}})))) as live:
-        light.open(url(live), shows="Node laptop")
+        light.open(url(live), shows="Pods that make the load")
         assert light.page.url.endswith("#/node/laptop")
         light.page.get_by_role("link", name="Fleet").click()
         light.wait_for("Distribution of CPU")

@@ -59,7 +59,7 @@ def test_the_inputs_and_steps_of_a_score_are_told_with_units_as_load_watcher_sco
     ]
     plugins = [plugin for node in answer["nodes"] for plugin in node["plugins"]] + others
     light.open(f"{demo.url}/#/fleet", shows="Distribution of CPU")
-    script = "async (all) => { const { readable } = await import('./web/why.js'); return all.map(readable); }"
+    script = "async (all) => { const { readable } = await import('./web/score/why.js'); return all.map(readable); }"
     assert [[list(pair) for pair in readable(plugin)] for plugin in plugins] == light.page.evaluate(script, plugins)
     assert [("podRequest", "1.25 cores"), ("podLimits", "cpu 0.0 cores, memory 3.0 GiB")] == list(readable(others[0]))[
         :2

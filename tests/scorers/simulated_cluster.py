@@ -11,7 +11,8 @@ import numpy as np
 
 from scorers.cluster.pods import PodInfo, pod_info
 from scorers.cluster.table import ClusterTable
-from watcher.client import Columns
+from watcher.arrays import F64
+from watcher.client import Columns, NodeForecasts
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import Operator
 
@@ -71,8 +72,16 @@ def info(*arguments: Any, **more: Any) -> PodInfo:
     return pod_info(pod(*arguments, **more))
 
 
-def load(values: Mapping[str, Mapping[tuple[str, str], float]], *, sampled: float = NOW) -> Columns:
-    """The watcher's columns from node -> (type, operator) -> value."""
+def load(
+    values: Mapping[str, Mapping[tuple[str, str], float]],
+    *,
+    sampled: float = NOW,
+    horizon: str = "",
+    coverage: float = 0.946,
+    missing: str = "short_history",
+) -> Columns:
+    """The watcher's columns from node -> (type, operator) -> value; with a horizon, those of the operator FORECAST are
+    its bounds, and nodes without one have the state `missing`."""
     nodes = tuple(values)
     keys = dict.fromkeys(key for each in values.values() for key in each)
     columns = {
@@ -95,6 +104,21 @@ def load(values: Mapping[str, Mapping[tuple[str, str], float]], *, sampled: floa
         age_s=np.zeros(len(nodes)),
         received=0.0,
         age_at_receipt=0.0,
+        forecasts=_forecasts(columns, horizon, coverage, missing, len(nodes)) if horizon else None,
+    )
+
+
+def _forecasts(
+    columns: Mapping[tuple[str, Operator], F64], horizon: str, coverage: float, missing: str, size: int
+) -> NodeForecasts:
+    kinds = ("CPU", "Memory")
+    bounds = {kind: columns.get((TYPES[kind], Operator.FORECAST), np.full(size, np.nan)) for kind in kinds}
+    return NodeForecasts(
+        horizon,
+        0.95,
+        bounds,
+        {kind: np.where(np.isnan(each), np.nan, coverage) for kind, each in bounds.items()},
+        {kind: [missing if np.isnan(value) else "bound" for value in each] for kind, each in bounds.items()},
     )
 
 

@@ -17,9 +17,10 @@ from watcher import __version__
 from watcher.api import operations
 from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
 from watcher.api.service import ServiceView
+from watcher.core.forecast.document import horizon_label
 from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.messages import nearest
-from watcher.core.publishing.wire import ErrorDetail, PodsOffer
+from watcher.core.publishing.wire import ErrorDetail, ForecastsOffer, PodsOffer
 from watcher.model import default_window
 from watcher.platform.http.parameters import truncated
 from watcher.platform.http.responses import StaticBody, static_response
@@ -93,6 +94,13 @@ async def _file(
     return static_response(request, found)
 
 
+def _forecasts_offer(service: ServiceView) -> ForecastsOffer:
+    config = service.refresher.forecasts.config
+    if config is None:
+        return ForecastsOffer()
+    return ForecastsOffer(config.level, tuple(horizon_label(hours) for hours in config.horizons))
+
+
 def overview(
     service: ServiceView, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool, agents: bool
 ) -> OverviewDocument:
@@ -118,4 +126,5 @@ def overview(
         agents=agents,
         aggregates=[KOORDLET],
         pods=PodsOffer(service.refresher.pods.impossible_reason, minutes=True),
+        forecasts=_forecasts_offer(service),
     )

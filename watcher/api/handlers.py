@@ -16,6 +16,7 @@ from aiohttp import web
 from watcher.api import dashboard, operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.description import description_route
+from watcher.api.forecasts import ForecastHandlers
 from watcher.api.health import HealthHandlers
 from watcher.api.history import HistoryHandlers
 from watcher.api.labels import LabelHandlers
@@ -72,6 +73,7 @@ def _routes(
     node_metrics = NodeMetricHandlers(service, current=current, body_builder=body_builder)
     past = HistoryHandlers(service, current=current, body_builder=body_builder)
     problems = ProblemHandlers(service, current=current, body_builder=body_builder)
+    forecasts = ForecastHandlers(service, current=current, body_builder=body_builder)
     labels = LabelHandlers(service, current=current, body_builder=body_builder)
     return [
         Route("/watcher", "watcher", nodes.watcher, operations.WATCHER),
@@ -82,6 +84,7 @@ def _routes(
         Route("/api/v1/nodemetrics", "node_metrics", node_metrics.node_metrics, operations.NODE_METRICS),
         Route("/api/v1/nodemetrics/{host}", "node_metric", node_metrics.node_metric, operations.NODE_METRIC),
         Route("/api/v1/history", "history", past.history, operations.HISTORY),
+        Route("/api/v1/forecasts", "forecasts", forecasts.forecasts, operations.FORECASTS),
         Route("/api/v1/findings", "findings", past.findings, operations.FINDINGS),
         Route("/api/v1/overview", "overview", health.overview, operations.OVERVIEW),
         Route("/api/v1/silent", "silent", past.silent, operations.SILENT),

@@ -241,7 +241,11 @@ class SnapshotResponses:
 
     def selection(self, values: Mapping[str, Sequence[str]]) -> Selection:
         """The selection made by the query parameters; the default selection without parameters."""
-        return selection_of(values, self.published.snapshot.windows) if values else self.default
+        if not values:
+            return self.default
+        snapshot = self.published.snapshot
+        horizons = () if snapshot.forecasts is None else snapshot.forecasts.horizons
+        return selection_of(values, snapshot.windows, horizons)
 
 
 class CurrentSnapshot:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from watcher.core.forecast.document import ForecastsDocument
 from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.koordinator.report import KoordinatorNodeMetric, KoordinatorNodeMetricList
 from watcher.core.problems.document import ProblemsDocument
@@ -18,6 +19,7 @@ from watcher.core.publishing.wire import (
     ColumnsDocument,
     ErrorDetail,
     FindingsDocument,
+    ForecastsOffer,
     HistoryDocument,
     KepWatcherDocument,
     PodsDocument,
@@ -94,7 +96,7 @@ class OverviewDocument(msgspec.Struct):
     """Body of /api/v1/overview. `status` is ready, or the code of the `error` that /readyz returns; `quarantined` lists
     nodes whose metrics are omitted because they are implausible; `scheduler`: the service serves scheduling plug-ins;
     `agents`: the service proxies pages of agents. `time` is in unix seconds. `aggregates` are the values of
-    `?aggregate=` of /api/v1/columns. `pods` describes /api/v1/pods."""
+    `?aggregate=` of /api/v1/columns. `pods` describes /api/v1/pods, `forecasts` /api/v1/forecasts."""
 
     version: str
     time: float
@@ -112,6 +114,7 @@ class OverviewDocument(msgspec.Struct):
     agents: bool
     aggregates: list[str]
     pods: PodsOffer
+    forecasts: ForecastsOffer
 
 
 MSGPACK = "application/msgpack"
@@ -129,6 +132,7 @@ AGGREGATE = Parameter(
     "and percentiles over each of refresh.windows. Computed once per refresh, at the first request",
     {"type": "string", "enum": [KOORDLET]},
 )
+HORIZON = Parameter("horizon", "one of forecast.horizons, for operator=FORECAST; default: forecast.horizon")
 HOST_IN_PATH = Parameter("host", "the name of the node", place="path")
 
 _NOT_MODIFIED = ResponseSpec("the document matches the ETag in If-None-Match", media_type="")
@@ -145,6 +149,7 @@ WATCHER = Operation(
         Parameter("host", "only the nodes with these names; an empty value means all nodes", repeatable=True),
         TYPE,
         OPERATOR,
+        HORIZON,
         SHAPE,
     ),
     "Different parameters combine by AND, several values of one parameter by OR.",
@@ -158,7 +163,7 @@ WATCHER_HOST = Operation(
         404: _NONE,
         503: _STALE,
     },
-    (HOST_IN_PATH, WINDOW, TYPE, OPERATOR, SHAPE),
+    (HOST_IN_PATH, WINDOW, TYPE, OPERATOR, HORIZON, SHAPE),
     "For a node named health use /watcher?host=health.",
 )
 MINUTES = Parameter(
@@ -169,7 +174,7 @@ MINUTES = Parameter(
 COLUMNS = Operation(
     "The load of all nodes as columns",
     {200: ResponseSpec("the columns", ColumnsDocument), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
-    (WINDOW, TYPE, OPERATOR, AGGREGATE),
+    (WINDOW, TYPE, OPERATOR, HORIZON, AGGREGATE),
 )
 PODS = Operation(
     "The resource usage of pods as columns",
@@ -234,6 +239,21 @@ HISTORY = Operation(
         ),
         Parameter("shape", "series, or one row per value", {"type": "string", "enum": ["series", "rows"]}),
     ),
+)
+FORECASTS = Operation(
+    "Upper bounds of the load of the next hours",
+    {
+        200: ResponseSpec("the forecasts by node, type and horizon", ForecastsDocument),
+        304: _NOT_MODIFIED,
+        400: _BAD,
+        404: failure("unknown_host: the node has neither metrics nor maxima; no_metrics: no tick yet"),
+    },
+    (
+        Parameter("host", "only the nodes with these names", repeatable=True),
+        TYPE,
+        Parameter("horizon", "these of forecast.horizons, or all; default: forecast.horizon", repeatable=True),
+    ),
+    "A node without a bound has a state that says why. Silent nodes are included. Changes at most once per refresh.",
 )
 FINDINGS = Operation(
     "Findings of the sample review, and the queries to the source",

@@ -18,6 +18,7 @@ from watcher.client.node import NodeClient, NodeLoad
 if TYPE_CHECKING:
     from watcher.client.arrays import (
         Columns,
+        NodeForecasts,
         NodeSilence,
         PodColumns,
         columns_of_snapshot,
@@ -35,6 +36,7 @@ __all__ = [
     "Columns",
     "InProcessClient",
     "NodeClient",
+    "NodeForecasts",
     "NodeLoad",
     "NodeSilence",
     "PodColumns",

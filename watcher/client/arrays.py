@@ -15,18 +15,19 @@ from watcher.client.errors import WatcherError
 from watcher.core.koordinator.aggregates import usages_of
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import Pod, by_node
-from watcher.core.publishing.documents import SAMPLED_DECIMALS, select, to_wire
+from watcher.core.publishing.documents import SAMPLED_DECIMALS, forecast_record, select, to_wire
 from watcher.core.publishing.selection import Selection
 from watcher.core.publishing.wire import (
     AggregateColumn,
     AggregatesDocument,
     Column,
     ColumnsDocument,
+    ForecastRecord,
     PodMinutes,
     PodsDocument,
 )
 from watcher.core.windows.silent_nodes import SilentDocument
-from watcher.model import Operator, Snapshot
+from watcher.model import METRIC_BY_NAME, Operator, Snapshot
 from watcher.platform.net.decoding import decode_json
 
 
@@ -42,13 +43,27 @@ class NodeSilence:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeForecasts:
+    """Upper bounds of the load of n nodes over `horizon` ("6h") by metric type, each [n]: `bounds` in percent, NaN
+    without one, `coverage`, the share (0 to 1) of the bounds of the last week that held, NaN if unknown, and `states`,
+    which say why there is no bound. A bound holds with probability `level` (0 to 1); 0 if forecasts are disabled."""
+
+    horizon: str
+    level: float
+    bounds: Mapping[str, F64]
+    coverage: Mapping[str, F64]
+    states: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """One snapshot as arrays over n nodes; immutable, including the arrays. Times are unix seconds.
 
     `values[(name, operator)]` [n] is NaN where absent; `rollup` [n] is the length of the window that each value covers
     in seconds (0 for Latest). `sampled[name]` [n] is the time of each node's newest sample of that metric. `received`
     is the monotonic time of receipt and `age_at_receipt` the age of the newest sample at that time, both in seconds.
-    `usages` are computed from the same snapshot by koordlet's rules; None if the client does not request them."""
+    `usages` are computed from the same snapshot by koordlet's rules, and `forecasts` are those of the requested
+    horizon; None if the client does not request them."""
 
     timestamp: int
     window_end: int
@@ -66,6 +81,7 @@ class Columns:
     age_at_receipt: float
     usages: NodeUsages | None = None
     silence: NodeSilence = field(default_factory=NodeSilence)
+    forecasts: NodeForecasts | None = None
 
     def of_type(self, metric_type: str, operator: Operator) -> F64:
         """The values [n] of the first metric of a type (CPU and Memory have one metric each), NaN where absent."""
@@ -104,7 +120,19 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
         age_at_receipt=age_at_receipt,
         silence=NodeSilence(document.silent, size, document.source_ok),
         usages=_usages(document.aggregates, size) if document.aggregates else None,
+        forecasts=_forecasts(document.forecasts, values, size) if document.forecasts else None,
     )
+
+
+def _forecasts(record: ForecastRecord, values: Mapping[tuple[str, Operator], F64], size: int) -> NodeForecasts:
+    coverage, states, bounds = {}, {}, {}
+    for column in record.columns:
+        kind = METRIC_BY_NAME[column.name].type if column.name in METRIC_BY_NAME else column.name
+        if len(column.states) != size:
+            raise WatcherError("malformed", f"forecasts of {len(column.states)} nodes for {size} nodes")
+        coverage[kind], states[kind] = _array(column.coverage, size), tuple(column.states)
+        bounds[kind] = values.get((column.name, Operator.FORECAST), _frozen(np.full(size, np.nan)))
+    return NodeForecasts(record.horizon, record.level, bounds, coverage, states)
 
 
 def columns_of_snapshot(snapshot: Snapshot, selection: Selection, *, received: float, age_at_receipt: float) -> Columns:
@@ -133,6 +161,9 @@ def columns_of_snapshot(snapshot: Snapshot, selection: Selection, *, received: f
         received=received,
         age_at_receipt=age_at_receipt,
         silence=NodeSilence(served=size),
+        forecasts=_forecasts(record, values, size)
+        if (record := forecast_record(snapshot, selection, metrics))
+        else None,
     )
 
 

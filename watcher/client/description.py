@@ -6,18 +6,20 @@ import msgspec
 
 from watcher.client.arrays import seconds_of
 from watcher.core.koordinator.aggregates import KOORDLET
-from watcher.core.publishing.wire import PodsOffer
+from watcher.core.publishing.wire import ForecastsOffer, PodsOffer
 from watcher.model import Window
 
 
 class ServiceDescription(msgspec.Struct, frozen=True):
-    """The part of the overview that clients use. An older watcher describes neither `aggregates` nor `pods`."""
+    """The part of the overview that clients use. An older watcher describes neither `aggregates` nor `pods` nor
+    `forecasts`."""
 
     version: str
     windows: tuple[str, ...]
     max_staleness_s: float
     aggregates: tuple[str, ...] = ()
     pods: PodsOffer | None = None
+    forecasts: ForecastsOffer | None = None
 
     def served_windows(self) -> tuple[Window, ...]:
         """The windows in ascending order. Raises WatcherError for an invalid label."""

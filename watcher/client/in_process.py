@@ -33,8 +33,8 @@ class PodUsageSource(Protocol):
 class InProcessClient(PollingClient):
     """The client that runs in the process of the service and reads its published documents without HTTP requests.
     `published` returns the current snapshot, `window` is the service's default window, `max_staleness` the maximum age
-    in seconds. `pods` is the service if a copy of pod usage is required, `minutes` adds the readings of each minute to
-    it; `measure` computes `Columns.usages`."""
+    in seconds. `horizon` is that of the operator FORECAST, "" for the default one. `pods` is the service if a copy of
+    pod usage is required, `minutes` adds the readings of each minute to it; `measure` computes `Columns.usages`."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class InProcessClient(PollingClient):
         window: Window,
         types: tuple[MetricType, ...] | None = None,
         operators: tuple[Operator, ...] | None = None,
+        horizon: str = "",
         pods: PodUsageSource | None = None,
         minutes: bool = False,
         measure: Callable[[Snapshot], NodeUsages] | None = None,
@@ -56,7 +57,7 @@ class InProcessClient(PollingClient):
         self._supply = pods
         self._minutes = minutes
         self._measure = measure
-        self._selection = Selection(window, types, operators)
+        self._selection = Selection(window, types, operators, horizon)
         self._tag: str | None = None
         self._pod_tag: str | None = None
 

@@ -33,10 +33,10 @@ from watcher.platform.net.decoding import decode_json
 class WatcherClient(PollingClient):
     """The HTTP client: one conditional GET per renewal, with gzip.
 
-    `address` is the watcher's base URL; `window`, `types` and `operators` select as in the API (None: the API's
-    defaults); `usages` adds koordlet's usages. `pods` also stores a copy of pod usage, which makes the watcher collect
-    it; `minutes` adds the readings of each minute to it. `token` is sent as bearer token; `tls` sets a private
-    certificate authority or a client certificate for https. `interval`, `timeout` and `backoff` are in seconds.
+    `address` is the watcher's base URL; `window`, `types`, `operators` and `horizon` select as in the API (None or "":
+    the API's defaults); `usages` adds koordlet's usages. `pods` also stores a copy of pod usage, which makes the
+    watcher collect it; `minutes` adds the readings of each minute to it. `token` is sent as bearer token; `tls` sets a
+    private certificate authority or a client certificate for https. `interval`, `timeout` and `backoff` are in seconds.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class WatcherClient(PollingClient):
         window: str | None = None,
         types: tuple[MetricType, ...] | None = None,
         operators: tuple[Operator, ...] | None = None,
+        horizon: str = "",
         usages: bool = False,
         pods: bool = False,
         minutes: bool = False,
@@ -65,6 +66,7 @@ class WatcherClient(PollingClient):
                 *([("window", window)] if window else []),
                 *(("type", str(kind)) for kind in types or ()),
                 *(("operator", str(operator)) for operator in operators or ()),
+                *([("horizon", horizon)] if horizon else []),
                 *([("aggregate", KOORDLET)] if usages else []),
             ],
         )

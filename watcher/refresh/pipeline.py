@@ -42,6 +42,7 @@ from watcher.model import (
     origin_of,
 )
 from watcher.providers.base import Fetch, provenance
+from watcher.refresh.forecast_history import ForecastHistory
 from watcher.refresh.resolution import ResolutionChooser
 
 if TYPE_CHECKING:
@@ -79,9 +80,11 @@ class SamplePipeline:
         self._provenance: dict[str, Provenance] = {}
         self._listed: frozenset[str] = frozenset()  # nodes of the cluster, when they were last known
         self._recorded_minute = -1
+        self.forecasts = ForecastHistory(config.forecast)
 
-    def reset(self) -> None:
-        """Reset the history: the clock stepped back, and the history lies in the future."""
+    def reset(self, now: float) -> None:
+        """Reset the history: the clock stepped back to `now` (unix seconds), and the history lies in the future."""
+        self.forecasts.step_back(now)
         self._history = self._new_history()
         self._naming = NodeRenames()  # it stores since when a name means a node
         self._restored = None
@@ -128,6 +131,7 @@ class SamplePipeline:
         found = [*fetch.findings, *adapted, *changed]
         found.extend(apply_renames(named, history=self._history, guard=self._guard, now=now))
         for each in named:
+            self.forecasts.rename(each.batch.metric.name, each.renamed)
             found.extend(each.findings)
             found.extend(self._append(each.batch, now))
         if present:
@@ -136,6 +140,18 @@ class SamplePipeline:
         if skew is not None:
             found.append(skew)
         return found, emptied
+
+    def add_past_maxima(self, fetch: Fetch, index: NodeIndex | None, *, now: float, resolution: int) -> int:
+        """Review samples of the last days, with slots of `resolution` seconds, and add them to the maxima; return their
+        number. Their findings are not reported: they are about the past."""
+        self._index = index
+        added = 0
+        for each in self._named(fetch.batches, now=now, present=False):
+            cells, _ = samples.combine(each.batch, resolution=resolution, limits=self._config.limits)
+            reviewed = samples.clean(each.batch.metric, cells, now=now, limits=self._config.limits)
+            self.forecasts.add(each.batch.metric, reviewed.cells)
+            added += len(reviewed.cells.slot)
+        return added
 
     # --- the names of nodes ------------------------------------------------------------------------------------------
 
@@ -168,6 +184,7 @@ class SamplePipeline:
         yield from reviewed.findings
         yield from self._jumps(batch.metric, reviewed.cells)
         self._history.append(batch.metric, reviewed.cells)
+        self.forecasts.add(batch.metric, reviewed.cells)
         if limits.enforced:
             filled = self._history.carry(batch.metric, reviewed.bad, slots=limits.carry_slots)
             yield from faults.carry_findings(batch.metric, filled)
@@ -203,9 +220,11 @@ class SamplePipeline:
             fitting = (plain,) if self._index is None else (plain, of_cluster)
             new = of_cluster if translated.get(name, old == of_cluster) else plain
             self._provenance[name] = new
+            self.forecasts.fitting[name] = fitting
             if old in fitting or (old is None and self._load_restored(name, fitting)):
                 continue
             emptied.append(name)
+            self.forecasts.drop(name)
             if old is not None:
                 self._history.drop(name)
                 self._forget_fleet()
@@ -224,6 +243,7 @@ class SamplePipeline:
         blocks = [block for block in restored.blocks if block.metric == name]
         same = restored.resolution == self.resolution
         self._history.load(resample(blocks, before=restored.resolution, after=self.resolution), changed=not same)
+        self.forecasts.add_blocks(blocks, resolution=restored.resolution)
         return True
 
     def _forget_fleet(self) -> None:
@@ -259,6 +279,7 @@ class SamplePipeline:
         if not self._history.names or (is_young and now - self._history.end > self._config.max_staleness):
             return [], None, None  # the published snapshot stays until it is stale
         snapshot, findings = self._snapshot(self._history, now=now, source=self._source, guard=self._guard)
+        snapshot = replace(snapshot, forecasts=self.forecasts.of_nodes(snapshot.nodes, now))
         published = self._encode(snapshot, now=now)
         published.silent = SilentBody.of(self._silent.update(snapshot, before=before, now=now, listed=listed))
         return findings, published, self._record(snapshot)
@@ -274,10 +295,12 @@ class SamplePipeline:
             self._guard.rename(dict.fromkeys(removed))
             for metric in self._history.metrics:
                 self._history.rename(metric.name, dict.fromkeys(removed))
+                self.forecasts.rename(metric.name, dict.fromkeys(removed))
 
     def continue_from(self, other: SamplePipeline) -> None:
         """Keep the known, silent and lost nodes of a pipeline of the same source: after a reload, an incomplete list
         that was refused must not be served."""
+        self.forecasts.continue_from(other.forecasts)
         self._silent, self._guard = other._silent, other._guard
         self._guard.limits = self._config.limits
 
@@ -363,6 +386,7 @@ class SamplePipeline:
             records=records,
             lost=snapshot.lost,
             silent=dict(self._silent.last),
+            maxima=self.forecasts.take_changed(),
         )
 
     def samples(self, published: Published | None) -> RestoredSamples | None:

@@ -85,11 +85,11 @@ class PodRefresher:
 
     @property
     def impossible_reason(self) -> str:
-        """Why pod usage cannot be collected with these settings and this source; "" if it can, or if the source was not
-        queried yet."""
+        """Why pod usage cannot be collected with these settings and this source; "" if it can, or if the source is not
+        queried: then a request for pods finds out whether it can now."""
         if self._config.pods == "off":
             return 'pod usage is switched off (refresh.pods = "off")'
-        return self._failure if self._is_impossible else ""
+        return self._failure if self._is_impossible and self.wanted else ""
 
     @property
     def wanted(self) -> bool:

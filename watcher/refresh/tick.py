@@ -42,6 +42,8 @@ from watcher.refresh.config import (
     TickStore,
 )
 from watcher.refresh.fetching import NewestSamples, SampleFetcher
+from watcher.refresh.forecasts import ForecastRefresher
+from watcher.refresh.maxima_backfill import MaximaBackfill
 from watcher.refresh.pipeline import SamplePipeline, samples_of_cluster
 from watcher.refresh.pods import PodRefresher
 from watcher.refresh.reports import TickReports, TickStats
@@ -90,6 +92,22 @@ class Refresher:
             worker=self._worker,
             reports=self._reports,
         )
+        self.forecasts = ForecastRefresher(
+            self._pipeline.forecasts,
+            worker=self._worker,
+            clock=self._clock,
+            tag=tag,
+            store=store,
+            backfill=MaximaBackfill(
+                provider,
+                self._pipeline,
+                worker=self._worker,
+                clock=self._clock,
+                reports=self._reports,
+                index=lambda: self._index,
+                pace=config.maxima_pace,
+            ),
+        )
         self._index: NodeIndex | None = None  # nodes of the cluster, None: names of the source are not resolved
         self._started_at = self._clock.monotonic()
         self._warm = False  # True after the first complete windows: the service then stays ready
@@ -126,11 +144,13 @@ class Refresher:
     async def continue_from(self, other: Refresher) -> None:
         """Take over from a refresher with other settings: its snapshot stays published until the first tick of this
         refresher, and its samples are reused if the source is the same."""
+        await other.forecasts.close()  # its thread must not change the history that this refresher takes over
         self._reports.continue_from(other._reports)
         if other.provider.source == self.provider.source:
             self._pipeline.continue_from(other._pipeline)
         self._warm, self._started_at = other._warm, other._started_at
         self.pods.continue_from(other.pods)
+        self.forecasts.continue_from(other.forecasts)
         self.published = other.published
         if other.published is not None and np.isfinite(other.published.snapshot.end):
             restored = await other.samples()
@@ -158,6 +178,7 @@ class Refresher:
 
     async def close(self) -> None:
         """Wait for a running tick, then stop the worker thread."""
+        await self.forecasts.close()
         async with self._tick_lock:
             self._worker.close()
 
@@ -276,6 +297,7 @@ class Refresher:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._backfill(deadline), name="backfill")
                     group.create_task(self.pods.refresh(deadline, self._index), name="pods")
+                    group.create_task(self.forecasts.refresh(deadline), name="forecasts")
                 backfilled = self._fetcher.backfill.next_slice(self._clock.now()) is None
                 self._warm = self._warm or (backfilled and not self.needs_quick_ticks)
             self.stats.ticks += 1
@@ -380,7 +402,7 @@ class Refresher:
         log.warning("wall clock stepped back by %.0f s; the history is emptied and fetched again", -step)
         reason = f"the wall clock of load-watcher stepped back by {-step:.0f} s; the history is fetched again"
         self._reports.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
-        self._pipeline.reset()
+        self._pipeline.reset(now)
         self.pods.forget()
         self._fetcher.backfill.forget()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
 from watcher.core.koordinator.written_objects import MANAGER
 from watcher.core.review import findings as review_limits
@@ -93,6 +94,7 @@ def store_of(settings: Settings, *, program: str) -> Store:
         password_file=store.password_file,
         decisions=store.decisions,
         max_decisions=store.max_decisions,
+        maxima=settings.forecast.history if settings.forecast.enabled else 0.0,
     )
 
 
@@ -142,6 +144,20 @@ def refresh_config(settings: Settings) -> RefreshConfig:
         cluster=settings.cluster.name or "",
         limits=limits,
         pods=refresh.pods,
+        forecast=forecast_config(settings),
+    )
+
+
+def forecast_config(settings: Settings) -> ForecastConfig | None:
+    """Return the settings of the forecasts, None if they are disabled."""
+    forecast = settings.forecast
+    if not forecast.enabled:
+        return None
+    return ForecastConfig(
+        history=forecast.history,
+        level=forecast.level,
+        horizons=tuple(horizon.seconds // 3600 for horizon in forecast.horizons),
+        horizon=forecast.horizon.seconds // 3600,
     )
 
 

@@ -186,6 +186,7 @@ class Watcher:
         await refresher.provider.start()
 
     async def _end(self, refresher: Refresher) -> None:
+        await refresher.forecasts.close()  # before the provider, which it queries
         await refresher.provider.close()
         if refresher.directory is not None:
             await refresher.directory.close()
@@ -310,7 +311,7 @@ class Watcher:
         settings = self._as_published(replace(settings, **kept, parts=parts))
         changed = any(
             getattr(settings, table) != getattr(self.view.settings, table)
-            for table in ("provider", "kubernetes", "refresh", "review", "agents")
+            for table in ("provider", "kubernetes", "refresh", "review", "forecast", "agents")
         )
         if changed:
             await self._replace_refresher(settings)

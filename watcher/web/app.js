@@ -5,7 +5,7 @@
 
 import { ApiError, ask, useToken, whenUnauthorized } from "./api.js";
 import { el, told } from "./dom.js";
-import { fleetView } from "./fleet.js";
+import { fleetView } from "./fleet/fleet.js";
 import { seconds } from "./format.js";
 import { nodesOf } from "./load.js";
 import { worst } from "./problems/problems.js";
@@ -18,13 +18,13 @@ const SIMULATED = {
 // Views other than the first one are loaded on demand. `css` is the style sheet of a view, a file in web/.
 const VIEWS = {
   fleet: { label: "Fleet", make: fleetView },
-  risk: { label: "Risk", load: async () => (await import("./risk.js")).riskView },
+  risk: { label: "Risk", load: async () => (await import("./risk/risk.js")).riskView },
   placements: { label: "Placements", css: "placements/placements.css", load: async () => (await import("./placements/list.js")).placementsView },
-  score: { label: "Score", css: "score.css", load: async () => (await import("./score.js")).scoreView },
+  score: { label: "Score", css: "score/score.css", load: async () => (await import("./score/score.js")).scoreView },
   shadow: { label: "Shadow", load: async () => (await import("./shadow.js")).shadowView },
-  findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
-  agents: { label: "Agents", wanted: (overview) => overview?.agents, load: async () => (await import("./agents.js")).agentsView },
-  node: { tab: "fleet", load: async () => (await import("./node.js")).nodeView },
+  findings: { label: "Findings", load: async () => (await import("./problems/findings.js")).findingsView },
+  agents: { label: "Agents", wanted: (overview) => overview?.agents, load: async () => (await import("./agents/agents.js")).agentsView },
+  node: { tab: "fleet", load: async () => (await import("./node/node.js")).nodeView },
   terms: { load: async () => (await import("./terms/definitions.js")).termsView },
 };
 

@@ -104,7 +104,7 @@ function choices({ profiles }) {
 /** The notices about profiles, and the ratio that decides whether they apply. */
 function notices({ notices: of, requests_to_usage: ratios }) {
   const told = Object.entries(of).flatMap(([profile, texts]) => texts.map((text) => el("p.warn", {}, `${profile}: ${text}`)));
-  const parts = Object.entries(ratios).map(([resource, ratio]) => `${ratio.toFixed(2)} of the ${resource} usage`);
+  const parts = Object.entries(ratios).map(([resource, ratio]) => `${ratio.toFixed(2)} times their ${resource} usage`);
   return told.length ? el("div.fine", {}, told, parts.length ? el("p", {}, `The pods of this cluster request ${parts.join(", ")}.`) : null) : null;
 }
 
@@ -138,7 +138,7 @@ function smallPrint({ profiles, later_s: laterS, confidence }) {
     const { pending, unknown } = difference.CPU.later;
     return [
       podCpu == null ? "" : `${profile}: ${later} later the actual node also runs the pod, which requests ${podCpu.toFixed(1)} % of its CPU`,
-      pending || unknown ? `${profile}: later load: pending for ${whole(pending)} pods, unknown for ${whole(unknown)}` : "",
+      pending || unknown ? `${profile}: pods whose later load is pending: ${whole(pending)}; unknown: ${whole(unknown)}` : "",
       otherwise ? `${profile}: ${whole(otherwise)} pods excluded: evaluated with different settings` : "",
     ].filter(Boolean);
   });

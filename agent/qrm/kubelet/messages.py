@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
-from agent.qrm.manager.allocation import AllocationInfo, WireHint, WireHints
+from agent.qrm.manager.allocation import AllocationInfo, BindMount, DeviceNode, WireHint, WireHints
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint
 from agent.qrm.pods import (
@@ -145,6 +146,8 @@ def info_to_message(info: AllocationInfo) -> pb.ResourceAllocationInfo:
         envs=dict(info.envs),
         annotations=dict(info.annotations),
         topology_assignments=dict(info.topology_assignments),
+        mounts=[pb.Mount(**msgspec.structs.asdict(mount)) for mount in info.mounts],
+        devices=[pb.DeviceSpec(**msgspec.structs.asdict(device)) for device in info.devices],
     )
     if info.resource_hints is not None:
         message.resource_hints.SetInParent()
@@ -169,6 +172,8 @@ def info_from_message(message: pb.ResourceAllocationInfo) -> AllocationInfo:
         annotations=dict(message.annotations),
         resource_hints=hints,
         topology_assignments=dict(message.topology_assignments),
+        mounts=tuple(BindMount(each.container_path, each.host_path, each.read_only) for each in message.mounts),
+        devices=tuple(DeviceNode(each.container_path, each.host_path, each.permissions) for each in message.devices),
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agent.qrm.cpuset import CpuSet, parse
-from agent.qrm.manager.allocation import CPUSETS, AllocationInfo, Properties
+from agent.qrm.manager.allocation import CPUSETS, AllocationInfo, BindMount, DeviceNode, Properties, properties_of
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
+
+log = logging.getLogger(__name__)
 
 AFFINITY_ERROR = "TopologyAffinityError"
 AFFINITY_MESSAGE = "Resources cannot be allocated with Topology locality"
@@ -73,11 +76,13 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """Environment variables, annotations and properties for a container that is about to be created."""
+    """What a container that is about to be created gets from the plug-ins."""
 
     envs: Mapping[str, str]
     annotations: Mapping[str, str]
     properties: Properties
+    mounts: tuple[BindMount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,31 @@ def suffices(stored: AllocationInfo, request: ResourceRequest) -> bool:
     comparable quantity."""
     had = stored.allocated_quantity
     return stored.is_scalar_resource and math.isfinite(had) and math.ceil(had) >= math.ceil(round(request.quantity, 6))
+
+
+def options_of(infos: Mapping[str, AllocationInfo]) -> ContainerOptions:
+    """The options that a container's allocations give it. For a name that several resources set, the value of the first
+    resource is used. Raises BadProperty."""
+    envs: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    for resource, info in infos.items():
+        for kept, more in ((envs, info.envs), (annotations, info.annotations)):
+            for name, value in more.items():
+                if kept.setdefault(name, value) != value:
+                    log.warning(
+                        "%s and another resource set different values for %s; using that of the other resource",
+                        resource,
+                        name,
+                    )
+    mounts = {each.container_path: each for info in reversed(list(infos.values())) for each in info.mounts}
+    devices = {each.container_path: each for info in reversed(list(infos.values())) for each in info.devices}
+    return ContainerOptions(
+        envs,
+        annotations,
+        properties_of(infos),
+        mounts=tuple(mount for _, mount in sorted(mounts.items())),
+        devices=tuple(device for _, device in sorted(devices.items())),
+    )
 
 
 def growth(before: Properties, after: Properties) -> int:

@@ -35,6 +35,23 @@ class WireHints(msgspec.Struct, frozen=True, omit_defaults=True):
     hints: tuple[WireHint | None, ...] = ()
 
 
+class BindMount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A path of the host that a container gets: the protobuf message Mount in JSON."""
+
+    container_path: str = ""
+    host_path: str = ""
+    read_only: bool = False
+
+
+class DeviceNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device of the host that a container gets: the protobuf message DeviceSpec in JSON. `permissions` are any of r,
+    w and m."""
+
+    container_path: str = ""
+    host_path: str = ""
+    permissions: str = ""
+
+
 class AllocationInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """The allocation of one resource to a container.
 
@@ -53,6 +70,8 @@ class AllocationInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     annotations: Mapping[str, str] = {}
     resource_hints: WireHints | None = None
     topology_assignments: Mapping[int, int] = {}
+    mounts: tuple[BindMount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
 
     @property
     def hints(self) -> tuple[Hint, ...]:

@@ -29,6 +29,7 @@ from agent.qrm.manager.admission import (
     ReleaseResult,
     error_text,
     growth,
+    options_of,
     suffices,
 )
 from agent.qrm.manager.allocation import (
@@ -37,7 +38,6 @@ from agent.qrm.manager.allocation import (
     BadProperty,
     Properties,
     checked_properties,
-    properties_of,
 )
 from agent.qrm.manager.registered_plugins import RegisteredPlugins
 from agent.qrm.manager.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest
@@ -313,6 +313,15 @@ class Manager:
         for uid in sorted(self.allocations.pods - set(active) - self._admitted.keys()):
             await self._remove(uid)
 
+    async def release(self, uid: str) -> None:
+        """Release the allocations of a pod that has ended. If a plug-in fails, the next round tries again. Raises
+        OSError if the checkpoint cannot be written."""
+        async with self._lock:
+            self._admitted.pop(uid, None)
+            if uid in self.allocations.pods:
+                await self._remove(uid)
+                await self._save()
+
     async def _remove(self, uid: str) -> bool:
         """Release the allocations of a pod in every plug-in. Returns False if a plug-in failed; the allocations then
         remain, and the next round tries again."""
@@ -344,19 +353,7 @@ class Manager:
             await self._allocate(pod, container, kind, index, again=True)
             await self._save()
             await self._pre_start(self._requests(pod, container, kind, index))
-            envs: dict[str, str] = {}
-            annotations: dict[str, str] = {}
-            infos = self.allocations.of(pod.uid, container_name)
-            for resource, info in infos.items():
-                for kept, more in ((envs, info.envs), (annotations, info.annotations)):
-                    for name, value in more.items():
-                        if kept.setdefault(name, value) != value:
-                            log.warning(
-                                "%s and another resource set different values for %s; using that of the other resource",
-                                resource,
-                                name,
-                            )
-            return ContainerOptions(envs, annotations, properties_of(infos))
+            return options_of(self.allocations.of(pod.uid, container_name))
 
     async def _pre_start(self, requests: Iterable[ResourceRequest]) -> None:
         """Raises NotAllocated if a plug-in that requires PreStartContainer fails."""
@@ -370,12 +367,14 @@ class Manager:
                 message, resource = str(error), request.resource_name
                 raise NotAllocated(message, container=request.container_name, resource=resource) from None
 
-    async def reconcile(self, pods: Sequence[QrmPod], apply: Apply) -> Reconciled:
+    async def reconcile(
+        self, pods: Sequence[QrmPod], apply: Apply, *, active: Collection[str] = frozenset()
+    ) -> Reconciled:
         """Run one round: replace the stored allocations with the allocations that the plug-ins report, and apply them
-        to the containers. Containers that lose CPUs come before containers that gain CPUs. Raises OSError if the
-        checkpoint cannot be written."""
+        to the containers. Containers that lose CPUs come before containers that gain CPUs. The allocations of all pods
+        other than `pods` and `active` (UIDs) are released. Raises OSError if the checkpoint cannot be written."""
         async with self._lock:
-            active = {pod.uid for pod in pods}
+            active = {pod.uid for pod in pods} | set(active)
             await self._remove_ended(active)
             message = await self.plugins.reported()
             await self._drop_orphans(message, active)
@@ -463,6 +462,19 @@ class Manager:
             self._applied[container.id] = properties, now
             applied.append(f"{pod.key}/{container.name}")
         return Reconciled(tuple(applied), failed)
+
+    def applied(self, container_id: str) -> Properties | None:
+        """The properties that a container has as far as the manager knows."""
+        known = self._applied.get(container_id)
+        return None if known is None else known[0]
+
+    def set_applied(self, container_id: str, properties: Properties | None) -> None:
+        """The container has these properties, set by another way than `apply`; None if they are unknown, so that the
+        next round applies them."""
+        if properties is None:
+            self._applied.pop(container_id, None)
+        else:
+            self._applied[container_id] = properties, self._monotonic()
 
     # --- queries -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import msgspec
 from scorers.cluster.columns import GPU_RESOURCES
 from scorers.cluster.node_metrics import METRIC_OF, Aggregation
 from scorers.cluster.resources import CPU, MEMORY
-from scorers.plugin_api.arguments import Arguments
+from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, OWNER_HISTORY
 from scorers.plugins.koordinator.workload_usage import OwnerHistoryArgs
 from watcher.core.kubernetes.times import read_duration
@@ -39,7 +39,7 @@ class AggregatedArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class LoadAwareSchedulingArgs(
-    Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, dict=True
+    ForecastArguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, dict=True
 ):
     """Thresholds and factors are in percent. load-watcher's additions:
 
@@ -112,6 +112,7 @@ class LoadAwareSchedulingArgs(
         """Arguments that Koordinator rejects, thresholds of prod pods outside 0 to 100, and arguments that the source
         cannot serve."""
         found = [
+            *super().problems(),
             *_within("usageThresholds", self.usage_thresholds, 0),
             *_within("prodUsageThresholds", self.prod_usage_thresholds, 0),
             *_within("aggregated.usageThresholds", self.aggregation.usage_thresholds, 0),
@@ -150,6 +151,11 @@ class LoadAwareSchedulingArgs(
     def _not_measured(self) -> Iterable[str]:
         """Problems of arguments for which the source of metrics has no values."""
         if self.node_metric_source == "cluster":
+            if self.ahead:
+                yield (
+                    "use: NodeMetrics of the cluster have no forecasts; set nodeMetricSource to "
+                    '"windows" or "windowsAndPods"'
+                )
             return
         if self.node_metric_source == "windows":
             for name in ("prod_usage_thresholds", "score_according_prod_usage", "prod_usage_include_sys"):

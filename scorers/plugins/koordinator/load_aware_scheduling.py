@@ -24,6 +24,9 @@ not respond completely: the monitoring failed, not the nodes. While the watcher 
 in integers, rounded down. Nodes that never had a measurement pass and score 0, nodes with an expired one score 0, and
 all nodes score 0 if most of the given nodes are in one of these states.
 
+With `use: forecast`, the measured usage of a node (a mean or a percentile) is the upper bound of its usage over the
+next `horizon` if it has one that is higher. The usage of prod pods and of the system is always the measured one.
+
 For a percentile over a duration that a NodeMetric does not have, only the estimates are used, as in Koordinator. A
 window of the watcher that is less than half full counts as such a duration. Without a duration, the longest available
 window of a node is used, or the mean if it has none. A resource that the windows do not have for a node is ignored in
@@ -43,12 +46,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scorers.cluster.columns import LOADS
 from scorers.cluster.koordinator_classes import PROD, priority_class
 from scorers.cluster.node_metrics import NodeMetric, ReportedMetrics, ResourceMatrix, WindowMetrics, units_of
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import Amounts, amounts
 from scorers.cluster.table import ClusterTable, DataNeeds
 from scorers.plugin_api.framework import EQUAL_SCORES, Scores, Verdicts, enough_known
+from scorers.plugins.forecast_arguments import missing_forecasts
 from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.plugins.koordinator.assigned_pods import (
     DELTA,
@@ -72,6 +77,7 @@ from watcher.client import PodColumns
 from watcher.core.kubernetes.objects import Node
 from watcher.core.kubernetes.times import read_duration
 from watcher.core.review.findings import some_of
+from watcher.model import Operator
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +97,7 @@ class LoadAwareScheduling:
     def __init__(self, arguments: LoadAwareSchedulingArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
         self._names = arguments.resources
+        self._ahead = [(name, LOADS[name]) for name in self._names if name in LOADS]
         self._weights: I64 = np.array([arguments.weights.get(name, 0) for name in self._names], dtype=np.int64)
         self._estimator = ESTIMATORS[arguments.estimator or DEFAULT](arguments)
         self._table = table
@@ -98,7 +105,10 @@ class LoadAwareScheduling:
         self._fine = () if self._reported else tuple(name for name in self._names if units_of(name) != 1)
         interval = arguments.report_interval_seconds
         self._windows = WindowMetrics(
-            self._names, windows=table.windows, interval=None if interval is None else float(interval)
+            self._names,
+            windows=table.windows,
+            interval=None if interval is None else float(interval),
+            ahead=arguments.ahead,
         )
         self.metrics = self._reported or self._windows
         self.assigned_pods = AssignedPods(self._names, self.metrics)
@@ -122,7 +132,11 @@ class LoadAwareScheduling:
         if source == "cluster":
             return DataNeeds(pods=history, minutes=history, node_metrics=True)
         pods = source == "windowsAndPods"
-        return DataNeeds(usages=True, pods=pods, minutes=pods and history)
+        horizons = self.args.forecast_needs.horizons
+        return DataNeeds(usages=True, pods=pods, minutes=pods and history, horizons=horizons)
+
+    def missing_forecasts(self, table: ClusterTable) -> str:
+        return missing_forecasts(self.args, table)
 
     # --- updates by events -------------------------------------------------------------------------------------------
 
@@ -194,7 +208,8 @@ class LoadAwareScheduling:
         if columns.usages is not None and len(columns.nodes):
             wanted = float(np.bincount(columns.usages.period).argmax())
         else:
-            wanted = max((float(np.nanmax(each, initial=0.0)) for each in columns.rollup.values()), default=0.0)
+            covered = [each for (_, kind), each in columns.rollup.items() if kind is not Operator.FORECAST]
+            wanted = max((float(np.nanmax(each, initial=0.0)) for each in covered), default=0.0)
         lengths = {label: read_duration(label) or 0.0 for label in pods.average}
         return min(lengths, key=lambda label: (abs(lengths[label] - wanted), lengths[label]), default="")
 
@@ -330,10 +345,19 @@ class LoadAwareScheduling:
             for i, name in enumerate(self._names)
             if (limits[i] > 0).any()
         }
-        inputs = self._inputs(pod) | {"comparison": self.args.comparison}
+        inputs = self._inputs(pod) | {"comparison": self.args.comparison} | view.forecasts.inputs()
         inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
         compared = partial(self._details, percent=percent, limits=limits, over=over)
-        return Verdicts(codes, reasons, steps, inputs, details=lambda i: view.silent_since(i) or compared(i))
+
+        def details(i: int) -> str:
+            return view.silent_since(i) or "; ".join(filter(None, [compared(i), self._forecast_text(view, i)]))
+
+        bounds = partial(view.forecasts.steps, resources=self._ahead)
+        return Verdicts(codes, reasons, steps, inputs, details=details, more_steps=bounds)
+
+    def _forecast_text(self, view: NodeUsageView, i: int) -> str:
+        """The forecasts of the node in column `i` of the view, "" if they are not used."""
+        return view.forecasts.text(i, self._ahead)
 
     def _details(self, i: int, *, percent: F64, limits: I64, over: Bool) -> str:
         """The usage with the pod and the threshold: of the first resource that exceeds it, otherwise of all that have
@@ -364,6 +388,7 @@ class LoadAwareScheduling:
         inputs = self._inputs(pod) | {
             "resourceWeights": dict(self.args.weights),
             "dominantResourceWeight": self.args.dominant_resource_weight,
+            **view.forecasts.inputs(),
         }
         if few:
             inputs["fallback"] = EQUAL_SCORES
@@ -372,7 +397,8 @@ class LoadAwareScheduling:
             message = self._reason(view, percent[:, i], int(rows[i]), i, float(values[i]))
             return f"most nodes have no valid metrics, so all score 0; {message}" if few else message
 
-        return Scores(values.astype(np.float64), steps, inputs, reason)
+        bounds = partial(view.forecasts.steps, resources=self._ahead)
+        return Scores(values.astype(np.float64), steps, inputs, reason, bounds)
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """EQUAL_SCORES if the measurements of most nodes are missing or expired, otherwise ""."""
@@ -442,6 +468,7 @@ class LoadAwareScheduling:
             age=age,
             silent=np.where(found & expired, now - age, np.nan),
             adding=adding,
+            forecasts=self._table.load.forecast(self.args.ahead if adding == DELTA else "", rows),
         )
 
     def _ages(self, rows: I64, now: float) -> tuple[Bool, F64, Bool]:
@@ -497,4 +524,5 @@ class LoadAwareScheduling:
         pods = self.assigned_pods.adding(view.adding, row)
         counting = "1 pod counted by its" if len(pods) == 1 else f"{len(pods)} pods counted by their"
         counted = f"; {counting} estimate: {some_of(pods)}" if pods else ""
-        return f"with the pod {', '.join(shares)}{counted}: {score:.0f}"
+        ahead = self._forecast_text(view, i)
+        return f"with the pod {', '.join(shares)}{counted}{f'; {ahead}' if ahead else ''}: {score:.0f}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scorers.cluster.forecasts import RowForecasts
 from scorers.plugin_api.framework import round_half_away
 from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.times import time_text
@@ -37,7 +38,8 @@ class NodeUsageView:
     """Usage of n nodes, [resources, n]. Where `there` [n] is false, `measured` is not available and only the
     estimates of pods are used. `found` [n] marks nodes with a NodeMetric and silent nodes, `judged` nodes whose
     NodeMetric has usage, and `adding` is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds, and
-    `silent` is the time of the last sample (unix seconds) of nodes without a valid measurement, NaN for all others."""
+    `silent` is the time of the last sample (unix seconds) of nodes without a valid measurement, NaN for all others.
+    """
 
     measured: I64
     delta: I64
@@ -51,6 +53,7 @@ class NodeUsageView:
     age: F64
     silent: F64
     adding: int
+    forecasts: RowForecasts
 
     def percent(self) -> F64:
         """Percent of allocatable [resources, n]; NaN if unknown."""

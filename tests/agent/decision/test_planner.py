@@ -71,7 +71,7 @@ def restores(pods: list[PodState], watermark: float, used: float, step: int = 50
 
 def queue_metrics() -> Metrics:
     """With a metric that throttles without a gap, and shows the effect after five minutes."""
-    return Metrics(extra=[triggering(QUEUE, CHAINS[Order.SEED], throttleable=True, lag_seconds=300.0)])
+    return Metrics(extra=[triggering(QUEUE, CHAINS[Order.QOS_FIRST], throttleable=True, lag_seconds=300.0)])
 
 
 def gone(made: Plan) -> list[str]:

@@ -33,7 +33,7 @@ NOW = 1_000.0
 few = settings(max_examples=40)
 """Examples are large here, and these tests are many."""
 cores = st.floats(0.0, 4.0).map(lambda value: round(value, 3))
-RANK = {Order.SEED: CHAINS[Order.SEED].cpu, Order.UPSTREAM: CHAINS[Order.UPSTREAM].cpu}
+RANK = {Order.QOS_FIRST: CHAINS[Order.QOS_FIRST].cpu, Order.UPSTREAM: CHAINS[Order.UPSTREAM].cpu}
 
 
 @st.composite
@@ -252,7 +252,7 @@ def test_a_rule_on_a_metric_without_a_gap_adds_at_most_its_own_pods(scene, place
 @given(scenes(), st.sets(st.integers(0, 7)))
 def test_a_rule_that_throttles_without_a_gap_adds_at_most_its_own_pods(scene, places):
     demand, given_ = scene
-    queue = triggering("queue_length", CHAINS[Order.SEED], throttleable=True, evictable=False)
+    queue = triggering("queue_length", CHAINS[Order.QOS_FIRST], throttleable=True, evictable=False)
     inputs = replace(given_, metrics=Metrics(given_.options.order, extra=[queue]))
     own = [pod for place, pod in enumerate(given_.state.pods) if place in places]
 

@@ -116,7 +116,7 @@ def test_upstreams_order(case: dict[str, Any]):
 )
 def test_the_seeds_order_is_upstreams_where_only_use_and_age_differ(case_id: str):
     case = next(each for each in VECTORS if each["id"] == case_id)
-    chains = CHAINS[Order.SEED]
+    chains = CHAINS[Order.QOS_FIRST]
     sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
     given = [pod_of(each) for each in case["input"]["pods"]]
     assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(given)]

@@ -201,7 +201,7 @@ def test_which_steps_reduce_a_metric(name: str, reduced: set[str], quantified: s
 
 
 def test_a_metric_of_the_users_own():
-    chains = CHAINS[Order.SEED]
+    chains = CHAINS[Order.QOS_FIRST]
     own = triggering("queue_length", chains, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
     metrics = Metrics(extra=[own])
     assert own is metrics["queue_length"]

@@ -117,7 +117,7 @@ def test_two_packages_of_one_name_are_named(reachable: Path):
 
 
 def test_metrics_of_the_user_stand_beside_them():
-    own = triggering("queue_length", CHAINS[Order.SEED])
+    own = triggering("queue_length", CHAINS[Order.QOS_FIRST])
     assert own is installed_metrics(extra=[own])["queue_length"]
     with pytest.raises(ExtensionError, match="cannot register a metric of the settings"):
         installed_metrics(extra=[own, own])

@@ -23,7 +23,7 @@ from agent.model import PodState
 from agent.qos import QosClass
 from tests.agent.scenes import pod
 
-SEED, UPSTREAM = CHAINS[Order.SEED], CHAINS[Order.UPSTREAM]
+SEED, UPSTREAM = CHAINS[Order.QOS_FIRST], CHAINS[Order.UPSTREAM]
 
 
 def order(*pods: PodState, chain=SEED.cpu) -> list[str]:

@@ -83,7 +83,7 @@ def test_a_metric_of_the_users_own():
     settings = read(
         prometheus="http://p:9090", queries={"p99": {"expression": "up", "acts_on": "cpu", "throttleable": True}}
     )
-    metric = settings.queries["p99"].metric("p99", Order.SEED)
+    metric = settings.queries["p99"].metric("p99", Order.QOS_FIRST)
     assert (metric.name, metric.throttleable, metric.throttle_quantified) == ("p99", True, False)
 
 

@@ -26,14 +26,14 @@ def profile(name: str, **args: Any) -> ProfilePlugins:
 def test_requests_below_half_of_the_usage_are_a_warning() -> None:
     (found,) = check_requests([profile("LoadVariationRiskBalancing")], METRICS.format(cpu=0.41))
     assert CheckStatus.WARN is found.status
-    assert "0.41 of the cpu usage, 1.20 of the memory usage" in found.what
+    assert "0.41 times their cpu usage, 1.20 times their memory usage" in found.what
     assert 'set formula = "kep"' == found.cure
 
 
 def test_sufficient_requests_are_reported_with_their_ratio() -> None:
     (found,) = check_requests([profile("TargetLoadPacking")], METRICS.format(cpu=1.6))
     assert CheckStatus.OK is found.status
-    assert "they do not: the pods of this cluster request 1.60 of the cpu usage" in found.what
+    assert "they do not: the pods of this cluster request 1.60 times their cpu usage" in found.what
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,16 @@ def test_a_profile_of_the_settings():
     assert 70 == policy.settings.plugins[0].args["targetUtilization"]
 
 
+def test_the_suffix_forecast_keeps_the_other_arguments_and_plugins():
+    plugins = [{"name": "TargetLoadPacking", "args": {"targetUtilization": 70}}, {"name": "LowRiskOverCommitment"}]
+    policy, _ = find("mine:forecast", {"mine": {"plugins": plugins}})
+    assert "mine:forecast" == policy.name
+    assert [{"targetUtilization": 70, "use": "forecast"}, {}] == [each.args for each in policy.settings.plugins]
+    table = ClusterTable()
+    policy.bind(table)
+    assert table.needs.horizon == "6h"
+
+
 def test_a_kube_scheduler_configuration(tmp_path: Path):
     (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
     policy, notices = find("scheduler.yaml:trimaran", cwd=tmp_path)
@@ -65,6 +75,8 @@ def test_a_kube_scheduler_configuration(tmp_path: Path):
         ("TargetLoadPackin", "unknown policy TargetLoadPackin", "did you mean TargetLoadPacking?"),
         ("leastallocated", "unknown policy leastallocated", "did you mean LeastAllocated?"),
         ("xyz", "known: LeastAllocated", "FILE.yaml:PROFILE"),
+        ("LeastAllocated:forecast", "LeastAllocated cannot use forecasts", "omit :forecast"),
+        ("LowRiskOverCommitment:forecast", "LowRiskOverCommitment cannot use forecasts", "TargetLoadPacking"),
     ],
 )
 def test_a_name_that_is_none(name: str, what: str, hint: str):

@@ -56,6 +56,22 @@ def test_a_node_without_samples_for_five_minutes_has_no_load():
     assert ("b",) == columns.nodes
 
 
+def test_the_bound_of_a_forecast_after_a_day_is_the_highest_load():
+    """Half a percent is the resolution of a stored maximum."""
+    windows = SimulatedWindows(("a", "b"), measures=False, horizon="1h")
+    bounds = []
+    for minute in range(27 * 60 + 1):
+        cpu = np.array([70.0 if minute % 60 == 30 else 20.0, 50.0])
+        windows.sample(BEGUN + 60.0 * minute, BOTH, cpu, np.array([10.0, 10.0]))
+        if minute % 180 == 0:
+            columns = windows.columns(BEGUN + 60.0 * minute)
+            assert columns is not None
+            assert columns.forecasts is not None
+            bounds.append(columns.forecasts.bounds["CPU"].tolist())
+    assert all(np.isnan(each).all() for each in bounds[:8])
+    np.testing.assert_allclose(bounds[-1], [70.0, 50.0], atol=0.5)
+
+
 def test_before_the_first_sample_there_is_nothing():
     assert SimulatedWindows(("a",), measures=False).columns(BEGUN) is None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,18 @@ from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of
 from tests.scorers.simulated_cluster import info, node, pod
 from tests.waiting import eventually
 from watcher.client import WatcherError
+from watcher.core.forecast.document import snapshot_forecasts
+from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig
+from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published
-from watcher.model import Window
+from watcher.model import SnapshotForecasts, Window
 from watcher.platform.settings import loading
 from watcher.platform.settings.tables import Settings
 
 NODES, PODS = 60, 400
+FORECAST = ForecastConfig()
 AGGREGATED = {
     "usageThresholds": {"cpu": 60, "memory": 70},
     "usageAggregationType": "p95",
@@ -70,6 +74,10 @@ PROFILES: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "history": [{"name": "LoadAwareScheduling", "args": HISTORY}],
+    "packing-ahead": [{"name": "TargetLoadPacking", "args": {"use": "forecast", "resources": ["cpu", "memory"]}}],
+    "variation-ahead": [{"name": "LoadVariationRiskBalancing", "args": {"use": "forecast", "formula": "kep"}}],
+    "high-ahead": [{"name": "HighLoadFilter", "args": {"use": "forecast", "usageThresholds": {"cpu": 70}}}],
+    "aware-ahead": [{"name": "LoadAwareScheduling", "args": {"use": "forecast", "aggregated": AGGREGATED}}],
     "all": [{"name": "TargetLoadPacking", "weight": 3}, {"name": "LoadAwareScheduling"}, {"name": "HighLoadFilter"}],
 }
 OWNER = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db-3", "controller": True}]}
@@ -139,7 +147,23 @@ def load(tag: str = "t1") -> Published:
     fleet = {f"n{i:02}": {key: samples() for key in ("CPU", "Memory")} for i in range(NODES - 2)}
     fleet["n05"] = {key: values[-21:] for key, values in fleet["n05"].items()}
     del fleet["n06"]["CPU"]
-    return publish(snapshot_of(fleet), tag=tag)
+    snapshot = snapshot_of(fleet)
+    return publish(replace(snapshot, forecasts=forecasts(snapshot.nodes)), tag=tag)
+
+
+def forecasts(nodes: Sequence[str]) -> SnapshotForecasts:
+    """The bounds from three days of random maxima; the last five nodes have only an hour of them."""
+    chance, found = np.random.default_rng(13), FleetForecast(FORECAST)
+    slots = END // SLOT_S - np.arange(3 * DAY_SLOTS)
+    for name in METRICS:
+        for i in range(len(nodes)):
+            times = (slots[: 12 if i >= len(nodes) - 5 else None] * SLOT_S).astype(np.float64)
+            high = chance.uniform(0, 100)
+            values = chance.uniform(high / 2, high, len(times))
+            found.maxima.add(name, nodes, np.full(len(times), i), times, values)
+    for chunk in found.due_chunks(END):
+        found.advance(chunk, END)
+    return snapshot_forecasts(found.table(END), nodes)
 
 
 def pod_load(monotonic: float = 1000.0) -> PublishedPods:
@@ -206,7 +230,7 @@ def answers(service: SchedulingService, profile: str, asked: PodInfo) -> dict[st
 async def test_every_plugin_answers_alike_in_both_processes(tmp_path: Path) -> None:
     """All plug-ins, and for LoadAwareScheduling each source of data: equal scores, verdicts and steps."""
     assert {each["name"] for plugins in PROFILES.values() for each in plugins} == set(known_names())
-    watcher = Watcher(published=load(), pods=pod_load())
+    watcher = Watcher(published=load(), pods=pod_load(), forecast=FORECAST)
     distinct: dict[str, int] = {}
     with Live(watcher) as live:
 
@@ -364,11 +388,32 @@ def problems_with(host: RemoteHost, profiles: dict[str, list[dict[str, Any]]], c
 
 
 def test_pods_that_are_switched_off_are_a_problem_of_the_profiles_that_need_them(tmp_path: Path) -> None:
-    with Live(Watcher(published=None, no_pods='pod usage is switched off (refresh.pods = "off")')) as live:
+    off = 'pod usage is switched off (refresh.pods = "off")'
+    with Live(Watcher(published=None, no_pods=off, forecast=FORECAST)) as live:
         found = problems_with(remote(live, tmp_path), PROFILES, tmp_path)
     assert {"pods", "history"} == set(found)
     assert "LoadAwareScheduling needs pod usage (/api/v1/pods)" in found["pods"]
     assert 'switched off (refresh.pods = "off"); use a source with pod usage' in found["pods"]
+
+
+@pytest.mark.parametrize(
+    ("forecast", "problem"),
+    [
+        (None, "needs forecasts, which are disabled in the watcher at http://127.0.0.1"),
+        (ForecastConfig(horizons=(1, 24), horizon=1), "but forecast.horizons has 1h, 24h"),
+    ],
+)
+def test_forecasts_that_the_watcher_does_not_serve_are_a_problem(
+    tmp_path: Path, forecast: ForecastConfig | None, problem: str
+) -> None:
+    ahead = {name for name in PROFILES if name.endswith("-ahead")}
+    watcher = Watcher(published=None, forecast=forecast)
+    with Live(watcher) as live:
+        found = problems_with(remote(live, tmp_path), PROFILES, tmp_path)
+    assert ahead == set(found)
+    assert all(problem in each for each in found.values()), found
+    inside = unmet_profiles(tables(PROFILES), InProcessHost(watcher), cwd=tmp_path)
+    assert set(inside) == (ahead if forecast is None else set())
 
 
 def test_a_window_that_the_watcher_does_not_serve_is_a_problem(tmp_path: Path) -> None:
@@ -407,7 +452,9 @@ class OldWatcher:
         given = await asyncio.to_thread(self.live.ask, str(request.rel_url), headers=sent)
         body = given.body
         if request.path == "/api/v1/overview" and not self.knows:
-            kept = {name: part for name, part in given.json().items() if name not in ("aggregates", "pods")}
+            kept = {
+                name: part for name, part in given.json().items() if name not in ("aggregates", "pods", "forecasts")
+            }
             body = msgspec.json.encode({**kept, "version": "0.0.9"})
         names = ("ETag", "Age", "Content-Encoding", "Content-Type")
         headers = {name: given.headers[name] for name in names if name in given.headers}
@@ -433,8 +480,8 @@ async def test_an_older_watcher_serves_the_plugins_that_it_can(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others are reported with the version of the watcher, also by explain, until it is upgraded."""
-    profiles = {name: PROFILES[name] for name in ("packing", "aware", "history")}
-    watcher = Watcher(published=load(), pods=pod_load())
+    profiles = {name: PROFILES[name] for name in ("packing", "aware", "history", "packing-ahead")}
+    watcher = Watcher(published=load(), pods=pod_load(), forecast=FORECAST)
     with Live(watcher) as live:
 
         async def story() -> None:
@@ -443,22 +490,28 @@ async def test_an_older_watcher_serves_the_plugins_that_it_can(
                 host = remote(live, tmp_path, **{"extender.watcher": url})
                 async with running(profiles, host) as service:
                     await eventually(lambda: service.table.load.columns is not None, what="the load")
-                    assert {"aware", "history"} == set(service.unmet)
+                    assert {"aware", "history", "packing-ahead"} == set(service.unmet)
+                    assert "operator=FORECAST" in service.unmet["packing-ahead"][0]
+                    explained = service.extender.profiles["packing-ahead"].missing_forecasts()
+                    assert explained == {"TargetLoadPacking": "the watcher serves no forecasts"}
                     (problem,) = service.unmet["aware"]
                     assert "koordlet's usages (/api/v1/columns?aggregate=koordlet)" in problem
                     assert f"the watcher at {url} (version 0.0.9) does not offer; upgrade" in problem
                     assert await lacks(service, "aware") == [problem]
                     assert await lacks(service, "packing") is None
                     before = answers(service, "packing", ASKING["small"])["scores"]
+                    by_windows = answers(service, "packing-ahead", ASKING["small"])["scores"]
                     old.knows = True
                     watcher.clock += DESCRIBE_EVERY_S
                     await eventually(lambda: not service.unmet, what="the upgrade")
                     await eventually(lambda: usages_of(service) is not None, what="the usages")
                     np.testing.assert_array_equal(before, answers(service, "packing", ASKING["small"])["scores"])
+                    by_forecasts = answers(service, "packing-ahead", ASKING["small"])["scores"]
+                    assert (by_forecasts != by_windows).any()
 
         await story()
     said = [record.getMessage() for record in caplog.records if "lacks data" in record.getMessage()]
-    assert len(said) == 2
+    assert len(said) == 3
 
 
 def usages_of(service: SchedulingService) -> object:

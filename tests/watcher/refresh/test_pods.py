@@ -16,6 +16,7 @@ from watcher.core.pods.table import PodOrigin, PodUsage, PublishedPods
 from watcher.platform.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.providers.base import NoPodUsage, PodFetch
 from watcher.refresh.config import RefreshConfig
+from watcher.refresh.pods import WANTED_FOR_S
 from watcher.refresh.tick import Refresher
 
 T0 = 1_700_000_050.0
@@ -320,6 +321,8 @@ def test_a_source_without_pods_says_so(pods: str):
         assert "Memory provides no pod usage" in why
         assert "metrics-server" in why
         required = pods == "on"
+        clock.pass_time(WANTED_FOR_S + 1)
+        assert (why if required else "") == refresher.pods.impossible_reason  # a client may request pods again
         assert (why if required else None) == findings(refresher).get("no_series")
         assert int(required) == refresher.stats.query_failures.get(("no_pods", "pods"), 0)
 

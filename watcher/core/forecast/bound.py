@@ -5,9 +5,11 @@ The bound at level q is the empirical quantile q of the maxima over all spans of
 corrects the quantile of each node: alpha, the share of spans that may exceed the bound, starts at 1 - q, and once the
 outcome of a bound is known,
 
-    alpha := clip(alpha + RATE * ((1 - q) - exceeded), 0, 1)        (Gibbs and Candes, NeurIPS 2021, equation 2)
+    alpha := clip(alpha + RATE * ((1 - q) - exceeded), LOWEST, 1)   (Gibbs and Candes, NeurIPS 2021, equation 2)
 
 so the bound rises after it was exceeded, and falls slowly otherwise. The outcome of a bound is known one horizon later.
+A negative alpha means that even the highest maximum of the history was exceeded too often: the bound is then above it,
+by one step of a code for each 0.01 of alpha. Without this, the coverage of a growing load stays below the level.
 A bound is issued every hour. Hours are numbered from the Unix epoch; hour h begins at h * 3600 s.
 
 Pure: no I/O, no clock.
@@ -25,7 +27,10 @@ from watcher.core.forecast.maxima import DAY_SLOTS, HOUR_SLOTS, decode
 if TYPE_CHECKING:
     from watcher.arrays import F64, I64, U8
 
-RATE = 0.01
+RATE = 0.03
+LOWEST = -0.2
+_STEPS_BEYOND = 100.0
+"""Steps of a code above the highest maximum for an alpha of -1: at most 20 steps, 7.9 % of a node."""
 WEEK_HOURS = 168
 _CODES = 256
 
@@ -66,8 +71,14 @@ class Calibration:
             if each > first:
                 _count(counts, spans[end - HOUR_SLOTS : end])
             self._judge(spans[end - 1], each)
-            self.issued[each % len(self.issued)] = quantile_codes(counts, 1.0 - self.alpha, least=self._least)
+            self.issued[each % len(self.issued)] = self._codes(counts)
             self.hour = each
+
+    def _codes(self, counts: I64) -> U8:
+        """Return the bounds for the number of spans per code [n, 256]."""
+        codes = quantile_codes(counts, np.minimum(1.0 - self.alpha, 1.0), least=self._least)
+        beyond = np.ceil(np.maximum(-self.alpha, 0.0) * _STEPS_BEYOND - 1e-9)
+        return np.where(codes > 0, np.minimum(codes + beyond, _CODES - 1), 0).astype(np.uint8)
 
     @property
     def _least(self) -> int:
@@ -79,7 +90,7 @@ class Calibration:
         due = self.issued[(hour - self.horizon) % len(self.issued)]
         known = (due > 0) & (outcome > 0)
         step = RATE * ((1.0 - self.level) - (outcome > due))
-        self.alpha = np.where(known, np.clip(self.alpha + step, 0.0, 1.0), self.alpha)
+        self.alpha = np.where(known, np.clip(self.alpha + step, LOWEST, 1.0), self.alpha)
 
     def _forget_skipped(self, hour: int) -> None:
         """Empty the rows of the hours since the newest bound: they hold bounds of an earlier week."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from threading import Lock
@@ -26,6 +26,7 @@ import numpy as np
 import zstandard
 
 from watcher.arrays import F64, I64, Bool
+from watcher.core.forecast.document import STATES
 from watcher.core.publishing.compression import (
     CHUNK_NODES,
     PLAIN_BYTES,
@@ -39,7 +40,7 @@ from watcher.core.publishing.compression import (
     zstd_frame,
 )
 from watcher.core.publishing.selection import Selection, Shape
-from watcher.core.publishing.wire import Column, ColumnsDocument
+from watcher.core.publishing.wire import Column, ColumnsDocument, ForecastColumn, ForecastRecord
 from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import DEFAULT_OPERATORS, Metric, MetricType, MetricWindows, Operator, Snapshot, Window
 
@@ -48,6 +49,7 @@ CACHE_BYTES = 64 << 20  # size in bytes of the cached documents with other selec
 SIGNIFICANT_DIGITS = 15  # the Trimaran Go client parses at most 18 digits correctly
 MAX_DECIMALS = 10
 SAMPLED_DECIMALS = 3  # of times and ages in seconds
+COVERAGE_DECIMALS = 4  # of a share, 0 to 1
 LARGEST = 1e15
 _ALWAYS_KNOWN_LOAD = (MetricType.CPU, MetricType.MEMORY)
 
@@ -55,7 +57,8 @@ _ALWAYS_KNOWN_LOAD = (MetricType.CPU, MetricType.MEMORY)
 @dataclass(frozen=True, slots=True)
 class MetricColumn:
     """One metric and operator of the nodes that a window covers: `values` [n], NaN for all other nodes. `rollup` is the
-    window's label, "" for Latest. In all columns of a selection, each (node, metric, operator) has at most one value.
+    window's label, "" for Latest, the horizon for FORECAST. In all columns of a selection, each (node, metric,
+    operator) has at most one value.
     """
 
     metric: Metric
@@ -81,11 +84,23 @@ def select(snapshot: Snapshot, selection: Selection) -> list[MetricColumn]:
         if not operators & {Operator.AVG, Operator.LATEST} and metric.type in _ALWAYS_KNOWN_LOAD:
             operators.add(Operator.AVG)
         for operator in Operator:
-            if operator in operators:
+            if operator is Operator.FORECAST and operator in operators:
+                parts.extend(_forecast(snapshot, metric, selection.horizon))
+            elif operator in operators:
                 parts.extend(_parts(snapshot, selection.window, windows, operator))
                 if operator is Operator.AVG and Operator.LATEST not in operators:
                     parts.extend(_latest_where_no_window(snapshot, selection.window, windows))
     return parts
+
+
+def _forecast(snapshot: Snapshot, metric: Metric, horizon: str) -> Iterator[MetricColumn]:
+    forecasts = snapshot.forecasts
+    if forecasts is None:
+        return
+    horizon = horizon or forecasts.horizon
+    bounds = forecasts.bounds.get((metric.name, horizon))
+    if bounds is not None and not np.isnan(bounds).all():
+        yield MetricColumn(metric, Operator.FORECAST, horizon, bounds)
 
 
 def _parts(snapshot: Snapshot, window: Window, windows: MetricWindows, operator: Operator) -> Iterator[MetricColumn]:
@@ -358,7 +373,29 @@ def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
         ],
         smoothing_s={w.metric.name: w.provenance.smoothing_s for w in chosen},
         age_s=nullable(np.round(snapshot.age_s, SAMPLED_DECIMALS)),
+        forecasts=forecast_record(snapshot, selection, names),
     )
+
+
+def forecast_record(
+    snapshot: Snapshot, selection: Selection, names: Collection[str]
+) -> ForecastRecord | msgspec.UnsetType:
+    """Return the record of the selected forecasts of these metrics, UNSET if none are selected."""
+    if Operator.FORECAST not in (selection.operators or ()):
+        return msgspec.UNSET
+    if (forecasts := snapshot.forecasts) is None:
+        return ForecastRecord(selection.horizon, 0.0, [])
+    horizon = selection.horizon or forecasts.horizon
+    columns = [
+        ForecastColumn(
+            name,
+            nullable(np.round(coverage, COVERAGE_DECIMALS)),
+            [STATES[code] for code in forecasts.states[name, label].tolist()],
+        )
+        for (name, label), coverage in forecasts.coverage.items()
+        if label == horizon and name in names
+    ]
+    return ForecastRecord(horizon, forecasts.level, columns)
 
 
 def published_columns(published: Published, selection: Selection) -> ColumnsDocument:

@@ -17,8 +17,10 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The part of a snapshot that a request selects. None means all types; for `operators`, AVG and STD."""
+    """The part of a snapshot that a request selects. None means all types; for `operators`, AVG and STD. `horizon` is
+    that of the operator FORECAST, "" for the default one."""
 
     window: Window
     types: tuple[MetricType, ...] | None = None
     operators: tuple[Operator, ...] | None = None
+    horizon: str = ""

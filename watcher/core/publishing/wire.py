@@ -103,11 +103,30 @@ class AggregatesDocument(msgspec.Struct):
     columns: list[AggregateColumn]
 
 
+class ForecastColumn(msgspec.Struct):
+    """The record of the bounds in the column FORECAST of a metric, one value per node: `coverage` is the share (0 to 1)
+    of the bounds of the last week that held, null if none was judged, and `states` are those of GET
+    /api/v1/forecasts."""
+
+    name: str
+    coverage: list[float | None]
+    states: list[str]
+
+
+class ForecastRecord(msgspec.Struct):
+    """How far to trust the columns FORECAST: the probability `level` (0 to 1) that a bound holds over `horizon`, and
+    the record of each metric. Without columns if forecasts are disabled."""
+
+    horizon: str
+    level: float
+    columns: list[ForecastColumn]
+
+
 class ColumnsDocument(msgspec.Struct):
     """Body of GET /api/v1/columns. `sampled[name][i]` is the unix time of node i's newest sample of that metric;
     `age_s[i]` is the age in seconds of a silent or held node, null for all other nodes. `silent` maps each silent node
     that is not among `nodes` to the unix time of its last sample; `source_ok` as in SilentDocument. `aggregates` is
-    present only with `?aggregate=`."""
+    present only with `?aggregate=`, `forecasts` only with `?operator=FORECAST`."""
 
     timestamp: UnixSeconds
     window_end: UnixSeconds
@@ -120,6 +139,7 @@ class ColumnsDocument(msgspec.Struct):
     silent: dict[str, float] = {}
     source_ok: bool = True
     aggregates: AggregatesDocument | msgspec.UnsetType = msgspec.UNSET
+    forecasts: ForecastRecord | msgspec.UnsetType = msgspec.UNSET
 
 
 class PodAverages(msgspec.Struct):
@@ -168,6 +188,13 @@ class PodsOffer(msgspec.Struct):
 
     reason: str
     minutes: bool = False
+
+
+class ForecastsOffer(msgspec.Struct):
+    """The forecasts that can be requested: their `level` (0 to 1), and `horizons`, empty if forecasts are disabled."""
+
+    level: float = 0.0
+    horizons: tuple[str, ...] = ()
 
 
 class HistorySeries(msgspec.Struct):

@@ -78,7 +78,7 @@ TYPE = Parameter(
 )
 OPERATOR = Parameter(
     "operator",
-    "only these operators; AVG and STD by default",
+    "only these operators; AVG and STD by default. FORECAST: the upper bound of the next hours, for CPU and Memory",
     {"type": "string", "enum": [operator.value for operator in Operator]},
     repeatable=True,
 )

@@ -107,18 +107,30 @@ def window_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) ->
     raise unknown_value("window", label, [window.label for window in windows])
 
 
-def selection_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) -> Selection:
+def selection_of(
+    values: Mapping[str, Sequence[str]], windows: Sequence[Window], horizons: Sequence[str] = ()
+) -> Selection:
     """The normalized selection of a request: independent of parameter order and of explicitly given defaults, so that
     equivalent requests share one cached document."""
     from watcher.core.publishing.selection import Selection
 
     types = _choices(values, "type", MetricType)
     operators = _choices(values, "operator", Operator)
+    horizon = horizon_of(values, horizons)
     return Selection(
         window_of(values, windows),
         None if types == tuple(MetricType) else types,
         None if operators == DEFAULT_OPERATORS else operators,
+        horizon if operators and Operator.FORECAST in operators else "",
     )
+
+
+def horizon_of(values: Mapping[str, Sequence[str]], known: Sequence[str]) -> str:
+    """The requested horizon of forecasts, "" for the default one. Raises BadParameter for an unknown one."""
+    given = single_value(values, "horizon") or ""
+    if given and given not in known:
+        raise unknown_value("horizon", given, known)
+    return given
 
 
 def types_of(values: Mapping[str, Sequence[str]]) -> tuple[MetricType, ...] | None:

@@ -62,6 +62,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _replay,
             _refresh,
             _windows,
+            _forecast,
             _store,
             _peers,
             _metrics,
@@ -107,12 +108,23 @@ def _server(settings: Settings) -> Iterator[Conflict]:
     yield from _needs(settings, "server.protect_reads", "server.token_file")
 
 
+def _address(origin: str, address: str) -> str:
+    """Format provider.address in the syntax of the source that set provider.name."""
+    if origin.startswith("flag "):
+        return f"--address {address}"
+    if origin.startswith("environment "):
+        return f"{origin.removeprefix('environment ').removesuffix('_NAME')}_ADDRESS={address}"
+    return f'provider.address = "{address}"'
+
+
 def _provider(settings: Settings) -> Iterator[Conflict]:
     provider, refresh = settings.provider, settings.refresh
     if provider.name in EXAMPLE_ADDRESSES and provider.address is None:
         name = provider.name
         message = f"is not set, and the provider {name} has no default address (provider.name: {provider.reason})"
-        cure = f'set provider.address, for example provider.address = "{EXAMPLE_ADDRESSES[name]}"'
+        cure = (
+            f"set provider.address, for example {_address(settings.origins['provider.name'], EXAMPLE_ADDRESSES[name])}"
+        )
         yield Conflict(("provider.address", "provider.name"), message, cure)
     if provider.address is not None and provider.name in DEFAULTS and "provider.name" not in settings.origins:
         address = _is(settings, "provider.address")
@@ -262,6 +274,14 @@ def _windows(settings: Settings) -> Iterator[Conflict]:
         elif window.seconds < 2 * width:
             message = f'"{window.label}" ({origin}) is less than two slots of {resolution}'
             yield Conflict(keys, message, "choose longer windows, or a finer resolution")
+
+
+def _forecast(settings: Settings) -> Iterator[Conflict]:
+    forecast = settings.forecast
+    if forecast.horizon not in forecast.horizons:
+        message = f"{_is(settings, 'forecast.horizon')} is not among {_is(settings, 'forecast.horizons')}"
+        labels = ", ".join(f'"{horizon.label}"' for horizon in forecast.horizons)
+        yield Conflict(("forecast.horizon", "forecast.horizons"), message, f"set it to one of {labels}, or add it")
 
 
 def _store(settings: Settings) -> Iterator[Conflict]:

@@ -14,16 +14,18 @@ def window(text: str) -> model.Window:
     return model.Window(quantities.write_duration(seconds), seconds)
 
 
-def _windows() -> ValueKind:
-    length = quantities.whole_seconds(lowest=2, highest=int(DAY))
-    item = ValueKind(
-        'a duration of whole seconds, like "15m", of at most 24h',
+def _window(length: ValueKind, accepts: str) -> ValueKind:
+    return ValueKind(
+        accepts,
         lambda value: window(f"{length.read(value)}s"),
         lambda text: window(f"{length.read_text(text)}s"),
         lambda each: values.write_text(each.label),
         schema=length.schema,
     )
-    several = values.list_of(item, called='durations, like ["5m", "10m", "15m"]')
+
+
+def _windows(item: ValueKind, example: str) -> ValueKind:
+    several = values.list_of(item, called=f"durations, like {example}")
     return ValueKind(
         several.accepts,
         lambda value: tuple(sorted(several.read(value), key=lambda each: each.seconds)),
@@ -33,7 +35,14 @@ def _windows() -> ValueKind:
     )
 
 
-WINDOWS = _windows()
+WINDOWS = _windows(
+    _window(
+        quantities.whole_seconds(lowest=2, highest=int(DAY)), 'a duration of whole seconds, like "15m", of at most 24h'
+    ),
+    '["5m", "10m", "15m"]',
+)
+HORIZON = _window(quantities.whole_hours(highest=24), 'a duration of whole hours, like "6h", of at most 24h')
+HORIZONS = _windows(HORIZON, '["1h", "6h", "24h"]')
 WINDOW_LABELS = ValueKind(
     WINDOWS.accepts,
     lambda value: tuple(each.label for each in WINDOWS.read(value)),
@@ -46,9 +55,11 @@ _METRIC_TYPES = tuple(kind.value for kind in model.MetricType)
 _METRIC_NAMES = tuple(dict.fromkeys((*_METRIC_TYPES, *model.METRIC_BY_KEY)))
 TYPES = values.list_of(values.choice(_METRIC_NAMES), called="metric types, like CPU, or keys, like NetworkReceive")
 TYPES_ONLY = values.list_of(values.choice(_METRIC_TYPES), called="metric types, like CPU")
-OPERATORS = values.list_of(values.choice([each.value for each in model.Operator]), called="operators, like AVG")
+_OF_WINDOWS = [each.value for each in model.Operator if each is not model.Operator.FORECAST]
+OPERATORS = values.list_of(values.choice(_OF_WINDOWS), called="operators, like AVG")
 DEFAULT_WINDOWS = tuple(window(label) for label in ("5m", "10m", "15m"))
 
 # Level names of logrus, which the Go load-watcher uses, in addition to Python's.
 LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical", "panic": "critical"}
 LEVEL = values.choice(("debug", "info", "warning", "error", "critical"), aliases=LEVELS)
+DEFAULT_HORIZONS = tuple(window(label) for label in ("1h", "6h", "24h"))

@@ -89,6 +89,21 @@ def whole_seconds(*, lowest: int, highest: int) -> ValueKind:
     return ValueKind(accepts, read, read, _write_quoted_duration, brief=brief, schema=schema)
 
 
+def whole_hours(*, highest: int) -> ValueKind:
+    """Return the kind of durations from one to `highest` whole hours; values are int seconds."""
+    seconds = whole_seconds(lowest=int(HOUR), highest=highest * int(HOUR))
+
+    def read(value: Any) -> int:
+        length: int = seconds.read(value)
+        if length % int(HOUR):
+            raise InvalidValue
+        return length
+
+    accepts = f'a duration of whole hours, like "6h", from 1h to {highest}h'
+    brief = f"whole hours, from 1h to {highest}h"
+    return ValueKind(accepts, read, read, _write_quoted_duration, brief=brief, schema=seconds.schema)
+
+
 def whole_seconds_or_auto(*, lowest: int, highest: int) -> ValueKind:
     """Return the kind of `whole_seconds` that also accepts "auto"; the value is then 0."""
     seconds = whole_seconds(lowest=lowest, highest=highest)

@@ -18,6 +18,7 @@ from typing import Any
 from watcher import model
 from watcher.platform.settings import addresses
 from watcher.platform.settings.field_metadata import Setting, SettingsTable, setting_of, settings_fields
+from watcher.platform.settings.sections.forecast import ForecastSettings
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
 from watcher.platform.settings.sections.peers import AgentsSettings, ExtenderSettings, PeersSettings, QrmsSettings
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
@@ -37,6 +38,7 @@ TABLES: Mapping[str, type[SettingsTable]] = {
     "kubernetes": KubernetesSettings,
     "refresh": RefreshSettings,
     "review": ReviewSettings,
+    "forecast": ForecastSettings,
     "store": StoreSettings,
     "peers": PeersSettings,
     "agents": AgentsSettings,
@@ -64,6 +66,7 @@ class Settings:
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     refresh: RefreshSettings = field(default_factory=RefreshSettings)
     review: ReviewSettings = field(default_factory=ReviewSettings)
+    forecast: ForecastSettings = field(default_factory=ForecastSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     peers: PeersSettings = field(default_factory=PeersSettings)
     agents: AgentsSettings = field(default_factory=AgentsSettings)

@@ -76,17 +76,26 @@ def toml_or_text(text: str) -> Any:
 
 
 def read_argument(kind: ValueKind, text: str) -> Any:
-    """Parse the text of a flag or variable: a TOML list or table, or the text form of the kind. Raises InvalidValue."""
+    """Parse the text of a flag or variable: a TOML list, table or quoted string, or the text form of the kind. Raises
+    InvalidValue."""
     value = toml_or_text(text)
-    if not isinstance(value, (list, dict)):
+    if value == text or not isinstance(value, (str, list, dict)):
         return kind.read_text(text)
-    try:
-        return kind.read(value)
-    except InvalidValue as unfit:
-        try:  # a PromQL expression may look like a TOML table
-            return kind.read_text(text)
-        except InvalidValue:
-            raise unfit from None
+    if isinstance(value, str) and kind.private:  # the quotes may belong to a password, but not to an address
+        return _first(lambda: kind.read_text(text), lambda: kind.read(value))
+    # A PromQL expression may look like a TOML table.
+    return _first(lambda: kind.read(value), lambda: kind.read_text(text))
+
+
+def _first(*parsers: Callable[[], Any]) -> Any:
+    """Return the first value that can be parsed; raises the InvalidValue of the first parser."""
+    problems = []
+    for parse in parsers:
+        try:
+            return parse()
+        except InvalidValue as invalid:
+            problems.append(invalid)
+    raise problems[0]
 
 
 # --- description of invalid values in messages -----------------------------------------------------------------------

@@ -149,6 +149,15 @@ class PrometheusPodReader:
         origin = PodOrigin(self._source, plan.cores, float(plan.span_s), plan.memory, "rss")
         return PodFetch(usage, origin, tuple(asking.findings))
 
+    async def find_plan(self, now: float) -> PodPlan:
+        """The queries for the series at `now` (unix seconds). Raises NoPodUsage, and other ProviderErrors."""
+        return await self._look(_PodFetchContext(now, asyncio.get_running_loop().time() + self._config.fetch_deadline))
+
+    async def nodes_by_label(self, plan: PodPlan, values: Iterable[str], now: float) -> Mapping[str, str]:
+        """Node by value of the plan's node label, "" if unknown. Raises ProviderError."""
+        deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
+        return await self._nodes_of(plan.label, values, _PodFetchContext(now, deadline))
+
     async def _values(self, query: str, plan: PodPlan, asking: _PodFetchContext) -> dict[Series, float] | ProviderError:
         """Value of each pod, or the error: a failed query affects only its column."""
         try:

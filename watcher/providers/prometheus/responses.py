@@ -34,7 +34,9 @@ class _ValueRow(msgspec.Struct, frozen=True):
     value: tuple[float, float] = (0.0, 0.0)
 
 
-class _MatrixSeries(msgspec.Struct, frozen=True):
+class MatrixSeries(msgspec.Struct, frozen=True):
+    """A series of a matrix: its labels, and its samples as (unix seconds, value)."""
+
     metric: dict[str, str] = {}
     values: list[tuple[float, float]] = []
 
@@ -48,7 +50,7 @@ class _OddSeries(msgspec.Struct, frozen=True):
 
 _ROW = msgspec.json.Decoder(_LabelsRow)
 # Not strict: values are numbers in strings, which this decoder then converts at no extra cost.
-_SERIES = msgspec.json.Decoder(_MatrixSeries, strict=False)
+_SERIES = msgspec.json.Decoder(MatrixSeries, strict=False)
 _VALUE_ROW = msgspec.json.Decoder(_ValueRow, strict=False)
 _ODD_SERIES = msgspec.json.Decoder(_OddSeries)
 
@@ -108,7 +110,7 @@ def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_marke
     counts: list[int] = []
     pairs: list[F64] = []
     for raw in matrix:
-        series = _read_series(raw)
+        series = read_series(raw)
         key = _key(series.metric, label)
         if key is None:
             labels.update(series.metric)
@@ -124,14 +126,15 @@ def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_marke
     return MatrixSamples(tuple(keys), frozenset(labels), *_ascending(index, time, value))
 
 
-def _read_series(raw: msgspec.Raw) -> _MatrixSeries:
+def read_series(raw: msgspec.Raw) -> MatrixSeries:
+    """Decode one series of a matrix. Raises ProviderMalformed if a value is not a number."""
     try:
         return _SERIES.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         odd = _ODD_SERIES.decode(raw)
-        return _MatrixSeries(odd.metric, [(time, float(value)) for time, value in odd.values])
+        return MatrixSeries(odd.metric, [(time, float(value)) for time, value in odd.values])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ProviderMalformed(f"a value of the series is not a number: {printable(str(error))}") from error
 

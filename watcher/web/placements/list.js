@@ -4,7 +4,7 @@ import { ApiError, ask } from "../api.js";
 import { el, field, select, told } from "../dom.js";
 import { NONE, clock, count, moment } from "../format.js";
 import { placementView } from "./pod.js";
-import { nodeLink, podHref } from "../podlink.js";
+import { nodeLink, podHref } from "./podlink.js";
 
 const LIMIT = 50;
 const MOST_SHOWN = 500; // entries of the list; "Older" asks for more

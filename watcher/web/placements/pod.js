@@ -3,8 +3,8 @@
 import { ApiError, ask } from "../api.js";
 import { el, renew, select, table, told } from "../dom.js";
 import { NONE, count, moment, seconds } from "../format.js";
-import { highlightHref, nodeLink, podHref } from "../podlink.js";
-import { amountOf, score } from "../why.js";
+import { highlightHref, nodeLink, podHref } from "./podlink.js";
+import { amountOf, score } from "../score/why.js";
 
 export function placementView(app) {
   const [namespace, ...rest] = app.argument.split("/");

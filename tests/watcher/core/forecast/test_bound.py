@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watcher.core.forecast.bound import RATE, Calibration, quantile_codes, track_record
+from watcher.core.forecast.bound import LOWEST, RATE, Calibration, quantile_codes, track_record
 from watcher.core.forecast.maxima import DAY_SLOTS, HOUR_SLOTS, decode, encode, span_maxima
 
 HOUR = 500_000
@@ -70,6 +70,27 @@ def test_an_exceeded_bound_raises_the_quantile_by_the_rate_and_a_kept_one_lowers
     calm = np.concatenate([slots, np.full((HOUR_SLOTS, 1), 20.0)])
     calibration.advance(span_maxima(encode(calm), HOUR_SLOTS), HOUR + 2)
     assert calibration.alpha[0] == pytest.approx(before - RATE * 0.9 + RATE * 0.1)
+
+
+@pytest.mark.parametrize(("days", "first", "last"), [(7, 20.0, 60.0), (2, 20.0, 90.0)])
+def test_a_load_that_always_grows_has_a_bound_above_its_highest_maximum(days: int, first: float, last: float):
+    """By one step for each 0.01 of a negative alpha, and at most 20 steps; with slow growth, that is enough."""
+    growing = encode(np.linspace(first, last, days * DAY_SLOTS)[:, None])
+    calibration = advanced(growing)
+    steps = math.ceil(-100.0 * calibration.alpha[0] - 1e-9)
+    assert int(calibration.bound()[0]) == int(growing[-1, 0]) + steps
+    coverage = calibration.record(span_maxima(growing, 6 * HOUR_SLOTS)).coverage[0]
+    if days == 7:
+        assert 0 < steps < 20
+        assert coverage > 0.9
+    else:
+        assert (steps, coverage) == (20, 0.0)
+        assert calibration.alpha[0] == LOWEST
+
+
+def test_no_bound_is_above_the_whole_node():
+    growing = encode(np.linspace(60.0, 100.0, WEEK_SLOTS)[:, None])
+    assert 255 == advanced(growing).bound()[0]
 
 
 def test_missed_hours_are_made_up_for():

@@ -341,7 +341,11 @@ def test_prometheus_has_no_default_address_but_by_its_old_name(problems):
     """Only METRICS_PROVIDER_NAME brings the address that came with it."""
     (problem,) = problems('[provider]\nname = "prometheus"')
     assert problem.key == "provider.address"
-    assert "set provider.address" in problem.cure
+    assert 'provider.address = "http://prometheus.monitoring:9090"' in problem.cure
+    (problem,) = problems("", environ={"LOAD_WATCHER_PROVIDER_NAME": "prometheus"})
+    assert "LOAD_WATCHER_PROVIDER_ADDRESS=http://prometheus.monitoring:9090" in problem.cure
+    (problem,) = problems("", flags={"provider.name": "prometheus"})
+    assert "--address http://prometheus.monitoring:9090" in problem.cure
 
 
 def test_host_by_default_does_not_swallow_an_address(problems, loaded):

@@ -243,6 +243,29 @@ def test_a_list_is_read_as_toml_or_separated_by_commas(text):
     assert ["5m", "10m"] == [each.label for each in windows]
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("store.url", '"sqlite:///x.db"', "sqlite:///x.db"),
+        ("provider.address", "'http://prometheus:9090'", "http://prometheus:9090"),
+        ("refresh.interval", '"30s"', 30.0),
+        ("server.port", '"80"', None),
+    ],
+)
+def test_a_quoted_string_is_read_as_toml(key, text, value):
+    """As the cures and the settings file write it; a number in quotes is not a number."""
+    kind = KEYS[key].setting.kind
+    if value is None:
+        with pytest.raises(InvalidValue):
+            read_argument(kind, text)
+    else:
+        assert value == read_argument(kind, text)
+
+
+def test_the_quotes_of_a_password_belong_to_it():
+    assert Secret('"x"') == read_argument(KEYS["provider.password"].setting.kind, '"x"')
+
+
 def test_an_expression_that_looks_like_a_table_is_text():
     kind = KEYS["provider.queries.CPU.expression"].setting.kind
     assert '{__name__="x"}' == read_argument(kind, '{__name__="x"}')

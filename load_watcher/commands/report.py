@@ -1,0 +1,139 @@
+"""`load-watcher report`: a page about the load of a cluster, from its Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from load_watcher.cli.exit_codes import FAILED, print_error
+from load_watcher.cli.options import IN_SECONDS, SET, finite, output_option, to_seconds, with_options
+from load_watcher.cli.printing import print_json
+from load_watcher.cli.progress import progress_of
+from load_watcher.cli.settings import load_or_exit
+
+if TYPE_CHECKING:
+    from watcher.providers.prometheus.queries import PrometheusConfig
+
+
+def _end(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
+    """Parse --end to unix seconds."""
+    from datetime import UTC, datetime
+
+    if given is None:
+        return None
+    try:
+        found = datetime.fromisoformat(given)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
+        pass
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 < seconds < 1e11:
+        raise click.BadParameter("must be a date (2026-01-31T12:00:00Z) or unix seconds")
+    return seconds
+
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_CONNECTION = (
+    click.option("--prometheus", "address", required=True, envvar="LOAD_WATCHER_PROVIDER_ADDRESS", show_envvar=True,
+                 metavar="URL", help="URL of Prometheus, Thanos, Mimir or VictoriaMetrics, with the path before "
+                 "/api/v1."),
+    click.option("--token-file", type=_FILE, metavar="FILE", help="File with the bearer token to send."),
+    click.option("--username", metavar="NAME", help="User for basic authentication."),
+    click.option("--password-file", type=_FILE, metavar="FILE", help="File with the password of --username."),
+    click.option("--ca-file", type=_FILE, metavar="FILE", help="CA certificates (PEM) that verify the server."),
+    click.option("--node-label", metavar="LABEL", help="Label with the node name. [default: the first that exists of "
+                 "node, kubernetes_node, nodename and instance]"),
+)  # fmt: skip
+_RANGE = (
+    click.option("--days", default=7.0, show_default=True, type=click.FloatRange(0.125, 30.0), callback=finite,
+                 metavar="N", help="Length of the time to report, in days."),
+    click.option("--end", callback=_end, metavar="TIME", help="End of the time to report: a date "
+                 "(2026-01-31T12:00:00Z) or unix seconds, rounded down to an hour. [default: now]"),
+    click.option("--hot", default=80.0, show_default=True, type=click.FloatRange(1.0, 100.0), callback=finite,
+                 metavar="PERCENT", help="Utilization in percent above which a node is hot."),
+    click.option("--top", default=15, show_default=True, type=click.IntRange(1, 200), metavar="N", help="Number of "
+                 "workloads to list."),
+    click.option("--max-samples", default=50_000_000, show_default=True, type=click.IntRange(10_000), metavar="N",
+                 help="Maximum number of values that the server computes for the report, in requests of at most "
+                 "1,000,000. Where it is too low, values are read less often, and the page names what is missing."),
+    click.option("--timeout", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
+                 help=f"Timeout of one request; {IN_SECONDS}."),
+    click.option("--no-simulation", is_flag=True, help="Do not simulate other placements."),
+)  # fmt: skip
+
+
+@click.command(short_help="Report on a cluster from its Prometheus.")
+@with_options(*_CONNECTION, *_RANGE)
+@click.option(
+    "--file",
+    default="report.html",
+    show_default=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Page to write; the JSON document is written beside it, with the suffix .json. Existing files are "
+    "overwritten.",
+)
+@with_options(SET, output_option())
+def report(file: Path, output: str, **given: Any) -> None:
+    """Report on a cluster from its Prometheus.
+
+    Writes one HTML page: when which nodes are hot, peaks beside requests and capacity, which workloads make the load,
+    and what other placements would have changed. Only reads from Prometheus; nothing has to be installed in the
+    cluster. Further settings of the connection can be set with --set (provider.headers, provider.matchers) and with
+    environment variables (LOAD_WATCHER_PROVIDER_TOKEN).
+
+    From a laptop, forward a port first: kubectl -n monitoring port-forward svc/prometheus-k8s 9090
+
+    Exit code 0: written; 2: the arguments are invalid, the server is not available, or it has no load of nodes.
+    """
+    from load_watcher.report import command, document
+    from load_watcher.report.context import CollectOptions
+    from watcher.platform.sources.errors import ProviderError
+
+    try:
+        beside = command.check_file(file)
+        config = command.for_report(_config(given), given["timeout"])
+        options = CollectOptions(
+            time.time() if given["end"] is None else given["end"], given["days"], given["max_samples"], given["hot"]
+        )
+        with progress_of("report", unit="percent") as step:
+            found = command.make(
+                config,
+                options,
+                top=given["top"],
+                simulated=not given["no_simulation"],
+                progress=lambda done, _part: step(done, 100),
+            )
+        command.write(found, file, beside)
+    except (ProviderError, command.ReportError) as error:
+        print_error(error, error.hint)
+        raise SystemExit(FAILED) from None
+    except ValueError as error:
+        print_error(error, "check --prometheus and --set")
+        raise SystemExit(FAILED) from None
+    except OSError as error:
+        print_error(f"{error.filename or file}: {error.strerror}", "check the path and the free disk space")
+        raise SystemExit(FAILED) from None
+    if output == "json":
+        print_json(document.as_document(found))
+    else:
+        click.echo(document.as_text(found, f"written: {file} and {beside}"))
+
+
+def _config(given: Mapping[str, Any]) -> PrometheusConfig:
+    """The configuration of the connection from the options and the environment. Exits with code 2 if it is invalid."""
+    from watcher.providers.prometheus.provider import config_from_settings
+
+    names = ("address", "token_file", "username", "password_file", "ca_file", "node_label")
+    overrides = {f"provider.{name}": str(given[name]) for name in names if given[name] is not None}
+    settings = load_or_exit(
+        {"assigned": given["assigned"], "config": None}, overrides={"provider.name": "prometheus", **overrides}
+    )
+    return config_from_settings(settings)

@@ -1,0 +1,109 @@
+"""Collects the history of a cluster from Prometheus. A part that is missing is named, and the others are collected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from load_watcher.report.collected import ClusterHistory, NodeLoads, NodeSizes
+from load_watcher.report.context import CollectContext, CollectOptions, Progress
+from load_watcher.report.node_data import NodeLoadReader, read_requests, read_sizes
+from load_watcher.report.pod_data import find_pods, read_owners, read_pods, read_recorded
+from load_watcher.report.reading import HistoryReader
+from watcher.core.messages import shorten_names
+from watcher.platform.sources.errors import ProviderRefused
+from watcher.platform.sources.prometheus import PrometheusClient
+from watcher.providers.prometheus.queries import PrometheusConfig
+
+HOUR_S = 3600
+STATE_METRICS = "scrape kube-state-metrics with honor_labels: true, as kube-prometheus does"
+CADVISOR = (
+    "scrape /metrics/cadvisor of the kubelets, with the labels namespace, pod and container, as kube-prometheus does"
+)
+
+
+async def collect(config: PrometheusConfig, options: CollectOptions, *, progress: Progress) -> ClusterHistory:
+    """Send all queries. Raises ProviderError if the server or the utilization of nodes is not available, ValueError for
+    an invalid configuration."""
+    client = PrometheusClient(config)
+    client.start()
+    try:
+        ends = int(options.ends // HOUR_S) * HOUR_S
+        begins = ends - max(1, round(options.days * 24)) * HOUR_S
+        reader = HistoryReader(client, most_values=options.most_values, timeout=config.timeout)
+        context = CollectContext(config, options, client, reader, begins, ends, progress)
+        return await _collect(context)
+    finally:
+        await client.close()
+
+
+async def _collect(context: CollectContext) -> ClusterHistory:
+    loads = await NodeLoadReader(context).read()
+    if not len(loads.nodes) or not np.isfinite(loads.cpu).any():
+        hint = "Check --days and --end, and that the server keeps data of this time (--storage.tsdb.retention.time)."
+        raise ProviderRefused(f"{context.client.address}: no values of the nodes in this time", hint=hint)
+    sizes = await context.optional(
+        "kube_node_status_allocatable of kube-state-metrics",
+        "cores and bytes instead of percent, and what could be freed",
+        STATE_METRICS,
+        lambda: read_sizes(context, loads.nodes),
+    )
+    requests = await context.optional(
+        "kube_pod_container_resource_requests of kube-state-metrics",
+        "requests beside peaks",
+        STATE_METRICS,
+        lambda: read_requests(context, loads.nodes),
+    )
+    history = ClusterHistory(
+        context.client.address, context.begins, context.ends, loads, sizes or _unknown(loads), requests
+    )
+    return await _with_pods(context, history, complete=sizes is not None and requests is not None)
+
+
+async def _with_pods(context: CollectContext, history: ClusterHistory, *, complete: bool) -> ClusterHistory:
+    loads = history.loads
+    shows = "which workloads make the load"
+    cadvisor = "container_cpu_usage_seconds_total of cAdvisor"
+    plan = await context.optional(cadvisor, shows, CADVISOR, lambda: find_pods(context))
+    owners: Mapping[tuple[str, str], str] | None = None
+    pods = recorded = None
+    if plan is not None:
+        reader, queries = plan
+        pods = await context.optional(cadvisor, shows, CADVISOR, lambda: read_pods(context, reader, queries))
+        owners = await context.optional(
+            "kube_pod_owner of kube-state-metrics",
+            "workloads by owner instead of by the name of the pod",
+            STATE_METRICS,
+            lambda: read_owners(context),
+        )
+    if pods is not None and complete:
+        recorded = await context.optional(
+            "kube_pod_info of kube-state-metrics, with the node names of the node exporter",
+            "what other placements would have changed",
+            STATE_METRICS,
+            lambda: read_recorded(context, reader, queries, loads, owners or {}),
+        )
+    _check_names(context, history.sizes, loads)
+    return replace(
+        history,
+        pods=pods,
+        owners=owners or {},
+        recorded=recorded,
+        missing=tuple(context.missing),
+        remarks=tuple(context.reader.remarks),
+        queries=tuple(context.reader.uses),
+    )
+
+
+def _check_names(context: CollectContext, sizes: NodeSizes, loads: NodeLoads) -> None:
+    """Add a remark about nodes whose load is known and whose size is not."""
+    unknown = [node for node, size in zip(loads.nodes, sizes.allocatable_cores.tolist(), strict=True) if size != size]
+    if unknown and len(unknown) < len(loads.nodes):
+        context.reader.remark(f"{len(unknown):,} nodes have a load and no size: {shorten_names(unknown)}")
+
+
+def _unknown(loads: NodeLoads) -> NodeSizes:
+    absent = np.full(len(loads.nodes), np.nan)
+    return NodeSizes(absent, absent, absent, absent)

@@ -1,0 +1,68 @@
+"""What all parts of a collection share: the connection, the options, and what was found to be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from load_watcher.report.collected import MissingData
+from load_watcher.report.reading import BudgetExceeded, HistoryReader, explained
+from watcher.core.queries.matchers import Matcher, narrowed
+from watcher.platform.sources.errors import ProviderError
+from watcher.platform.sources.prometheus import PrometheusClient
+from watcher.providers.prometheus.queries import PrometheusConfig
+
+T = TypeVar("T")
+Progress = Callable[[int, str], None]
+"""Called with the percentage of the report that is done, and the current part."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """`ends` in unix seconds. `most_values` is the budget of values that the server computes. `hot` is the threshold in
+    percent, by which the hottest nodes are chosen; other placements are simulated for `replay_nodes` nodes."""
+
+    ends: float
+    days: float = 7.0
+    most_values: int = 50_000_000
+    hot: float = 80.0
+    replay_nodes: int = 30
+
+
+@dataclass(slots=True)
+class CollectContext:
+    """State of one collection. `begins` and `ends` are whole hours."""
+
+    config: PrometheusConfig
+    options: CollectOptions
+    client: PrometheusClient
+    reader: HistoryReader
+    begins: int
+    ends: int
+    progress: Progress
+    missing: list[MissingData] = field(default_factory=list)
+
+    def narrowed(self, text: str, *more: Matcher) -> str:
+        """A selector with the matchers of this cluster and more."""
+        return narrowed(text, *self.config.matchers, *more)
+
+    def share_of(self, low: int, high: int, part: str) -> Callable[[float], None]:
+        """Progress of a part that leads from `low` to `high` percent of the report."""
+        self.progress(low, part)
+        return lambda share: self.progress(round(low + share * (high - low)), part)
+
+    async def optional(self, what: str, shows: str, cure: str, ask: Callable[[], Awaitable[T | None]]) -> T | None:
+        """The result of `ask`; None, with an entry in `missing`, if there is no data or the query fails."""
+        try:
+            found = await ask()
+        except BudgetExceeded as error:
+            more = "raise --max-samples, or lower --days"
+            self.missing.append(MissingData(f"{what}: the budget of --max-samples is used up ({error})", shows, more))
+            return None
+        except ProviderError as error:
+            self.missing.append(MissingData(f"{what}: {explained(error)}", shows, cure))
+            return None
+        if found is None:
+            self.missing.append(MissingData(what, shows, cure))
+        return found

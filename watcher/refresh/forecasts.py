@@ -1,0 +1,109 @@
+"""The forecasts of the refresh: bounds are computed in the background of the ticks, and published for the API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from watcher.core.forecast.fleet import ForecastConfig, ForecastTable
+from watcher.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from watcher.clock import Clock
+    from watcher.refresh.config import TickStore
+    from watcher.refresh.forecast_history import ForecastHistory
+    from watcher.refresh.maxima_backfill import MaximaBackfill
+    from watcher.refresh.worker import TickWorker
+
+log = logging.getLogger(__name__)
+
+LOADS = 10
+"""Ticks in which stored maxima of another origin are read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedForecasts:
+    """The served forecasts; `tag` changes with the content."""
+
+    table: ForecastTable
+    tag: str
+
+
+class ForecastRefresher:
+    """Computes bounds after the newest samples are published. `published` is replaced as a whole; None before the first
+    tick, and if forecasts are disabled."""
+
+    def __init__(
+        self,
+        history: ForecastHistory,
+        *,
+        worker: TickWorker,
+        clock: Clock,
+        tag: str,
+        store: TickStore | None,
+        backfill: MaximaBackfill,
+    ) -> None:
+        self.published: PublishedForecasts | None = None
+        self._history = history
+        self._worker = worker
+        self._clock = clock
+        self._tag = tag
+        self._sequence = 0
+        self._store = store
+        self.backfill = backfill
+        self._loads_left = LOADS if store is not None else 0
+        history.holds = store is not None
+
+    @property
+    def config(self) -> ForecastConfig | None:
+        """The settings of the forecasts, None if they are disabled."""
+        return None if self._history.fleet is None else self._history.fleet.config
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the settings enable forecasts."""
+        return self.config is not None
+
+    def continue_from(self, other: ForecastRefresher) -> None:
+        """Serve the forecasts of a refresher with other settings until the first tick."""
+        if self.enabled:
+            self.published = other.published
+            if self._history.fleet is other._history.fleet:
+                self._loads_left = other._loads_left
+
+    async def close(self) -> None:
+        """Stop a backfill of the past, before its provider is closed."""
+        await self.backfill.close()
+
+    async def _load(self) -> None:
+        """Load the stored maxima after the first windows are served; again for a few ticks if some do not fit, because
+        the names of the cluster's nodes may be known late."""
+        if not self._loads_left or self._store is None or not self._history.fitting:
+            return
+        try:
+            stored = await self._store.maxima()
+        except StoreError as error:
+            log.debug("cannot load the maxima of forecasts yet: %s", error)  # the store reports its errors itself
+            return
+        complete = await self._worker.run(self._history.load, stored, self._clock.now())
+        self._loads_left = 0 if complete else self._loads_left - 1
+        self._history.holds = self._loads_left > 0
+
+    async def refresh(self, deadline: float) -> None:
+        """Compute the due bounds, one chunk at a time, until the deadline (loop time), and publish the table."""
+        if not self.enabled:
+            return
+        await self._load()
+        if not self._history.holds:
+            self.backfill.start_if_due()
+        now = self._clock.now()
+        for chunk in await self._worker.run(self._history.due_chunks, now):
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await self._worker.run(self._history.advance, chunk, now)
+        table = await self._worker.run(self._history.table, now)
+        if table is not None and (self.published is None or not table.equals(self.published.table)):
+            self._sequence += 1
+            self.published = PublishedForecasts(table, f"{self._tag}-forecast-{self._sequence:x}")
