@@ -96,6 +96,11 @@ class Provider(Protocol):
 class MaximaProvider(Protocol):
     """A Provider whose server computes maxima. The past of other providers is fetched sample by sample."""
 
+    @property
+    def maxima_pace(self) -> float:
+        """Seconds between two such requests."""
+        ...
+
     async def fetch_maxima(self, since: float, until: float, *, metric: str) -> Fetch:
         """The maximum of each five minutes between two times (unix seconds, multiples of 300) of one metric
         (Metric.name), each with the time of the middle of its five minutes. Raises ProviderError. Must be safe to

@@ -61,7 +61,7 @@ class RefreshConfig:
     limits: review_limits.ReviewLimits = field(default_factory=review_limits.ReviewLimits)
     pods: str = "auto"  # auto, on or off
     forecast: ForecastConfig | None = None  # None: no maxima are kept
-    maxima_pace: float = 1.0  # seconds between two requests for the maxima of the last days
+    maxima_pace: float = 1.0  # seconds between two requests for samples of the last days
 
     @property
     def reach(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ class ForecastRefresher:
         self._sequence = 0
         self._store = store
         self.backfill = backfill
+        backfill.done = self._compute
         self._loads_left = LOADS if store is not None else 0
         history.holds = store is not None
 
@@ -92,12 +94,17 @@ class ForecastRefresher:
         self._history.holds = self._loads_left > 0
 
     async def refresh(self, deadline: float) -> None:
-        """Compute the due bounds, one chunk at a time, until the deadline (loop time), and publish the table."""
+        """Load the stored maxima, begin to fetch missing ones, and compute the due bounds, one chunk at a time, until
+        the deadline (loop time)."""
         if not self.enabled:
             return
         await self._load()
         if not self._history.holds:
             self.backfill.start_if_due()
+        await self._compute(deadline)
+
+    async def _compute(self, deadline: float = math.inf) -> None:
+        """Compute the due bounds, and publish the table if it changed."""
         now = self._clock.now()
         for chunk in await self._worker.run(self._history.due_chunks, now):
             if asyncio.get_running_loop().time() >= deadline:

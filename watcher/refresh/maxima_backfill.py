@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,6 +82,10 @@ def _range(metric: str, group: Sequence[int], stop_slot: int) -> MissingMaxima:
     return MissingMaxima(metric, group[-1] * HOUR_SLOTS, min((group[0] + 1) * HOUR_SLOTS, stop_slot))
 
 
+async def _nothing() -> None:
+    return
+
+
 class MaximaBackfill:
     """Runs one backfill at a time. `index` returns the nodes of the cluster; `pace`: seconds before each request."""
 
@@ -107,6 +111,8 @@ class MaximaBackfill:
         self._empty: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
         self._looked_hour = -1
+        self.done: Callable[[], Awaitable[None]] = _nothing
+        """Called after a backfill that found samples."""
 
     @property
     def running(self) -> bool:
@@ -144,7 +150,7 @@ class MaximaBackfill:
         missing = await self._worker.run(missing_maxima, fleet, now, most_hours=most, tried=self._tried)
         if not missing:
             return
-        log.info("fetching the maxima of the last days: %s requests, one per second", len(missing))
+        log.info("fetching the maxima of the last days: %s requests", len(missing))
         added = failed = 0
         for each in missing:
             if self._empty.get(each.metric, 0) >= EMPTY_HOURS:
@@ -162,15 +168,16 @@ class MaximaBackfill:
             failed = 0
             added += found
             self._note(each, found)
+        log.info("fetched %s maxima of the last days", added)
         if added:
             await self._worker.run(fleet.restart)
-        log.info("fetched %s maxima of the last days", added)
+            await self.done()
 
     async def _fetch(self, wanted: MissingMaxima, nodes: int) -> int:
         """Fetch a range; return the number of its values. Raises ProviderError and TimeoutError."""
         since, until = float(wanted.first * SLOT_S), float(wanted.stop * SLOT_S)
         if isinstance(self._provider, MaximaProvider):
-            await asyncio.sleep(self._pace)
+            await asyncio.sleep(self._provider.maxima_pace)
             return await self._add(
                 await self._provider.fetch_maxima(since, until, metric=wanted.metric), resolution=SLOT_S
             )

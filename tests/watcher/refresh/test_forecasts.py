@@ -56,6 +56,7 @@ class SourceOfMaxima(MemorySource):
     since: float = NOW - 2 * 86400
     percent: float = 70.0
     broken: bool = False
+    maxima_pace: float = 0.0
     requests: list[tuple[float, float, str]] = field(default_factory=list)
 
     async def fetch_maxima(self, since: float, until: float, *, metric: str) -> Fetch:

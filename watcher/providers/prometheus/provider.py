@@ -101,6 +101,11 @@ class PrometheusProvider:
         """True: Prometheus stores past samples."""
         return True
 
+    @property
+    def maxima_pace(self) -> float:
+        """One second: a request for maxima reads up to an hour of samples of all nodes."""
+        return 1.0
+
     async def start(self) -> None:
         """Log if TLS verification is disabled. Sends no request."""
         self._client.api.start()
