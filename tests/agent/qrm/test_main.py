@@ -83,6 +83,10 @@ class World:
 
     def run(self, *lines: str, mode: str = "cri", at: str = "qrm", env: Mapping[str, str] | None = None) -> Qrm:
         """A manager with these lines in its settings, below [qrm]."""
+        return Qrm(self.directory / at, config=self.settings(*lines, mode=mode), env=env)
+
+    def settings(self, *lines: str, mode: str) -> str:
+        """The settings of a manager, with these lines at the end of [qrm]."""
         text = [
             "[kubernetes]",
             f'kubeconfig = "{self.kube.kubeconfig(self.directory / "kubeconfig")}"',
@@ -97,7 +101,7 @@ class World:
             'policy = "restricted"',
             *lines,
         ]
-        return Qrm(self.directory / at, config="\n".join(text), env=env)
+        return "\n".join(text)
 
 
 def cri(uid: str) -> str:

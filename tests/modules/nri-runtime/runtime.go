@@ -26,12 +26,16 @@ type pod struct {
 	Namespace   string            `json:"namespace"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
+	// Parent is the parent control group, which shows the QoS class; Resources are those of all containers.
+	Parent    string                `json:"cgroup_parent,omitempty"`
+	Resources *rspec.LinuxResources `json:"resources,omitempty"`
 }
 
 func (p *pod) nri() *api.PodSandbox {
 	return &api.PodSandbox{
 		Id: p.ID, Name: p.Name, Uid: p.UID, Namespace: p.Namespace, Labels: p.Labels, Annotations: p.Annotations,
-		RuntimeHandler: "runc", Linux: &api.LinuxPodSandbox{},
+		RuntimeHandler: "runc",
+		Linux:          &api.LinuxPodSandbox{CgroupParent: p.Parent, PodResources: api.FromOCILinuxResources(p.Resources, nil)},
 	}
 }
 
