@@ -106,6 +106,8 @@ class QrmMetrics:
 def _of_nri(nri: NriRuntime) -> Iterator[Family]:
     text = "Whether the container runtime calls the NRI plug-in (1) or containers start without allocations (0)."
     yield gauge("qrm_nri_connected", text, [({}, float(not nri.trouble))])
+    text = "Containers created without their allocations, which the next round applies."
+    yield counter("qrm_nri_unpinned", text, [({}, float(nri.findings.unpinned))])
     failures = [({"kind": kind}, float(n)) for kind, n in sorted(nri.findings.counts.items())]
     yield counter("qrm_nri_failures", "Failures of the NRI plug-in, and containers of inadmissible pods.", failures)
 

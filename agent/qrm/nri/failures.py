@@ -38,6 +38,8 @@ class NriFindings:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.counts: Counter[str] = Counter()
+        self.unpinned = 0
+        """Containers that were created without their allocations."""
         self._clock = clock
         self._last: deque[tuple[float, str, str, int]] = deque(maxlen=REMEMBERED)
 

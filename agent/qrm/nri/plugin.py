@@ -217,6 +217,7 @@ class NriPlugin:
                 self._findings.add(error.kind, f"{what} is not created: {error}")
                 self._table.remove_container(request.container)
                 raise CallFailed(Code.UNKNOWN, f"plug-in {self._label}: {error} (qrm.on_failure)") from None
+            self._findings.unpinned += 1
             self._findings.add(error.kind, f"{what} starts without allocations: {error}")
             return pb.CreateContainerResponse()
         response, properties = found
