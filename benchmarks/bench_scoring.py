@@ -58,6 +58,10 @@ GOALS_MS = {
 GOAL_NODES = 5000
 GOAL_EVENT_US = 50.0
 PLUGINS = (*GOALS_MS, "NodeResourceLimits", "Peaks", "HighLoadFilter")
+FORECASTING = ("TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwareScheduling", "HighLoadFilter")
+"""Plug-ins that can use forecasts."""
+GOAL_FORECAST = 1.1
+"""Highest ratio of a pass with forecasts to one with windows."""
 POINTS = ("filter", "score")
 ALONE = "TargetLoadPacking"
 TURNS = 10
@@ -83,15 +87,19 @@ class Cluster:
 
 
 def loads(nodes: Sequence[str]) -> Columns:
-    """Return CPU and memory of all nodes, with deviations."""
-    random = np.random.default_rng(7).random((4, len(nodes)))
-    keys = (("CPU", "AVG"), ("CPU", "STD"), ("Memory", "AVG"), ("Memory", "STD"))
-    scale = (90.0, 20.0, 90.0, 5.0)
+    """Return CPU and memory of all nodes, with deviations and forecasts."""
+    random = np.random.default_rng(7).random((6, len(nodes)))
+    keys = (
+        *(("CPU", "AVG"), ("CPU", "STD"), ("Memory", "AVG"), ("Memory", "STD")),
+        *(("CPU", "FORECAST"), ("Memory", "FORECAST")),
+    )
+    scale = (90.0, 20.0, 90.0, 5.0, 100.0, 100.0)
     return load(
         {
             name: {key: float(most * random[part, i]) for part, (key, most) in enumerate(zip(keys, scale, strict=True))}
             for i, name in enumerate(nodes)
-        }
+        },
+        horizon="6h",
     )
 
 
@@ -139,6 +147,28 @@ def passes(cluster: Cluster, *, rounds: int) -> dict[str, float]:
             each.score(asking, cluster.table, rows, now=NOW)
 
     return {name: 1e3 * quickest(partial(once, *cluster.plugins(name)), rounds=rounds) for name in PLUGINS}
+
+
+def forecast_passes(cluster: Cluster, *, rounds: int) -> dict[str, tuple[float, float]]:
+    """Return the milliseconds of the fastest pass of each plug-in with windows and with forecasts, side by side."""
+    asking, rows = pod_info(pod("asking", containers=CONTAINERS)), np.arange(len(cluster.nodes))
+    found = {}
+    for name in FORECASTING:
+        both = []
+        for use in ("window", "forecast"):
+            settings = ProfileSettings(use, (PluginSettings(name, args={"use": use}, points=POINTS),))
+            both.append(ProfileRunner(settings, cluster.table))
+
+        def once(profile: ProfileRunner) -> None:
+            profile.filter(asking, rows, now=NOW)
+            profile.rank(asking, rows, now=NOW)
+
+        taken = [[quickest(partial(once, each), rounds=1) for each in both] for _ in range(rounds)]
+        window, forecast = (1e3 * min(each) for each in zip(*taken, strict=True))
+        found[name] = window, forecast
+        for each in both:
+            each.close()
+    return found
 
 
 def after_a_tick(cluster: Cluster) -> float:
@@ -307,6 +337,17 @@ def pass_table(measured: Mapping[int, Mapping[str, float]]) -> Report:
     return table
 
 
+def forecast_table(measured: Mapping[int, Mapping[str, tuple[float, float]]]) -> Report:
+    """Return the table of passes with windows and with forecasts, filter and score by one plug-in."""
+    table = Report("A pass with forecasts", ["", "nodes", "windows", "forecasts", "ratio", "goal"])
+    for size, passed in measured.items():
+        for name, (window, forecast) in passed.items():
+            ratio = forecast / window
+            goal = at_most(ratio, GOAL_FORECAST, "×") if size == GOAL_NODES else ""
+            table.add(name, f"{size:,}", amount(window, "ms"), amount(forecast, "ms"), amount(ratio, "×"), goal)
+    return table
+
+
 def loop_table(measured: Mapping[int, Mapping[str, float | None]]) -> Report:
     """Return the table that compares TargetLoadPacking with the loops."""
     table = Report(
@@ -403,13 +444,16 @@ def main() -> None:
         return
     found: dict[int, dict[str, float]] = {}
     loops: dict[int, dict[str, float | None]] = {}
+    ahead: dict[int, dict[str, tuple[float, float]]] = {}
     for size in options.nodes:
         cluster, found[size], loops[size] = measure(size, rounds=options.rounds)
         if size == options.nodes[0]:
             taken = events(cluster, rounds=options.rounds)
             remembered = decision_table(cluster, rounds=options.rounds)
+        ahead[size] = forecast_passes(cluster, rounds=options.rounds)
         found[size]["after a tick"] = after_a_tick(cluster)
     print(pass_table(found).markdown())
+    print(forecast_table(ahead).markdown())
     print(loop_table(loops).markdown())
     print(event_table(options.nodes[0], taken).markdown())
     print(http_table(options.nodes[0], rounds=options.rounds).markdown())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +25,28 @@ REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RowForecasts:
-    """The forecasts over `horizon` ("": not used) of n nodes: `where` [n] are their columns in `forecasts`, -1: none.
-    `forecasts` are None if the watcher serves none."""
+    """The forecasts over `horizon` ("": not used) of n nodes in the table's `rows` [n]. `where` [rows of the table] are
+    the columns of all nodes in `forecasts`, -1: none; `forecasts` are None if the watcher serves none. `missing` says
+    why no node of the table has a bound, "" if one has. All arrays are read on request only and do not change."""
 
     forecasts: NodeForecasts | None
     horizon: str
+    missing: str
     where: I64
+    rows: I64
+
+    def inputs(self) -> dict[str, Any]:
+        """Return the inputs of an explanation that name the forecasts in use, and why there are none."""
+        if not self.horizon:
+            return {}
+        missing = {"forecasts": f"none: {self.missing}"} if self.missing else {}
+        return {"use": "forecast", "horizon": self.horizon} | missing
+
+    def steps(self, i: int, resources: Sequence[tuple[str, MetricType]]) -> dict[str, float]:
+        """Return the bounds of node i as steps of an explanation, in percent; NaN without one."""
+        if not self.horizon:
+            return {}
+        return {f"{resource} forecast %": self._bound(i, kind) for resource, kind in resources}
 
     def text(self, i: int, resources: Sequence[tuple[str, MetricType]]) -> str:
         """State the bounds of node i for each (resource, metric), or why there are none; "" without a horizon."""
@@ -42,33 +59,15 @@ class RowForecasts:
             return f"forecast: {next(iter(said))}"
         return "forecast: " + ", ".join(f"{' and '.join(names)} {text}" for text, names in said.items())
 
-    def missing(self, kinds: Sequence[MetricType]) -> str:
-        """Return why no node has a bound of these metrics, "" if one has."""
-        if not self.horizon or any(self._has_bounds(kind) for kind in kinds):
-            return ""
-        if (reason := self._whole()) or self.forecasts is None:
-            return reason
-        states = {self.forecasts.states[kind][place] for kind in kinds for place in self.where if place >= 0}
-        return " or ".join(_reason(each) for each in sorted(states)) or "no node has load data"
-
-    def _has_bounds(self, kind: MetricType) -> bool:
-        forecasts = self.forecasts
-        if forecasts is None or forecasts.horizon != self.horizon or kind not in forecasts.bounds:
-            return False
-        return bool((~np.isnan(forecasts.bounds[kind][self.where[self.where >= 0]])).any())
-
-    def _whole(self) -> str:
-        """Return why there are no forecasts of any node, "" if there are."""
-        if self.forecasts is None:
-            return NO_FORECASTS
-        if not self.forecasts.level:
-            return DISABLED
-        hours = hours_text(self.horizon)
-        return "" if self.forecasts.horizon == self.horizon else f"the watcher serves no forecasts over {hours}"
+    def _bound(self, i: int, kind: MetricType) -> float:
+        place = int(self.where[self.rows[i]])
+        if place < 0 or self.forecasts is None or why_unserved(self.forecasts, self.horizon):
+            return math.nan
+        return float(self.forecasts.bounds[kind][place]) if kind in self.forecasts.bounds else math.nan
 
     def _of_metric(self, i: int, kind: MetricType) -> str:
-        why = self._whole()
-        forecasts, place = self.forecasts, int(self.where[i])
+        why = why_unserved(self.forecasts, self.horizon)
+        forecasts, place = self.forecasts, int(self.where[self.rows[i]])
         if forecasts is not None and not why:
             if place < 0 or kind not in forecasts.bounds:
                 why = "no load data of this node"
@@ -80,6 +79,27 @@ class RowForecasts:
                 level = f"level {100 * forecasts.level:g} %"
                 return f"at most {math.ceil(bound - 1e-9)} % within {hours_text(self.horizon)} ({level}; {record})"
         return f"none ({why}), so the window is used"
+
+
+def why_unserved(forecasts: NodeForecasts | None, horizon: str) -> str:
+    """Return why the watcher serves no forecasts over a horizon, "" if it does."""
+    if forecasts is None:
+        return NO_FORECASTS
+    if not forecasts.level:
+        return DISABLED
+    return "" if forecasts.horizon == horizon else f"the watcher serves no forecasts over {hours_text(horizon)}"
+
+
+def why_missing(forecasts: NodeForecasts | None, horizon: str, where: I64) -> str:
+    """Return why none of the nodes at the columns `where` [n] of the forecasts (-1: no load) has a bound, "" if one
+    has."""
+    if (reason := why_unserved(forecasts, horizon)) or forecasts is None:
+        return reason
+    there = where[where >= 0]
+    if any(not np.isnan(bounds[there]).all() for bounds in forecasts.bounds.values()):
+        return ""
+    states = {states[place] for states in forecasts.states.values() for place in there.tolist()}
+    return " or ".join(_reason(each) for each in sorted(states)) or "no node has load data"
 
 
 def _reason(state: str) -> str:

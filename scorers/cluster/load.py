@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scorers.cluster.columns import raised
-from scorers.cluster.forecasts import RowForecasts
+from scorers.cluster.forecasts import RowForecasts, why_missing
 from watcher.arrays import F64, I64
-from watcher.client import Columns
+from watcher.client import Columns, NodeForecasts
 from watcher.model import MetricType, Operator
+
+NOT_USED = RowForecasts(None, "", "", np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 @dataclass(slots=True)
@@ -23,6 +25,8 @@ class NodeLoadColumns:
     """Time of the last sample (unix seconds) of each row without load whose node had samples before; NaN for all other
     rows [rows]."""
     _aligned: dict[tuple[str, str], F64] = field(default_factory=dict)
+    _missing: dict[str, str] = field(default_factory=dict)
+    _fixed_where: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def values(self, kind: MetricType, operator: Operator) -> F64:
         """Return a metric in percent [rows], NaN if unknown."""
@@ -42,7 +46,7 @@ class NodeLoadColumns:
 
     def bound(self, kind: MetricType, horizon: str) -> F64:
         """Return the upper bound of the load over the next `horizon`, NaN without one; percent [rows]."""
-        forecasts = None if self.columns is None else self.columns.forecasts
+        forecasts = self._forecasts
         known = forecasts is not None and forecasts.horizon == horizon
         found = forecasts.bounds.get(kind.value, np.empty(0)) if forecasts is not None and known else np.empty(0)
         return self._aligned_values((kind.value, f"bound {horizon}"), found)
@@ -102,8 +106,37 @@ class NodeLoadColumns:
         return self._aligned[key]
 
     def forecast(self, horizon: str, rows: I64) -> RowForecasts:
-        """Return the forecasts of these rows for explanations."""
-        return RowForecasts(None if self.columns is None else self.columns.forecasts, horizon, self.where[rows])
+        """Return the forecasts of these rows for explanations; not used without a horizon, and without load."""
+        if not horizon or self.columns is None:
+            return NOT_USED
+        missing = self.missing_forecasts(horizon)
+        return RowForecasts(self._forecasts, horizon, missing, self._fixed_where, rows)
+
+    def missing_forecasts(self, horizon: str) -> str:
+        """Return why no node has a bound over `horizon`, "" if one has, and without load."""
+        if self.columns is None:
+            return ""
+        if horizon not in self._missing:
+            self._fixed_where = self.where.copy()  # the table changes it in place before it makes other NodeLoadColumns
+            self._missing[horizon] = why_missing(self._forecasts, horizon, self._fixed_where)
+        return self._missing[horizon]
+
+    @property
+    def _forecasts(self) -> NodeForecasts | None:
+        return None if self.columns is None else self.columns.forecasts
+
+    def deviation(self, kind: MetricType, horizon: str, *, margin: float, sensitivity: float) -> F64:
+        """Return the deviation as a share of the capacity, raised so that mean + margin * deviation ** (1 /
+        sensitivity) reaches the bound over `horizon`; not raised if `horizon` is "" [rows]. `margin` is at least 1."""
+        measured = self.share(kind, Operator.STD)
+        if not horizon:
+            return measured
+        key = (kind.value, f"deviation {horizon} {margin!r} {sensitivity!r}")
+        if key not in self._aligned:
+            distance = np.clip(self.bound(kind, horizon), 0.0, 100.0) / 100.0 - self.share(kind)
+            needed = (np.fmax(distance, 0.0) / margin) ** sensitivity
+            self._aligned[key] = np.where(distance > 0.0, np.fmax(measured, needed), measured)
+        return self._aligned[key]
 
     def _align(self, found: F64) -> F64:
         padded = np.append(found, np.nan)

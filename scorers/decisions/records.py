@@ -257,12 +257,15 @@ def nodes_at(positions: Sequence[int], ranked: RankResult, names: Sequence[str],
 
 
 def _score_seen(each: PluginSettings, scores: Scores, where: npt.NDArray[np.int64]) -> ScorePluginRecord:
+    nodes = where.tolist()
+    more = [plain_map(scores.more_steps(i)) for i in nodes]
+    steps = {name: tuple(_finite(array[where])) for name, array in scores.steps.items()}
     return ScorePluginRecord(
         each.name,
         each.weight,
         tuple(_finite(scores.values[where])),
-        tuple(scores.reason(i) for i in where.tolist()),
-        {name: tuple(_finite(array[where])) for name, array in scores.steps.items()},
+        tuple(scores.reason(i) for i in nodes),
+        steps | {name: tuple(each[name] for each in more) for name in (more[0] if more else ())},
         plain_map(scores.inputs),
     )
 

@@ -74,7 +74,7 @@ def score_document(each: PluginSettings, scores: Scores, i: int) -> dict[str, An
         "weight": each.weight,
         "score": plain(scores.values[i]),
         "inputs": plain_map(scores.inputs),
-        "steps": {name: plain(array[i]) for name, array in scores.steps.items()},
+        "steps": {name: plain(array[i]) for name, array in scores.steps.items()} | plain_map(scores.more_steps(i)),
         "reason": scores.reason(i),
     }
 
@@ -88,6 +88,6 @@ def verdict_document(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[s
         "point": "filter",
         "passes": code == 0,
         "inputs": plain_map(verdicts.inputs),
-        "steps": {name: plain(array[i]) for name, array in verdicts.steps.items()},
+        "steps": {name: plain(array[i]) for name, array in verdicts.steps.items()} | plain_map(verdicts.more_steps(i)),
         "reason": reason,
     }

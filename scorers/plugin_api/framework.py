@@ -28,20 +28,22 @@ PluginT = TypeVar("PluginT", covariant=True)
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Scores 0 to 100 of n nodes and their computation: `steps[name]` [n] in order of computation, and `inputs[name]`,
-    equal for all nodes. NaN in a step means unknown. `reason(i)` returns the explanation of node i; it reads only these
-    arrays, not the table, because it may be called after the response is sent."""
+    equal for all nodes. NaN in a step means unknown. `reason(i)` returns the explanation of node i, and `more_steps(i)`
+    its further steps, which are not computed for all nodes; both read only arrays that do not change, not the table,
+    because they may be called after the response is sent."""
 
     values: F64
     steps: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     reason: Callable[[int], str] = lambda _: ""
+    more_steps: Callable[[int], Mapping[str, Any]] = lambda _: {}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
     """Filter results of n nodes: `reasons[codes[i]]` is the reason for rejecting node i; code 0 means the node passes.
     Codes in `unresolvable` mean that preempting other pods would not help. `details(i)` adds to the reason of node i in
-    explanations, "" for nothing."""
+    explanations, "" for nothing; `more_steps` as in Scores."""
 
     codes: I64
     reasons: tuple[str, ...] = ("",)
@@ -49,6 +51,7 @@ class Verdicts:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     unresolvable: frozenset[int] = frozenset()
     details: Callable[[int], str] = lambda i: ""
+    more_steps: Callable[[int], Mapping[str, Any]] = lambda _: {}
 
     @property
     def passed(self) -> Bool:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from scorers.cluster.forecasts import RowForecasts
-from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable, DataNeeds
 from scorers.plugin_api.arguments import Arguments
-from watcher.model import MetricType
 
 DEFAULT_HORIZON = "6h"
 
@@ -41,21 +35,6 @@ class ForecastArguments(Arguments, frozen=True, kw_only=True, rename="camel", fo
         return []
 
 
-FORECAST_METRICS: Mapping[str, MetricType] = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY}
-"""The metrics that have forecasts, by resource."""
-
-
-def forecast_inputs(forecasts: RowForecasts) -> dict[str, Any]:
-    """Return the inputs of an explanation that name the forecasts in use, and why no node of the request has one."""
-    if not forecasts.horizon:
-        return {}
-    missing = forecasts.missing(tuple(FORECAST_METRICS.values()))
-    return {"use": "forecast", "horizon": forecasts.horizon} | ({"forecasts": f"none: {missing}"} if missing else {})
-
-
 def missing_forecasts(arguments: ForecastArguments, table: ClusterTable) -> str:
     """Return why no node of the cluster has a forecast, "" if one has, and for plug-ins that use windows."""
-    if not arguments.ahead or not table.known.any():
-        return ""
-    forecasts = table.load.forecast(arguments.ahead, np.flatnonzero(table.known))
-    return forecasts.missing(tuple(FORECAST_METRICS.values()))
+    return table.load.missing_forecasts(arguments.ahead) if arguments.ahead and table.known.any() else ""

@@ -14,6 +14,7 @@ unknown load passes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -28,7 +29,6 @@ from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import Verdicts
 from scorers.plugins.forecast_arguments import (
     ForecastArguments,
-    forecast_inputs,
     missing_forecasts,
 )
 from watcher.arrays import I64
@@ -88,18 +88,17 @@ class HighLoadFilter:
             codes = np.where((codes == 0) & (expected > threshold), code, codes)
             unknown |= np.isnan(measured)
             steps[f"{resource} load %"], steps[f"{resource} expected %"] = measured, expected
-            if self.args.ahead:
-                steps[f"{resource} forecast %"] = table.load.bound(LOADS[resource], self.args.ahead)[rows]
         if not self.args.fail_open:
             codes = np.where((codes == 0) & unknown, np.where(stale, _STALE, _UNKNOWN), codes)
         forecasts = table.load.forecast(self.args.ahead, rows)
         inputs = {"usageThresholds": dict(self.args.usage_thresholds), "failOpen": self.args.fail_open}
-        inputs |= forecast_inputs(forecasts)
+        inputs |= forecasts.inputs()
 
         def details(i: int) -> str:
             return self._details(i, int(codes[i]), steps, forecasts)
 
-        return Verdicts(codes, REASONS, steps, inputs, details=details)
+        bounds = partial(forecasts.steps, resources=tuple(LOADS.items()))
+        return Verdicts(codes, REASONS, steps, inputs, details=details, more_steps=bounds)
 
     def _details(self, i: int, code: int, steps: Mapping[str, npt.NDArray[Any]], forecasts: RowForecasts) -> str:
         """The expected load, the threshold and the forecast: of the resource that rejects the node, otherwise of

@@ -10,9 +10,9 @@ The lower of the two scores counts, rounded half away from zero. With `kep`, the
 margin times deviation that reaches the capacity scores 0, and pods that were assigned too recently to be measured
 (`assignedPodSeconds`, `assignedPodDecay`) count with their requests; upstream ignores these pods.
 
-With `use: forecast`, a node is charged the upper bound of its load over the next `horizon` instead of `mu + margin *
-sigma` where the bound, with the same requests added, is higher: then mu is the bound and sigma is 0, because the bound
-already covers the variation. A node is therefore never charged less than with windows.
+With `use: forecast`, sigma is raised so that mean + margin * sigma ** (1 / sensitivity) of the load reaches the upper
+bound of the load over the next `horizon`: the bound replaces the sum where it is higher, and a node is never charged
+less than with windows. This needs a margin of at least 1 and a sensitivity above 0.
 
 A node without metrics scores 0. If the load of one resource is unknown for a node, it counts as the lowest score of
 that resource among the nodes in the request; if it is unknown for most of them, the resource does not count. If both
@@ -36,10 +36,9 @@ from scorers.cluster.table import ClusterTable
 from scorers.cluster.unmeasured_pods import UnmeasuredShare
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away, round_half_away_one
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
-from scorers.plugins.forecast_arguments import forecast_inputs, missing_forecasts
+from scorers.plugins.forecast_arguments import missing_forecasts
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
 from watcher.arrays import F64, I64
-from watcher.model import Operator
 
 RESOURCES = (CPU, MEMORY)
 ALLOCATION = "allocation"
@@ -57,11 +56,19 @@ class LoadVariationRiskBalancingArgs(
     formula: Literal["upstream", "kep"] = "upstream"
 
     def problems(self) -> list[str]:
-        """Report arguments for newly assigned pods that the formula does not use, and a decay without a time."""
+        """Report arguments for newly assigned pods that the formula does not use, a decay without a time, and a margin
+        or sensitivity that forecasts cannot have."""
         if self.formula == "upstream" and self.unmeasured != UnmeasuredShare():
             cure = 'set formula to "kep", or remove assignedPodSeconds and assignedPodDecay'
             return [f"assignedPodSeconds: the formula upstream does not add newly assigned pods; {cure}"]
-        return super().problems()
+        found = super().problems()
+        if self.ahead and self.safe_variance_margin < 1:
+            found.append(
+                f"safeVarianceMargin: must be at least 1 with forecasts (given: {self.safe_variance_margin:g})"
+            )
+        if self.ahead and not self.safe_variance_sensitivity:
+            found.append("safeVarianceSensitivity: must be above 0 with forecasts (given: 0)")
+        return found
 
 
 def risk_scores(mu: F64, sigma: F64, *, margin: float, sensitivity: float) -> F64:
@@ -113,8 +120,13 @@ class LoadVariationRiskBalancing:
             "podRequests": {resource: pod.requests.get(resource, 0) for resource in RESOURCES},
         }
         forecasts = table.load.forecast(self.args.ahead, rows)
-        inputs |= forecast_inputs(forecasts)
-        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values, forecasts))
+        return Scores(
+            values,
+            steps,
+            inputs | forecasts.inputs(),
+            reason=lambda i: self._reason(i, steps, values, forecasts),
+            more_steps=lambda i: forecasts.steps(i, tuple(LOADS.items())),
+        )
 
     def missing_forecasts(self, table: ClusterTable) -> str:
         return missing_forecasts(self.args, table)
@@ -128,33 +140,27 @@ class LoadVariationRiskBalancing:
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)
         requested: F64 | float = float(pod.requests.get(resource, 0))
         average = table.load.share(LOADS[resource])[rows] * capacity
-        deviation = table.load.share(LOADS[resource], Operator.STD)[rows] * capacity
+        deviation = self._deviation(table, resource)[rows] * capacity
         if self.args.formula == "kep":
             recent = table.recent.unmeasured(self._recent[resource], measured=table.load.sampled())[rows]
             requested = requested + recent
             steps[f"{resource} of recent pods"] = recent
         mu, sigma = mu_sigma(average, deviation, requested, capacity)
-        scores = self._scores(mu, sigma)
-        if self.args.ahead:
-            bound = table.load.bound(LOADS[resource], self.args.ahead)[rows]
-            steps[f"{resource} forecast %"] = bound
-            ahead, _ = mu_sigma(np.clip(bound, 0.0, 100.0) / 100.0 * capacity, deviation, requested, capacity)
-            of_bound = self._scores(ahead, np.zeros(len(rows)))
-            higher = of_bound < scores
-            mu, sigma, scores = (
-                np.where(higher, ahead, mu),
-                np.where(higher, 0.0, sigma),
-                np.where(higher, of_bound, scores),
-            )
+        margin = self.args.safe_variance_margin
+        if self.args.formula == "kep":
+            scores = kep_scores(mu, sigma, margin=margin)
+        else:
+            scores = risk_scores(mu, sigma, margin=margin, sensitivity=self.args.safe_variance_sensitivity)
         scores = where_rare(capacity <= 0, scores, scores * 0.0)
         steps[f"{resource} mean"], steps[f"{resource} deviation"], steps[f"{resource} score"] = mu, sigma, scores
         return scores
 
-    def _scores(self, mu: F64, sigma: F64) -> F64:
-        margin = self.args.safe_variance_margin
-        if self.args.formula == "kep":
-            return kep_scores(mu, sigma, margin=margin)
-        return risk_scores(mu, sigma, margin=margin, sensitivity=self.args.safe_variance_sensitivity)
+    def _deviation(self, table: ClusterTable, resource: str) -> F64:
+        args = self.args
+        sensitivity = args.safe_variance_sensitivity if args.formula == "upstream" else 1.0
+        return table.load.deviation(
+            LOADS[resource], args.ahead, margin=args.safe_variance_margin, sensitivity=sensitivity
+        )
 
     def _by_allocation(self, pod: PodInfo, table: ClusterTable, rows: I64) -> Scores:
         requested, allocatable = requested_and_allocatable(pod, table, rows, counted=True)

@@ -42,6 +42,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from scorers.cluster.columns import LOADS as FORECAST_METRICS
 from scorers.cluster.columns import where_rare
 from scorers.cluster.forecasts import RowForecasts
 from scorers.cluster.pods import PodInfo
@@ -56,7 +57,7 @@ from scorers.plugin_api.framework import (
     round_half_away_one,
 )
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
-from scorers.plugins.forecast_arguments import FORECAST_METRICS, forecast_inputs, missing_forecasts
+from scorers.plugins.forecast_arguments import missing_forecasts
 from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.objects import Pod, Quantity
 from watcher.model import MetricType
@@ -145,6 +146,7 @@ class TargetLoadPacking:
         for resource, name in self._demand_names.items():
             table.recent.register(name, partial(self._demand, resource=resource), arguments.unmeasured)
         table.require(self, arguments.forecast_needs)
+        self._ahead = [(each, FORECAST_METRICS[each]) for each in self._resources if each in FORECAST_METRICS]
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         first, *others = self._resources
@@ -161,8 +163,13 @@ class TargetLoadPacking:
             values = np.fmin(values, counted)
         inputs: dict[str, Any] = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
         forecasts = table.load.forecast(self.args.ahead, rows)
-        inputs |= forecast_inputs(forecasts)
-        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values, forecasts))
+        return Scores(
+            values,
+            steps,
+            inputs | forecasts.inputs(),
+            reason=lambda i: self._reason(i, steps, values, forecasts),
+            more_steps=lambda i: forecasts.steps(i, self._ahead),
+        )
 
     def missing_forecasts(self, table: ClusterTable) -> str:
         return missing_forecasts(self.args, table)
@@ -192,8 +199,6 @@ class TargetLoadPacking:
         predicted = where_rare(capacity <= 0, predicted, load * 0.0)
         scores = packing_scores(predicted, target=self.args.target_utilization)
         steps[f"{resource} capacity"], steps[f"{resource} load %"] = capacity, load
-        if ahead:
-            steps[f"{resource} forecast %"] = table.load.bound(LOADS[resource], ahead)[rows]
         steps[f"{resource} of recent pods"] = missing
         steps[f"{resource} predicted %"], steps[f"{resource} score"] = predicted, scores
         return scores
@@ -252,6 +257,5 @@ class TargetLoadPacking:
                 said.append(f"{resource} would be at {predicted:.1f} %, above the target of {target:g} %")
             else:
                 said.append(f"{resource} would be at {predicted:.1f} %, {target - predicted:.1f} below the target")
-        of_forecasts = [(each, FORECAST_METRICS[each]) for each in self.args.resources if each in FORECAST_METRICS]
-        said += filter(None, [forecasts.text(i, of_forecasts)])
+        said += filter(None, [forecasts.text(i, self._ahead)])
         return f"{'; '.join(said)}: {values[i]:.0f}"

@@ -36,6 +36,7 @@ from watcher.platform.settings.sections.forecast import ForecastSettings
 from watcher.platform.settings.sections.samples import RefreshSettings
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import QueryPlan
+from watcher.refresh.forecasts import PublishedForecasts
 from watcher.refresh.reports import TickStats
 from watcher.store.status import StoreStatus
 
@@ -90,6 +91,7 @@ class FakeService:
     counts: dict[str, int] = field(default_factory=dict)
     status: StoreStatus = HEALTHY
     forecast: ForecastConfig | None = None
+    forecasts: PublishedForecasts | None = None
 
     @property
     def settings(self) -> Settings:
@@ -160,7 +162,8 @@ class FakeRefresher:
         self.stats, self.plans, self.provider_health = service.stats, service.plans, service.provider_health
         self.findings = SimpleNamespace(counts=lambda: service.counts)
         self.pods = SimpleNamespace(impossible_reason=service.no_pods)
-        self.forecasts = SimpleNamespace(config=service.forecast, enabled=service.forecast is not None, published=None)
+        is_on = service.forecast is not None
+        self.forecasts = SimpleNamespace(config=service.forecast, enabled=is_on, published=service.forecasts)
 
     def stall_reason(self) -> str:
         return self._service.wrong

@@ -6,6 +6,8 @@ export const STATES = { fresh: "fresh", stale: "stale", silent: "silent", unhear
 /** Display texts of the states. */
 export const LABELS = { ...STATES, unheard: "never reported" };
 export const METRICS = { cpu: "CPU", memory: "Memory" };
+/** Metrics of forecasts: { key, type, label }. */
+export const BOUNDS = [{ key: "cpuBound", type: "CPU", label: "CPU forecast" }, { key: "memoryBound", type: "Memory", label: "Memory forecast" }];
 
 /** Nodes as { name, state, age, cpu, memory }; `age` is in seconds, cpu and memory are { mean, deviation, window } in
  *  percent or null. Silent nodes also have { last: { sampled, cpu, memory } }, which is not included in statistics. */
@@ -32,6 +34,19 @@ export function nodesOf(columns, overview, silent) {
     }
   }
   return nodes;
+}
+
+/** Bounds of forecasts by node name as { cpuBound, memoryBound }, each { mean, window }: the bound in percent, and its
+ *  horizon. `columns` are those with the operator FORECAST. */
+export function boundsOf(columns) {
+  const found = new Map();
+  for (const { key, type } of BOUNDS) {
+    const column = columns.columns.find((each) => each.type === type && each.operator === "FORECAST");
+    column?.values.forEach((value, row) => {
+      if (value != null) found.set(columns.nodes[row], { ...found.get(columns.nodes[row]), [key]: { mean: value, deviation: null, window: column.window } });
+    });
+  }
+  return found;
 }
 
 function loadsOf(columns, type) {

@@ -53,7 +53,7 @@ from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import Amounts, amounts
 from scorers.cluster.table import ClusterTable, DataNeeds
 from scorers.plugin_api.framework import EQUAL_SCORES, Scores, Verdicts, enough_known
-from scorers.plugins.forecast_arguments import forecast_inputs, missing_forecasts
+from scorers.plugins.forecast_arguments import missing_forecasts
 from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.plugins.koordinator.assigned_pods import (
     DELTA,
@@ -97,6 +97,7 @@ class LoadAwareScheduling:
     def __init__(self, arguments: LoadAwareSchedulingArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
         self._names = arguments.resources
+        self._ahead = [(name, LOADS[name]) for name in self._names if name in LOADS]
         self._weights: I64 = np.array([arguments.weights.get(name, 0) for name in self._names], dtype=np.int64)
         self._estimator = ESTIMATORS[arguments.estimator or DEFAULT](arguments)
         self._table = table
@@ -344,18 +345,19 @@ class LoadAwareScheduling:
             for i, name in enumerate(self._names)
             if (limits[i] > 0).any()
         }
-        inputs = self._inputs(pod) | {"comparison": self.args.comparison} | forecast_inputs(view.forecasts)
+        inputs = self._inputs(pod) | {"comparison": self.args.comparison} | view.forecasts.inputs()
         inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
         compared = partial(self._details, percent=percent, limits=limits, over=over)
 
         def details(i: int) -> str:
             return view.silent_since(i) or "; ".join(filter(None, [compared(i), self._forecast_text(view, i)]))
 
-        return Verdicts(codes, reasons, steps, inputs, details=details)
+        bounds = partial(view.forecasts.steps, resources=self._ahead)
+        return Verdicts(codes, reasons, steps, inputs, details=details, more_steps=bounds)
 
     def _forecast_text(self, view: NodeUsageView, i: int) -> str:
         """The forecasts of the node in column `i` of the view, "" if they are not used."""
-        return view.forecasts.text(i, [(name, LOADS[name]) for name in self._names if name in LOADS])
+        return view.forecasts.text(i, self._ahead)
 
     def _details(self, i: int, *, percent: F64, limits: I64, over: Bool) -> str:
         """The usage with the pod and the threshold: of the first resource that exceeds it, otherwise of all that have
@@ -386,7 +388,7 @@ class LoadAwareScheduling:
         inputs = self._inputs(pod) | {
             "resourceWeights": dict(self.args.weights),
             "dominantResourceWeight": self.args.dominant_resource_weight,
-            **forecast_inputs(view.forecasts),
+            **view.forecasts.inputs(),
         }
         if few:
             inputs["fallback"] = EQUAL_SCORES
@@ -395,7 +397,8 @@ class LoadAwareScheduling:
             message = self._reason(view, percent[:, i], int(rows[i]), i, float(values[i]))
             return f"most nodes have no valid metrics, so all score 0; {message}" if few else message
 
-        return Scores(values.astype(np.float64), steps, inputs, reason)
+        bounds = partial(view.forecasts.steps, resources=self._ahead)
+        return Scores(values.astype(np.float64), steps, inputs, reason, bounds)
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """EQUAL_SCORES if the measurements of most nodes are missing or expired, otherwise ""."""
@@ -466,7 +469,6 @@ class LoadAwareScheduling:
             silent=np.where(found & expired, now - age, np.nan),
             adding=adding,
             forecasts=self._table.load.forecast(self.args.ahead if adding == DELTA else "", rows),
-            bounds=self._windows.bounds[:, rows] if self.args.ahead else self._windows.bounds,
         )
 
     def _ages(self, rows: I64, now: float) -> tuple[Bool, F64, Bool]:
@@ -482,8 +484,6 @@ class LoadAwareScheduling:
 
     def _steps(self, view: NodeUsageView, percent: F64) -> dict[str, npt.NDArray[Any]]:
         steps: dict[str, npt.NDArray[Any]] = {"age s": view.age}
-        if view.forecasts.horizon:
-            steps |= {f"{name} forecast %": view.bounds[i] for i, name in enumerate(self._names) if name in LOADS}
         for i, name in enumerate(self._names):
             steps |= {
                 f"{name} measured": nan_where_unknown(view.measured[i], view.known[i] & view.there),

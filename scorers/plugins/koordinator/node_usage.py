@@ -39,7 +39,7 @@ class NodeUsageView:
     estimates of pods are used. `found` [n] marks nodes with a NodeMetric and silent nodes, `judged` nodes whose
     NodeMetric has usage, and `adding` is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds, and
     `silent` is the time of the last sample (unix seconds) of nodes without a valid measurement, NaN for all others.
-    `bounds` are those of the forecasts in percent, NaN without one; no columns if `forecasts` are not used."""
+    """
 
     measured: I64
     delta: I64
@@ -54,7 +54,6 @@ class NodeUsageView:
     silent: F64
     adding: int
     forecasts: RowForecasts
-    bounds: F64
 
     def percent(self) -> F64:
         """Percent of allocatable [resources, n]; NaN if unknown."""

@@ -12,7 +12,8 @@ from scorers.cluster.table import ClusterTable
 from scorers.extender.hosting import InProcessHost
 from scorers.extender.service import SchedulerModule, SchedulingService
 from scorers.extender.telemetry import SchedulerTelemetry
-from scorers.profiles.profiles import PluginSettings
+from scorers.profiles.profiles import PluginSettings, ProfileSettings
+from scorers.profiles.ranking import ProfileRunner
 from tests.fakes.kube import FakeKube
 from tests.scorers.extender.test_handlers import Served, a_cluster, a_profile, asking
 from tests.scorers.plugins.koordinator.test_service import Service
@@ -105,6 +106,31 @@ def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Lo
         # packing is by the CPU, which still nobody measures
         assert ["scheduler profile p: plug-in LoadVariationRiskBalancing uses load data again"] == caplog.messages
         assert [1, 0] == [told(made)["fallback", name, "p"] for name in both]
+
+
+def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Once each, and on the page; windows are not missing anything."""
+    loads = {name: {("CPU", "AVG"): 5.0} for name in ("a", "b")}
+    cluster = table(NODES, loads=load(loads, horizon="6h"))
+    settings = tuple(
+        PluginSettings(name, args=args, points=("filter", "score"))
+        for name, args in (("HighLoadFilter", {"use": "forecast"}), ("TargetLoadPacking", {}))
+    )
+    made = SchedulerTelemetry(cluster, {"p": ProfileRunner(ProfileSettings("p", settings), cluster)})
+    with caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
+        for _ in range(3):
+            made.update(now=NOW)
+        begin = "scheduler profile p: no node has a forecast for plug-in HighLoadFilter, so it uses windows: "
+        assert [f"{begin}less than a day of history"] == caplog.messages
+        found = told(made)
+        assert (1, 0) == tuple(
+            found["without_forecasts", name, "p"] for name in ("HighLoadFilter", "TargetLoadPacking")
+        )
+        caplog.clear()
+        cluster.set_load(load({**loads, "a": {("CPU", "AVG"): 5.0, ("CPU", "FORECAST"): 9.0}}, horizon="6h"), now=NOW)
+        made.update(now=NOW)
+        assert ["scheduler profile p: plug-in HighLoadFilter uses forecasts"] == caplog.messages
+    assert 0 == told(made)["without_forecasts", "HighLoadFilter", "p"]
 
 
 def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:

@@ -100,7 +100,7 @@ def test_an_explanation_states_the_bound_or_why_there_is_none(name: str) -> None
     assert TEXT in scores.reason(0)
     assert "at most 25 % within 6 h" in scores.reason(1)
     assert "none (less than a day of history), so the window is used" in scores.reason(2)
-    assert scores.steps["cpu forecast %"].tolist()[:2] == [60.0, 25.0]
+    assert [scores.more_steps(i)["cpu forecast %"] for i in (0, 1)] == [60.0, 25.0]
     assert scores.inputs["horizon"] == "6h"
     assert "forecasts" not in scores.inputs
     assert "forecast" not in scored(name, {}, LOAD).reason(0)
@@ -203,6 +203,8 @@ def test_a_higher_bound_never_makes_a_node_better(fleet: dict[str, dict[tuple[st
         ("HighLoadFilter", {"horizon": "1h"}, 'set use to "forecast"'),
         ("TargetLoadPacking", {"use": "forecast", "resources": ["gpu"]}, "cpu and memory only"),
         ("LoadAwareScheduling", {"use": "forecast", "nodeMetricSource": "cluster"}, "set nodeMetricSource to"),
+        ("LoadVariationRiskBalancing", {"use": "forecast", "safeVarianceMargin": 0.5}, "must be at least 1"),
+        ("LoadVariationRiskBalancing", {"use": "forecast", "safeVarianceSensitivity": 0}, "must be above 0"),
         ("LowRiskOverCommitment", {"use": "forecast"}, "unknown argument"),
     ],
 )

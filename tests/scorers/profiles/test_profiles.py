@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from scorers.plugin_api.arguments import Arguments, ArgumentsError, read_arguments
+from scorers.profiles.missing_forecasts import missing_forecast_notices
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of
+from watcher.platform.settings.model_values import DEFAULT_HORIZONS
+from watcher.platform.settings.sections.forecast import ForecastSettings
 
 CONFIGURATION = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -273,3 +276,36 @@ def test_a_weight_and_an_argument_are_told_at_once(tmp_path: Path) -> None:
 def test_an_unknown_plug_in_lists_the_known_ones() -> None:
     with pytest.raises(UnknownPlugin, match="installed plug-ins: HighLoadFilter, LoadAwareScheduling"):
         factory_of("x")
+
+
+# --- forecasts -------------------------------------------------------------------------------------------------------
+
+
+def ahead(horizon: str) -> dict[str, Any]:
+    return {"plugins": [{"name": "HighLoadFilter", "args": {"use": "forecast", "horizon": horizon}}]}
+
+
+def test_profiles_with_different_horizons_are_a_problem(tmp_path: Path) -> None:
+    """A copy of the load has the forecasts of one horizon."""
+    assert read_profiles({"one": ahead("6h"), "two": ahead("6h")}, cwd=tmp_path)[1] == ()
+    (problem,) = read_profiles({"one": ahead("6h"), "two": ahead("1h")}, cwd=tmp_path)[1]
+    assert ("scheduler.two", "HighLoadFilter uses forecasts over 1h, and another plug-in over 6h") == (
+        problem.key,
+        problem.message,
+    )
+
+
+@pytest.mark.parametrize(
+    ("forecast", "notice"),
+    [
+        (ForecastSettings(), None),
+        (ForecastSettings(enabled=False), "needs forecasts, which are disabled, so it uses windows; set forecast.enab"),
+        (ForecastSettings(horizons=DEFAULT_HORIZONS[:1]), 'has 1h, so it uses windows; add "6h" to forecast.horizons'),
+    ],
+)
+def test_forecasts_that_the_settings_do_not_provide_are_named(
+    tmp_path: Path, forecast: ForecastSettings, notice: str | None
+) -> None:
+    (profile,) = read_profiles({"one": ahead("6h")}, cwd=tmp_path)[0]
+    found = missing_forecast_notices(profile, forecast)
+    assert [True] * (notice is not None) == [str(notice) in each for each in found], found

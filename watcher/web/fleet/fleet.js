@@ -8,7 +8,7 @@ import { groupOf, grouped, groupings, meanOf } from "./groups.js";
 import { NodeTable } from "./table.js";
 import { NOTABLE, STRONG, signed, trendsOf } from "./trend.js";
 import { NONE, count, moment, percent, seconds } from "../format.js";
-import { LABELS, METRICS, STATES, chosen, histogram, totals } from "../load.js";
+import { BOUNDS, LABELS, METRICS, STATES, boundsOf, chosen, histogram, totals } from "../load.js";
 import { problemsPanel } from "../problems/problems.js";
 import { term } from "../terms/definitions.js";
 import { colour, heat, onThemeChange } from "../theme.js";
@@ -31,7 +31,8 @@ export function describe(node) {
   }[node.state];
   const trend = Object.entries(METRICS).filter(([key]) => node.trend?.[key] != null)
     .map(([key, label]) => `${label} trend ${signed(node.trend[key])} points`);
-  return [node.name, ...(node.group ? [node.group] : []), ...state, ...(node.cpu || node.memory ? [line("CPU", node.cpu), line("Memory", node.memory)] : []), ...trend];
+  return [node.name, ...(node.group ? [node.group] : []), ...state, ...(node.cpu || node.memory ? [line("CPU", node.cpu), line("Memory", node.memory)] : []), ...trend,
+    ...BOUNDS.filter(({ key }) => node[key]).map(({ key, label }) => `${label}: at most ${Math.ceil(node[key].mean)} % within ${node[key].window}`)];
 }
 
 /** The duration and start of a node's silence, as text. */
@@ -65,14 +66,20 @@ export function fleetView(app) {
   const root = el("div.stack.fleet", {}, problems, summary,
     el("section.card", { "aria-label": "Nodes" }, fold, tools, marked, shownNodes, place, legend, ungrouped), spread);
   const forget = onThemeChange(() => update());
-  let labels = null, trends = new Map(), built = "", panel = "";
+  let labels = null, trends = new Map(), bounds = new Map(), built = "", panel = "";
 
   const get = (name, fallback) => app.params.get(name) ?? fallback;
+
+  /** The metrics that nodes can be coloured by; forecasts only if a node has one. */
+  function metrics() {
+    const known = BOUNDS.filter(({ key }) => [...bounds.values()].some((each) => each[key]));
+    return { ...METRICS, ...Object.fromEntries(known.map(({ key, label }) => [key, label])) };
+  }
 
   function wants() {
     const metric = get("metric", "cpu");
     return {
-      metric: Object.hasOwn(METRICS, metric) ? metric : "cpu", sort: get("sort", "load"), state: get("state", "all"), text: get("text", ""),
+      metric: Object.hasOwn(metrics(), metric) ? metric : "cpu", sort: get("sort", "load"), state: get("state", "all"), text: get("text", ""),
       as: get("as", "cells"), group: get("group", ""), highlight: names(app.params.get("highlight")),
     };
   }
@@ -83,7 +90,7 @@ export function fleetView(app) {
       type: "search", value: now.text, oninput: (event) => app.set({ text: event.target.value, page: null }),
     });
     tools.replaceChildren(
-      choice("Colour by", Object.entries(METRICS), now.metric, (metric) => app.set({ metric })),
+      choice("Colour by", Object.entries(metrics()), now.metric, (metric) => app.set({ metric })),
       choice("Window", (app.state.overview?.windows ?? ["5m", "10m", "15m"]).map((each) => [each, each]), app.window,
         (window) => app.set({ window })),
       choice("Show as", [["cells", "cells"], ["table", "table"]], now.as, (as) => app.set({ as })),
@@ -98,7 +105,7 @@ export function fleetView(app) {
     const wanted = wants();
     const { nodes } = app.state;
     const options = groupings(labels, nodes);
-    const tooled = JSON.stringify([app.state.overview?.windows, options]);
+    const tooled = JSON.stringify([app.state.overview?.windows, options, metrics()]);
     if (built !== tooled && !tools.contains(document.activeElement)) {
       built = tooled;
       build(options);
@@ -106,6 +113,7 @@ export function fleetView(app) {
     const group = groupOf(wanted.group, labels);
     for (const node of nodes) {
       node.trend = trends.get(node.name);
+      for (const { key } of BOUNDS) node[key] = bounds.get(node.name)?.[key] ?? null;
       node.group = group?.(node.name);
     }
     const nothing = app.nothing();
@@ -113,7 +121,7 @@ export function fleetView(app) {
     showProblems();
     summary.replaceChildren(totalsOf(nodes, wanted.metric), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
     summary.hidden = spread.hidden = Boolean(nothing); // before its width is measured
-    spread.replaceChildren(el("h2", {}, `Distribution of ${METRICS[wanted.metric]}, ${app.window}`), distribution(nodes, wanted.metric, spread.clientWidth));
+    spread.replaceChildren(el("h2", {}, `Distribution of ${nameOf(wanted.metric)}, ${wanted.metric in METRICS ? app.window : horizonOf(nodes, wanted.metric)}`), distribution(nodes, wanted.metric, spread.clientWidth));
     const some = picked(nodes, wanted);
     shownNodes.textContent = some.length === nodes.length ? "" : `${some.length} of ${count(nodes.length, "node")}`;
     showMarked(wanted.highlight, nodes);
@@ -159,7 +167,7 @@ export function fleetView(app) {
     if (order && !app.params.has("order")) app.params.set("order", order);
     const shown = wanted.highlight ? some.filter((node) => wanted.highlight.has(node.name)) : some;
     table.set(shown, {
-      words, group, groupHead: options.find(([value]) => value === wanted.group)?.[1] ?? "", window: app.window, metrics: METRICS,
+      words, group, groupHead: options.find(([value]) => value === wanted.group)?.[1] ?? "", window: app.window, metrics: metrics(),
       metric: wanted.metric, labels,
     });
   }
@@ -181,10 +189,17 @@ export function fleetView(app) {
     if (short.changed || long.changed || !trends.size) trends = trendsOf(short.body, long.body, { shortest, longest });
   }
 
+  /** Forecasts over the default horizon; without any, the nodes have none. */
+  async function askBounds() {
+    if (!app.state.overview?.forecasts?.horizons.length) return;
+    const asked = await ask("api/v1/columns?type=CPU&type=Memory&operator=FORECAST");
+    if (asked.changed || !bounds.size) bounds = boundsOf(asked.body);
+  }
+
   return {
     title: "Fleet", root, update,
     async refresh() {
-      const [asked] = await Promise.all([ask("api/v1/labels"), askTrends().catch(ignored)]);
+      const [asked] = await Promise.all([ask("api/v1/labels"), askTrends().catch(ignored), askBounds().catch(ignored)]);
       labels = asked.body;
       update();
     },
@@ -216,10 +231,20 @@ function noteOf(nodes, metric) {
   return `${count(nodes.length, "node")}${mean == null ? "" : `, mean ${percent(mean, 0)}`}`;
 }
 
+/** The horizon of the forecasts of the nodes, like "6h". */
+function horizonOf(nodes, metric) {
+  return nodes.find((node) => node[metric])?.[metric].window ?? "";
+}
+
+/** The name of a metric or forecast. */
+function nameOf(metric) {
+  return METRICS[metric] ?? BOUNDS.find(({ key }) => key === metric).label;
+}
+
 function totalsOf(nodes, metric) {
   const { states, mean, median, p90, highest } = totals(nodes, metric);
   const other = Object.entries(states).filter(([state, many]) => many && state !== STATES.fresh);
-  const name = METRICS[metric];
+  const name = nameOf(metric);
   const links = other.flatMap(([state, many], i) => [i ? ", " : "", el("a", { href: `#/fleet?as=table&state=${state}` }, `${many} ${LABELS[state]}`)]);
   const table = (order, value) => (value == null ? NONE : el("a", { href: `#/fleet?as=table&metric=${metric}&order=${order}` }, percent(value)));
   return numbers([
@@ -248,7 +273,7 @@ function distribution(nodes, metric, room) {
   }).flat();
   const axis = [0, 25, 50, 75, 100].map((value) => text(Math.min(width - 18, Math.max(12, (value / 100) * width)), height - 3, `${value} %`));
   const said = bins.map((many, i) => (many ? `${many} from ${i * 5} to ${i * 5 + 5} %` : "")).filter(Boolean).join(", ");
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Nodes by ${METRICS[metric]}: ${said}`, width: "100%" },
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Nodes by ${nameOf(metric)}: ${said}`, width: "100%" },
     ...parts, ...axis);
 }
 

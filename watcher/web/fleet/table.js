@@ -2,6 +2,7 @@
 
 import { el, renew } from "../dom.js";
 import { count, percent, NONE } from "../format.js";
+import { METRICS } from "../load.js";
 import { signed } from "./trend.js";
 
 const ROWS = 100;
@@ -9,10 +10,14 @@ const { compare } = new Intl.Collator("en", { numeric: true });
 
 /** Columns as { key, head, value(node), text(node, value)?, saved(node)?, kind }; `value` sorts, null last, and `saved` is
  *  the text in a CSV file. `words(node)` is the state of a node in words, "" if it is fresh. */
-function columnsOf({ words, group, groupHead, window, metrics }) {
+function columnsOf({ words, group, groupHead, window, metrics, metric }) {
   const columns = [{ key: "name", head: "Node", value: (node) => node.name, kind: "name" }];
   if (group) columns.push({ key: "group", head: groupHead, value: (node) => group(node.name), kind: "" });
   for (const [key, label] of Object.entries(metrics)) {
+    if (!Object.hasOwn(METRICS, key)) {
+      columns.push({ key, head: label, value: (node) => node[key]?.mean, text: (_, value) => percent(value), kind: key === metric ? "number" : "number wide" });
+      continue;
+    }
     columns.push(
       { key, head: label, value: (node) => node[key]?.mean, text: (node) => loadOf(node[key], window), kind: "number" },
       { key: `${key}-deviation`, head: "± deviation", value: (node) => node[key]?.deviation, text: (_, value) => percent(value), kind: "number wide" },
@@ -63,7 +68,7 @@ export class NodeTable {
     const shown = rows.slice((page - 1) * ROWS, page * ROWS);
     this.csv = () => csvOf(rows, all, options.labels);
     const now = JSON.stringify([rows.length, page, order, options.window, columns.map((each) => [each.key, each.head]),
-      shown.map((node) => [node.name, node.cpu, node.memory, node.trend, node.group, options.words(node)])]);
+      shown.map((node) => [node.name, node.cpu, node.memory, node.cpuBound, node.memoryBound, node.trend, node.group, options.words(node)])]);
     if (now === this.shown) return;
     this.shown = now;
     renew(this.root, this.bar(rows, page, pages, () => this.csv()), this.table(shown, columns, order, options.words));

@@ -1,4 +1,4 @@
-// Charts of the stored windows of a node. The chart library is loaded on first use.
+// Charts of the stored windows of a node, with the bounds of its forecasts. The chart library is loaded on first use.
 
 import { styles } from "../terms/definitions.js";
 import { el } from "../dom.js";
@@ -15,17 +15,19 @@ export class HistoryCharts {
     this.places = [place, place, more, more];
     this.charts = [];
     this.legends = [];
+    this.bounds = [];
     this.range = "";
     this.forget = onThemeChange(() => this.redraw());
     this.sizes = new ResizeObserver(() => this.fit());
     for (const each of [place, more]) this.sizes.observe(each);
   }
 
-  /** `answers` are the documents of /api/v1/history, one per window. */
-  async show(answers, windows) {
+  /** `answers` are the documents of /api/v1/history, one per window; `forecasts` are those of /api/v1/forecasts. */
+  async show(answers, windows, forecasts = []) {
     const { default: UPlot } = await import("../vendor/uPlot.esm.js");
     styles("vendor/uPlot.min.css");
-    this.last = [answers, windows];
+    this.last = [answers, windows, forecasts];
+    this.bounds = CHARTS.map(([type, operator]) => (operator === "AVG" && forecasts.find((each) => each.type === type)) || null);
     const data = CHARTS.map(([type, operator]) => aligned(answers, type, operator));
     this.shown = [answers[0].start, answers[0].end];
     if (this.range === windows.join() && this.places[0].contains(this.charts[0]?.root ?? null)) {
@@ -46,12 +48,12 @@ export class HistoryCharts {
     const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
     return {
       width, height: HEIGHT, legend: { show: false }, cursor: { y: false, points: { size: 7 } },
-      scales: { x: { range: () => this.shown }, y: { range: (_, low, high) => [0, Math.max(10, (high ?? 10) * 1.1)] } },
+      scales: { x: { range: () => this.shown }, y: { range: (_, low, high) => [0, Math.max(10, (Math.max(high ?? 10, this.bounds[chart]?.bound ?? 0)) * 1.1)] } },
       axes: [{ ...axis, size: 32, values: (_, times) => times.map((time) => clock(time).slice(0, 5)) },
         { ...axis, values: (_, values) => values.map((value) => `${value} %`), size: 52 }],
       series: [{}, ...windows.map((window, i) => (
         { label: window, stroke: colour(`series-${(i % 3) + 1}`), width: 2, dash: DASHES[i % 3], spanGaps: false }))],
-      hooks: { setCursor: [(plot) => this.write(chart, plot.data, windows, plot.cursor.idx ?? null)] },
+      hooks: { drawClear: [(plot) => paintBound(plot, this.bounds[chart]?.bound)], setCursor: [(plot) => this.write(chart, plot.data, windows, plot.cursor.idx ?? null)] },
     };
   }
 
@@ -60,8 +62,9 @@ export class HistoryCharts {
     const legend = this.legends[chart];
     if (!legend) return;
     legend.classList.toggle("quiet", !times.length);
+    const forecast = forecastText(this.bounds[chart]);
     if (!times.length) {
-      legend.textContent = "No stored data in this time range.";
+      legend.replaceChildren("No stored data in this time range.", ...forecast);
       return;
     }
     const at = index ?? times.length - 1;
@@ -69,7 +72,7 @@ export class HistoryCharts {
       const value = index == null ? series[i].findLast((each) => each != null) : series[i][index];
       return el("span", {}, key(i), `${window} `, el("b", {}, percent(value)));
     });
-    legend.replaceChildren(el("span.quiet", {}, index == null ? `newest, ${clock(times[at])}` : moment(times[at])), ...entries);
+    legend.replaceChildren(el("span.quiet", {}, index == null ? `newest, ${clock(times[at])}` : moment(times[at])), ...entries, ...forecast);
   }
 
   redraw() {
@@ -94,6 +97,31 @@ export class HistoryCharts {
     this.sizes.disconnect();
     this.clear();
   }
+}
+
+/** Paints the band from 0 to the bound of a forecast, and the bound as a dashed line. */
+function paintBound(plot, bound) {
+  if (bound == null) return;
+  const { ctx, bbox } = plot, y = Math.round(plot.valToPos(bound, "y", true));
+  ctx.save();
+  ctx.globalAlpha = 0.12;
+  ctx.fillStyle = ctx.strokeStyle = colour("bound");
+  ctx.fillRect(bbox.left, y, bbox.width, bbox.top + bbox.height - y);
+  ctx.globalAlpha = 1;
+  ctx.lineWidth = 2 * devicePixelRatio;
+  ctx.setLineDash([10 * devicePixelRatio, 6 * devicePixelRatio]);
+  ctx.beginPath();
+  ctx.moveTo(bbox.left, y);
+  ctx.lineTo(bbox.left + bbox.width, y);
+  ctx.stroke();
+  ctx.restore();
+}
+
+/** The sentence of a forecast for the legend of its chart. */
+function forecastText(forecast) {
+  if (!forecast) return [];
+  const within = `within ${forecast.horizon.slice(0, -1)} h`;
+  return [el("span.forecast", {}, forecast.bound == null ? null : el("span.key.bound", { "aria-hidden": "true" }), `forecast ${within}: ${forecast.text}`)];
 }
 
 /** The line of a series as in the chart. */

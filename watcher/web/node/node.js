@@ -18,17 +18,21 @@ const LABEL_KEYS = [["node.kubernetes.io/instance-type", ""], ["topology.kuberne
 const SCHEDULER = `[scheduler.default]
 plugins = [{ name = "TargetLoadPacking" }]`;
 
+const FORECAST = `[forecast]
+enabled = true
+horizon = "6h"`;
+
 export function nodeView(app) {
   styles("node/node.css");
   const name = app.argument;
   const heading = el("h2.title"), facts = el("p.quiet"), way = el("nav.way", { "aria-label": "Nodes" });
   const problems = el("div", { hidden: true });
   const bars = el("div"), pods = el("div"), findings = el("div"), scores = el("div"), known = el("div"), charts = el("div.columns"), more = el("div.columns");
-  const ranges = el("div.tools"), unknown = el("div");
+  const ranges = el("div.tools"), unknown = el("div"), ahead = el("div");
   const deviations = el("details", { open: matchMedia("(min-width: 40rem)").matches }, el("summary", {}, "Deviation"), more);
   const sections = [
     el("section.card", {}, el("h2", {}, "Load"), bars), el("section.card", {}, el("h2", {}, "Pods that make the load"), pods),
-    el("section.card", {}, el("h2", {}, "History of the ", term("window", "windows")), ranges, charts, deviations),
+    el("section.card", {}, el("h2", {}, "History of the ", term("window", "windows")), ranges, charts, ahead, deviations),
     el("section.card", {}, el("h2", {}, "Scores"), scores), el("section.card", {}, el("h2", {}, "Findings"), findings),
     known,
   ];
@@ -72,13 +76,31 @@ export function nodeView(app) {
     const from = range(), step = RANGES.find(([each]) => each === from)?.[3] ?? "1m";
     const query = `host=${encodeURIComponent(name)}&type=CPU&type=Memory&operator=AVG&operator=STD&from=${encodeURIComponent(from)}&step=${step}`;
     try {
-      const asked = await Promise.all(windows.map((window) => ask(`api/v1/history?${query}&window=${window}`)));
-      await pictures.show(asked.map(({ body }) => body), windows);
+      const [forecasts, ...asked] = await Promise.all([askForecasts(), ...windows.map((window) => ask(`api/v1/history?${query}&window=${window}`))]);
+      await pictures.show(asked.map(({ body }) => body), windows, forecasts);
       if (absent) update(); // a node that left the fleet, with stored history
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       nothingStored = error.code === "unknown_host";
       if (error.status && !absent) charts.replaceChildren(el("p", {}, error.message), el("p.quiet", {}, error.hint));
+    }
+  }
+
+  /** The forecasts of the node over the default horizon; without any, the reason is shown. */
+  async function askForecasts() {
+    const offer = app.state.overview?.forecasts;
+    if (!offer) return [];
+    if (!offer.horizons.length) {
+      changed(ahead, ["disabled"], () => [withoutForecasts()]);
+      return [];
+    }
+    try {
+      const { body } = await ask(`api/v1/forecasts?host=${encodeURIComponent(name)}`);
+      changed(ahead, [], () => []);
+      return body.forecasts;
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      return [];
     }
   }
 
@@ -239,6 +261,11 @@ function podsMissing(error) {
   if (error.code !== "no_pods") return [el("p", {}, error.message), el("p.quiet", {}, error.hint)];
   return [el("p", {}, "The pods of the node by CPU usage, with their share of the node, are shown here once pod usage is known."),
     el("p.quiet", {}, error.hint)];
+}
+
+function withoutForecasts() {
+  return missing("The charts would show an upper bound of the load in the next hours, from the maxima of the last seven days, and how often such bounds held.",
+    FORECAST, { page: "concepts/forecast.md" });
 }
 
 // --- scheduling plug-ins -----------------------------------------------------------------------------------------
