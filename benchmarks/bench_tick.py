@@ -37,7 +37,7 @@ from watcher.core.review.outage import OutageGuard
 from watcher.core.review.samples import Reviewed
 from watcher.core.windows.history import History
 from watcher.core.windows.snapshot import take_snapshot
-from watcher.model import SeriesBatch, Snapshot, TickRecord
+from watcher.model import SeriesBatch, Snapshot, StoredMaxima, TickRecord
 from watcher.platform.interpreter import tune_for_serving
 from watcher.providers.base import Provider, provenance
 from watcher.providers.prometheus.provider import PrometheusProvider
@@ -170,6 +170,9 @@ class Saving:
 
     def save(self, record: TickRecord) -> None:
         self.last = record
+
+    async def maxima(self) -> list[StoredMaxima]:
+        return await self.store.maxima()
 
     async def write(self) -> float:
         """Return the CPU milliseconds of writing the records of the last tick."""

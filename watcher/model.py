@@ -384,6 +384,16 @@ class MaximaHour:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredMaxima:
+    """A stored hour of maxima and the origin of its samples. `own`: it is stored for this watcher, and not only for
+    another one of the cluster."""
+
+    hour: MaximaHour
+    provenance: Provenance
+    own: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TickRecord:
     """All data of one tick that the store saves in one transaction."""
 

@@ -1,4 +1,4 @@
-"""The day before the demo began, as the windows that a service would have stored during it.
+"""The days before the demo began: the windows that a service would have stored, and the maxima of forecasts.
 
 The simulated load is a function of time, so the windows of any minute can be computed. They describe the load itself,
 without the faults of the monitoring, which begin minutes before the demo.
@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.windows.statistics import window_statistics
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.load import node_load
-from watcher.model import DEFAULT_OPERATORS, METRIC_BY_KEY, Window, WindowRecord
+from watcher.model import DEFAULT_OPERATORS, METRIC_BY_KEY, SeriesBatch, Window, WindowRecord
 
 REACH_S = 86_400
 MINUTE = 60
@@ -37,6 +38,19 @@ def past_windows(
     for until in range(end, end - REACH_S, -HOUR):
         coarse = until != end and len(cluster.nodes) > MANY_NODES
         yield _hour(cluster, keys, windows, until=until, step=COARSE_STEP_S if coarse else MINUTE)
+
+
+def past_maxima(cluster: SimulatedCluster, key: str, since: float, until: float) -> SeriesBatch:
+    """The maximum of two readings in each five minutes between two times (unix seconds, multiples of 300), with the
+    time of the middle of the five minutes."""
+    starts = range(int(since), int(until), SLOT_S)
+    readings = [(start + SLOT_S // 4, start + 3 * SLOT_S // 4) for start in starts]
+    shares = np.array([[_shares(cluster, [key], time)[0] for time in times] for times in readings])
+    nodes = len(cluster.fleet.names)
+    highest = shares.reshape(len(starts), 2, nodes).max(axis=1)
+    series = np.repeat(np.arange(nodes, dtype=np.int64), len(starts))
+    time = np.tile(np.array(starts, dtype=np.float64) + SLOT_S / 2, nodes)
+    return SeriesBatch(METRIC_BY_KEY[key], tuple(cluster.fleet.names), series, time, highest.T.reshape(-1))
 
 
 def _hour(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from load_watcher.demo.past import past_maxima
 from watcher.arrays import F64, Bool
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import capacities_of
@@ -23,7 +24,7 @@ from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.faults import has_samples, reported_cpu, reported_time
 from watcher.fleet.load import RunningPods, node_load
 from watcher.fleet.noise import mixed, uniform
-from watcher.model import METRIC_BY_KEY, SeriesBatch
+from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
 from watcher.providers.base import Fetch, PodFetch, QueryPlan
 
 SOURCE = "Demo"
@@ -54,6 +55,7 @@ class DemoProvider:
 
     source = SOURCE
     remembers = True
+    maxima_pace = 0.0
 
     def __init__(self, cluster: SimulatedCluster, *, resolution: int) -> None:
         self._cluster = cluster
@@ -85,6 +87,11 @@ class DemoProvider:
         batches = await asyncio.to_thread(self._batches, keys, since, until, self._cluster.running)
         plans = {METRIC_BY_KEY[key].name: self._plan(key) for key in keys}
         return Fetch(batches, plans=plans, clock_offset_s=0.0)
+
+    async def fetch_maxima(self, since: float, until: float, *, metric: str) -> Fetch:
+        """The maxima of the simulated load (base.MaximaProvider), without the faults of its monitoring."""
+        key = METRIC_BY_NAME[metric].key
+        return Fetch((await asyncio.to_thread(past_maxima, self._cluster, key, since, until),))
 
     async def fetch_pods(self, now: float) -> PodFetch:
         """Simulated usage of all pods at `now` (unix seconds)."""

@@ -92,6 +92,22 @@ class Provider(Protocol):
         ...
 
 
+@runtime_checkable
+class MaximaProvider(Protocol):
+    """A Provider whose server computes maxima. The past of other providers is fetched sample by sample."""
+
+    @property
+    def maxima_pace(self) -> float:
+        """Seconds between two such requests."""
+        ...
+
+    async def fetch_maxima(self, since: float, until: float, *, metric: str) -> Fetch:
+        """The maximum of each five minutes between two times (unix seconds, multiples of 300) of one metric
+        (Metric.name), each with the time of the middle of its five minutes. Raises ProviderError. Must be safe to
+        cancel at any await."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PodFetch:
     """Current pod usage of a source, not yet reviewed, and the provider's findings."""

@@ -10,7 +10,7 @@ from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.table import SLOT_S
 from watcher.core.review import findings as review_limits
 from watcher.core.windows.backfill import LATE_INTERVALS
-from watcher.model import TickRecord, Window
+from watcher.model import StoredMaxima, TickRecord, Window
 
 TICK_SHARE = 0.8  # hard deadline of a tick, retries included, as a fraction of the interval
 NAMES_S = 2.0  # seconds after the start until which the first tick waits for the names of the cluster's nodes
@@ -21,6 +21,10 @@ class TickStore(Protocol):
     """The store as the tick uses it: `save` queues a record and returns immediately."""
 
     def save(self, record: TickRecord) -> None: ...
+
+    async def maxima(self) -> list[StoredMaxima]:
+        """The stored maxima. Raises StoreError."""
+        ...
 
 
 class NodeSource(Protocol):
@@ -57,6 +61,7 @@ class RefreshConfig:
     limits: review_limits.ReviewLimits = field(default_factory=review_limits.ReviewLimits)
     pods: str = "auto"  # auto, on or off
     forecast: ForecastConfig | None = None  # None: no maxima are kept
+    maxima_pace: float = 1.0  # seconds between two requests for samples of the last days
 
     @property
     def reach(self) -> float:

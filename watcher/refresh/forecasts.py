@@ -1,129 +1,27 @@
-"""The forecasts of the refresh: maxima from accepted samples, bounds in the background of the ticks, and the table that
-the API serves."""
+"""The forecasts of the refresh: bounds are computed in the background of the ticks, and published for the API."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from watcher.core.forecast.document import snapshot_forecasts
-from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig, ForecastTable
-from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
-from watcher.model import CARRIED, Cells, MaximaHour, Metric, Provenance, SampleBlock, SnapshotForecasts
+from watcher.core.forecast.fleet import ForecastConfig, ForecastTable
+from watcher.store.errors import StoreError
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
+    from watcher.refresh.config import TickStore
+    from watcher.refresh.forecast_history import ForecastHistory
+    from watcher.refresh.maxima_backfill import MaximaBackfill
     from watcher.refresh.worker import TickWorker
 
 log = logging.getLogger(__name__)
 
-HOURLY_SHARE = 30
-"""An hourly step is spread over ticks: at least 4 chunks per tick, or this fraction of all."""
-HOURS_PER_TICK = 24
-"""Changed hours, other than the newest, that one tick gives to the store: a backfill changes hundreds."""
-
-
-class ForecastHistory:
-    """The maxima and bounds as the pipeline uses them, in the worker thread; does nothing if `config` is None.
-    `fitting`: by metric name, the provenances whose maxima may be mixed with new ones."""
-
-    def __init__(self, config: ForecastConfig | None) -> None:
-        self.fleet = None if config is None else FleetForecast(config)
-        self.fitting: dict[str, Collection[Provenance]] = {}
-        self._stored_slot = -1
-        self._dropped_hour = -1
-
-    def continue_from(self, other: ForecastHistory) -> None:
-        """Take over the maxima of a pipeline of the same source, if the settings are the same."""
-        if self.fleet is not None and other.fleet is not None and self.fleet.config == other.fleet.config:
-            self.fleet = other.fleet
-
-    # --- samples in --------------------------------------------------------------------------------------------------
-
-    def add(self, metric: Metric, cells: Cells) -> None:
-        """Raise the maxima by reviewed samples."""
-        if self.fleet is not None and metric.name in METRICS:
-            self.fleet.maxima.add(metric.name, cells.names, cells.node, cells.time, cells.value)
-
-    def add_blocks(self, blocks: Sequence[SampleBlock], *, resolution: int) -> None:
-        """Raise the maxima by stored samples: those since the maxima were stored last are in no stored hour."""
-        for block in blocks:
-            if self.fleet is not None and block.metric in METRICS:
-                row, node = np.nonzero(~np.isnan(block.values) & (block.offset_ms != CARRIED))
-                time = (block.first_slot + row) * float(resolution) + block.offset_ms[row, node] / 1000.0
-                self.fleet.maxima.add(block.metric, block.nodes, node, time, block.values[row, node])
-
-    def load(self, stored: Sequence[tuple[MaximaHour, Provenance]], now: float) -> bool:
-        """Add stored hours whose provenance fits; return False if some may fit once the names of nodes are known."""
-        if self.fleet is None:
-            return True
-        fits = [hour for hour, origin in stored if origin in self.fitting.get(hour.metric, ())]
-        if fits:
-            self.fleet.maxima.load(fits, newest=int(now // SLOT_S))
-            self.fleet.restart()
-            log.info("restored %s hours of maxima of %s nodes", len(fits), len(self.fleet.maxima.nodes))
-        return len(fits) == len(stored)
-
-    # --- changes -----------------------------------------------------------------------------------------------------
-
-    def rename(self, metric: str, names: Mapping[str, str | None]) -> None:
-        """Move the maxima of one metric to other nodes; None removes them."""
-        if self.fleet is not None and metric in METRICS and names:
-            self.fleet.rename(metric, names)
-
-    def drop(self, metric: str) -> None:
-        """Remove the maxima of one metric: its source changed."""
-        if self.fleet is not None and metric in METRICS:
-            self.fleet.drop(metric)
-
-    def step_back(self, now: float) -> None:
-        """Remove the maxima after `now` (unix seconds): the clock was set back."""
-        if self.fleet is not None:
-            self.fleet.step_back(now)
-            self._stored_slot = -1
-
-    # --- out ---------------------------------------------------------------------------------------------------------
-
-    def take_changed(self) -> tuple[MaximaHour, ...]:
-        """Return changed hours for the store. The newest hour is among them once per five minutes: a restart computes
-        the maxima since then from the stored samples."""
-        if self.fleet is None or (head := self.fleet.maxima.head) is None:
-            return ()
-        if head == self._stored_slot:
-            return tuple(self.fleet.maxima.take_changed(most=HOURS_PER_TICK, before=head - head % HOUR_SLOTS))
-        self._stored_slot = head
-        return tuple(self.fleet.maxima.take_changed(most=HOURS_PER_TICK, before=head + 1))
-
-    def due_chunks(self, now: float) -> list[int]:
-        """Return the chunks whose bounds are due: all new ones, and the share of the others that one tick computes."""
-        if self.fleet is None:
-            return []
-        hour = int(now // 3600)
-        if hour != self._dropped_hour:
-            self._dropped_hour = hour
-            self.fleet.drop_empty_nodes()
-        due = self.fleet.due_chunks(now)
-        new = [chunk for chunk in due if self.fleet.is_new(chunk)]
-        return [*new, *due[len(new) :][: max(4, -(-len(self.fleet.maxima.chunks) // HOURLY_SHARE))]]
-
-    def advance(self, chunk: int, now: float) -> None:
-        """Compute the bounds of a chunk."""
-        assert self.fleet is not None
-        self.fleet.advance(chunk, now)
-
-    def of_nodes(self, nodes: Sequence[str], now: float) -> SnapshotForecasts | None:
-        """Return the bounds of the nodes of a snapshot, None if forecasts are disabled."""
-        table = self.table(now)
-        return None if table is None else snapshot_forecasts(table, nodes)
-
-    def table(self, now: float) -> ForecastTable | None:
-        """Return the forecasts of all nodes, None if they are disabled."""
-        return None if self.fleet is None else self.fleet.table(now)
+LOADS = 10
+"""Ticks in which stored maxima of another origin are read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +36,27 @@ class ForecastRefresher:
     """Computes bounds after the newest samples are published. `published` is replaced as a whole; None before the first
     tick, and if forecasts are disabled."""
 
-    def __init__(self, history: ForecastHistory, *, worker: TickWorker, clock: Clock, tag: str) -> None:
+    def __init__(
+        self,
+        history: ForecastHistory,
+        *,
+        worker: TickWorker,
+        clock: Clock,
+        tag: str,
+        store: TickStore | None,
+        backfill: MaximaBackfill,
+    ) -> None:
         self.published: PublishedForecasts | None = None
         self._history = history
         self._worker = worker
         self._clock = clock
         self._tag = tag
         self._sequence = 0
+        self._store = store
+        self.backfill = backfill
+        backfill.done = self._compute
+        self._loads_left = LOADS if store is not None else 0
+        history.holds = store is not None
 
     @property
     def config(self) -> ForecastConfig | None:
@@ -160,11 +72,39 @@ class ForecastRefresher:
         """Serve the forecasts of a refresher with other settings until the first tick."""
         if self.enabled:
             self.published = other.published
+            if self._history.fleet is other._history.fleet:
+                self._loads_left = other._loads_left
+
+    async def close(self) -> None:
+        """Stop a backfill of the past, before its provider is closed."""
+        await self.backfill.close()
+
+    async def _load(self) -> None:
+        """Load the stored maxima after the first windows are served; again for a few ticks if some do not fit, because
+        the names of the cluster's nodes may be known late."""
+        if not self._loads_left or self._store is None or not self._history.fitting:
+            return
+        try:
+            stored = await self._store.maxima()
+        except StoreError as error:
+            log.debug("cannot load the maxima of forecasts yet: %s", error)  # the store reports its errors itself
+            return
+        complete = await self._worker.run(self._history.load, stored, self._clock.now())
+        self._loads_left = 0 if complete else self._loads_left - 1
+        self._history.holds = self._loads_left > 0
 
     async def refresh(self, deadline: float) -> None:
-        """Compute the due bounds, one chunk at a time, until the deadline (loop time), and publish the table."""
+        """Load the stored maxima, begin to fetch missing ones, and compute the due bounds, one chunk at a time, until
+        the deadline (loop time)."""
         if not self.enabled:
             return
+        await self._load()
+        if not self._history.holds:
+            self.backfill.start_if_due()
+        await self._compute(deadline)
+
+    async def _compute(self, deadline: float = math.inf) -> None:
+        """Compute the due bounds, and publish the table if it changed."""
         now = self._clock.now()
         for chunk in await self._worker.run(self._history.due_chunks, now):
             if asyncio.get_running_loop().time() >= deadline:

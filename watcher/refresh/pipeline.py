@@ -42,7 +42,7 @@ from watcher.model import (
     origin_of,
 )
 from watcher.providers.base import Fetch, provenance
-from watcher.refresh.forecasts import ForecastHistory
+from watcher.refresh.forecast_history import ForecastHistory
 from watcher.refresh.resolution import ResolutionChooser
 
 if TYPE_CHECKING:
@@ -140,6 +140,18 @@ class SamplePipeline:
         if skew is not None:
             found.append(skew)
         return found, emptied
+
+    def add_past_maxima(self, fetch: Fetch, index: NodeIndex | None, *, now: float, resolution: int) -> int:
+        """Review samples of the last days, with slots of `resolution` seconds, and add them to the maxima; return their
+        number. Their findings are not reported: they are about the past."""
+        self._index = index
+        added = 0
+        for each in self._named(fetch.batches, now=now, present=False):
+            cells, _ = samples.combine(each.batch, resolution=resolution, limits=self._config.limits)
+            reviewed = samples.clean(each.batch.metric, cells, now=now, limits=self._config.limits)
+            self.forecasts.add(each.batch.metric, reviewed.cells)
+            added += len(reviewed.cells.slot)
+        return added
 
     # --- the names of nodes ------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from watcher.refresh.config import (
 )
 from watcher.refresh.fetching import NewestSamples, SampleFetcher
 from watcher.refresh.forecasts import ForecastRefresher
+from watcher.refresh.maxima_backfill import MaximaBackfill
 from watcher.refresh.pipeline import SamplePipeline, samples_of_cluster
 from watcher.refresh.pods import PodRefresher
 from watcher.refresh.reports import TickReports, TickStats
@@ -91,7 +92,22 @@ class Refresher:
             worker=self._worker,
             reports=self._reports,
         )
-        self.forecasts = ForecastRefresher(self._pipeline.forecasts, worker=self._worker, clock=self._clock, tag=tag)
+        self.forecasts = ForecastRefresher(
+            self._pipeline.forecasts,
+            worker=self._worker,
+            clock=self._clock,
+            tag=tag,
+            store=store,
+            backfill=MaximaBackfill(
+                provider,
+                self._pipeline,
+                worker=self._worker,
+                clock=self._clock,
+                reports=self._reports,
+                index=lambda: self._index,
+                pace=config.maxima_pace,
+            ),
+        )
         self._index: NodeIndex | None = None  # nodes of the cluster, None: names of the source are not resolved
         self._started_at = self._clock.monotonic()
         self._warm = False  # True after the first complete windows: the service then stays ready
@@ -128,6 +144,7 @@ class Refresher:
     async def continue_from(self, other: Refresher) -> None:
         """Take over from a refresher with other settings: its snapshot stays published until the first tick of this
         refresher, and its samples are reused if the source is the same."""
+        await other.forecasts.close()  # its thread must not change the history that this refresher takes over
         self._reports.continue_from(other._reports)
         if other.provider.source == self.provider.source:
             self._pipeline.continue_from(other._pipeline)
@@ -161,6 +178,7 @@ class Refresher:
 
     async def close(self) -> None:
         """Wait for a running tick, then stop the worker thread."""
+        await self.forecasts.close()
         async with self._tick_lock:
             self._worker.close()
 

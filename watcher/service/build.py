@@ -94,6 +94,7 @@ def store_of(settings: Settings, *, program: str) -> Store:
         password_file=store.password_file,
         decisions=store.decisions,
         max_decisions=store.max_decisions,
+        maxima=settings.forecast.history if settings.forecast.enabled else 0.0,
     )
 
 

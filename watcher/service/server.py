@@ -186,6 +186,7 @@ class Watcher:
         await refresher.provider.start()
 
     async def _end(self, refresher: Refresher) -> None:
+        await refresher.forecasts.close()  # before the provider, which it queries
         await refresher.provider.close()
         if refresher.directory is not None:
             await refresher.directory.close()

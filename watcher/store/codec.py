@@ -28,8 +28,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from watcher.arrays import F32, F64, I64, U16
+from watcher.core.forecast.maxima import HOUR_SLOTS
 from watcher.core.publishing.compression import zstd_frame
-from watcher.model import Operator, SampleBlock, TickRecord, WindowRecord
+from watcher.model import MaximaHour, Operator, SampleBlock, TickRecord, WindowRecord
 
 Columns = tuple[tuple[str, Operator], ...]
 U8 = NDArray[np.uint8]
@@ -292,6 +293,22 @@ class HourBuilder:
             yield Grid(self.times, self.columns, self.names[first:last], self.values[:, :, first:last])
 
 
+# --- maxima ----------------------------------------------------------------------------------------------------------
+
+
+def encode_maxima(hour: MaximaHour) -> bytes:
+    """The codes of an hour of maxima as differences in time, because those of successive slots are similar."""
+    codes = hour.codes.copy()
+    codes[1:] -= hour.codes[:-1]
+    return _compress(np.ascontiguousarray(codes).reshape(-1))
+
+
+def decode_maxima(payload: bytes, *, nodes: int) -> U8:
+    """Inverse of `encode_maxima`; the result is [12, nodes]. Raises CodecError."""
+    codes = _decompress(payload, size=HOUR_SLOTS * nodes).reshape(HOUR_SLOTS, nodes)
+    return np.cumsum(codes, axis=0, dtype=np.uint8)
+
+
 # --- queued ticks ----------------------------------------------------------------------------------------------------
 
 
@@ -325,8 +342,23 @@ def merge_ticks(older: TickRecord, newer: TickRecord, *, most_bytes: int) -> tup
         provenance={**older.provenance, **newer.provenance},
         blocks=(*kept, *newer.blocks),
         records=tuple(records),
+        maxima=_merged_maxima(older, newer),
     )
     return merged, given_up
+
+
+def _merged_maxima(older: TickRecord, newer: TickRecord) -> tuple[MaximaHour, ...]:
+    """The changed hours of both ticks, without older ones that the newer tick has or whose samples are of another
+    origin."""
+    new = {(hour.metric, hour.hour) for hour in newer.maxima}
+    origins = older.provenance
+    kept = (
+        hour
+        for hour in older.maxima
+        if (hour.metric, hour.hour) not in new
+        and newer.provenance.get(hour.metric, origins.get(hour.metric)) == origins.get(hour.metric)
+    )
+    return (*kept, *newer.maxima)
 
 
 def _covers(new: SampleBlock, old: SampleBlock) -> bool:

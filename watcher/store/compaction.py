@@ -44,17 +44,26 @@ class Compactor:
     """Applies retention to one database and compacts it. All methods run in the writer thread.
 
     `retention`: of window history in seconds; `max_size`: bytes, None for a limit that grows with the number of stored
-    values; `decisions`: retention of decisions in seconds,
-    `max_decisions`: their maximum number; `findings`: reports if max_size is too small for the retention.
+    values; `decisions`: retention of decisions in seconds, `max_decisions`: their maximum number; `maxima`: retention
+    of the maxima of forecasts in seconds; `findings`: reports if max_size is too small for the retention.
     """
 
-    def __init__(self, *, retention: float, max_size: int | None, decisions: float, max_decisions: int) -> None:
+    def __init__(
+        self,
+        *,
+        retention: float,
+        max_size: int | None,
+        decisions: float,
+        max_decisions: int,
+        maxima: float = 7 * 86400.0,
+    ) -> None:
         self.findings: tuple[Finding, ...] = ()
         self._retention = retention
         self._max_size = DEFAULT_MAX_SIZE if max_size is None else max_size
         self._grows = max_size is None
         self._decisions = decisions
         self._max_decisions = max_decisions
+        self._maxima = maxima
         self._now = 0
         self._added_to: set[tuple[str, int]] = set()
 
@@ -80,6 +89,7 @@ class Compactor:
         """Run all pending work in steps of about 20 ms at 5,000 nodes, each with at most one transaction."""
         with database.writing() as mine:
             schema.forget_windows(mine, now=self._now, retention=self._retention)
+            schema.forget_maxima(mine, now=self._now, keep=self._maxima)
             open_hour = schema.hour_of(self._now)
             closed = [key for key in schema.hours_with_minutes(mine) if key[1] != open_hour]
             departed = schema.expired_watchers(mine, now=self._now)

@@ -16,7 +16,7 @@ from watcher.store import schema
 from watcher.store import tables as store_tables
 from watcher.store.database import Database
 from watcher.store.errors import StoreError
-from watcher.store.tables import Rows, node_list, sample_block, window_minute
+from watcher.store.tables import Rows, maxima_hour, node_list, sample_block, window_minute
 
 BATCH = 100  # rows per statement: up to about 40 MB of minutes at 50,000 nodes
 OWNER = "load-watcher db copy"
@@ -137,7 +137,7 @@ def _put(here: Rows, table: sa.Table, rows: list[Row], *, nodes: dict[int, int])
         return
     for row in rows:
         row["watcher"] = here.watcher
-        if table in (sample_block, window_minute):
+        if table in (sample_block, window_minute, maxima_hour):
             row["nodes"] = nodes[row["nodes"]]
         if table is sample_block:
             del row["id"]  # assigned by the target: ids only record the write order

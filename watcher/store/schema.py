@@ -16,12 +16,23 @@ import msgspec
 import numpy as np
 import sqlalchemy as sa
 
-from watcher.model import LastSample, Provenance, RestoredSamples, SampleBlock, TickRecord, Window, WindowRecord
+from watcher.model import (
+    LastSample,
+    MaximaHour,
+    Provenance,
+    RestoredSamples,
+    SampleBlock,
+    StoredMaxima,
+    TickRecord,
+    Window,
+    WindowRecord,
+)
 from watcher.store import codec
 from watcher.store.codec import HOUR, CodecError, Grid
 from watcher.store.tables import (
     Rows,
     decision,
+    maxima_hour,
     metadata,
     node_list,
     provenance,
@@ -44,14 +55,16 @@ def put_tick(
     *,
     blocks: Iterable[tuple[SampleBlock, bytes]],
     minutes: Iterable[tuple[WindowRecord, bytes]],
+    maxima: Iterable[tuple[MaximaHour, bytes]],
     nodes: Mapping[tuple[str, ...], int],
     keep_until: float,
 ) -> None:
-    """Store a tick with its encoded samples and minutes, and delete samples that are no longer needed. `nodes` maps
-    node lists to ids; `keep_until` is in unix seconds."""
+    """Store a tick with its encoded samples, minutes and maxima, and delete samples that are no longer needed. `nodes`
+    maps node lists to ids; `keep_until` is in unix seconds."""
     _forget_samples(mine, record)
     _put_blocks(mine, [_block_row(block, nodes[block.nodes], payload) for block, payload in blocks])
     put_minutes(mine, minutes, nodes=nodes)
+    mine.upsert(maxima_hour, [_maxima_row(hour, record, nodes[hour.nodes], payload) for hour, payload in maxima])
     _put_provenance(mine, record)
     mine.upsert(tick, [_tick_row(record, keep_until)])
 
@@ -77,6 +90,11 @@ def _tick_row(record: TickRecord, keep_until: float) -> dict[str, Any]:
     }
 
 
+def _maxima_row(hour: MaximaHour, record: TickRecord, nodes: int, payload: bytes) -> dict[str, Any]:
+    origin = msgspec.json.encode(astuple(record.provenance[hour.metric])).decode()
+    return {"metric": hour.metric, "hour": hour.hour, "nodes": nodes, "origin": origin, "payload": payload}
+
+
 def put_nodes(mine: Rows, names: tuple[str, ...]) -> int:
     """The id of a node list; a new list is stored."""
     packed = codec.pack_names(names)
@@ -96,7 +114,7 @@ def add_nodes(mine: Rows, digest: bytes, payload: bytes) -> int:
 
 def forget_unused_nodes(mine: Rows) -> None:
     """Delete node lists that are not referenced."""
-    users = (sample_block, window_minute)
+    users = (sample_block, window_minute, maxima_hour)
     used = sa.union_all(*(sa.select(table.c.nodes).where(mine.of_watcher(table)) for table in users))
     mine.execute(sa.delete(node_list).where(mine.of_watcher(node_list), node_list.c.id.not_in(used)))
 
@@ -233,6 +251,35 @@ class NodeLists:
                 raise CodecError(f"node list {number} is missing")
             self._lists[number] = codec.decode_names(payload)
         return self._lists[number]
+
+
+# --- maxima ----------------------------------------------------------------------------------------------------------
+
+
+def stored_maxima(mine: Rows) -> list[StoredMaxima]:
+    """All hours of this watcher, and those that only other watchers of the cluster have. Raises CodecError."""
+    found: dict[tuple[str, int, str], StoredMaxima] = {}
+    for rows in of_cluster(mine):
+        lists, own = NodeLists(rows), rows.watcher == mine.watcher
+        for row in rows.execute(sa.select(maxima_hour).where(rows.of_watcher(maxima_hour))):
+            names = lists[row.nodes]
+            hour = MaximaHour(row.metric, row.hour, names, codec.decode_maxima(row.payload, nodes=len(names)))
+            found[row.metric, row.hour, row.origin] = StoredMaxima(hour, _origin(row.origin), own)
+    return list(found.values())
+
+
+def _origin(text: str) -> Provenance:
+    try:
+        return Provenance(*msgspec.json.decode(text, type=tuple[str, str, str, float]))
+    except msgspec.DecodeError as error:
+        raise CodecError(f"the origin of an hour of maxima cannot be read ({error})") from error
+
+
+def forget_maxima(mine: Rows, *, now: int, keep: float) -> None:
+    """Delete hours of maxima more than `keep` seconds before `now` (unix seconds), and those after the hour of `now`:
+    the clock was set back."""
+    outside = (maxima_hour.c.hour < (now - keep) // HOUR) | (maxima_hour.c.hour > now // HOUR)
+    mine.execute(sa.delete(maxima_hour).where(mine.of_watcher(maxima_hour), outside))
 
 
 # --- the history of one node -----------------------------------------------------------------------------------------
@@ -402,6 +449,6 @@ def stored_bytes(mine: Rows) -> int:
     """Size of this watcher's payloads in bytes, which is nearly all of the space that it uses."""
     of_tables = [
         sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(table.c.payload)), 0)).where(mine.of_watcher(table))
-        for table in (sample_block, window_minute, window_hour, decision)
+        for table in (sample_block, window_minute, window_hour, maxima_hour, decision)
     ]
     return sum(int(mine.execute(query).scalar_one()) for query in of_tables)

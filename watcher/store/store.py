@@ -24,7 +24,16 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TypeVar
 
-from watcher.model import Finding, FindingKind, Operator, Remedy, RestoredSamples, TickRecord, WindowRecord
+from watcher.model import (
+    Finding,
+    FindingKind,
+    Operator,
+    Remedy,
+    RestoredSamples,
+    StoredMaxima,
+    TickRecord,
+    WindowRecord,
+)
 from watcher.store import codec, decision_rows, schema
 from watcher.store.commands import database_at
 from watcher.store.compaction import Compactor
@@ -54,7 +63,7 @@ class Store:
     `retention`: of window history in seconds; `max_size`: bytes, None for a limit that grows with the fleet;
     `on_unusable`: "fail" or "set-aside"; `upgrade`: migrate an older schema; `owner`: description of this process for
     other processes; `decisions`: retention of decisions in seconds (0: none are stored), `max_decisions`: maximum
-    number.
+    number; `maxima`: retention of the maxima of forecasts in seconds.
     """
 
     def __init__(
@@ -70,12 +79,13 @@ class Store:
         password_file: Path | None = None,
         decisions: float = 86400.0,
         max_decisions: int = 100_000,
+        maxima: float = 7 * 86400.0,
     ) -> None:
         self._database = database_at(url, watcher=watcher, password_file=password_file)
         self.decision_retention_s = decisions
         self._keep = max(retention, decisions)
         self._compactor = Compactor(
-            retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions
+            retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions, maxima=maxima
         )
         self._on_unusable = on_unusable
         self._upgrade = upgrade
@@ -333,10 +343,13 @@ class Store:
         self._database.check_not_replaced()
         blocks = [(block, codec.encode_samples(block)) for block in record.blocks]
         minutes = [(minute, codec.encode_minute(minute)) for minute in record.records]
+        maxima = [(hour, codec.encode_maxima(hour)) for hour in record.maxima if hour.metric in record.provenance]
         keep_until = record.end + self._keep
         with self._database.writing() as mine:
             nodes = {names: self._nodes_id(mine, names) for names in _lists_of_nodes(record)}
-            schema.put_tick(mine, record, blocks=blocks, minutes=minutes, nodes=nodes, keep_until=keep_until)
+            schema.put_tick(
+                mine, record, blocks=blocks, minutes=minutes, maxima=maxima, nodes=nodes, keep_until=keep_until
+            )
             schema.forget_unused_nodes(mine)
         self._node_ids = nodes
         self._compactor.stored(record)
@@ -385,6 +398,11 @@ class Store:
             return reduce(series_over, found)
 
         return await self.read(read)
+
+    async def maxima(self) -> list[StoredMaxima]:
+        """The stored maxima, also those that only other watchers of the cluster have. Raises StoreError if the database
+        cannot be read."""
+        return await self.read(schema.stored_maxima)
 
     async def read(self, ask: Callable[[Rows], Result]) -> Result:
         """Run a query in a reader thread and return its result. Raises StoreError if the database cannot be read."""
@@ -484,7 +502,8 @@ class Store:
 
 
 def _lists_of_nodes(record: TickRecord) -> set[tuple[str, ...]]:
-    return {block.nodes for block in record.blocks} | {minute.nodes for minute in record.records}
+    lists = {block.nodes for block in record.blocks} | {minute.nodes for minute in record.records}
+    return lists | {hour.nodes for hour in record.maxima}
 
 
 def _forget_outcome(opening: asyncio.Future[RestoredSamples | None]) -> None:

@@ -82,6 +82,17 @@ window_hour = sa.Table(
     sa.Column("first_node", sa.LargeBinary, primary_key=True),
     sa.Column("payload", sa.LargeBinary, nullable=False),
 )
+maxima_hour = sa.Table(
+    "maxima_hour",  # maxima of five minutes of one metric in an hour (number since the Unix epoch); `origin` as JSON
+    metadata,
+    _watcher(),
+    sa.Column("metric", sa.Text, primary_key=True),
+    sa.Column("hour", sa.BigInteger, primary_key=True),
+    sa.Column("nodes", _NUMBER, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Index("ix_maxima_hour_watcher_nodes", "watcher", "nodes"),
+)
 decision = sa.Table(
     "decision",  # decision about a pod; `time` is in microseconds and unique per watcher
     metadata,
@@ -97,7 +108,7 @@ decision = sa.Table(
     sa.Index("ix_decision_watcher_namespace_pod_time", "watcher", "namespace", "pod", "time"),
     sa.Index("ix_decision_watcher_kind_time", "watcher", "kind", "time"),
 )
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Revisions of the schema, oldest first. Duplicated from migrations/, because importing Alembic takes 0.1 s."""
 
 

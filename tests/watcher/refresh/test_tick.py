@@ -17,7 +17,7 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.review.findings import ReviewLimits
-from watcher.model import Operator, RestoredSamples, TickRecord
+from watcher.model import Operator, RestoredSamples, StoredMaxima, TickRecord
 from watcher.platform.sources.errors import ProviderPartial, ProviderUnreachable
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher
@@ -35,6 +35,10 @@ class Records:
 
     def save(self, record: TickRecord) -> None:
         self.saved.append(record)
+
+    async def maxima(self) -> list[StoredMaxima]:
+        """The newest version of each hour."""
+        return [StoredMaxima(hour, record.provenance[hour.metric]) for record in self.saved for hour in record.maxima]
 
     def restored(self) -> RestoredSamples:
         """What a store would give back at the next start."""

@@ -238,9 +238,9 @@ class MaximaHistory:
         every = (self.hour(metric, hour) for metric in self.metrics() for hour in range(first, last + 1))
         return [each for each in every if each.codes.any()]
 
-    def load(self, hours: Iterable[MaximaHour], *, newest: int) -> None:
-        """Raise the maxima by stored ones, except of slots after `newest` and of hours that are too old. They are not
-        changed hours."""
+    def load(self, hours: Iterable[MaximaHour], *, newest: int, changed: bool = False) -> None:
+        """Raise the maxima by stored ones, except of slots after `newest` and of hours that are too old. `changed`:
+        they have to be stored for this process."""
         columns: dict[tuple[str, ...], I64] = {}  # hours share their node lists, and the lookup is slow
         kept = [each for each in hours if newest - self._rows < each.hour * HOUR_SLOTS <= newest]
         for each in sorted(kept, key=lambda each: (-each.hour, each.metric)):
@@ -250,6 +250,8 @@ class MaximaHistory:
             codes = each.codes[: newest - first + 1]
             self._advance(first + len(codes) - 1)
             self._load_rows(each.metric, first, columns[each.nodes], codes)
+            if changed:
+                self._changed.add((each.metric, each.hour))
 
     def _load_rows(self, metric: str, first: int, columns: I64, codes: U8) -> None:
         """Raise the maxima of consecutive slots from `first` on by `codes` [slots, n]."""

@@ -17,7 +17,7 @@ from watcher.arrays import F64
 from watcher.core.publishing.compression import CHUNK_NODES
 from watcher.core.publishing.documents import MetricColumn, number_texts, select, to_wire
 from watcher.core.publishing.selection import Selection
-from watcher.model import METRIC_BY_KEY, Metric, MetricType, Operator, Snapshot, Window
+from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, Metric, MetricType, Operator, Snapshot, Window
 
 PREFIX = "load_watcher_node_"
 
@@ -85,6 +85,10 @@ FAMILIES: tuple[Family, ...] = (
 _FALLBACK = "Label window is the requested window; a node with too few samples has the value of the next shorter one."
 
 
+FORECAST = PREFIX + "forecast_ratio"
+_FORECAST_HELP = "Upper bound of the load of a node within the next hours (label horizon), as a share of its capacity."
+
+
 @dataclass(frozen=True, slots=True)
 class ExpositionColumn:
     """One series per node: `values` [n] in the family's unit, NaN without a value."""
@@ -108,8 +112,21 @@ def node_windows(snapshot: Snapshot, view: View) -> bytes:
             name = PREFIX + family.name
             texts.append(f"# HELP {name} {family.help} {_FALLBACK}\n# TYPE {name} gauge\n".encode())
             for column in columns:
-                texts.extend(_lines(name, column, nodes))
-    return b"".join(texts)
+                labels = f'resource="{column.resource}",operator="{column.operator}",window="{column.window}"'
+                texts.extend(_lines(name, labels, column.values, nodes))
+    return b"".join([*texts, *_forecast_lines(snapshot, view, nodes)])
+
+
+def _forecast_lines(snapshot: Snapshot, view: View, nodes: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the bounds of the default horizon. Without any, the family is known but empty, so that alerts are valid."""
+    if snapshot.forecasts is None:
+        return
+    horizon = snapshot.forecasts.horizon
+    yield f"# HELP {FORECAST} {_FORECAST_HELP}\n# TYPE {FORECAST} gauge\n".encode()
+    for (name, label), bounds in snapshot.forecasts.bounds.items():
+        kind = METRIC_BY_NAME[name].type
+        if label == horizon and kind in view.types:
+            yield from _lines(FORECAST, f'resource="{kind}",horizon="{horizon}"', to_wire(bounds * 0.01), nodes)
 
 
 def _windows(snapshot: Snapshot, view: View) -> list[Window]:
@@ -134,12 +151,12 @@ def _columns(
                 yield ExpositionColumn(family.members[metric.key], operator, label, values)
 
 
-def _lines(name: str, column: ExpositionColumn, nodes: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a column, in chunks of a thousand nodes."""
+def _lines(name: str, labels: str, column: F64, nodes: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a column [n] without NaN, in chunks of a thousand nodes; `labels` follow the node."""
     start_of_line = f'{name}{{node="'.encode()
-    rest = f'",resource="{column.resource}",operator="{column.operator}",window="{column.window}"}} '.encode()
+    rest = f'",{labels}}} '.encode()
     for start in range(0, len(nodes), CHUNK_NODES):
-        values = column.values[start : start + CHUNK_NODES]
+        values = column[start : start + CHUNK_NODES]
         known = np.flatnonzero(~np.isnan(values))
         here = nodes[start : start + CHUNK_NODES]
         names = here if len(known) == len(values) else [here[row] for row in known.tolist()]

@@ -28,6 +28,7 @@ from watcher.providers.base import Fetch, PodFetch, QueryFailure, QueryPlan
 from watcher.providers.connection import connection
 from watcher.providers.fetching import most_relevant_error, out_of_range_findings
 from watcher.providers.prometheus.guards import Guard, GuardedFetch, GuardReader, Times, collector_of, exporter_of
+from watcher.providers.prometheus.maxima import centred, maxima_question
 from watcher.providers.prometheus.metric_client import MetricClient
 from watcher.providers.prometheus.node_names import NodeNamesReader
 from watcher.providers.prometheus.pods import PrometheusPodReader
@@ -100,6 +101,11 @@ class PrometheusProvider:
         """True: Prometheus stores past samples."""
         return True
 
+    @property
+    def maxima_pace(self) -> float:
+        """One second: a request for maxima reads up to an hour of samples of all nodes."""
+        return 1.0
+
     async def start(self) -> None:
         """Log if TLS verification is disabled. Sends no request."""
         self._client.api.start()
@@ -137,6 +143,26 @@ class PrometheusProvider:
             clock_offset_s=min(fetching.clock)[1] if fetching.clock else None,
             partial=fetching.partial,
         )
+
+    async def fetch_maxima(self, since: float, until: float, *, metric: str) -> Fetch:
+        """The maxima of a metric (base.MaximaProvider), none before its query is found. Raises ProviderError."""
+        watch = self._watches.get(metric)
+        if watch is None or (plan := watch.plan) is None:
+            return Fetch(batches=())
+        deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
+        fetching = PrometheusFetchContext(self._fetches, since, until, deadline, False, self._latest)
+        reply = await self._client.ask(
+            maxima_question(plan, since, until),
+            metric=plan.metric,
+            fetching=fetching,
+            read=lambda rows: read_samples(rows, label=plan.label, stale_markers=self._client.api.victoria_metrics),
+        )
+        if reply.missing:
+            raise self._partial(reply.missing, "a maximum may be too low")
+        reading = centred(reply.content)
+        nodes = await self._names.nodes_of(reading, plan, watch, fetching)
+        batch = batch_of(plan, reading, nodes, since=since, until=until)
+        return Fetch(batches=() if batch is None else (batch,), plans={metric: _shown(plan)})
 
     async def fetch_pods(self, now: float) -> PodFetch:
         """Pod usage at `now` (unix seconds) from cAdvisor's series."""

@@ -404,7 +404,7 @@ class PrometheusQueryPlan:
         step = self._step(resolution)
         start, end = math.ceil(since / step) * step, math.floor(until / step) * step
         later = step * math.ceil(beyond / step)
-        query = self._guarded() if guarded else self.expression
+        query = self.guarded() if guarded else self.expression
         return RangeQuery(query, start, end + later, step) if start <= end else None
 
     def _step(self, resolution: int) -> int:
@@ -415,7 +415,7 @@ class PrometheusQueryPlan:
         wanted = max(min(self.scrape_interval or 0.0, LONGEST_STEP_S), smallest)
         return resolution * math.ceil(wanted / resolution)
 
-    def _guarded(self) -> str:
+    def guarded(self) -> str:
         """The expression, restricted to nodes whose raw series had a sample within two scrape intervals."""
         if not self.candidate.raw or self.scrape_interval is None:
             return self.expression
