@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 FAST = """
 [refresh]
-interval = "2s"
+interval = "5s"
 resolution = "5s"
 max_staleness = "10m"
 """
