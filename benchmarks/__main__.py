@@ -33,6 +33,7 @@ QUICK = {
     "dashboard": "--nodes 50 --rounds 1",
     "engines": "--nodes 20",
     "extender": "--nodes 20 --rounds 5 --seconds 1",
+    "nri": "--pods 5 --rounds 5",
     "pods": "--pods 50 100 --rounds 1",
     "latency": "--nodes 20 --requests 50",
     "provider": "--sizes 20x2",

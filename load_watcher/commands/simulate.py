@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _SIMULATION_OPTIONS = (
     click.option("--policy", "policies", multiple=True, metavar="P", help="Policy to simulate; can be repeated. P is "
-                 "LeastAllocated, MostAllocated, BalancedAllocation, DefaultScheduler, a scoring plug-in, a profile "
-                 "NAME of [scheduler.NAME] in the settings, or FILE.yaml[:PROFILE], a KubeSchedulerConfiguration. "
-                 "A plug-in or profile with the suffix :forecast uses forecasts (use = \"forecast\"). "
-                 "[default: LeastAllocated, MostAllocated, TargetLoadPacking, LoadVariationRiskBalancing and "
-                 "LowRiskOverCommitment]"),
+                 "LeastAllocated, MostAllocated, BalancedAllocation, DefaultScheduler, Random, PowerOfTwoChoices, a "
+                 "scoring plug-in, a profile NAME of [scheduler.NAME] in the settings, or FILE.yaml[:PROFILE], a "
+                 "KubeSchedulerConfiguration. A plug-in or profile with the suffix :forecast uses forecasts (use = "
+                 "\"forecast\"). [default: LeastAllocated, MostAllocated, TargetLoadPacking, "
+                 "LoadVariationRiskBalancing and LowRiskOverCommitment]"),
     click.option("--refresh", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
                  help="Interval at which new load windows are published to the policies, a whole "
                  f"number of minutes, at least 1m; {IN_SECONDS}."),
@@ -37,6 +37,8 @@ _SIMULATION_OPTIONS = (
                  "counts as overloaded; also the watermark of the simulated evictions."),
     click.option("--anew", is_flag=True, help="Also place the pods that already run when the trace begins. [default: "
                  "they stay on their recorded nodes]"),
+    click.option("--throttle", is_flag=True, help="Let pods whose node has too little CPU for their demand run longer, "
+                 "until their work is done. [default: they end as in the trace]"),
     click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with the state "
                  "of the cluster in each minute under each policy; an existing file is overwritten."),
     click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="PNG file to write, with charts of the "
@@ -46,8 +48,9 @@ _SIMULATION_OPTIONS = (
 )  # fmt: skip
 _TRACE_OPTIONS = (
     click.option("--generate", "scenario", metavar="SCENARIO", help="Generate a trace instead of simulating. SCENARIO "
-                 "is steady (constant arrivals and usage), burst (bursts of arrivals), daily (daily load cycle), herd "
-                 "(deployments that scale out) or overcommit (requests far below usage)."),
+                 "is steady (constant arrivals and usage), burst (bursts of arrivals), daily (daily load cycle), "
+                 "weekly (daily load cycle, less at weekends), herd (deployments that scale out) or overcommit "
+                 "(requests far below usage)."),
     click.option("--alibaba", type=click.Path(path_type=Path), metavar="DIRECTORY", help="Convert Alibaba's "
                  "cluster-trace-v2018 to a trace instead of simulating. DIRECTORY contains its tables: "
                  "machine_meta.csv, machine_usage.csv, container_meta.csv and container_usage.csv, or .csv.gz."),
@@ -90,8 +93,8 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     and --start.
 
     With -o json, a simulation prints {"trace", "note", "nodes", "pods", "minutes", "refresh_s", "delay_s",
-    "overload_percent", "seed", "place_existing", "policies"}, where "policies" has the columns of -o csv for each
-    policy. The creation of a trace prints {"file", "records"}.
+    "overload_percent", "seed", "place_existing", "throttle", "policies"}, where "policies" has the columns of -o csv
+    for each policy. The creation of a trace prints {"file", "records"}.
 
     docs/concepts/simulation.md describes the trace format and the limits of the simulation.
 
@@ -150,7 +153,14 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
     files = command.OutputFiles(given["series"], given["png"], given["html"])
     with _simulate_errors():
         options = command.check_options(
-            SimulationOptions(given["refresh"], given["delay"], given["overload"] / 100.0, given["seed"], given["anew"])
+            SimulationOptions(
+                given["refresh"],
+                given["delay"],
+                given["overload"] / 100.0,
+                given["seed"],
+                given["anew"],
+                given["throttle"],
+            )
         )
         policies, notices = command.select_policies(
             given["policies"], settings.parts.get("scheduler", {}), cwd=Path.cwd()

@@ -130,6 +130,7 @@ def setup_of(trace: Path, course: TraceColumns, options: SimulationOptions) -> r
         options.overload,
         options.seed,
         options.place_existing,
+        options.throttle,
     )
 
 

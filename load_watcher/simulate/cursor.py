@@ -37,6 +37,11 @@ class Cursor:
         """Stop a series; its values remain."""
         self._due[series] = np.inf
 
+    def delay(self, series: I64, seconds: F64) -> None:
+        """Shift the remaining steps of these series [n] by `seconds` [n]."""
+        self._zero[series] += seconds
+        self._due[series] += seconds
+
     def advance(self, now: float) -> None:
         """Apply all steps up to and including `now` (unix seconds)."""
         while len(due := np.flatnonzero(self._due <= now)):

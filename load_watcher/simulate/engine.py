@@ -4,7 +4,8 @@ measured load is the input of later decisions.
 Each step runs in this order: pods whose lifetime is over end; nodes are added and removed; pods that arrived since the
 previous step join the waiting pods; at every `refresh`, new windows are published, which are `delay` old; the waiting
 pods are placed one by one, the highest priority first; finally the minute's load is the demand of the pods then
-running.
+running. With `throttle`, the work that a node could not do in the minute moves the end and the further usage of its
+pods.
 
 A pod fits by the rules of kube-scheduler's NodeResourcesFit: CPU, memory and the number of pods, by requests.
 
@@ -54,13 +55,14 @@ class SimulationOptions:
     """`refresh` and `delay` in seconds, whole minutes: the interval at which windows are published, and the age of
     their newest sample at that time. A node is overloaded above the fraction `overload` of its CPU or memory. `seed`
     decides between equal nodes. `place_existing`: pods that existed when the trace began are also placed, in its first
-    minute."""
+    minute. `throttle`: pods whose node lacks CPU for their demand run longer."""
 
     refresh: float = 60.0
     delay: float = 60.0
     overload: float = 0.9
     seed: int = 1
     place_existing: bool = False
+    throttle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class _Cluster:
         self.course, self.options, self.evictor = course, options, evictor
         self.policy = policy.name
         self.table = ClusterTable(windows=WINDOWS)
-        self.decider: PlacementDecider = policy.bind(self.table)
+        self.decider: PlacementDecider = policy.bind(self.table, seed=options.seed)
         self.windows = SimulatedWindows(
             course.names, measures=self.table.needs.usages, horizon=self.table.needs.horizon
         )
@@ -159,6 +161,9 @@ class _Cluster:
         self.over: I64 = np.zeros(nodes, dtype=np.int64)  # consecutive overloaded minutes
         self.ask: F64 = np.full(nodes, -np.inf)
         self.samples: list[tuple[float, I64, F64, F64]] = []  # not published yet
+        self.unread: float | None = None  # when the windows were published that no decision has used
+        self.late: F64 = np.zeros(pods)  # seconds by which throttling has moved the end
+        self.was_late: F64 = np.zeros(pods)  # at the pod's last start
 
     # --- one step ----------------------------------------------------------------------------------------------------
 
@@ -191,7 +196,7 @@ class _Cluster:
         self.there[change.node] = False
         for pod in np.flatnonzero(self.node == change.node).tolist():
             self.left[pod] = self.end[pod] - now
-            self.age[pod] += now - self.started[pod]
+            self.age[pod] += now - self.started[pod] - (self.late[pod] - self.was_late[pod])
             self._stop(pod)
             if not self.pinned[pod]:
                 self.waiting.append(pod)  # its owner creates a replacement
@@ -224,13 +229,23 @@ class _Cluster:
         self.samples = self.samples[len(ready) :]
         for each in ready:
             self.windows.sample(*each)
-        self.table.set_load(self.windows.columns(now), now=now)
+        self.unread = now
+
+    def _read_windows(self) -> None:
+        """Give the newest windows to the policy. Most minutes have no pod to place, and need none."""
+        if self.unread is None:
+            return
+        self.table.set_load(self.windows.columns(self.unread), now=self.unread)
         self.decider.prepare()
+        self.unread = None
 
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _place(self, now: float) -> None:
         """Try to place each waiting pod once. A pod with the same requests as a pod that fits nowhere is skipped."""
+        if not self.waiting:
+            return
+        self._read_windows()
         pods = self.course.pods
         self.waiting.sort(key=lambda pod: (-pods[pod].record.priority, pods[pod].arrives, pod))
         present = np.flatnonzero(self.there)
@@ -282,6 +297,7 @@ class _Cluster:
         self.table.set_pod(None, bound, now=now)
         self.node[pod] = node
         self.started[pod], self.end[pod] = now, now + self.left[pod]
+        self.was_late[pod] = self.late[pod]
         if self.first_node[pod] < 0:
             self.first_node[pod], self.placed[pod] = node, now
         self.usage.start(pod, zero=now - self.age[pod])
@@ -303,8 +319,23 @@ class _Cluster:
         present = np.flatnonzero(self.there)
         percent = [100.0 * np.minimum(a / b, 1.0)[present] for a, b in ((cpu, self.cores), (memory, self.bytes))]
         self.samples.append((now + STEP_S, present, percent[0], percent[1]))
+        if self.options.throttle:
+            self._throttle(running, cores, np.where(self.there, self.background.cores, 0.0))
         if self.evictor is not None:
             self._evict(self.evictor, now, running, (cpu, memory), (cores, size))
+
+    def _throttle(self, running: I64, cores: F64, outside: F64) -> None:
+        """Delay the pods of nodes with too little CPU: each gets the same share of its demand `cores`, after the load
+        `outside` of the trace's pods [nodes], and the rest of the minute's work moves into the future."""
+        on = self.node[running]
+        demand = _per_node(on, cores, len(outside))
+        room = np.maximum(self.cores - outside, 0.0)
+        share = np.divide(np.minimum(room, demand), demand, out=np.ones_like(demand), where=demand > 0.0)
+        held = np.flatnonzero((share[on] < 1.0) & (cores > 0.0))
+        pods, seconds = running[held], STEP_S * (1.0 - share[on[held]])
+        self.end[pods] += seconds
+        self.late[pods] += seconds
+        self.usage.delay(pods, seconds)
 
     def _evict(
         self, evictor: EvictionPlanner, now: float, running: I64, wanted: tuple[F64, F64], of_pods: tuple[F64, F64]
@@ -360,6 +391,7 @@ class _Cluster:
             overload=self.options.overload,
             begins=self.course.begins,
             evictions_counted=self.evictor is not None,
+            late=self.late,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,8 @@ from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.arrays import I64, Bool
 from watcher.core.messages import nearest
+from watcher.fleet.noise import key_of
+from watcher.model import MetricType
 from watcher.platform.settings.problems import Problem, SettingsError
 
 Score = Callable[[PodInfo, ClusterTable, I64], I64]
@@ -67,8 +70,9 @@ class PlacementPolicy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def bind(self, table: ClusterTable) -> PlacementDecider:
-        """Apply the policy to this table. Raises PolicyError if a simulation lacks the data that it needs."""
+    def bind(self, table: ClusterTable, *, seed: int) -> PlacementDecider:
+        """Apply the policy to this table; `seed` is for random choices. Raises PolicyError if a simulation lacks the
+        data that it needs."""
         ...
 
 
@@ -109,7 +113,7 @@ class RequestPolicy:
 
     name: str
 
-    def bind(self, table: ClusterTable) -> PlacementDecider:
+    def bind(self, table: ClusterTable, *, seed: int) -> PlacementDecider:
         return _ByRequests(BY_REQUESTS[self.name], table)
 
 
@@ -131,6 +135,47 @@ class _ByRequests:
         return np.zeros(len(rows), dtype=np.int64)
 
 
+# --- baselines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPolicy:
+    """Each pod goes to a random node that it fits on."""
+
+    name: str = "Random"
+
+    def bind(self, table: ClusterTable, *, seed: int) -> PlacementDecider:
+        return _ByRequests(lambda pod, _, rows: np.zeros(len(rows), dtype=np.int64), table)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoChoicesPolicy:
+    """Each pod goes to the one of two random nodes that has the lower load, by the higher of its averages of CPU and
+    memory (Mitzenmacher 2001); to either one if the loads are equal, or one is unknown."""
+
+    name: str = "PowerOfTwoChoices"
+
+    def bind(self, table: ClusterTable, *, seed: int) -> PlacementDecider:
+        return _ByRequests(partial(_two_choices, seed=seed), table)
+
+
+def _two_choices(pod: PodInfo, table: ClusterTable, rows: I64, *, seed: int) -> I64:
+    """1 for the node to choose, or for both of them, and 0 for the others."""
+    scores = np.zeros(len(rows), dtype=np.int64)
+    if not len(rows):
+        return scores
+    first = key_of(seed, "first choice", pod.key) % len(rows)
+    other = first if len(rows) == 1 else key_of(seed, "second choice", pod.key) % (len(rows) - 1)
+    two = np.array([first, other + (other >= first and len(rows) > 1)])
+    load = np.maximum(*(table.load.average(kind)[rows[two]] for kind in (MetricType.CPU, MetricType.MEMORY)))
+    scores[two] = ~(load > load.min())  # NaN: both
+    return scores
+
+
+BASELINES: Mapping[str, PlacementPolicy] = {each.name: each for each in (RandomPolicy(), TwoChoicesPolicy())}
+"""Policies that serve as a comparison."""
+
+
 # --- profiles of plug-ins --------------------------------------------------------------------------------------------
 
 
@@ -142,7 +187,7 @@ class ProfilePolicy:
     name: str
     settings: ProfileSettings
 
-    def bind(self, table: ClusterTable) -> PlacementDecider:
+    def bind(self, table: ClusterTable, *, seed: int) -> PlacementDecider:
         try:
             profile = ProfileRunner(self.settings, table)
         except ValueError as error:
@@ -184,16 +229,18 @@ class _ByProfile:
 
 
 def find_policy(wanted: str, scheduler: Mapping[str, Any], *, cwd: Path) -> tuple[PlacementPolicy, tuple[str, ...]]:
-    """Find a policy by name: one of BY_REQUESTS, a profile of the table [scheduler] in the settings, a plug-in with its
-    defaults, or a KubeSchedulerConfiguration as FILE.yaml or FILE.yaml:PROFILE. A profile of the settings or a plug-in
-    with the suffix ":forecast" uses forecasts with its other arguments. Returns the policy and notices. Raises
-    PolicyError, and SettingsError for a profile with problems."""
+    """Find a policy by name: one of BY_REQUESTS or BASELINES, a profile of the table [scheduler] in the settings, a
+    plug-in with its defaults, or a KubeSchedulerConfiguration as FILE.yaml or FILE.yaml:PROFILE. A profile of the
+    settings or a plug-in with the suffix ":forecast" uses forecasts with its other arguments. Returns the policy and
+    notices. Raises PolicyError, and SettingsError for a profile with problems."""
     file, _, profile = wanted.partition(":")
     if profile == FORECAST and not Path(file).suffix:
         policy, notices = find_policy(file, scheduler, cwd=cwd)
         return _with_forecasts(wanted, policy), notices
     if wanted in BY_REQUESTS:
         return RequestPolicy(wanted), ()
+    if wanted in BASELINES:
+        return BASELINES[wanted], ()
     if wanted in scheduler:
         settings, notices = _read(wanted, scheduler[wanted], cwd)
         return ProfilePolicy(wanted, settings), notices
@@ -232,7 +279,7 @@ def _of_plugin(name: str, scheduler: Mapping[str, Any]) -> ProfileSettings:
         factory = factory_of(name)
         create_plugin(factory, {}, ClusterTable(windows=WINDOWS))
     except UnknownPlugin as error:
-        known = (*BY_REQUESTS, *known_names(), *scheduler)
+        known = (*BY_REQUESTS, *BASELINES, *known_names(), *scheduler)
         near = nearest(name, known)
         cure = f"did you mean {near}?" if near else "use a profile of the settings, or FILE.yaml:PROFILE"
         raise PolicyError(f"unknown policy {name}; known: {', '.join(known)}", cure) from error

@@ -53,6 +53,7 @@ class SimulationSetup:
     overload: float
     seed: int
     anew: bool
+    throttle: bool
 
     def sentences(self) -> list[str]:
         """The parameters in a few sentences."""
@@ -62,6 +63,7 @@ class SimulationSetup:
             f"Windows are published every {self.refresh:g} s, {self.delay:g} s after their newest sample; "
             f"a node is overloaded above {100.0 * self.overload:g} % of its CPU or memory; seed {self.seed}",
             *(["Pods that existed when the trace began are placed too"] if self.anew else []),
+            *(["Pods on nodes with too little CPU run longer"] if self.throttle else []),
         ]
 
 
@@ -78,7 +80,7 @@ def as_table(summaries: Iterable[RunSummary]) -> Table:
 
 def as_document(setup: SimulationSetup, summaries: Iterable[RunSummary]) -> dict[str, Any]:
     """The document of --output json: `{"trace", "nodes", "pods", "minutes", "refresh_s", "delay_s", "overload_percent",
-    "seed", "place_existing", "policies": [RunSummary]}`; unknown values are null."""
+    "seed", "place_existing", "throttle", "policies": [RunSummary]}`; unknown values are null."""
     return {
         "trace": setup.trace,
         "note": setup.note,
@@ -90,6 +92,7 @@ def as_document(setup: SimulationSetup, summaries: Iterable[RunSummary]) -> dict
         "overload_percent": 100.0 * setup.overload,
         "seed": setup.seed,
         "place_existing": setup.anew,
+        "throttle": setup.throttle,
         "policies": [{name: _known(value) for name, value in asdict(summary).items()} for summary in summaries],
     }
 

@@ -58,7 +58,8 @@ class MinuteStatistics:
 class RunSummary:
     """One line of the report. Percentages are of used CPU (or memory, by name) over all node-minutes; `spread` is the
     mean over time of the standard deviation between nodes, in percentage points. `wait` is the mean wait of pods beyond
-    their first opportunity, in minutes. `evictions` is None if no evictor was given."""
+    their first opportunity, in minutes. `throttled_hours` is the sum of the times by which throttling moved the ends of
+    pods. `evictions` is None if no evictor was given."""
 
     policy: str
     overload_node_minutes: int
@@ -81,13 +82,14 @@ class RunSummary:
     wait_mean: float
     displaced: int
     evictions: int | None
+    throttled_hours: float
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRun:
     """The result of one policy. Over all pods of the course: `first_node` (-1: never placed), `placed` and `arrived`
     (unix seconds), `counted` (pods that arrived and needed placement), and `evicted` (pods to evict, if an evictor was
-    given: `evictions_counted`)."""
+    given: `evictions_counted`), and `late` (seconds by which throttling moved the pod's end)."""
 
     policy: str
     series: MinuteSeries
@@ -97,6 +99,7 @@ class SimulationRun:
     counted: Bool
     displaced: int
     evicted: Bool
+    late: F64
     overload: float
     begins: float
     evictions_counted: bool = True
@@ -129,6 +132,7 @@ class SimulationRun:
             wait_mean=float(late.mean()) if len(late) else 0.0,
             displaced=self.displaced,
             evictions=int(np.count_nonzero(self.evicted)) if self.evictions_counted else None,
+            throttled_hours=float(self.late.sum() / 3600.0),
         )
 
     def minutes(self) -> MinuteStatistics:

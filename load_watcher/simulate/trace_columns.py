@@ -7,6 +7,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -89,12 +90,12 @@ class _SeriesBuilder:
 
     cores: float
     bytes: float
-    points: list[tuple[float, float, float]] = field(default_factory=list)
+    points: array[float] = field(default_factory=lambda: array("d"))  # time, cores and bytes of each
 
     def add(self, time: float, cores: float | None, size: int | None) -> None:
         self.cores = self.cores if cores is None else cores
         self.bytes = self.bytes if size is None else float(size)
-        self.points.append((time, self.cores, self.bytes))
+        self.points.extend((time, self.cores, self.bytes))
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ def _course(pod: _PodEvents, begins: float) -> TracePod:
 
 
 def _steps(series: list[_SeriesBuilder]) -> Steps:
-    sizes = [len(each.points) for each in series]
-    points = np.array([point for each in series for point in each.points], dtype=np.float64).reshape(-1, 3)
+    sizes = [len(each.points) // 3 for each in series]
+    points = np.concatenate([np.zeros(0), *(np.frombuffer(each.points) for each in series)]).reshape(-1, 3)
     first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(sizes, dtype=np.int64))])
     return Steps(first, points[:, 0].copy(), points[:, 1].copy(), points[:, 2].copy())

@@ -298,6 +298,7 @@ def extender() -> Texts:
             body = {"pod": POD_MANIFEST, "nodenames": [*nodes, "unknown"]}
             explain = f"{service.url}/scheduler/default/explain"
             wait_for(lambda: service.session.post(explain, json=body).json()["load"], what="load at the plug-ins")
+            wait_for(lambda: 'verb="bind"' in service.get("/metrics").text, what="the first pod to be bound")
             for path in DEMO_PATHS:
                 # A Pod object may arrive before or after the only publication, and with it these two fields.
                 shown = re.sub(r',\s+"priority": "[^"]*",\s+"qos": "[^"]*"', "", answer(service, path))

@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from load_watcher import main
-from tests.agent.policy.writing import node_qos, text_of, throttling
 from watcher.platform.settings.tables import KEYS
 from watcher.store.tables import REVISIONS
 
@@ -127,16 +126,6 @@ def test_the_database_as_json(tmp_path: Path) -> None:
     failed = run("db", "copy", "--from", "sqlite:///none.db", "--to", url, "-o", "json")
     assert (1, "") == (failed.exit_code, failed.stdout)
     assert "has nothing to copy" in json.loads(failed.stderr)["error"]["message"]
-
-
-def test_policies_as_json(tmp_path: Path) -> None:
-    (tmp_path / "good.yaml").write_text(text_of(node_qos(), throttling()))
-    good = json.loads(run("agent", "--check", str(tmp_path), "-o", "json").stdout)
-    assert (True, 2, []) == (good["valid"], good["policies"], good["problems"])
-    (tmp_path / "bad.yaml").write_text("a: [")
-    bad = run("agent", "--check", str(tmp_path), "-o", "json")
-    assert 2 == bad.exit_code
-    assert "bad.yaml" in json.loads(bad.stdout)["problems"][0]
 
 
 def test_bad_settings_as_json() -> None:

@@ -210,7 +210,7 @@ def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> Non
 
     def drawn() -> bool:
         light.ask_now()
-        return said.fullmatch(history_of(light, "CPU, mean")) is not None
+        return said.match(history_of(light, "CPU, mean")) is not None  # the sentence of the forecast follows
 
     wait_for(drawn, what="a minute of it to be stored, and drawn")
     assert 4 == light.page.locator(".uplot canvas").count()

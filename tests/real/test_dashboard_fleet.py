@@ -212,7 +212,7 @@ def test_a_single_node_is_opened_at_once(light: Tab) -> None:
     with Live(FakeService(published=publish(snapshot_of({"laptop": {"CPU": steady(20)}})))) as live:
         light.open(url(live), shows="Pods that make the load")
         assert light.page.url.endswith("#/node/laptop")
-        light.page.get_by_role("link", name="Fleet").click()
+        light.page.get_by_role("link", name="Fleet", exact=True).click()
         light.wait_for("Distribution of CPU")
         light.open(f"{url(live)}#/fleet", shows="Distribution of CPU")
         assert [] == light.errors()

@@ -231,7 +231,7 @@ def poll_until(
 def test_half_of_the_nodes_are_held_and_then_the_list_is_refused(prometheus: Prometheus, run_service: RunService):
     """A partial outage must not herd pods: everyone is in the list, with age_s, or there is no list."""
     with Feed(prometheus, NODES, history=400.0) as feed:
-        service = start(run_service, prometheus.url, max_staleness="6s")
+        service = start(run_service, prometheus.url, max_staleness="10s")
         gone = feed.fleet.nodes[: NODES // 2]
         feed.silence(*gone)
         answers = poll_until(service, lambda answer: answer.status == 503, what="the list to be refused")

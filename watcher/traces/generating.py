@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from watcher.arrays import F64, I64
+from watcher.arrays import F64, I64, Bool
 from watcher.fleet.load import SYSTEM_BYTES, SYSTEM_SHARE, DayPattern, RunningPods, pod_memory, running, wanted_cores
 from watcher.fleet.machines import SimulatedMachine, machines
 from watcher.fleet.noise import key_of, mixed, uniform, wandering
@@ -43,7 +43,8 @@ Arrivals = Callable[[int, int, float], Sequence[float]]
 class Scenario:
     """A scenario. `description` is its description. Services request the share `requested_share` of the allocatable
     CPU; `jobs` is the share of pods that are jobs, and half of the other pods arrive in `herds` herds (0: none).
-    `behave` changes the usage of pods relative to their requests, and `request_factor` is a factor on requests."""
+    `behave` changes the usage of pods relative to their requests, and `request_factor` is a factor on requests.
+    `weekend` is a factor on the usage of services on Saturdays and Sundays."""
 
     description: str
     requested_share: float
@@ -52,6 +53,7 @@ class Scenario:
     jobs: float = 0.4
     herds: int = 0
     request_factor: float = 1.0
+    weekend: float = 1.0
 
 
 def _evenly(count: int, seed: int, seconds: float) -> list[float]:
@@ -60,10 +62,26 @@ def _evenly(count: int, seed: int, seconds: float) -> list[float]:
 
 def _by_day(count: int, seed: int, seconds: float) -> list[float]:
     """Arrivals by time of day: twice as many around 14:00 as at night."""
+    return _as_busy(count, seed, seconds, weekend=1.0)
+
+
+def _by_week(count: int, seed: int, seconds: float) -> list[float]:
+    """Arrivals by time of day, at weekends WEEKEND times as many."""
+    return _as_busy(count, seed, seconds, weekend=WEEKEND)
+
+
+def _as_busy(count: int, seed: int, seconds: float, *, weekend: float) -> list[float]:
     hours = np.linspace(0.0, seconds, 1 + max(1, round(seconds / 60.0)))
     busy = 0.5 + 0.25 * (1.0 + np.cos(2.0 * np.pi * (hours / 86_400.0 + (9.0 - 14.0) / 24.0)))
+    busy *= np.where(_at_weekend(BEGINS + hours), weekend, 1.0)
     share = np.concatenate([[0.0], np.cumsum(busy[:-1])]) / busy[:-1].sum()
     return [float(each) for each in np.interp(_chances(count, seed, "arrival"), share, hours)]
+
+
+def _at_weekend(time: F64) -> Bool:
+    """Whether times (unix seconds) are on a Saturday or Sunday, UTC; the epoch was a Thursday."""
+    weekend: Bool = (time // 86_400.0 + 3.0) % 7.0 >= 5.0
+    return weekend
 
 
 def _in_bursts(count: int, seed: int, seconds: float) -> list[float]:
@@ -94,6 +112,7 @@ def _hungry(of: Behaviour) -> Behaviour:
 
 
 OVERCOMMIT = 0.45
+WEEKEND = 0.5
 SCENARIOS: Mapping[str, Scenario] = {
     "steady": Scenario("pods arrive evenly and have constant usage", 0.70, _evenly, _steady),
     "burst": Scenario(
@@ -101,6 +120,10 @@ SCENARIOS: Mapping[str, Scenario] = {
         *(0.65, _in_bursts, _bursting),
     ),
     "daily": Scenario("arrivals and usage follow a daily pattern", 0.75, _by_day, lambda of: of),
+    "weekly": Scenario(
+        "arrivals and usage follow a daily pattern, with less of both at weekends",
+        *(0.75, _by_week, lambda of: of), weekend=WEEKEND,
+    ),
     "herd": Scenario(
         "deployments scale out twelve times: similar pods arrive within a minute and run for half an hour",
         *(0.60, _evenly, _steady), jobs=0.2, herds=12,
@@ -140,7 +163,10 @@ def generate(scenario: str, *, nodes: int, pods: int, seed: int, hours: float = 
             MOST_PODS,
         )
     yield from heapq.merge(
-        _load(there, seconds=seconds), _arrivals(coming), _usage(coming, seconds=seconds), key=lambda each: each.time
+        _load(there, seconds=seconds),
+        _arrivals(coming),
+        _usage(coming, seconds=seconds, weekend=chosen.weekend),
+        key=lambda each: each.time,
     )
     yield EndRecord(BEGINS + seconds)
 
@@ -243,7 +269,7 @@ def _moment(seconds: float) -> float:
 # --- usage of pods and load of nodes ---------------------------------------------------------------------------------
 
 
-def _usage(coming: Sequence[_PodArrival], *, seconds: float) -> Iterator[Record]:
+def _usage(coming: Sequence[_PodArrival], *, seconds: float, weekend: float) -> Iterator[Record]:
     """Usage records of each pod, at its arrival and every ten minutes afterwards."""
     begin = np.array([_moment(each.time) for each in coming])
     end = np.minimum(begin + np.array([each.lifetime for each in coming]), BEGINS + seconds)
@@ -253,13 +279,15 @@ def _usage(coming: Sequence[_PodArrival], *, seconds: float) -> Iterator[Record]
     time = np.round(begin[pod] + age, 3)
     order = np.lexsort((pod, time))
     pods, pattern = running([(each.of, 0) for each in coming], begin=-np.inf), DayPattern(BEGINS, 1.0)
+    job = np.array([each.of.workload.owner == "Job" for each in coming], dtype=np.bool_)
     for part in np.array_split(order, max(1, len(order) // 100_000)):
-        yield from _usage_of(pods, pod[part], time[part], pattern)
+        quiet = np.where(_at_weekend(time[part]) & ~job[pod[part]], weekend, 1.0)
+        yield from _usage_of(pods, pod[part], time[part], pattern, quiet)
 
 
-def _usage_of(pods: RunningPods, pod: I64, when: F64, pattern: DayPattern) -> Iterator[Record]:
+def _usage_of(pods: RunningPods, pod: I64, when: F64, pattern: DayPattern, factor: F64) -> Iterator[Record]:
     of = RunningPods(*(getattr(pods, each.name)[pod] for each in fields(pods)))
-    cores, size = wanted_cores(of, when, pattern), pod_memory(of, when, pattern)
+    cores, size = factor * wanted_cores(of, when, pattern), pod_memory(of, when, pattern)
     for i, at, used, taken in zip(pod.tolist(), when.tolist(), cores.tolist(), size.tolist(), strict=True):
         yield UsageRecord(at, _uid(i), round(used, 3), MIB * round(taken / MIB))
 

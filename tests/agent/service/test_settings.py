@@ -1,6 +1,5 @@
 """[agent] of the settings."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,7 @@ import pytest
 
 from agent.decision.eviction_limits import EvictionLimits
 from agent.metrics.options import DecisionOptions, Order
-from agent.qrm.settings import QrmSettings
 from agent.service.settings import AgentSettings, read_settings, validate
-from agent.service.settings_page import documentation
-from tests.real.parts import REPOSITORY
 
 
 def read(**given: Any) -> AgentSettings:
@@ -85,12 +81,3 @@ def test_a_metric_of_the_users_own():
     )
     metric = settings.queries["p99"].metric("p99", Order.QOS_FIRST)
     assert (metric.name, metric.throttleable, metric.throttle_quantified) == ("p99", True, False)
-
-
-def test_the_documentation_is_what_the_table_says():
-    """docs/reference/agent-settings.md is made by `python -m agent.service.settings_page`, and has every key."""
-    text = documentation()
-    assert (REPOSITORY / "docs" / "reference" / "agent-settings.md").read_text() == text
-    agent, _, qrm = text.partition("## `[qrm]`")
-    assert all(f"| `{each.name}`" in agent for each in fields(AgentSettings) if each.name != "queries")
-    assert all(f"| `{each.name}`" in qrm for each in fields(QrmSettings))

@@ -161,7 +161,7 @@ def test_alibabas_tables_become_a_trace(tmp_path: Path):
         ([], "need exactly one of TRACE, --generate"),
         (["TRACE", "--generate", "daily"], "need exactly one of TRACE, --generate"),
         (["--generate", "daily"], "the file for the trace is missing: add --file FILE"),
-        (["--generate", "dayly", "--file", "x.csv"], "known scenarios: steady, burst, daily, herd, overcommit"),
+        (["--generate", "dayly", "--file", "x.csv"], "known scenarios: steady, burst, daily, weekly, herd, overcommit"),
         (["--generate", "daily", "--file", "x.csv", "--policy", "LeastAllocated"], "create the trace first"),
         (["--generate", "daily", "--file", "x.csv", "--png", "x.png"], "create the trace first"),
         (["--generate", "daily", "--file", "none/x.csv"], "No such file or directory"),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 POLICIES = (
     *("LeastAllocated", "MostAllocated", "BalancedAllocation", "DefaultScheduler", "TargetLoadPacking"),
     *("LoadVariationRiskBalancing", "LowRiskOverCommitment", "LoadAwareScheduling", "HighLoadFilter"),
-    "NodeResourceLimits",
+    *("NodeResourceLimits", "Random", "PowerOfTwoChoices"),
 )
 
 
@@ -184,6 +184,42 @@ def test_memory_overloads_too():
     assert (3, 0, 3) == (
         summary.overload_node_minutes, summary.cpu_overload_node_minutes, summary.memory_overload_node_minutes
     )  # fmt: skip
+
+
+# --- throttled pods ---------------------------------------------------------------------------------------------------
+
+
+def test_a_throttled_pod_runs_longer():
+    """Two pods want 8 cores each of 8: each gets half, so two minutes of work take four."""
+    of = course(node("n"), *(one for uid in "ab" for one in (pod(uid, lifetime=120.0), usage(uid, 8.0))), minutes=6)
+    assert [200.0, 200.0, 0.0, 0.0, 0.0, 0.0] == cpu(run(of), 0)
+    slow = run(of, throttle=True)
+    assert [200.0, 200.0, 200.0, 200.0, 0.0, 0.0] == cpu(slow, 0)
+    assert (0.0, 4 * 60 / 3600) == (run(of).summary().throttled_hours, slow.summary().throttled_hours)
+
+
+def test_load_outside_of_pods_comes_first_and_usage_is_delayed():
+    """6 of 8 cores are left: 12 wanted cores take two minutes for each of work. The next value comes a minute later."""
+    of = course(
+        node("n"), load("n", 2.0), pod("a", lifetime=180.0), usage("a", 12.0), usage("a", 2.0, at=60.0), minutes=6
+    )
+    assert [175.0, 50.0, 50.0, 25.0, 25.0, 25.0] == cpu(run(of), 0)
+    assert [175.0, 175.0, 50.0, 50.0, 25.0, 25.0] == cpu(run(of, throttle=True), 0)
+
+
+def test_work_in_front_of_a_removed_node_is_done_elsewhere():
+    """Half of the first two minutes' work is done on the first node, which then goes: three minutes are left of four."""
+    of = course(
+        node("a", 4.0), pod("x", lifetime=240.0), usage("x", 8.0), usage("x", 2.0, at=120.0),
+        node("b", at=120.0), RemoveRecord(BEGUN + 120.0, node="a"), minutes=8,
+    )  # fmt: skip
+    result = run(of, throttle=True)
+    assert ["nan", "nan", "100.0", "25.0", "25.0", "0.0"] == [str(each) for each in cpu(result, 1)][:6]
+
+
+def test_a_node_full_of_other_load_stops_its_pods():
+    of = course(node("n"), load("n", 9.0), pod("a", lifetime=60.0), load("n", 0.0, at=180.0), minutes=6)
+    assert [125.0, 125.0, 125.0, 12.5, 0.0, 0.0] == cpu(run(of, throttle=True), 0)
 
 
 # --- evictions -------------------------------------------------------------------------------------------------------
@@ -396,6 +432,36 @@ def test_no_node_is_given_more_than_it_has(of: TraceColumns, policy: str):
             there &= np.array([now < p + each.lifetime for p, each in zip(result.placed, of.pods, strict=True)], bool)
             asked_ = sum(each.record.cores for each, is_there in zip(of.pods, there, strict=True) if is_there)
             assert asked_ <= size[name] + 1e-9
+
+
+@settings(max_examples=25)
+@given(
+    pods=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(1, 40)), min_size=1, max_size=8),
+    policy=st.sampled_from(["Random", "TargetLoadPacking"]),
+)
+def test_throttled_pods_do_all_of_their_work(pods: list[tuple[int, int, int]], policy: str):
+    """Core-minutes used are those of the trace, and those of the minutes in which pods end."""
+    found = sorted((60.0 * at, 60.0 * minutes, wanted / 4.0) for at, minutes, wanted in pods)
+    records = [
+        one
+        for i, (at, lifetime, wanted) in enumerate(found)
+        for one in (pod(f"p{i}", 0.1, at=at, lifetime=lifetime), usage(f"p{i}", wanted, at=at))
+    ]
+    result = run(course(node("a", 1.0), node("b", 2.0), *records, minutes=600), policy, throttle=True)
+    assert 0.0 == result.series.cpu[-1].sum()
+    used = float((np.minimum(result.series.cpu, 1.0) * [1.0, 2.0]).sum())
+    work = sum(lifetime / 60.0 * wanted for _, lifetime, wanted in found)
+    assert work - 1e-3 <= used <= work + sum(wanted for _, _, wanted in found) + 1e-3
+
+
+@settings(max_examples=25)
+@given(of=courses(), policy=st.sampled_from(POLICIES))
+def test_without_overload_nobody_is_throttled(of: TraceColumns, policy: str):
+    result, usual = run(of, policy, throttle=True), run(of, policy)
+    if np.nanmax(usual.series.cpu) <= 1.0:
+        assert 0.0 == result.late.sum()
+        assert result.series.cpu.tobytes() == usual.series.cpu.tobytes()
+    assert 0.0 == usual.late.sum()
 
 
 @settings(max_examples=10)

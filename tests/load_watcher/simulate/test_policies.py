@@ -9,7 +9,7 @@ import pytest
 
 from load_watcher.simulate.policies import PolicyError, check_unique_names, find_policy
 from scorers.cluster.table import ClusterTable
-from tests.load_watcher.simulate.small import course, node, placed, pod, run
+from tests.load_watcher.simulate.small import course, load, node, placed, pod, run
 from watcher.platform.settings.problems import SettingsError
 
 CONFIGURATION = """
@@ -42,6 +42,49 @@ def test_balanced_allocation_evens_cpu_and_memory():
     assert {"x": "b"} == placed(of, run(of, "BalancedAllocation"))
 
 
+def test_random_uses_all_nodes_and_the_seed():
+    """Also the loaded node, which every policy by load or by requests avoids."""
+    of = course(
+        *(node(f"n{i}") for i in range(4)), load("n0", 7.0), *(pod(f"p{i}", 0.1, at=300.0) for i in range(60))
+    )
+    first = placed(of, run(of, "Random"))
+    counts = [list(first.values()).count(f"n{i}") for i in range(4)]
+    assert 60 == sum(counts)
+    assert min(counts) >= 6
+    assert first == placed(of, run(of, "Random"))
+    assert first != placed(of, run(of, "Random", seed=2))
+
+
+def test_of_two_nodes_the_less_loaded_one_is_chosen():
+    """With two nodes, both are always drawn; memory counts as well as CPU."""
+    pods = [pod(f"p{i}", 0.1, at=300.0) for i in range(20)]
+    by_cpu = course(node("a"), node("b"), load("a", 2.0), load("b", 1.0), *pods)
+    assert {"b"} == set(placed(by_cpu, run(by_cpu, "PowerOfTwoChoices")).values())
+    by_memory = course(node("a"), node("b"), load("a", 0.5, gib=1), load("b", 0.0, gib=20), *pods)
+    assert {"a"} == set(placed(by_memory, run(by_memory, "PowerOfTwoChoices")).values())
+
+
+def test_the_most_loaded_node_is_chosen_by_nobody_and_others_by_chance():
+    """Of any two of three nodes the less loaded one: the node in the middle when the idle one is not drawn."""
+    pods = [pod(f"p{i}", 0.01, at=300.0, gib=0) for i in range(90)]
+    of = course(*(node(f"n{i}") for i in range(3)), load("n0", 6.0), load("n1", 3.0), load("n2", 0.0), *pods)
+    where = list(placed(of, run(of, "PowerOfTwoChoices")).values())
+    assert 0 == where.count("n0")
+    assert 15 <= where.count("n1") <= 45
+    assert 90 == where.count("n1") + where.count("n2")
+
+
+def test_two_choices_without_measurements_are_random():
+    pods = [pod(f"p{i}", 0.1) for i in range(40)]
+    of = course(*(node(f"n{i}") for i in range(4)), load("n0", 7.0), *pods)
+    assert {f"n{i}" for i in range(4)} == set(placed(of, run(of, "PowerOfTwoChoices")).values())
+
+
+def test_two_choices_of_one_node():
+    of = course(node("a"), pod("x"), pod("y", at=300.0))
+    assert {"x": "a", "y": "a"} == placed(of, run(of, "PowerOfTwoChoices"))
+
+
 def test_a_profile_of_the_settings():
     table = {"plugins": [{"name": "TargetLoadPacking", "args": {"targetUtilization": 70}}]}
     policy, _ = find("mine", {"mine": table})
@@ -56,7 +99,7 @@ def test_the_suffix_forecast_keeps_the_other_arguments_and_plugins():
     assert "mine:forecast" == policy.name
     assert [{"targetUtilization": 70, "use": "forecast"}, {}] == [each.args for each in policy.settings.plugins]
     table = ClusterTable()
-    policy.bind(table)
+    policy.bind(table, seed=1)
     assert table.needs.horizon == "6h"
 
 
@@ -102,7 +145,7 @@ def test_what_a_trace_does_not_have_is_refused():
     args = {"nodeMetricSource": "cluster"}
     policy, _ = find("mine", {"mine": {"plugins": [{"name": "LoadAwareScheduling", "args": args}]}})
     with pytest.raises(PolicyError, match="cannot be simulated"):
-        policy.bind(ClusterTable())
+        policy.bind(ClusterTable(), seed=1)
 
 
 def test_two_of_one_name():

@@ -25,7 +25,11 @@ FUNCTIONS = {
     ),
     "eviction in `policy/v1`: budgets, Retry-After, unhealthy and finished pods": ("test_eviction",),
     "in-place resize, pod-level resources": ("test_resize",),
-    "manifests and chart: strict field validation, Pod Security levels": ("test_manifests", "test_kube_manifests"),
+    "manifests and chart: strict field validation, Pod Security levels": (
+        "test_manifests",
+        "test_kube_manifests",
+        "test_helm",
+    ),
     "API priority and fairness": ("test_kube_flowcontrol",),
     "service, with its granted rights only": ("test_service_rights",),
     "agent, with its granted rights only": ("test_agent_rights", "test_kube_agent"),

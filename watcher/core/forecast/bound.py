@@ -27,7 +27,7 @@ from watcher.core.forecast.maxima import DAY_SLOTS, HOUR_SLOTS, decode
 if TYPE_CHECKING:
     from watcher.arrays import F64, I64, U8
 
-RATE = 0.03
+RATE = 0.04
 LOWEST = -0.2
 _STEPS_BEYOND = 100.0
 """Steps of a code above the highest maximum for an alpha of -1: at most 20 steps, 7.9 % of a node."""

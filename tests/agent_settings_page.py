@@ -17,7 +17,7 @@ The node agent reads the table `[agent]` of `load-watcher.toml`, the QoS Resourc
 the tables `[log]`, `[kubernetes]` and `[cluster]` of the [watcher](settings.md). Each key can also be set with
 `--set agent.KEY=VALUE`, or with the environment variable `LOAD_WATCHER_AGENT_KEY`; for `[qrm]`, with `--set
 qrm.KEY=VALUE` or `LOAD_WATCHER_QRM_KEY`. Generate this page with
-`python -m agent.service.settings_page > docs/reference/agent-settings.md`; a test compares it.
+`python -m tests.agent_settings_page > docs/reference/agent-settings.md`; a test compares it.
 """
 _AGENT = (
     "The DaemonSet sets `control`, `policies`, `proc`, `cgroup` and `state_file`, because its pods mount the host and "
