@@ -53,7 +53,16 @@ def test_the_benchmark_of_the_store_says_how_much_a_day_takes() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "lines"),
-    [("dashboard", 7), ("engines", 6), ("extender", 8), ("provider", 4), ("serving", 18), ("start", 8), ("tick", 14)],
+    [
+        ("dashboard", 7),
+        ("engines", 6),
+        ("extender", 8),
+        ("nri", 3),
+        ("provider", 4),
+        ("serving", 18),
+        ("start", 8),
+        ("tick", 14),
+    ],
 )
 def test_a_benchmark_against_real_parts_prints_its_table(name: str, lines: int) -> None:
     """Every line of each table is there: a header, a rule, and what was measured."""
