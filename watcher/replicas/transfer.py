@@ -122,7 +122,7 @@ class _Envelope(msgspec.Struct, array_like=True, frozen=True):
 def encode(restored: RestoredSamples, origin: TransferOrigin) -> bytes:
     """Encode samples and their origin for transfer to another replica."""
     hours = [each.hour for each in restored.maxima]
-    lists = list(dict.fromkeys(each.nodes for each in (*restored.blocks, *hours)))
+    lists = list(dict.fromkeys([*(block.nodes for block in restored.blocks), *(hour.nodes for hour in hours)]))
     number = {names: index for index, names in enumerate(lists)}
     content = _Handover(
         instance=origin.instance,
