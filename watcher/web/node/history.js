@@ -1,7 +1,6 @@
 // Charts of the stored windows of a node, with the bounds of its forecasts. The chart library is loaded on first use.
 
-import { styles } from "../terms/definitions.js";
-import { el } from "../dom.js";
+import { el, styles } from "../dom.js";
 import { clock, moment, percent } from "../format.js";
 import { colour, onThemeChange } from "../theme.js";
 
@@ -41,7 +40,7 @@ export class HistoryCharts {
       for (const place of new Set(this.places)) place.replaceChildren(...cards.filter((_, i) => this.places[i] === place));
       this.legends = cards.map(() => el("p.chart-legend"));
       this.charts = data.map((each, i) => new UPlot(this.options(cards[i].clientWidth || 300, windows, i), each, cards[i]));
-      this.sentences = cards.map(() => el("p.chart-forecast"));
+      this.sentences = cards.map(() => el("div.chart-forecast"));
       cards.forEach((card, i) => card.append(this.legends[i], this.sentences[i]));
     }
     data.forEach((each, i) => this.write(i, each, windows, null));
