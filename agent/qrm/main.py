@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
 from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.kubelet.registration import Registry, ResourcePlugins
 from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
-from agent.qrm.manager.admission import Apply, ManagerSettings
+from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply, ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
 from agent.qrm.manager.topology import TopologyPolicy, check_nodes
+from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.pages import QrmComponents, QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
@@ -40,11 +42,11 @@ from agent.qrm.plugins.nic import NicPlugin
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
 from agent.qrm.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
 from agent.qrm.pods import QrmPod
-from agent.qrm.reconciler import Reconciler
+from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cgroup import CgroupRuntime
 from agent.qrm.runtime.cri import CriRuntime
-from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, SERVER, QrmSettings
+from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, decode, encode
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
 from agent.qrm.telemetry import QrmMetrics
@@ -60,6 +62,8 @@ from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
 
+APPLYING = (CRI, CGROUP, NRI)
+"""Modes in which the manager sets properties of containers."""
 CHECKPOINT = "kubelet_qrm_checkpoint"
 """Name of the checkpoint file, as in Katalyst's kubelet."""
 KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "None"))
@@ -294,7 +298,8 @@ async def _manage(
             names=settings.all_names(),
             skip_annotations=frozenset(settings.skip_annotations),
             nic_roles=frozenset(settings.nic_roles),
-            recent=0.0,
+            # The runtime may create containers of a pod that the last round does not know.
+            recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
         ),
         allocations,
         save=partial(checkpoint.save, allocations),
@@ -310,21 +315,12 @@ async def _manage(
     cluster = None
     if client is not None:
         stack.push_async_callback(client.close)
-        evicts = settings.evict_inadmissible and settings.mode in (CRI, CGROUP)
+        evicts = settings.evict_inadmissible and settings.mode in APPLYING
         cluster = QrmClusterClient(client, node=settings.node_name(), evicts=evicts, clock=time.time)
     await pods.start()
     stack.push_async_callback(pods.close)
-    publishes = cluster is not None and settings.publish_capacity and settings.mode in (CRI, CGROUP)
-    rounds = Reconciler(
-        manager,
-        pods,
-        applier(settings, stack),
-        period=settings.reconcile_period,
-        report=cluster.inadmissible if cluster is not None else None,
-        publish=partial(cluster.publish, manager, partial(_headroom_capacity, parts))
-        if cluster and publishes
-        else None,
-    )
+    parts.nri = metrics.nri = NriRuntime(settings, manager, pods) if settings.mode == NRI else None
+    rounds = _rounds(parts, manager, pods, cluster, stack)
     metrics.rounds, rounds.observe = rounds, metrics.observe_round
     listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
     await _serve_socket(settings.pod_resources_path, listing.add_to, stack)
@@ -333,7 +329,37 @@ async def _manage(
     stack.push_async_callback(rounds.close)
     _in_background(stack, registry.run(), "qrm-registration")
     _in_background(stack, rounds.run(), "qrm-rounds")
+    if parts.nri is not None:
+        _in_background(stack, parts.nri.run(rounds, metrics.observe_nri), "qrm-nri")
     return rounds
+
+
+def _rounds(
+    parts: QrmComponents,
+    manager: Manager,
+    pods: NodePodSources,
+    cluster: QrmClusterClient | None,
+    stack: AsyncExitStack,
+) -> Reconciler:
+    """The rounds, which apply allocations according to qrm.mode."""
+    settings, nri = parts.settings, parts.nri
+    common: dict[str, Any] = {"period": settings.reconcile_period}
+    if cluster is not None:
+        common["report"] = cluster.inadmissible if nri is None else _naming(nri.label, cluster.inadmissible)
+        if settings.publish_capacity and settings.mode in APPLYING:
+            common["publish"] = partial(cluster.publish, manager, partial(_headroom_capacity, parts))
+    if nri is None:
+        return Reconciler(manager, pods, applier(settings, stack), **common)
+    return Reconciler(manager, nri.pods, nri.updates.apply, active=nri.active, deliver=nri.updates.deliver, **common)
+
+
+def _naming(plugin: str, report: Report) -> Report:
+    """A report that names the NRI plug-in, because the pod's other Events name only the container runtime."""
+
+    async def named(pod: QrmPod, admission: Admission) -> None:
+        await report(pod, replace(admission, message=f"NRI plug-in {plugin}: {admission.message}"))
+
+    return named
 
 
 def _headroom_capacity(parts: QrmComponents) -> dict[str, float]:

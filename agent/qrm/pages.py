@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 from agent.qrm import cpuset
 from agent.qrm.kubelet.contact import SILENT_S
 from agent.qrm.kubelet.grpc_server import PluginServer
+from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.settings import QrmSettings
@@ -30,13 +31,14 @@ while."""
 @dataclass
 class QrmComponents:
     """The running components. `rounds` is None in the mode server, `adjuster` if load does not resize pools; `builtin`
-    are the plug-ins that this process serves, by resource."""
+    are the plug-ins that this process serves, by resource; `nri` is None in other modes than nri."""
 
     settings: QrmSettings
     metrics: QrmMetrics
     builtin: Mapping[str, PluginServer]
     rounds: Reconciler | None = None
     adjuster: Adjuster | None = None
+    nri: NriRuntime | None = None
 
 
 class QrmPages:
@@ -77,7 +79,8 @@ class QrmPages:
             return json_response({"status": "ok", "unused": unused})
         if rounds.age > max(STUCK_ROUNDS * rounds.period, STUCK_S):
             raise ApiError(503, "stuck", f"no round completed for {rounds.age:.0f} s", "check the log")
-        return json_response({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble})
+        nri = {} if self._parts.nri is None else {"nri": self._parts.nri.trouble or "connected"}
+        return json_response({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble, **nri})
 
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The metrics in the Prometheus exposition format."""
@@ -98,6 +101,7 @@ class QrmPages:
                 "plugins": self._plugins(),
                 "pools": self._pools(),
                 **(parts.rounds.state() if parts.rounds is not None else {}),
+                **({"nri": parts.nri.state()} if parts.nri is not None else {}),
             }
         )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,8 @@ from watcher.platform.settings.section_reader import read_table
 from watcher.platform.settings.values import InvalidValue, ValueKind
 
 SECTION = "qrm"
-DRY_RUN, CRI, CGROUP, SERVER = MODES = ("dry-run", "cri", "cgroup", "server")
-NRI = "nri"
-"""Not supported; recognized in order to return a specific error."""
+DRY_RUN, CRI, CGROUP, NRI, SERVER = MODES = ("dry-run", "cri", "cgroup", "nri", "server")
+OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 CPUS = values.integer(lowest=0, highest=8192)
@@ -148,6 +147,24 @@ NIC = ValueKind(
     _write_nic,
     schema=values.TEXT.schema,
 )
+
+
+def _matching(pattern: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise InvalidValue
+        return value
+
+    return read
+
+
+def _text(called: str, pattern: str) -> ValueKind:
+    read = _matching(pattern)
+    return ValueKind(called, read, read, values.write_text, schema={"type": "string", "pattern": f"^{pattern}$"})
+
+
+NRI_NAME = _text("a name of letters, digits and . _ + -", r"[A-Za-z0-9._+-]{1,63}")
+NRI_INDEX = _text('two digits, like "50"', r"[0-9]{2}")
 ROLES = values.list_of(values.NAME, called="roles")
 
 
@@ -165,8 +182,9 @@ class QrmSettings(NodeTable):
     mode: str = setting(
         DRY_RUN,
         values.choice(MODES),
-        "How allocations are applied: dry-run only decides, cri calls the container runtime, cgroup writes cgroup "
-        "files; server only serves the plug-ins, for an external manager such as Katalyst's kubelet.",
+        "How allocations are applied: dry-run only decides, nri sets them before containers start (NRI of containerd "
+        "or CRI-O), cri calls the container runtime after the start, cgroup writes cgroup files; server only serves "
+        "the plug-ins, for an external manager such as Katalyst's kubelet.",
     )
     node: str | None = described(None, NODE)
     host: str = setting("127.0.0.1", values.NAME, "Address on which the HTTP API of the QoS Resource Manager listens.")
@@ -317,6 +335,26 @@ class QrmSettings(NodeTable):
     runtime_socket: Path = setting(
         Path("/run/containerd/containerd.sock"), values.PATH, "Unix socket of the container runtime, for qrm.mode cri."
     )
+    nri_socket: Path = setting(
+        Path("/var/run/nri/nri.sock"),
+        values.PATH,
+        "Unix socket of the container runtime's NRI (Node Resource Interface), for qrm.mode nri.",
+    )
+    nri_name: str = setting(
+        "load-watcher",
+        NRI_NAME,
+        "Name of the NRI plug-in, as in required-plugins.noderesource.dev.",
+    )
+    nri_index: str = setting(
+        "50", NRI_INDEX, "Two digits; container runtimes call NRI plug-ins in the order of their index."
+    )
+    on_failure: str = setting(
+        OPEN,
+        values.choice(ON_FAILURE),
+        "What qrm.mode nri does if the allocation of a container cannot be decided in time: open lets it start, and "
+        "the next round applies the allocation; refuse prevents it. While the plug-in does not run, only NRI's "
+        "required-plugins validator prevents containers.",
+    )
     cgroup: Path = setting(Path("/sys/fs/cgroup"), values.PATH, "Mount point of the host's cgroup file system.")
     cgroup_driver: str | None = described(None, CGROUP_DRIVER)
     cgroup_nest: str | None = described(None, CGROUP_NEST)
@@ -349,12 +387,12 @@ class QrmSettings(NodeTable):
     evict_inadmissible: bool = setting(
         False,
         values.BOOLEAN,
-        "Whether running pods that cannot be admitted are evicted (qrm.mode cri and cgroup only).",
+        "Whether running pods that cannot be admitted are evicted (qrm.mode nri, cri and cgroup only).",
     )
     publish_capacity: bool = setting(
         False,
         values.BOOLEAN,
-        "Whether the resources of plug-ins are published in the node's status (qrm.mode cri and cgroup only).",
+        "Whether the resources of plug-ins are published in the node's status (qrm.mode nri, cri and cgroup only).",
     )
 
     def roles(self) -> RoleTable:
@@ -393,10 +431,9 @@ class QrmSettings(NodeTable):
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
     """Read the table [qrm]. Returns the settings and all problems that were found."""
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
-    if str(given.get("mode")).lower() == NRI:
-        told = "mode nri is not supported"
-        cure = 'to update running containers, set qrm.mode = "cri" or "cgroup" (docs/concepts/qrm.md)'
-        problems = [Problem("qrm.mode", told, cure), *(each for each in problems if each.key != "qrm.mode")]
+    if settings.on_failure == REFUSE and settings.mode != NRI:
+        message = f"refuse has no effect with qrm.mode {settings.mode}, which acts after containers have started"
+        problems.append(Problem("qrm.on_failure", message, 'set qrm.mode = "nri", or remove qrm.on_failure'))
     try:
         settings.roles()
     except ValueError as error:

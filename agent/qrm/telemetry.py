@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.metrics_core import Metric as Family
 
 from agent.qrm.kubelet.contact import ManagerContact
+from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.reconciler import Reconciler
@@ -19,13 +20,14 @@ ROUND_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 
 
 class QrmMetrics:
-    """The metrics. `rounds`, `cpu` and `adjuster` are None if the component does not run; `contacts` are those of the
-    plug-ins, by resource, in the mode server."""
+    """The metrics. `rounds`, `cpu`, `adjuster` and `nri` are None if the component does not run; `contacts` are those
+    of the plug-ins, by resource, in the mode server."""
 
     def __init__(self) -> None:
         self.rounds: Reconciler | None = None
         self.cpu: CpuPlugin | None = None
         self.adjuster: Adjuster | None = None
+        self.nri: NriRuntime | None = None
         self.contacts: Mapping[str, ManagerContact] = {}
         self.checkpoints: Counter[str] = Counter()
         self._gathered: list[Family] = []
@@ -37,6 +39,14 @@ class QrmMetrics:
             "qrm_hints_seconds", "Duration of GetTopologyHints calls to plug-ins in seconds.", ("resource",), CALL_S
         )
         self._round = Timings("qrm_reconcile_seconds", "Duration of reconcile rounds in seconds.", (), ROUND_S)
+
+        self._answers = Timings(
+            "qrm_nri_answer_seconds", "Duration of answers to the container runtime in seconds.", ("method",), CALL_S
+        )
+
+    def observe_nri(self, method: str, seconds: float) -> None:
+        """Record one answer to the container runtime."""
+        self._answers.observe(seconds, method)
 
     def observe_call(self, resource: str, method: str, seconds: float, failed: bool) -> None:
         """Record one call to a plug-in."""
@@ -72,6 +82,9 @@ class QrmMetrics:
         silence = [({"resource": name}, contact.silent_for) for name, contact in sorted(self.contacts.items())]
         text = "Seconds since a manager last registered or called the plug-in (mode server)."
         yield gauge("qrm_manager_silent_seconds", text, silence)
+        if self.nri is not None:
+            yield from self._answers.collect()
+            yield from _of_nri(self.nri)
         if self.cpu is not None:
             yield from self._of_pools(self.cpu)
 
@@ -88,6 +101,15 @@ class QrmMetrics:
             yield gauge("qrm_offline_headroom_cpus", "CPUs that offline pods are offered.", [({}, last.headroom)])
         resizes = [({"direction": way}, float(n)) for way, n in sorted(self.adjuster.directions.items())]
         yield counter("qrm_resize", "Resizes of the online pool.", resizes)
+
+
+def _of_nri(nri: NriRuntime) -> Iterator[Family]:
+    text = "Whether the container runtime calls the NRI plug-in (1) or containers start without allocations (0)."
+    yield gauge("qrm_nri_connected", text, [({}, float(not nri.trouble))])
+    text = "Containers created without their allocations, which the next round applies."
+    yield counter("qrm_nri_unpinned", text, [({}, float(nri.findings.unpinned))])
+    failures = [({"kind": kind}, float(n)) for kind, n in sorted(nri.findings.counts.items())]
+    yield counter("qrm_nri_failures", "Failures of the NRI plug-in, and containers of inadmissible pods.", failures)
 
 
 def _of_rounds(rounds: Reconciler) -> Iterator[Family]:

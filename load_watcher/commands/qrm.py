@@ -31,9 +31,9 @@ _OPTIONS = (
     click.option(
         "--mode",
         metavar="MODE",
-        help="How allocations are applied: dry-run (not at all), cri (through the container runtime), cgroup (through "
-        "cgroup files) or server (only serve the plug-ins, for an external manager such as Katalyst's kubelet); "
-        "see qrm.mode. [default: dry-run]",
+        help="How allocations are applied: dry-run (not at all), nri (before containers start, through containerd or "
+        "CRI-O), cri (through the container runtime), cgroup (through cgroup files) or server (only serve the "
+        "plug-ins, for an external manager such as Katalyst's kubelet); see qrm.mode. [default: dry-run]",
     ),
     node_option("qrm"),
     click.option(

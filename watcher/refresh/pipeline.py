@@ -325,6 +325,8 @@ class SamplePipeline:
             return None
         same = restored.source == self._source
         if same:
+            # until the source responds, stored maxima fit if they are of the same origin as the stored samples
+            self.forecasts.fitting |= {name: (origin,) for name, origin in restored.provenance.items()}
             self._guard.expect_back(restored.lost, now=now)
             self._silent.restore(restored.silent, now=now)
         # a fleet that was known shortly before a restart must not shrink unnoticed
@@ -389,8 +391,9 @@ class SamplePipeline:
             maxima=self.forecasts.take_changed(),
         )
 
-    def samples(self, published: Published | None) -> RestoredSamples | None:
-        """Return all samples in the form in which a store restores them; `published` is the newest snapshot."""
+    def samples(self, published: Published | None, *, maxima: bool = False) -> RestoredSamples | None:
+        """Return all samples, and on request the maxima of forecasts, in the form in which a store restores them;
+        `published` is the newest snapshot."""
         if published is None or not self._history.names:
             return self._restored
         snapshot = published.snapshot
@@ -404,6 +407,7 @@ class SamplePipeline:
             blocks=self._history.blocks(),
             lost=snapshot.lost,
             silent=dict(self._silent.last),
+            maxima=self.forecasts.stored(self._provenance) if maxima else (),
         )
 
     def restored_range(self, now: float) -> tuple[float, list[Slice]] | None:

@@ -463,10 +463,12 @@ class Manager:
             applied.append(f"{pod.key}/{container.name}")
         return Reconciled(tuple(applied), failed)
 
-    def applied(self, container_id: str) -> Properties | None:
-        """The properties that a container has as far as the manager knows."""
-        known = self._applied.get(container_id)
-        return None if known is None else known[0]
+    def properties(self, pod_uid: str, container: str) -> Properties:
+        """The properties that the stored allocations of a container set; empty if they are invalid."""
+        try:
+            return checked_properties(self.allocations.of(pod_uid, container), cpus=self.settings.cpus)
+        except BadProperty:
+            return {}
 
     def set_applied(self, container_id: str, properties: Properties | None) -> None:
         """The container has these properties, set by another way than `apply`; None if they are unknown, so that the

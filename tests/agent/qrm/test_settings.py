@@ -67,7 +67,9 @@ def test_everything_from_text_as_the_environment_gives_it():
     ("given", "key", "message"),
     [
         ({"mode": "kri"}, "qrm.mode", "dry-run"),
-        ({"mode": "NRI"}, "qrm.mode", "mode nri is not supported"),
+        ({"nri_index": "5"}, "qrm.nri_index", "two digits"),
+        ({"nri_name": "a b"}, "qrm.nri_name", "a name of letters"),
+        ({"on_failure": "refuse"}, "qrm.on_failure", "refuse has no effect with qrm.mode dry-run"),
         ({"polcy": "none"}, "qrm.polcy", "unknown setting"),
         ({"reserved_cpus": "0-"}, "qrm.reserved_cpus", "neither a number nor a range"),
         ({"names": ["cpu"]}, "qrm.names", "two names"),

@@ -37,7 +37,10 @@ class NriNode(World):
 
     def manage(self, *lines: str, at: str = "qrm") -> Qrm:
         """A manager with these lines in its settings."""
-        return self.run(f'nri_socket = "{self.nri_socket}"', *lines, mode="nri", at=at)
+        return Qrm(self.directory / at, config=self.settings(*lines))
+
+    def settings(self, *lines: str, mode: str = "nri") -> str:
+        return super().settings(f'nri_socket = "{self.nri_socket}"', *lines, mode=mode)
 
     def pending(self, name: str, uid: str, role: str, *, cpu: str, memory: str = "1Gi", **more: Any) -> None:
         """Put a pod without a running container into the API server."""

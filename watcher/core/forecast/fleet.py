@@ -46,7 +46,7 @@ class ForecastConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ForecastColumn:
+class NodeBounds:
     """The bounds of one metric and horizon for the nodes of a table; each [n]. `bound` in percent: the issued bound, or
     the highest load since it was issued if that is higher; NaN without a bound. `issued` in unix seconds, 0 without
     one. `judged` is the number of bounds of the last week with a known outcome, `coverage` the share of these that
@@ -70,7 +70,7 @@ class ForecastTable:
     nodes: tuple[str, ...]
     pending: Bool
     known_s: Mapping[str, I64]
-    columns: Mapping[tuple[str, int], ForecastColumn]
+    columns: Mapping[tuple[str, int], NodeBounds]
 
     def equals(self, other: ForecastTable) -> bool:
         """Whether both have the same content, apart from the timestamp."""
@@ -99,7 +99,7 @@ class ForecastTable:
         return np.where(places >= 0, column[places], np.nan) if self.nodes else np.full(len(places), np.nan)
 
 
-def _same(one: ForecastColumn, other: ForecastColumn) -> bool:
+def _same(one: NodeBounds, other: NodeBounds) -> bool:
     return (
         np.array_equal(one.bound, other.bound, equal_nan=True)
         and np.array_equal(one.issued, other.issued)
@@ -109,7 +109,7 @@ def _same(one: ForecastColumn, other: ForecastColumn) -> bool:
     )
 
 
-class _ChunkBounds:
+class ChunkBounds:
     """The calibration of one chunk for one metric and horizon, and the record of its bounds."""
 
     def __init__(self, config: ForecastConfig, horizon: int) -> None:
@@ -139,7 +139,7 @@ class FleetForecast:
     def __init__(self, config: ForecastConfig) -> None:
         self.config = config
         self.maxima = MaximaHistory(config.slots)
-        self._bounds: list[dict[tuple[str, int], _ChunkBounds]] = []
+        self.bounds: list[dict[tuple[str, int], ChunkBounds]] = []
         self._hours: list[int] = []  # of each chunk: the hour of its newest bounds; -1: it has none
         self._known: list[dict[str, I64]] = []  # of each chunk, by metric: slots with a sample [250]
 
@@ -166,7 +166,7 @@ class FleetForecast:
             self._known[chunk][metric] = np.count_nonzero(known, axis=0).astype(np.int64)
             maxima = self.maxima.rows(chunk, metric, first=stop - self.maxima.slots, stop=stop)
             for horizon in self.config.horizons:
-                self._bounds[chunk][metric, horizon].advance(maxima, hour)
+                self.bounds[chunk][metric, horizon].advance(maxima, hour)
         self._hours[chunk] = hour
 
     def restart(self, columns: Sequence[int] | None = None) -> None:
@@ -175,17 +175,17 @@ class FleetForecast:
         chunks = range(len(self._hours)) if columns is None else {column // CHUNK_COLUMNS for column in columns}
         for chunk in chunks:
             self._hours[chunk] = -1
-            self._bounds[chunk] = self._new_bounds()
+            self.bounds[chunk] = self._new_bounds()
 
     def _reserve(self) -> None:
         while len(self._hours) < len(self.maxima.chunks):
             self._hours.append(-1)
-            self._bounds.append(self._new_bounds())
+            self.bounds.append(self._new_bounds())
             self._known.append({metric: np.zeros(CHUNK_COLUMNS, dtype=np.int64) for metric in METRICS})
 
-    def _new_bounds(self) -> dict[tuple[str, int], _ChunkBounds]:
+    def _new_bounds(self) -> dict[tuple[str, int], ChunkBounds]:
         return {
-            (metric, horizon): _ChunkBounds(self.config, horizon)
+            (metric, horizon): ChunkBounds(self.config, horizon)
             for metric in METRICS
             for horizon in self.config.horizons
         }
@@ -200,9 +200,9 @@ class FleetForecast:
     def drop(self, metric: str) -> None:
         """Remove the maxima and bounds of one metric: its source changed."""
         self.maxima.drop(metric)
-        for bounds in self._bounds:
+        for bounds in self.bounds:
             for horizon in self.config.horizons:
-                bounds[metric, horizon] = _ChunkBounds(self.config, horizon)
+                bounds[metric, horizon] = ChunkBounds(self.config, horizon)
 
     def step_back(self, now: float) -> None:
         """Remove what lies after `now` (unix seconds): the clock was set back."""
@@ -213,7 +213,7 @@ class FleetForecast:
     def drop_empty_nodes(self) -> None:
         """Forget the nodes without a maximum in the history."""
         for column in self.maxima.drop_empty_nodes():
-            for bounds in self._bounds[column // CHUNK_COLUMNS].values():
+            for bounds in self.bounds[column // CHUNK_COLUMNS].values():
                 bounds.clear(column % CHUNK_COLUMNS)
 
     # --- the table ---------------------------------------------------------------------------------------------------
@@ -223,9 +223,9 @@ class FleetForecast:
         self._reserve()
         nodes = tuple(sorted(self.maxima.nodes))
         order = self.maxima.columns_of(nodes)
-        columns: dict[tuple[str, int], ForecastColumn] = {}
+        columns: dict[tuple[str, int], NodeBounds] = {}
         for metric in METRICS:
-            since = _joined([self._since(number, metric) for number in range(len(self._bounds))], order)
+            since = _joined([self._since(number, metric) for number in range(len(self.bounds))], order)
             for horizon in self.config.horizons:
                 columns[metric, horizon] = self._column(metric, horizon, order, since=since, now=now)
         known = {metric: _joined([each[metric] for each in self._known], order) * SLOT_S for metric in METRICS}
@@ -236,13 +236,13 @@ class FleetForecast:
         hours: I64 = np.array(self._hours, dtype=np.int64)[order // CHUNK_COLUMNS] if len(order) else order
         return hours
 
-    def _column(self, metric: str, horizon: int, order: I64, *, since: U8, now: float) -> ForecastColumn:
-        bounds = [each[metric, horizon] for each in self._bounds]
+    def _column(self, metric: str, horizon: int, order: I64, *, since: U8, now: float) -> NodeBounds:
+        bounds = [each[metric, horizon] for each in self.bounds]
         issued = self._issued(order)
         codes = _joined([each.calibration.bound() for each in bounds], order)
         codes = np.where(now < (issued + horizon + 1) * 3600 + LATE_S, codes, 0).astype(np.uint8)
         served = np.where(codes > 0, np.maximum(codes, since), 0).astype(np.uint8)
-        return ForecastColumn(
+        return NodeBounds(
             bound=np.ceil(decode(served) * 100.0 - 1e-6) / 100.0,  # rounded up: a bound is not rounded below a load
             issued=np.where(codes > 0, issued * 3600, 0),
             judged=_joined([each.judged for each in bounds], order),

@@ -1,0 +1,394 @@
+"""The plug-in that the container runtime calls: answers the events of pods and containers with the manager's
+allocations.
+
+The runtime holds a lock during each call and during each update, so no answer may wait for an update. An error as the
+answer to CreateContainer prevents the container: it is returned only for an inadmissible pod, and for failures if
+qrm.on_failure is refuse. Otherwise the container starts without allocations, and the next round applies them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from agent.qrm.manager.admission import UNEXPECTED_ERROR, Admission, ContainerOptions, NotAllocated, error_text
+from agent.qrm.manager.allocation import BadProperty, DeviceNode, Properties
+from agent.qrm.nri.calls import CallFailed, Code
+from agent.qrm.nri.connection import Method
+from agent.qrm.nri.failures import NriFindings, Unanswered
+from agent.qrm.nri.messages import EVENT_MASK, adjustment, pod_from_runtime, properties_in, update
+from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.nri.table import RuntimePods, RuntimeTable
+from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.reconciler import Reconciler
+from agent.qrm.store.originals import OriginalValues
+from agent.state.readings import PodsUnknown
+
+log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT", bound=Message)
+AnswerT = TypeVar("AnswerT")
+BUDGET = 0.5
+"""Part of the runtime's timeout after which the plug-in answers without a result."""
+DEFAULT_TIMEOUT_S = 2.0
+MAX_CHUNKS = 1024
+"""Messages of one synchronization, of at most 4 MiB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFacts:
+    """What the runtime says of itself in Configure. `timeout` is in seconds."""
+
+    name: str = ""
+    version: str = ""
+    nri: str = ""
+    timeout: float = DEFAULT_TIMEOUT_S
+
+
+class NriPlugin:
+    """The methods of the plug-in `label` (index and name). `refuses`: whether containers are not created after a
+    failure. `observe` gets the duration of each answer in seconds."""
+
+    def __init__(
+        self,
+        rounds: Reconciler,
+        pods: RuntimePods,
+        table: RuntimeTable,
+        originals: OriginalValues,
+        findings: NriFindings,
+        *,
+        label: str,
+        refuses: bool,
+        monotonic: Callable[[], float] = time.monotonic,
+        observe: Callable[[str, float], None] = lambda _method, _seconds: None,
+    ) -> None:
+        self.runtime = RuntimeFacts()
+        self._rounds = rounds
+        self._pods = pods
+        self._table = table
+        self._originals = originals
+        self._findings = findings
+        self._label = label
+        self._refuses = refuses
+        self._monotonic = monotonic
+        self._observe = observe
+        self._late: set[asyncio.Task[Any]] = set()
+        self._chunks: list[pb.SynchronizeRequest] = []
+
+    def methods(self) -> Mapping[str, Method]:
+        """The methods for a new connection. Events without a use are answered with an empty message."""
+        self._chunks = []
+        typed: dict[str, Method] = {
+            "Configure": self._typed(pb.ConfigureRequest, self._configure),
+            "Synchronize": self._typed(pb.SynchronizeRequest, self._synchronize),
+            "Shutdown": self._typed(pb.Empty, self._shutdown),
+            "RunPodSandbox": self._typed(pb.RunPodSandboxRequest, self._run_pod),
+            "StopPodSandbox": self._typed(pb.StopPodSandboxRequest, self._stop_pod),
+            "RemovePodSandbox": self._typed(pb.RemovePodSandboxRequest, self._remove_pod),
+            "CreateContainer": self._typed(pb.CreateContainerRequest, self._create),
+            "PostStartContainer": self._typed(pb.PostStartContainerRequest, self._started),
+            "UpdateContainer": self._typed(pb.UpdateContainerRequest, self._update),
+            "StopContainer": self._typed(pb.StopContainerRequest, self._stopped),
+            "RemoveContainer": self._typed(pb.RemoveContainerRequest, self._removed),
+            "StateChange": self._typed(pb.StateChangeEvent, self._changed),
+        }
+        return {name: self._timed(name, method) for name, method in typed.items()}
+
+    def disconnected(self) -> None:
+        """The runtime's state is unknown until the next synchronization."""
+        self._table.connected = False
+
+    # --- the connection ----------------------------------------------------------------------------------------------
+
+    async def _configure(self, request: pb.ConfigureRequest) -> pb.ConfigureResponse:
+        timeout = request.request_timeout / 1000 or DEFAULT_TIMEOUT_S
+        self.runtime = RuntimeFacts(request.runtime_name, request.runtime_version, request.NRI_version, timeout)
+        log.info("the container runtime is %s %s, NRI %s", *_known(self.runtime))
+        policy = pb.FailurePolicy(fail_request=self._refuses, keep_connected=self._refuses)
+        return pb.ConfigureResponse(events=EVENT_MASK, failure_policy=policy if self._refuses else None)
+
+    async def _shutdown(self, _request: pb.Empty) -> pb.Empty:
+        self.disconnected()
+        return pb.Empty()
+
+    async def _synchronize(self, request: pb.SynchronizeRequest) -> pb.SynchronizeResponse:
+        self._chunks.append(request)
+        if request.more:
+            if len(self._chunks) > MAX_CHUNKS:
+                raise CallFailed(Code.RESOURCE_EXHAUSTED, f"more than {MAX_CHUNKS} messages in a synchronization")
+            return pb.SynchronizeResponse(more=True)
+        chunks, self._chunks = self._chunks, []
+        containers = [each for chunk in chunks for each in chunk.containers]
+        self._table.replace([each for chunk in chunks for each in chunk.pods], containers)
+        self._compare(containers)
+        try:
+            updates = await self._in_time(self._updates(), "Synchronize")
+            await self._originals.keep({each.id for each in containers})
+        except (Unanswered, OSError) as error:
+            self._findings.add(getattr(error, "kind", "checkpoint"), f"Synchronize: {error_text(error)}")
+            updates = []
+        return pb.SynchronizeResponse(update=updates)
+
+    def _compare(self, containers: Sequence[pb.Container]) -> None:
+        """Note what each container has, so that only containers with other properties are updated, and report
+        containers whose pods are unknown."""
+        manager = self._rounds.manager
+        actual = {each.id: each.linux.resources for each in containers}
+        for each in self._table.containers:
+            wanted = manager.properties(each.pod_uid, each.name)
+            same = bool(wanted) and properties_in(actual[each.id], wanted) == dict(wanted)
+            manager.set_applied(each.id, wanted if same else None)
+        try:
+            known = {pod.uid for pod in self._pods.listing(monotonic=self._monotonic())}
+        except PodsUnknown:
+            return  # the next round has the pods
+        strange = sorted(self._table.pods - known)
+        if strange:
+            text = f"the runtime has containers of {len(strange)} pods that the Kubernetes API does not have"
+            self._findings.add("unknown-pod", f"{text}, such as {strange[0]}; they keep their allocations")
+
+    async def _updates(self, *, without: str = "") -> list[pb.ContainerUpdate]:
+        """The updates that running containers need now, those that lose CPUs first. The next round repeats them, since
+        the runtime does not report which of them failed."""
+        due: dict[str, Properties] = {}
+
+        async def collect(_pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+            due[container.id] = properties
+
+        try:
+            pods = self._pods.listing(monotonic=self._monotonic())
+        except PodsUnknown:
+            return []
+        await self._rounds.apply(pods, collect)
+        for container_id in due:
+            self._rounds.manager.set_applied(container_id, None)
+        due.pop(without, None)
+        return [update(id, properties, ignore_failure=True) for id, properties in due.items()]
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    async def _run_pod(self, request: pb.RunPodSandboxRequest) -> pb.RunPodSandboxResponse:
+        """Admit the pod early. If it is rejected or unknown, CreateContainer decides."""
+        self._table.add_pod(request.pod)
+        try:
+            pod = self._pods.find(request.pod.uid, monotonic=self._monotonic())
+            if pod is not None:
+                await self._in_time(self._rounds.admit(pod), "RunPodSandbox")
+        except (PodsUnknown, Unanswered):
+            pass
+        return pb.RunPodSandboxResponse()
+
+    async def _stop_pod(self, request: pb.StopPodSandboxRequest) -> pb.StopPodSandboxResponse:
+        self._table.stop_pod(request.pod)
+        return pb.StopPodSandboxResponse()
+
+    async def _remove_pod(self, request: pb.RemovePodSandboxRequest) -> pb.RemovePodSandboxResponse:
+        if self._table.remove_pod(request.pod):
+            await self._release(request.pod.uid)
+        return pb.RemovePodSandboxResponse()
+
+    async def _release(self, uid: str) -> None:
+        """Release the allocations of a pod; if that fails, the next round tries again."""
+        try:
+            await self._in_time(self._rounds.release(uid), "the release of a pod")
+        except (Unanswered, OSError) as error:
+            self._findings.add(getattr(error, "kind", "checkpoint"), f"pod {uid}: {error_text(error)}")
+
+    # --- containers --------------------------------------------------------------------------------------------------
+
+    async def _create(self, request: pb.CreateContainerRequest) -> pb.CreateContainerResponse:
+        self._table.add_container(request.pod, request.container)
+        try:
+            found = await self._in_time(self._created(request.pod, request.container), "CreateContainer")
+        except CallFailed:
+            self._table.remove_container(request.container)
+            raise
+        except Unanswered as error:
+            what = f"{request.pod.namespace}/{request.pod.name}, container {request.container.name}"
+            if self._refuses:
+                self._findings.add(error.kind, f"{what} is not created: {error}")
+                self._table.remove_container(request.container)
+                raise CallFailed(Code.UNKNOWN, f"plug-in {self._label}: {error} (qrm.on_failure)") from None
+            self._findings.unpinned += 1
+            self._findings.add(error.kind, f"{what} starts without allocations: {error}")
+            return pb.CreateContainerResponse()
+        response, properties = found
+        if properties:
+            self._rounds.manager.set_applied(request.container.id, properties)
+        return response
+
+    async def _created(
+        self, sandbox: pb.PodSandbox, container: pb.Container
+    ) -> tuple[pb.CreateContainerResponse, Properties]:
+        """The answer, and the properties that it sets. Raises CallFailed for an inadmissible pod, and Unanswered."""
+        pod = self._known(sandbox, container)
+        admission = await self._rounds.admit(pod)
+        if not admission.admitted:
+            raise self._refusal(pod, admission)
+        try:
+            options = await self._rounds.manager.container_options(pod, container.name)
+        except KeyError:
+            options = None  # an ephemeral container
+        except (NotAllocated, BadProperty) as error:
+            rejected = Admission(False, UNEXPECTED_ERROR, f"container {container.name}: {error}")
+            self._rounds.reject(pod, rejected)
+            raise self._refusal(pod, rejected) from None
+        except OSError as error:
+            raise Unanswered("checkpoint", error_text(error)) from None
+        if options is None:
+            return pb.CreateContainerResponse(), {}
+        return await self._answer(container, options), options.properties
+
+    async def _answer(self, container: pb.Container, options: ContainerOptions) -> pb.CreateContainerResponse:
+        devices = await _devices(options.devices)
+        try:
+            await self._originals.record(container.id, properties_in(container.linux.resources, options.properties))
+            updates = await self._updates(without=container.id)
+        except OSError as error:
+            raise Unanswered("checkpoint", error_text(error)) from None
+        return pb.CreateContainerResponse(adjust=adjustment(options, container, devices), update=updates)
+
+    def _known(self, sandbox: pb.PodSandbox, container: pb.Container) -> QrmPod:
+        """The pod from the copies of the Kubernetes API and the kubelet, or from the runtime if that is enough. Raises
+        Unanswered."""
+        try:
+            pod = self._pods.find(sandbox.uid, monotonic=self._monotonic())
+            why = "the copies of the Kubernetes API and the kubelet do not have the pod yet"
+        except PodsUnknown as error:
+            pod, why = None, str(error)
+        pod = pod or pod_from_runtime(sandbox, container, self._rounds.manager.plugins.states)
+        if pod is None:
+            raise Unanswered("unknown-pod", why)
+        return pod
+
+    def _refusal(self, pod: QrmPod, admission: Admission) -> CallFailed:
+        """The error that prevents the container, with plug-in and reason."""
+        self._findings.counts["inadmissible"] += 1
+        return CallFailed(Code.UNKNOWN, f"plug-in {self._label}: {pod.key}: {admission.reason}: {admission.message}")
+
+    async def _started(self, request: pb.PostStartContainerRequest) -> pb.PostStartContainerResponse:
+        self._table.start(request.container)
+        return pb.PostStartContainerResponse()
+
+    async def _update(self, request: pb.UpdateContainerRequest) -> pb.UpdateContainerResponse:
+        """The kubelet or a user updates a container: it keeps the properties of its allocations."""
+        properties = self._rounds.manager.properties(request.pod.uid, request.container.name)
+        updates = [update(request.container.id, properties)] if properties else []
+        return pb.UpdateContainerResponse(update=updates)
+
+    async def _stopped(self, request: pb.StopContainerRequest) -> pb.StopContainerResponse:
+        """A stopped container is not updated. A pod that the Kubernetes API does not have any more is released with its
+        last container; other pods keep their allocations, because the container may start again."""
+        self._table.remove_container(request.container)
+        uid = request.pod.uid
+        try:
+            gone = self._pods.find(uid, monotonic=self._monotonic()) is None
+        except PodsUnknown:
+            gone = False
+        if gone and uid not in self._table.pods:
+            await self._release(uid)
+        return pb.StopContainerResponse()
+
+    async def _removed(self, request: pb.RemoveContainerRequest) -> pb.RemoveContainerResponse:
+        self._table.remove_container(request.container)
+        return pb.RemoveContainerResponse()
+
+    async def _changed(self, request: pb.StateChangeEvent) -> pb.Empty:
+        """Runtimes with an NRI before 0.12 send the events without an answer in this form."""
+        if request.event == pb.RUN_POD_SANDBOX:
+            await self._run_pod(pb.RunPodSandboxRequest(pod=request.pod))
+        elif request.event == pb.STOP_POD_SANDBOX:
+            self._table.stop_pod(request.pod)
+        elif request.event == pb.REMOVE_POD_SANDBOX:
+            await self._remove_pod(pb.RemovePodSandboxRequest(pod=request.pod))
+        elif request.event == pb.POST_START_CONTAINER:
+            self._table.start(request.container)
+        elif request.event == pb.REMOVE_CONTAINER:
+            self._table.remove_container(request.container)
+        return pb.Empty()
+
+    # --- answers in time ---------------------------------------------------------------------------------------------
+
+    async def _in_time(self, work: Coroutine[Any, Any, AnswerT], what: str) -> AnswerT:
+        """The result of `work`. Raises Unanswered if it takes too long or fails unexpectedly; it continues then, since
+        an allocation must not remain half-made."""
+        task = asyncio.create_task(work, name=f"nri-{what}")
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        budget = self.runtime.timeout * BUDGET
+        done, _ = await asyncio.wait({task}, timeout=budget)
+        if not done:
+            task.add_done_callback(_log_late)
+            raise Unanswered("slow", f"{what} took more than {budget:g} s")
+        try:
+            return task.result()
+        except (CallFailed, Unanswered, OSError):
+            raise
+        except Exception as error:
+            log.exception("cannot answer %s", what)
+            raise Unanswered("internal", f"{what} failed: {type(error).__name__}; see the log") from None
+
+    def _typed(self, kind: type[RequestT], answer: Callable[[RequestT], Awaitable[Message]]) -> Method:
+        """A method on bytes. An invalid message is an error only if containers may be refused."""
+
+        async def method(payload: bytes) -> bytes:
+            try:
+                request = kind.FromString(payload)
+            except DecodeError:
+                self._findings.add("bad-frame", f"the runtime sent an invalid {kind.DESCRIPTOR.name}")
+                if self._refuses:
+                    raise
+                return b""
+            return (await answer(request)).SerializeToString()
+
+        return method
+
+    def _timed(self, name: str, method: Method) -> Method:
+        async def timed(payload: bytes) -> bytes:
+            began = self._monotonic()
+            try:
+                return await method(payload)
+            finally:
+                self._observe(name, self._monotonic() - began)
+
+        return timed
+
+
+def _known(facts: RuntimeFacts) -> tuple[str, str, str]:
+    return facts.name or "unknown", facts.version or "unknown", facts.nri or "unknown"
+
+
+def _log_late(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("a late answer to the container runtime failed: %s", error)
+
+
+async def _devices(nodes: Sequence[DeviceNode]) -> list[pb.LinuxDevice]:
+    """The devices with their numbers on the host. Raises Unanswered."""
+    if not nodes:
+        return []
+    try:
+        return await asyncio.to_thread(lambda: [_device(node) for node in nodes])
+    except OSError as error:
+        raise Unanswered("device", f"cannot read the device {error.filename}: {error.strerror}") from None
+
+
+def _device(node: DeviceNode) -> pb.LinuxDevice:
+    found = os.stat(node.host_path)
+    return pb.LinuxDevice(
+        path=node.container_path,
+        type="b" if stat.S_ISBLK(found.st_mode) else "c",
+        major=os.major(found.st_rdev),
+        minor=os.minor(found.st_rdev),
+        file_mode=pb.OptionalFileMode(value=stat.S_IMODE(found.st_mode)),
+        uid=pb.OptionalUInt32(value=found.st_uid),
+        gid=pb.OptionalUInt32(value=found.st_gid),
+    )

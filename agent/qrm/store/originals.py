@@ -1,0 +1,57 @@
+"""The values that containers had before an allocation was applied, for `load-watcher qrm restore`.
+
+Only values that differ from the default are stored: without an allocation, a container has no set of CPUs and memory
+nodes of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.qrm.manager.allocation import Properties, Value
+from agent.qrm.store.files import BadState, StateFile, set_aside
+
+FILE = "original_values"
+
+
+class OriginalValues:
+    """The values by container id. `read` and `record` raise OSError."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = StateFile(directory / FILE)
+        self._values: dict[str, dict[str, Value]] = {}
+        self._lock = asyncio.Lock()
+
+    def read(self) -> None:
+        """Read the stored values. A damaged file is renamed."""
+        try:
+            document: dict[str, Any] = self._file.read() or {}
+        except BadState as error:
+            set_aside(self._file.path, str(error))
+            return
+        self._values = dict(document.get("containers", {}))
+
+    def of(self, container_id: str) -> Properties:
+        """The values of a container that differ from the default."""
+        return self._values.get(container_id, {})
+
+    async def record(self, container_id: str, values: Mapping[str, Value]) -> None:
+        """Store the values of a container, unless they are stored already."""
+        if values and container_id not in self._values:
+            self._values[container_id] = dict(values)
+            await self._write()
+
+    async def keep(self, container_ids: Collection[str]) -> None:
+        """Remove the values of all other containers, which have ended."""
+        kept = {id: values for id, values in self._values.items() if id in container_ids}
+        if kept != self._values:
+            self._values = kept
+            await self._write()
+
+    async def _write(self) -> None:
+        async with self._lock:
+            document = {"containers": {id: dict(values) for id, values in self._values.items()}}
+            await asyncio.to_thread(self._file.write, document)

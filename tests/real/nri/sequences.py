@@ -1,0 +1,318 @@
+"""Random sequences of pods, SIGKILL of the manager, restarts of the runtime and resizes of pools, against
+containerd/nri's runtime side: exclusive CPUs stay disjoint, and all containers are pinned in the end.
+
+    python -m tests.real.nri.sequences [--sequences N] [--seed TEXT] [--workers N] [--only NAME]
+
+The exit status is 1 if there is a finding. A finding names its sequence and its steps; `--only NAME` runs it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import shutil
+import sys
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from agent.qrm import cpuset
+from tests.agent.qrm.test_main import NODE, RESERVED
+from tests.fakes.service import FakeService, Live
+from tests.fakes.snapshots import publish, snapshot_of, steady
+from tests.real.nri.forked import ManagerForks
+from tests.real.nri.node import CONTAINER, NriNode, container_id, nri_node, overlaps
+from tests.real.nri.runtime import Refused
+from tests.real.parts import free_port
+from tests.waiting import PATIENCE_SECONDS
+from watcher.core.publishing.documents import Published
+
+STEPS = 14
+CHUNK = 25
+SETTLE_S = 30.0
+EXCLUSIVE = "storage-service"
+ROLES = (EXCLUSIVE, EXCLUSIVE, EXCLUSIVE, "online-micro_service", "ETL")
+LINES = ('adjust_interval = "100ms"', "step_down = 0", 'min_down_period = "0s"')
+LOADS = (5.0, 26.25, 60.0, 95.0)
+"""Load of the node in percent; each leads to other pools."""
+
+
+class Found(AssertionError):
+    """A sequence has a result that must not be."""
+
+
+@dataclass
+class Sequence:
+    """One sequence on a node of its own directory. `load` sets the load of the node."""
+
+    name: str
+    node: NriNode
+    forks: ManagerForks
+    watcher: str
+    load: Callable[[float], None]
+    steps: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.name)
+        self._pods: dict[str, str] = {}  # roles by UID, of the containers that were created
+        self._made = 0
+        self._pid: int | None = None
+        self._port = free_port()
+        self._http = requests.Session()
+        self._http.trust_env = False
+        self._config = self.node.directory / self.name.replace("/", "-") / "settings.toml"
+
+    def run(self) -> None:
+        """Run all steps. Raises Found."""
+        self._config.parent.mkdir()
+        with self.node.runtime() as self._runtime:
+            try:
+                self._start()
+                for _ in range(STEPS):
+                    self._random.choice(self._possible())()
+                    self._check_exclusive()
+                self._settle()
+            finally:
+                self._stop()
+                for uid in list(self._pods):
+                    self.node.delete(self._pod(uid))
+                self._http.close()
+                shutil.rmtree(self._config.parent)
+
+    def _possible(self) -> list[Callable[[], None]]:
+        """Steps, more likely ones repeatedly."""
+        steps = [self._create, self._create, self._create, self._resize, self._restart_runtime]
+        if self._pods:
+            steps += [self._end, self._create_again]
+        if self._pid is not None:
+            return [*steps, self._kill, self._kill_meanwhile]
+        return [*steps, self._start, self._start]
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self.steps.append("start manager")
+        qrm = self.node.settings(RESERVED, *LINES, f'watcher = "{self.watcher}"', f"metrics_port = {free_port()}")
+        self._config.write_text(qrm)
+        self._pid = self.forks.start(self._config, self._port)
+        if self._random.random() < 0.8:
+            self._await(lambda: self._runtime.plugins > 0, "the plug-in")
+
+    def _kill(self) -> None:
+        self.steps.append("kill manager")
+        assert self._pid is not None
+        self.forks.kill(self._pid)
+        self._pid = None
+
+    def _stop(self) -> None:
+        if self._pid is not None:
+            self.forks.kill(self._pid)
+
+    def _kill_meanwhile(self) -> None:
+        """SIGKILL while a container is created, after a random time."""
+        self.steps.append("kill during")
+        assert self._pid is not None
+        timer = threading.Timer(self._random.uniform(0, 0.03), self.forks.kill, [self._pid])
+        self._create(meanwhile=timer.start)
+        timer.join()
+        self._pid = None
+
+    def _create(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self._made += 1
+        uid = f"{self._made:08d}-{zlib.crc32(self.name.encode()) % 10**4:04d}-4000-8000-000000000000"
+        role, cpus = self._random.choice(ROLES), self._random.randint(1, 8)
+        self.steps.append(f"create {self._made} {role} {cpus}")
+        self.node.pending(self._pod(uid), uid, role, cpu=str(cpus))
+        if self._pid is not None and self._random.random() < 0.8:
+            self._await(lambda: self._knows(uid), "the pod to be known", fatal=False)
+        meanwhile()
+        try:
+            self.node.create(self._runtime, self._pod(uid), uid)
+            self._pods[uid] = role
+        except Refused:
+            self.steps.append("refused")
+            with suppress(Refused):
+                self._runtime.end_pod(uid)
+            self.node.delete(self._pod(uid))
+
+    def _create_again(self) -> None:
+        """A container ends, and another one with its name starts in the same pod."""
+        uid = self._random.choice(sorted(self._pods))
+        self.steps.append(f"restart container {uid[:8]}")
+        self._runtime.end(container_id(uid))
+        with suppress(Refused):
+            self._runtime.create(uid, container_id(uid), CONTAINER)
+            return
+        self._forget(uid)
+
+    def _end(self) -> None:
+        uid = self._random.choice(sorted(self._pods))
+        self.steps.append(f"end {uid[:8]}")
+        self._runtime.end(container_id(uid))
+        self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        with suppress(Refused):
+            self._runtime.end_pod(uid)
+        self.node.delete(self._pod(uid))
+        del self._pods[uid]
+
+    def _resize(self) -> None:
+        load = self._random.choice(LOADS)
+        self.steps.append(f"load {load}")
+        self.load(load)
+
+    def _restart_runtime(self) -> None:
+        lost = [uid for uid in sorted(self._pods) if self._random.random() < 0.2]
+        self.steps.append(f"restart runtime, lost {[uid[:8] for uid in lost]}")
+        self._runtime.restart(lost=[container_id(uid) for uid in lost])
+        for uid in lost:
+            self._forget(uid)
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _check_exclusive(self) -> None:
+        """Exclusive CPUs are disjoint after each step; containers that started unpinned have none yet."""
+        if shared := overlaps(self._exclusive()):
+            raise Found(f"exclusive CPUs are shared: {shared}")
+
+    def _exclusive(self) -> dict[str, str]:
+        given = self._runtime.cpusets()
+        return {uid: given[container_id(uid)] for uid, role in self._pods.items() if role == EXCLUSIVE}
+
+    def _settle(self) -> None:
+        """With a manager, all containers are pinned, and pools have no exclusive CPUs."""
+        if self._pid is None:
+            self._start()
+        self._await(self._settled, "all containers to be pinned")
+        self._check_exclusive()
+
+    def _settled(self) -> bool:
+        """Whether each container has what the manager allocated. A pod may be inadmissible, or run without CPUs that no
+        pool has; those have nothing that others have exclusively."""
+        self._check_exclusive()
+        state, given = self._state(), self._runtime.cpusets()
+        pods = {pod["uid"]: pod for pod in state.get("pods", [])}
+        if not self._pods.keys() <= pods.keys():
+            return False
+        return all(given[container_id(uid)] == _allocated(pods[uid]) for uid in self._pods) and self._apart()
+
+    def _apart(self) -> bool:
+        """Whether no pool has exclusive CPUs."""
+        exclusive = self._exclusive()
+        taken = frozenset[int]().union(*(cpuset.parse(each) for each in exclusive.values()))
+        given = self._runtime.cpusets()
+        return not any(cpuset.parse(given[container_id(uid)]) & taken for uid in self._pods if uid not in exclusive)
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _pod(self, uid: str) -> str:
+        return f"default/pod-{uid[:13]}"
+
+    def _knows(self, uid: str) -> bool:
+        return any(pod["uid"] == uid for pod in self._state().get("pods", []))
+
+    def _state(self) -> dict[str, Any]:
+        """What the manager says; empty while it does not answer."""
+        try:
+            found: dict[str, Any] = self._http.get(
+                f"http://127.0.0.1:{self._port}/qrm", timeout=PATIENCE_SECONDS
+            ).json()
+        except requests.RequestException:
+            return {}
+        return found
+
+    def _check_alive(self) -> None:
+        if self._pid is not None and not Path(f"/proc/{self._pid}").exists():
+            raise Found(f"the manager has ended: {self._config.with_suffix('.log').read_text()[-1000:]}")
+
+    def _await(self, condition: Callable[[], bool], what: str, *, fatal: bool = True) -> None:
+        until = time.monotonic() + (SETTLE_S if fatal else 2.0)
+        while not condition():
+            self._check_alive()
+            if time.monotonic() > until:
+                if fatal:
+                    raise Found(f"waited {SETTLE_S:g} s for {what}: {self._runtime.cpusets()}; {self._state()}")
+                return
+            time.sleep(0.005)
+
+
+def _allocated(pod: Mapping[str, Any]) -> str:
+    """The CPUs of a pod's container in the manager's state, "" without an allocation."""
+    container = pod["containers"][CONTAINER]
+    lacks = not pod["admitted"] or "cpu" in pod["without"].get(CONTAINER, {})
+    return "" if lacks else str(container["cpu"]["allocation_result"])
+
+
+class Checked:
+    """Runs sequences, and keeps the findings."""
+
+    def __init__(self) -> None:
+        self.findings: list[str] = []
+        self.steps: Counter[str] = Counter()
+
+    def run(self, names: list[str]) -> None:
+        """Run the sequences with these names."""
+        service = FakeService(published=_at(LOADS[0]))
+
+        def load(percent: float) -> None:
+            service.published = _at(percent)
+
+        with nri_node() as node, ManagerForks() as forks, Live(service) as live:
+            for name in names:
+                sequence = Sequence(name, node, forks, f"http://127.0.0.1:{live.port}", load)
+                try:
+                    sequence.run()
+                except Found as error:
+                    self.findings.append(f"{name}: {error}\n  {'; '.join(sequence.steps)}")
+                self.steps.update(step.split()[0] for step in sequence.steps)
+
+
+def _at(percent: float) -> Published:
+    return publish(snapshot_of({NODE: {"CPU": steady(percent), "Memory": steady(40)}}))
+
+
+def check(names: list[str]) -> tuple[list[str], Counter[str]]:
+    """Run sequences on a node of their own; return the findings and the number of steps by kind."""
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # killed managers do not end their watches
+    checked = Checked()
+    checked.run(names)
+    return checked.findings, checked.steps
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run sequences; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.real.nri.sequences")
+    parser.add_argument("--sequences", type=int, default=10_000, help="number of sequences (default: %(default)s)")
+    parser.add_argument("--seed", default="1", help="seed of the sequences (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=2 + (os.cpu_count() or 1), help="number of nodes at a time")
+    parser.add_argument("--only", help="run only this sequence, for example 1/17")
+    options = parser.parse_args(arguments)
+    names = [options.only] if options.only else [f"{options.seed}/{number}" for number in range(options.sequences)]
+    began, checked = time.perf_counter(), Checked()
+    chunks = [names[at : at + CHUNK] for at in range(0, len(names), CHUNK)]
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        for findings, steps in pool.map(check, chunks):
+            checked.findings += findings
+            checked.steps.update(steps)
+    print("\n".join(checked.findings))
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(checked.steps.items()))
+    seconds = time.perf_counter() - began
+    print(f"{len(names)} sequences ({counted}) in {seconds:.0f} s: {len(checked.findings)} findings")
+    return 1 if checked.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
