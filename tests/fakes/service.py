@@ -26,6 +26,7 @@ from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, meas
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
+from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, WindowGrid
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.connections import ConnectionLimits
@@ -84,6 +85,7 @@ class FakeService:
     handed: bytes | None = b"samples"
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
     series: Sequence[StoredSeriesLike] = ()
+    grids: Sequence[WindowGrid] = ()
     history_error: Exception | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     stats: TickStats = field(default_factory=TickStats)
@@ -145,6 +147,14 @@ class FakeService:
         if self.history_error is not None:
             raise self.history_error
         return self.series
+
+    async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
+        self.asked.append({"window": trend.window, "start": start, "end": end})
+        if self.history_error is not None:
+            raise self.history_error
+        grown = trend.copy()
+        grown.add(self.grids, weights)
+        return grown
 
 
 @dataclass(frozen=True)

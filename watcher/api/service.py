@@ -16,6 +16,7 @@ from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, meas
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
+from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
 from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.model import Operator, Snapshot, Window
@@ -131,5 +132,13 @@ class ServiceView:
             return await self.store.history(
                 host=host, metrics=metrics, operators=operators, window=window, start=start, end=end
             )
+        except StoreError as error:
+            raise HistoryUnavailable(str(error), error.hint) from error
+
+    async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
+        """Return the trend with the stored windows with start <= time <= end (unix seconds) that it lacks. Raises
+        HistoryUnavailable."""
+        try:
+            return await self.store.extended_trend(trend, weights, start=start, end=end)
         except StoreError as error:
             raise HistoryUnavailable(str(error), error.hint) from error
