@@ -1,13 +1,14 @@
 """The load of the whole fleet over time, from the windows that a store has."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.waiting import eventually
-from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, count, opened, save, store_at, tick
+from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, count, is_stored, opened, save, store_at, tick
 from watcher.core.koordinator.report import Capacity
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, TrendDocument
 from watcher.model import Operator, TickRecord, WindowRecord
@@ -66,7 +67,7 @@ async def test_compacted_hours_and_new_minutes_make_one_line(tmp_path: Path) -> 
             for one in some:
                 store.save(one)
                 await asyncio.sleep(0)
-            await eventually(lambda last=some[-1]: store.status.last_saved == last.end, what="the ticks")
+            await eventually(partial(is_stored, store, some[-1]), what="the ticks")
             known, grown = await trend_of(store, trend=known)
         where = f"time < {START + 7200}"
         await eventually(lambda: count(str(f"sqlite:///{path}"), "window_minute", where=where) == 0, what="two hours")
