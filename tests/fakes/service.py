@@ -24,6 +24,7 @@ from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, WindowGrid
@@ -86,6 +87,7 @@ class FakeService:
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
     series: Sequence[StoredSeriesLike] = ()
     grids: Sequence[WindowGrid] = ()
+    of_modules: Sequence[FleetProblem] = ()
     history_error: Exception | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     stats: TickStats = field(default_factory=TickStats)
@@ -122,6 +124,9 @@ class FakeService:
 
     def node_labels(self, node: str) -> Mapping[str, str]:
         return self.labels.get(node, {})
+
+    def problems_of_modules(self) -> Sequence[FleetProblem]:
+        return self.of_modules
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
         return self.classes

@@ -11,6 +11,7 @@ from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of, steady
 from tests.real.browser import Tab, chromium, tab
 from tests.waiting import wait_for
+from watcher.core.problems.document import FleetProblem, Severity
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.publishing.wire import FindingsDocument, QuerySource
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
@@ -117,6 +118,21 @@ def test_the_load_of_the_fleet_over_time(browser: Any) -> None:
         opened.wait_for("20.0 %")
         assert [] == opened.unfit()
         assert [] == opened.wrong
+
+
+def test_a_profile_that_overloads_nodes_is_a_problem(light: Tab) -> None:
+    """It leads to the comparison of profiles."""
+    text = "Profile a: TargetLoadPacking overloads more nodes; pods request 0.41 times their usage"
+    profile = FleetProblem(
+        Severity.WARNING, "profile", "a profile overloads nodes", text, "Use b.", "load-watcher doctor"
+    )
+    with Live(FakeService(of_modules=[profile])) as live:
+        light.open(f"{url(live)}#/fleet", shows="Use b.")
+        assert "1 warning" == light.page.locator("#state").inner_text()
+        light.page.get_by_role("region", name="Problems").get_by_role("link", name=text).click()
+        light.page.wait_for_url("**/#/shadow")
+        light.wait_for("This view compares the nodes")
+        assert [] == light.wrong
 
 
 def test_many_problems_are_a_few_sentences(light: Tab) -> None:

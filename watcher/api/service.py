@@ -15,6 +15,7 @@ from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
 from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
@@ -32,7 +33,8 @@ from watcher.store.store import Store
 @dataclass
 class ServiceView:
     """The parts of the running service. A reload replaces `settings`, `refresher` and `policies`. `origin` marks the
-    samples for other replicas; `class_sources` return Koordinator's classes of pods by namespace and name."""
+    samples for other replicas. Of the modules, `class_sources` return Koordinator's classes of pods by namespace and
+    name, `problem_sources` current problems."""
 
     settings: Settings
     clock: Clock
@@ -42,6 +44,7 @@ class ServiceView:
     origin: TransferOrigin
     publisher: NodeMetricPublisher | None = None
     class_sources: tuple[Callable[[], Mapping[Pod, PodClass]], ...] = ()
+    problem_sources: tuple[Callable[[], Sequence[FleetProblem]], ...] = ()
 
     def __post_init__(self) -> None:
         self.decisions: DecisionStore = StoreDecisions(self.store)
@@ -102,6 +105,10 @@ class ServiceView:
         for source in self.class_sources:
             found |= source()
         return found
+
+    def problems_of_modules(self) -> list[FleetProblem]:
+        """The current problems of the modules."""
+        return [problem for source in self.problem_sources for problem in source()]
 
     def measure(self, snapshot: Snapshot) -> NodeUsages:
         """The usage of a snapshot's nodes by their collect policies. Slow; may be called from any thread."""
