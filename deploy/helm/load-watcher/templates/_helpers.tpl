@@ -274,6 +274,9 @@ app.kubernetes.io/instance: {{ .context.Release.Name }}
 {{- if eq (default "dry-run" $qrm.mode) "cri" -}}
 {{- $_ := set $qrm "runtime_socket" .Values.qrm.runtimeSocket -}}
 {{- end -}}
+{{- if eq (default "dry-run" $qrm.mode) "nri" -}}
+{{- $_ := set $qrm "nri_socket" .Values.qrm.nriSocket -}}
+{{- end -}}
 {{- $_ := set $qrm "state_dir" .Values.qrm.stateDirectory -}}
 {{- $_ := set $qrm "sys" "/host/sys" -}}
 {{- $_ := set $qrm "cgroup" "/host/sys/fs/cgroup" -}}
