@@ -38,7 +38,7 @@ def test_defaults_change_nothing_and_listen_to_nobody_else():
 def test_empty_lists_are_no_items():
     """`config show` writes the default of `names`, `skip_annotations` and `nics` so, and it can be read again."""
     lists = ("names", "skip_annotations", "nics", "exclusive_roles", "offline_roles", "nic_roles")
-    settings = read(**dict.fromkeys(lists, []))
+    settings = read(**{name: [] for name in lists})
     assert [()] * len(lists) == [getattr(settings, name) for name in lists]
     assert settings.roles().class_of("storage-service") == "online"
 

@@ -33,6 +33,7 @@ from tests.real.scheduled_cluster import (
     wait_until_loaded,
     write_trace,
 )
+from tests.real.test_scheduling_trimaran import PluginScheduler, shipped_profile
 from tests.waiting import wait_for
 
 __all__ = ["kubelet", "machine"]  # fixtures
@@ -140,6 +141,31 @@ def test_without_the_extender_pods_are_placed_by_kube_scheduler(
         assert "" == bindings(apiserver)["kept"]
     with Scheduler(tmp_path / "removed", apiserver, profiles=[{"schedulerName": "load-watcher"}]):
         wait_until_bound(apiserver, ["kept"])
+
+
+def test_the_trimaran_plugins_use_their_last_copy_until_they_are_removed(
+    apiserver: ApiServer, run_service: RunService, nodes: dict[str, NodeLoad], tmp_path: Path
+) -> None:
+    """The shipped profile without `plugins` and `pluginConfig` is the default profile of kube-scheduler."""
+    trace = write_trace(tmp_path / "trace.csv", nodes)
+    config = SETTINGS.format(kubeconfig=apiserver.kubeconfig(tmp_path / "kubeconfig")) + PROFILE
+    service = run_service("--provider", "replay", "--trace", str(trace), config=config)
+    wait_until_loaded(service, nodes, profile="default")
+    profile = shipped_profile("TargetLoadPacking", service.url)
+    scheduled = {"schedulerName": profile["schedulerName"]}
+    with PluginScheduler(tmp_path / "with", apiserver, profiles=[profile]) as scheduler:
+        wait_for(lambda: "received status code 200" in scheduler.log(), what="the scheduler to read the load")
+        assert 0 == service.stop()
+        wait_for(lambda: "Unable to update metrics" in scheduler.log(), what="the scheduler to miss the service")
+        add_pods(apiserver, ["copied"], **scheduled)
+        wait_until_bound(apiserver, ["copied"])
+        assert 1 < len(set(scheduler.scores("copied").values()))
+    with PluginScheduler(tmp_path / "without", apiserver, profiles=[scheduled]) as scheduler:
+        add_pods(apiserver, ["plain"], **scheduled)
+        wait_until_bound(apiserver, ["plain"])
+        log = scheduler.log()
+    assert 'plugin="NodeResourcesFit"' in log
+    assert 'plugin="TargetLoadPacking"' not in log
 
 
 def only_deployment(api: ApiServer) -> dict[str, Any]:

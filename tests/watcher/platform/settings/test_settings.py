@@ -118,11 +118,11 @@ def test_the_example_in_a_problem_has_the_syntax_of_the_source(loaded, given, cu
 def test_an_empty_list_is_as_if_the_key_were_absent(loaded, key):
     """From a file and a flag: no conflict with a provider of this machine, and no client for anything."""
     table, _, name = key.partition(".")
-    for settings in (loaded(f"[{table}]\n{name} = []"), loaded(assigned={key: "[]"})):
-        assert peers_of(settings) is None
-        assert client_from_settings(settings, "agents") is None
-        assert client_from_settings(settings, "qrms") is None
-        assert not settings.agents.report_pods
+    for found in (loaded(f"[{table}]\n{name} = []"), loaded(assigned={key: "[]"})):
+        assert peers_of(found) is None
+        assert client_from_settings(found, "agents") is None
+        assert client_from_settings(found, "qrms") is None
+        assert not found.agents.report_pods
 
 
 def test_a_flag_without_an_option_of_its_own_says_how_it_was_given(loaded):
