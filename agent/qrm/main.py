@@ -15,8 +15,6 @@ from typing import Any
 
 import msgspec
 
-from agent.cgroups.detection import Layout, find_layout
-from agent.cgroups.paths import Driver
 from agent.qrm.cluster_client import QrmClusterClient
 from agent.qrm.external_plugins import outside_plugins
 from agent.qrm.kubelet.contact import SilenceReport
@@ -44,7 +42,7 @@ from agent.qrm.pod_source import NodePodSource, NodePodSources, api_pods, kubele
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
-from agent.qrm.runtime.cgroup import CgroupRuntime
+from agent.qrm.runtime.cgroup import CgroupRuntime, layout_finder
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, decode, encode
@@ -215,12 +213,6 @@ class Checkpoint:
             raise
         self._metrics.checkpoints["written"] += 1
         self._written = data
-
-
-def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
-    """A function that detects the cgroup layout on each call, because the kubelet may start after this process."""
-    driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
-    return lambda: find_layout(str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
 
 
 def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:

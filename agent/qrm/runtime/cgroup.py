@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 from agent.cgroups import paths
 from agent.cgroups.base import CgroupDirectory
-from agent.cgroups.detection import Layout, NoCgroups, Version
+from agent.cgroups.detection import Layout, NoCgroups, Version, find_layout
 from agent.cgroups.errors import CgroupError, CgroupGone, CgroupUnapplied
+from agent.cgroups.paths import Driver
 from agent.qos import QosClass
 from agent.qrm import cpuset
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, UNIFIED, Properties
 from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.settings import QrmSettings
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,12 @@ FILES = {CPUSET_CPUS: "cpuset.cpus", CPUSET_MEMS: "cpuset.mems"}
 CONTROLLER = "cpuset"
 CLASSES = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
 """QoS classes to search for the group of a pod whose class is unknown."""
+
+
+def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
+    """A function that detects the cgroup layout on each call, because the kubelet may start after this process."""
+    driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+    return lambda: find_layout(str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
 
 
 class CgroupRuntime:
@@ -89,6 +98,16 @@ class CgroupRuntime:
         finally:
             directory.close()
 
+    def reset(self, uid: str) -> list[tuple[str, bool]]:
+        """Return the containers of a pod to the CPUs and memory nodes of their parent group: the ids, and whether the
+        container had others. Empty if the pod has no group. Raises ApplyFailed."""
+        try:
+            layout = self._find()
+            with _pod_group(layout, uid) as above:
+                return [] if above is None else _reset_children(above, inherits=layout.version is Version.V2)
+        except (CgroupError, NoCgroups, ValueError) as error:
+            raise ApplyFailed(f"pod {uid}: {error}. {getattr(error, 'hint', '')}".rstrip(". ")) from None
+
     @staticmethod
     def _restore(directory: CgroupDirectory, written: list[tuple[str, str]]) -> None:
         for file, before in reversed(written):
@@ -100,10 +119,48 @@ class CgroupRuntime:
                 log.error("cannot restore %s to %r: %s", file, before, error)
 
 
+@contextmanager
+def _pod_group(layout: Layout, uid: str) -> Iterator[CgroupDirectory | None]:
+    """The directory of a pod's group, None if it has none. Raises CgroupError and ValueError."""
+    with closing(CgroupDirectory.at(_base(layout, CONTROLLER))) as root:
+        for qos in CLASSES:
+            try:
+                above = root.walk(layout.path_of(paths.pod_segments(qos, uid)))
+            except CgroupGone:
+                continue
+            with closing(above):
+                yield above
+            return
+        yield None
+
+
+def _reset_children(above: CgroupDirectory, *, inherits: bool) -> list[tuple[str, bool]]:
+    """Reset the groups of all containers below a pod's group. `inherits`: whether an empty file means the values of the
+    parent (version 2); otherwise they are copied. Raises CgroupError."""
+    found = []
+    for name in above.directories():
+        container = paths.container_id(name)
+        if container is None:
+            continue
+        with closing(above.child(name)) as directory:
+            changed = False
+            for file in FILES.values():
+                wanted = "" if inherits else _read(above, file)
+                if not _same(_read(directory, file), wanted):
+                    directory.write(file, wanted or "\n")
+                    changed = True
+            found.append((container, changed))
+    return found
+
+
+def _base(layout: Layout, controller: str) -> str:
+    return layout.root if layout.version is Version.V2 else f"{layout.root}/{controller}"
+
+
 def _group(layout: Layout, controller: str, pod: QrmPod, container: PodContainer) -> CgroupDirectory:
     """Open the directory of a container's group; the caller closes it. Raises CgroupError, NoCgroups, and ValueError
     for an invalid UID."""
-    base = layout.root if layout.version is Version.V2 else f"{layout.root}/{controller}"
+    base = _base(layout, controller)
     known = QosClass(pod.qos_class) if pod.qos_class in CLASSES else None
     root = CgroupDirectory.at(base)
     try:

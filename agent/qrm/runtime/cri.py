@@ -18,7 +18,10 @@ from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import FIELDS, UNIFIED, Properties
 from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.runtime.found import FoundContainer
 
+NAME, NAMESPACE, POD, UID = (f"io.kubernetes.{of}" for of in ("container.name", "pod.namespace", "pod.name", "pod.uid"))
+"""Labels that the kubelet gives each container."""
 CALL_S = 5.0
 """Timeout in seconds. A slow runtime delays all containers of the round."""
 
@@ -38,12 +41,34 @@ class CriRuntime:
 
     async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
         """Set properties on a running container. Raises ApplyFailed."""
-        request = pb.UpdateContainerResourcesRequest(container_id=container.id, linux=resources_of(properties))
+        await self._update(container.id, f"{pod.key}, container {container.name}", properties)
+
+    async def set(self, container: FoundContainer, properties: Properties) -> None:
+        """Set properties on a container that `containers` has found. Raises ApplyFailed."""
+        await self._update(container.id, f"{container.pod}, container {container.name}", properties)
+
+    async def _update(self, container_id: str, called: str, properties: Properties) -> None:
+        request = pb.UpdateContainerResourcesRequest(container_id=container_id, linux=resources_of(properties))
         try:
             await self._stub.UpdateContainerResources(request, timeout=self._seconds)
         except grpc.aio.AioRpcError as error:
-            what = f"UpdateContainerResources of {pod.key}, container {container.name} ({container.id[:12]})"
+            what = f"UpdateContainerResources of {called} ({container_id[:12]})"
             raise ApplyFailed(f"{self.socket}: {what}: {error.code().name}: {error.details()}") from None
+
+    async def containers(self) -> list[FoundContainer]:
+        """The running containers of pods, by the kubelet's labels; CRI does not report their properties. Raises
+        ApplyFailed."""
+        running = pb.ContainerStateValue(state=pb.CONTAINER_RUNNING)
+        request = pb.ListContainersRequest(filter=pb.ContainerFilter(state=running))
+        try:
+            response = await self._stub.ListContainers(request, timeout=self._seconds)
+        except grpc.aio.AioRpcError as error:
+            raise ApplyFailed(f"{self.socket}: ListContainers: {error.code().name}: {error.details()}") from None
+        return [
+            FoundContainer(each.id, each.labels[NAME], f"{each.labels[NAMESPACE]}/{each.labels[POD]}", each.labels[UID])
+            for each in response.containers
+            if {NAME, NAMESPACE, POD, UID} <= each.labels.keys()
+        ]
 
 
 def resources_of(properties: Properties) -> pb.LinuxContainerResources:
