@@ -29,6 +29,7 @@ QUICK = {
     "agent": "--pods 5 --cycles 2",
     "backtest": "--deals 1",
     "kube": "--pods 100",
+    "forecast": "--nodes 300",
     "dashboard": "--nodes 50 --rounds 1",
     "engines": "--nodes 20",
     "extender": "--nodes 20 --rounds 5 --seconds 1",

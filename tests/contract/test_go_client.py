@@ -8,7 +8,10 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -22,6 +25,7 @@ from tests.modules.programs import find_go
 from tests.real.parts import UNPACKED
 from tests.waiting import wait_for
 from watcher.core.publishing.wire import WatcherDocument
+from watcher.model import SnapshotForecasts
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -129,6 +133,39 @@ def test_what_is_missing_is_absent_and_no_zero(ask: Ask):
     assert {metric["rollup"] for metric in nodes["five-minutes"] if metric["operator"] == "AVG"} == {"5m"}
     assert {metric["rollup"] for metric in nodes["ten-minutes"] if metric["operator"] == "AVG"} == {"10m"}
     assert all(metric["value"] > 0 for metrics in nodes.values() for metric in metrics)
+
+
+def test_forecasts_arrive_whole_where_they_are_asked_for(ask: Ask):
+    """The client requests /watcher without parameters, so a server returns what operator=FORECAST gives there; the
+    averages that the plug-ins use are still among the values."""
+    key = ("instance:node_cpu:ratio", "6h")
+    bounds, states = np.array([78.25, np.nan, 100.0]), np.array([0, 1, 0], dtype=np.uint8)
+    snapshot = replace(
+        snapshot_of(small_fleet()),
+        forecasts=SnapshotForecasts("6h", 0.95, {key: bounds}, {key: bounds / 100.0}, {key: states}),
+    )
+    with Live(FakeService(published=publish(snapshot))) as live:
+        body = live.ask("/watcher?operator=AVG&operator=STD&operator=FORECAST").body
+
+    class Fixed(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Fixed) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        (theirs,) = ask(f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    check_equal(theirs, body)
+    found = {
+        name: {(m["operator"], m["rollup"]): m["value"] for m in metrics if m["type"] == "CPU"}
+        for name, metrics in nodes_of(theirs).items()
+    }
+    assert 78.25 == found["node-1"]["FORECAST", "6h"]
+    assert ("FORECAST", "6h") not in found["node-2"]
+    assert all(("AVG", "15m") in values or ("AVG", "10m") in values for values in found.values())
 
 
 def test_five_thousand_nodes_arrive_whole(ask: Ask):

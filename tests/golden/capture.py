@@ -16,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -287,6 +288,17 @@ class FrozenDemo(Frozen):
     verb = "demo"
 
 
+def settled(ask: Callable[[], Any], times: int = 10) -> Callable[[], bool]:
+    """Whether the last `times` responses were equal."""
+    last: deque[Any] = deque(maxlen=times)
+
+    def is_settled() -> bool:
+        last.append(ask())
+        return len(last) == times and all(each == last[0] for each in last)
+
+    return is_settled
+
+
 def extender() -> Texts:
     """The answers of the extender for one pod, and the pages of the scheduling plug-ins."""
     found: Texts = {}
@@ -298,10 +310,15 @@ def extender() -> Texts:
             body = {"pod": POD_MANIFEST, "nodenames": [*nodes, "unknown"]}
             explain = f"{service.url}/scheduler/default/explain"
             wait_for(lambda: service.session.post(explain, json=body).json()["load"], what="load at the plug-ins")
-            wait_for(lambda: 'verb="bind"' in service.get("/metrics").text, what="the first pod to be bound")
+            # Pods that are placed at the start change the scores.
+            placed = f"{service.url}/scheduler/placements?outcome=best"
+            wait_for(lambda: service.session.get(placed).json()["placements"], what="the first pod to be placed")
+            wait_for(settled(lambda: service.session.post(explain, json=body).json()), what="the scores to settle")
             for path in DEMO_PATHS:
                 # A Pod object may arrive before or after the only publication, and with it these two fields.
                 shown = re.sub(r',\s+"priority": "[^"]*",\s+"qos": "[^"]*"', "", answer(service, path))
+                if path.startswith("/api/v1/history"):  # whose last digit depends on the form in which it is stored
+                    shown = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.2f}", shown)
                 found[f"demo/{file_name(path)}.txt"] = shown
             for verb in ("filter", "prioritize", "explain"):
                 got = service.session.post(f"{service.url}/scheduler/default/{verb}", json=body)

@@ -159,6 +159,37 @@ def test_raw_series_bring_what_the_rules_would(promql: PromqlServer):
     assert 300.0 == got.plans["instance:node_cpu:ratio"].smoothing_s
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_the_maxima_of_five_minutes_are_those_of_the_samples(promql: PromqlServer, raw: bool):
+    """Of stored samples their highest; an average over five minutes is the one at their end, memory is looked at once a
+    minute."""
+    end = np.floor((time.time() - 7.0) / 300) * 300
+    fleet = make_fleet(3, start=end - 1800, end=end + 7.0, step=STEP, seed=1)
+    series = node_exporter_series if raw else recording_rule_series
+    promql.write(series(fleet, labels=by_node_label))
+
+    async def work(provider: PrometheusProvider) -> list[SeriesBatch]:
+        await provider.fetch(end - 120, end)
+        got = [
+            await provider.fetch_maxima(end - 1200, end, metric=METRIC_BY_KEY[key].name) for key in ("CPU", "Memory")
+        ]
+        return [batch for fetched in got for batch in fetched.batches]
+
+    cpu, memory = run(PrometheusConfig(address=promql.url, backoff=(0.05,)), work)
+    for batch, values, tolerance in (
+        (cpu, fleet.cpu, 0.08 if raw else 1e-9),
+        (memory, fleet.memory, 0.06 if raw else 1e-9),
+    ):
+        found = samples(batch)
+        assert set(fleet.nodes) == set(found)
+        for row, node in enumerate(fleet.nodes):
+            assert [end - 1200 + 300 * k + 150 for k in range(4)] == sorted(found[node])
+            for middle, value in found[node].items():
+                inside = (fleet.times > middle - 150) & (fleet.times <= middle + 150)
+                expected = values[row, inside].mean() if raw and batch is cpu else values[row, inside].max()
+                assert value / 100.0 == pytest.approx(expected, rel=tolerance)
+
+
 def raw_series_of(key: str, number: int, times: np.ndarray) -> Iterable[Series]:
     """Series for one candidate alone, so that its metric is 25 of its unit on node a and 50 on node b (bandwidth and
     drops: a second; energy: watts)."""

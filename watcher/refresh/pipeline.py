@@ -325,6 +325,8 @@ class SamplePipeline:
             return None
         same = restored.source == self._source
         if same:
+            # until the source responds, stored maxima fit if they are of the same origin as the stored samples
+            self.forecasts.fitting |= {name: (origin,) for name, origin in restored.provenance.items()}
             self._guard.expect_back(restored.lost, now=now)
             self._silent.restore(restored.silent, now=now)
         # a fleet that was known shortly before a restart must not shrink unnoticed

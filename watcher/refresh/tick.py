@@ -291,6 +291,7 @@ class Refresher:
             newest = await self._fetcher.newest(deadline, overlap=self._overlap())
             if newest is None:
                 self._note_source_state()
+                await self.forecasts.refresh(deadline)  # bounds are for hours: an outage does not end them
             else:
                 await self._learn_names(deadline)
                 await self._take_newest(newest)

@@ -235,6 +235,22 @@ def test_disabled_forecasts_keep_nothing():
     play(story, config=RefreshConfig())
 
 
+def test_a_restart_during_an_outage_of_the_source_serves_the_stored_bounds():
+    records = StoredDays()
+
+    async def first(refresher, of, clock):
+        await refresher.tick()
+
+    async def second(refresher, of, clock):
+        of.down = ProviderUnreachable("no route")
+        await refresher.restore(records.restored())
+        await refresher.tick()
+        assert ForecastState.BOUND == forecast(refresher).state
+
+    play(first, records=records)
+    play(second, records=records)
+
+
 # --- the past of the source ------------------------------------------------------------------------------------------
 
 

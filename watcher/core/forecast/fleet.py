@@ -109,7 +109,7 @@ def _same(one: ForecastColumn, other: ForecastColumn) -> bool:
     )
 
 
-class _ChunkBounds:
+class ChunkBounds:
     """The calibration of one chunk for one metric and horizon, and the record of its bounds."""
 
     def __init__(self, config: ForecastConfig, horizon: int) -> None:
@@ -139,7 +139,7 @@ class FleetForecast:
     def __init__(self, config: ForecastConfig) -> None:
         self.config = config
         self.maxima = MaximaHistory(config.slots)
-        self._bounds: list[dict[tuple[str, int], _ChunkBounds]] = []
+        self.bounds: list[dict[tuple[str, int], ChunkBounds]] = []
         self._hours: list[int] = []  # of each chunk: the hour of its newest bounds; -1: it has none
         self._known: list[dict[str, I64]] = []  # of each chunk, by metric: slots with a sample [250]
 
@@ -166,7 +166,7 @@ class FleetForecast:
             self._known[chunk][metric] = np.count_nonzero(known, axis=0).astype(np.int64)
             maxima = self.maxima.rows(chunk, metric, first=stop - self.maxima.slots, stop=stop)
             for horizon in self.config.horizons:
-                self._bounds[chunk][metric, horizon].advance(maxima, hour)
+                self.bounds[chunk][metric, horizon].advance(maxima, hour)
         self._hours[chunk] = hour
 
     def restart(self, columns: Sequence[int] | None = None) -> None:
@@ -175,17 +175,17 @@ class FleetForecast:
         chunks = range(len(self._hours)) if columns is None else {column // CHUNK_COLUMNS for column in columns}
         for chunk in chunks:
             self._hours[chunk] = -1
-            self._bounds[chunk] = self._new_bounds()
+            self.bounds[chunk] = self._new_bounds()
 
     def _reserve(self) -> None:
         while len(self._hours) < len(self.maxima.chunks):
             self._hours.append(-1)
-            self._bounds.append(self._new_bounds())
+            self.bounds.append(self._new_bounds())
             self._known.append({metric: np.zeros(CHUNK_COLUMNS, dtype=np.int64) for metric in METRICS})
 
-    def _new_bounds(self) -> dict[tuple[str, int], _ChunkBounds]:
+    def _new_bounds(self) -> dict[tuple[str, int], ChunkBounds]:
         return {
-            (metric, horizon): _ChunkBounds(self.config, horizon)
+            (metric, horizon): ChunkBounds(self.config, horizon)
             for metric in METRICS
             for horizon in self.config.horizons
         }
@@ -200,9 +200,9 @@ class FleetForecast:
     def drop(self, metric: str) -> None:
         """Remove the maxima and bounds of one metric: its source changed."""
         self.maxima.drop(metric)
-        for bounds in self._bounds:
+        for bounds in self.bounds:
             for horizon in self.config.horizons:
-                bounds[metric, horizon] = _ChunkBounds(self.config, horizon)
+                bounds[metric, horizon] = ChunkBounds(self.config, horizon)
 
     def step_back(self, now: float) -> None:
         """Remove what lies after `now` (unix seconds): the clock was set back."""
@@ -213,7 +213,7 @@ class FleetForecast:
     def drop_empty_nodes(self) -> None:
         """Forget the nodes without a maximum in the history."""
         for column in self.maxima.drop_empty_nodes():
-            for bounds in self._bounds[column // CHUNK_COLUMNS].values():
+            for bounds in self.bounds[column // CHUNK_COLUMNS].values():
                 bounds.clear(column % CHUNK_COLUMNS)
 
     # --- the table ---------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class FleetForecast:
         order = self.maxima.columns_of(nodes)
         columns: dict[tuple[str, int], ForecastColumn] = {}
         for metric in METRICS:
-            since = _joined([self._since(number, metric) for number in range(len(self._bounds))], order)
+            since = _joined([self._since(number, metric) for number in range(len(self.bounds))], order)
             for horizon in self.config.horizons:
                 columns[metric, horizon] = self._column(metric, horizon, order, since=since, now=now)
         known = {metric: _joined([each[metric] for each in self._known], order) * SLOT_S for metric in METRICS}
@@ -237,7 +237,7 @@ class FleetForecast:
         return hours
 
     def _column(self, metric: str, horizon: int, order: I64, *, since: U8, now: float) -> ForecastColumn:
-        bounds = [each[metric, horizon] for each in self._bounds]
+        bounds = [each[metric, horizon] for each in self.bounds]
         issued = self._issued(order)
         codes = _joined([each.calibration.bound() for each in bounds], order)
         codes = np.where(now < (issued + horizon + 1) * 3600 + LATE_S, codes, 0).astype(np.uint8)

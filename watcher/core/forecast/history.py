@@ -117,7 +117,9 @@ class MaximaHistory:
         assert self.head is not None
         fits = (slot > self.head - self._rows) & (codes > 0)
         slot, column, codes = slot[fits], column[fits], codes[fits]
-        order = np.argsort((column // CHUNK_COLUMNS).astype(np.int32), kind="stable")
+        # by chunk, then ascending, so that of several samples of a cell the assignment keeps the highest, which is ten
+        # times as fast as np.maximum.at
+        order = np.argsort((column // CHUNK_COLUMNS) * 256 + codes, kind="stable")
         slot, column, codes = slot[order], column[order], codes[order]
         edges = np.searchsorted(column // CHUNK_COLUMNS, np.arange(len(self.chunks) + 1))
         hours: set[int] = set()
@@ -127,7 +129,7 @@ class MaximaHistory:
                 continue
             ring, row, place = chunk.ring(metric), slot[part] % self._rows, column[part] % CHUNK_COLUMNS
             higher = codes[part] > ring[row, place]
-            np.maximum.at(ring, (row[higher], place[higher]), codes[part][higher])
+            ring[row[higher], place[higher]] = codes[part][higher]
             hours.update(np.unique(slot[part][higher] // HOUR_SLOTS).tolist())
         self._changed.update((metric, hour) for hour in hours)
 
