@@ -36,7 +36,7 @@ STEPS = 14
 SETTLE_S = 30.0
 EXCLUSIVE = "storage-service"
 ROLES = (EXCLUSIVE, EXCLUSIVE, EXCLUSIVE, "online-micro_service", "ETL")
-LINES = ('adjust_interval = "50ms"', "step_down = 0", 'min_down_period = "0s"')
+LINES = ('adjust_interval = "100ms"', "step_down = 0", 'min_down_period = "0s"')
 LOADS = (5.0, 26.25, 60.0, 95.0)
 """Load of the node in percent; each leads to other pools."""
 
