@@ -44,12 +44,12 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-@click.group()
+@click.group(short_help="Test forecasts of node load.")
 def forecast() -> None:
     """Test forecasts of peaks on recorded load."""
 
 
-@forecast.command()
+@forecast.command(short_help="Compare predictors on a recorded trace.")
 @click.argument("trace", type=click.Path(path_type=Path))
 @with_options(*_OPTIONS, output_option("csv"))
 def backtest(trace: Path, layout: str, **given: Any) -> None:

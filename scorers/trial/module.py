@@ -49,12 +49,17 @@ class TrialModule:
         )
         operation = Operation("rank nodes by a pasted profile", answers, request=TrialRequest, description=text)
         route = Route(
-            "/scheduler/try", "scheduler_try", _Handler(serving).score, operation, method="POST", access=Access.DETAIL
+            "/scheduler/try",
+            "scheduler_try",
+            _TrialHandler(serving).score,
+            operation,
+            method="POST",
+            access=Access.DETAIL,
         )
         return BuiltModule((route,))
 
 
-class _Handler:
+class _TrialHandler:
     def __init__(self, serving: ModuleHost) -> None:
         self._serving = serving
         self._scoring = asyncio.Lock()

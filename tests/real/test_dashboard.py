@@ -430,11 +430,12 @@ def test_nodes_that_are_not_fresh_say_so(light: Tab) -> None:
     fleet = publish(snapshot_of(small_fleet(), ages={"node-2": 120.0}, quarantined=["stuck"]))
     with Live(FakeService(published=fleet)) as live:
         light.open(f"{url(live)}#/fleet?as=table&sort=name", shows="1 stale, 1 quarantined")
+        wait_for(lambda: len(light.cells("Nodes")) == 4, what="the rows of the table")
         states = [[row[0], row[-1]] for row in light.cells("Nodes")]
         assert [["node-1", ""], ["node-2", "stale for 2 min"], ["node-3", ""]] == states[:3]
         assert [["stuck", "quarantined"]] == states[3:]
         light.page.get_by_label("Show").select_option("stale")
-        assert ["node-2"] == [row[0] for row in light.cells("Nodes")]
+        wait_for(lambda: ["node-2"] == [row[0] for row in light.cells("Nodes")], what="the stale node alone")
 
 
 def with_silent(*nodes: SilentNode, listed: bool = True) -> FakeService:

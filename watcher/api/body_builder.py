@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from aiohttp import hdrs, web
+from multidict import CIMultiDict
 
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.http.responses import (
@@ -16,6 +17,8 @@ from watcher.platform.http.responses import (
     BodyCache,
     body_response,
     encoding_for,
+    etag_matches,
+    not_modified,
     plain_encoding_for,
     with_content_coding,
 )
@@ -74,6 +77,29 @@ class BodyBuilder:
                 body = await self.build_once(key, partial(compressed, plain, encoding))
             kept.put(key, body)
         return body
+
+    async def tagged_response(
+        self, request: web.Request, make: Callable[[], bytes], *, tag: str, kept: BodyCache, scope: str
+    ) -> web.Response:
+        """Response with the body that `make` builds, or 304. `tag` identifies the content and becomes the ETag with the
+        encoding; `kept` as in `cached_body`; `scope` is the prefix of the cache control (`CurrentSnapshot.scope`)."""
+
+        def etag(coding: Encoding) -> str:
+            return f'"{tag}-{coding}"'
+
+        encoding = encoding_for(request)
+        headers = CIMultiDict(
+            {
+                hdrs.CONTENT_TYPE: JSON,
+                hdrs.VARY: hdrs.ACCEPT_ENCODING,
+                hdrs.CACHE_CONTROL: f"{scope}no-cache",
+                hdrs.ETAG: etag(encoding),
+            }
+        )
+        headers = with_content_coding(headers, encoding)
+        if etag_matches(request, etag(encoding)):
+            return not_modified(headers)
+        return body_response(await self.cached_body(encoding, make, kept=kept, etag=etag), headers)
 
     async def build_response(self, request: web.Request, write: Callable[[], bytes]) -> web.Response:
         """Response with a body built for this request only, compressed if it is large enough."""

@@ -8,8 +8,7 @@ from functools import partial
 from hashlib import blake2s
 
 import msgspec
-from aiohttp import hdrs, web
-from multidict import CIMultiDict
+from aiohttp import web
 
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
@@ -18,17 +17,10 @@ from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
 from watcher.api.service import ServiceView
 from watcher.core.forecast.document import disabled_document, forecasts_body, horizon_label
 from watcher.core.forecast.fleet import ForecastTable
-from watcher.core.publishing.compression import Encoding
 from watcher.platform.http.parameters import hosts_of, query_values, types_of, unknown_value
 from watcher.platform.http.responses import (
     BodyCache,
-    body_response,
-    encoding_for,
-    etag_matches,
-    not_modified,
-    with_content_coding,
 )
-from watcher.platform.http.routing import JSON
 from watcher.refresh.forecasts import PublishedForecasts
 
 ALL = "all"
@@ -64,26 +56,9 @@ class ForecastHandlers:
             raise unknown_host_error(unknown[0])
         asked = blake2s(repr((types, horizons, hosts and nodes)).encode(), digest_size=8).hexdigest()
         tag = f"{published.tag}-{self._number:x}-{asked}"
-
-        def tagged(encoding: Encoding) -> str:
-            return f'"{tag}-{encoding}"'
-
-        encoding = encoding_for(request)
-        headers = with_content_coding(self._headers(tagged(encoding)), encoding)
-        if etag_matches(request, tagged(encoding)):
-            return not_modified(headers)
         write = partial(forecasts_body, table, nodes, types=types, horizons=horizons)
-        body = await self._body_builder.cached_body(encoding, write, kept=self._kept, etag=tagged)
-        return body_response(body, headers)
-
-    def _headers(self, etag: str) -> CIMultiDict[str]:
-        return CIMultiDict(
-            {
-                hdrs.CONTENT_TYPE: JSON,
-                hdrs.VARY: hdrs.ACCEPT_ENCODING,
-                hdrs.CACHE_CONTROL: f"{self._current.scope}no-cache",
-                hdrs.ETAG: etag,
-            }
+        return await self._body_builder.tagged_response(
+            request, write, tag=tag, kept=self._kept, scope=self._current.scope
         )
 
     def _listed(self, forecasts: PublishedForecasts) -> Listed:

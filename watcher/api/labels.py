@@ -7,8 +7,7 @@ from functools import partial
 from hashlib import blake2s
 
 import msgspec
-from aiohttp import hdrs, web
-from multidict import CIMultiDict
+from aiohttp import web
 
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
@@ -18,13 +17,7 @@ from watcher.core.publishing.labels import labels_document
 from watcher.platform.http.parameters import query_values
 from watcher.platform.http.responses import (
     BodyCache,
-    body_response,
-    encoding_for,
-    etag_matches,
-    not_modified,
-    with_content_coding,
 )
-from watcher.platform.http.routing import JSON
 
 NO_LABELS = (
     "labels come from the Node objects of the Kubernetes API, which are unknown here: run load-watcher in the cluster, "
@@ -46,23 +39,9 @@ class LabelHandlers:
         """The labels of the nodes as columns."""
         query_values(request.rel_url.raw_query_string, known=operations.LABELS.query_names)
         tag, body = await self._current_body()
-        encoding = encoding_for(request)
-        etag = f'"{tag}-{encoding}"'
-        headers = CIMultiDict(
-            {
-                hdrs.CONTENT_TYPE: JSON,
-                hdrs.VARY: hdrs.ACCEPT_ENCODING,
-                hdrs.CACHE_CONTROL: f"{self._current.scope}no-cache",
-                hdrs.ETAG: etag,
-            }
+        return await self._body_builder.tagged_response(
+            request, lambda: body, tag=tag, kept=self._kept, scope=self._current.scope
         )
-        headers = with_content_coding(headers, encoding)
-        if etag_matches(request, etag):
-            return not_modified(headers)
-        answer = await self._body_builder.cached_body(
-            encoding, lambda: body, kept=self._kept, etag=lambda coding: f'"{tag}-{coding}"'
-        )
-        return body_response(answer, headers)
 
     async def _current_body(self) -> tuple[str, bytes]:
         """The tag of the content and the body, read again only after a tick."""

@@ -8,8 +8,7 @@ from functools import partial
 from hashlib import blake2s
 
 import msgspec
-from aiohttp import hdrs, web
-from multidict import CIMultiDict
+from aiohttp import web
 
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
@@ -21,13 +20,9 @@ from watcher.core.publishing.wire import ErrorDetail
 from watcher.platform.http.parameters import query_values
 from watcher.platform.http.responses import (
     BodyCache,
-    body_response,
     encoding_for,
-    etag_matches,
-    not_modified,
-    with_content_coding,
 )
-from watcher.platform.http.routing import JSON, ApiError
+from watcher.platform.http.routing import ApiError
 
 RENEWED_EVERY_S = 15
 """Durations in the sentences are recomputed this often between two ticks."""
@@ -51,25 +46,11 @@ class ProblemHandlers:
         state = self._tag(given)
         if state != self._state:
             self._state, self._kept = state, BodyCache(BODY_CACHE_BYTES)
-        encoding = encoding_for(request)
-        etag = f'"{state}-{encoding}"'
-        headers = CIMultiDict(
-            {
-                hdrs.CONTENT_TYPE: JSON,
-                hdrs.VARY: hdrs.ACCEPT_ENCODING,
-                hdrs.CACHE_CONTROL: f"{self._current.scope}no-cache",
-                hdrs.ETAG: etag,
-            }
-        )
-        headers = with_content_coding(headers, encoding)
-        if etag_matches(request, etag):
-            return not_modified(headers)
-        if self._kept.get(etag) is None:
+        if self._kept.get(f'"{state}-{encoding_for(request)}"') is None:
             given = replace(given, capacities=await self._service.capacities())
-        body = await self._body_builder.cached_body(
-            encoding, partial(_body, given), kept=self._kept, etag=lambda coding: f'"{state}-{coding}"'
+        return await self._body_builder.tagged_response(
+            request, partial(_body, given), tag=state, kept=self._kept, scope=self._current.scope
         )
-        return body_response(body, headers)
 
     def _inputs(self) -> ProblemInputs:
         """Everything but the capacities, which are computed only for a new document."""

@@ -112,7 +112,7 @@ class ServiceView:
 
     async def samples(self) -> bytes | None:
         """The samples of the longest window, encoded for transfer to another replica; None if there are none."""
-        restored = await self.refresher.samples()
+        restored = await self.refresher.samples(maxima=True)
         return None if restored is None else await asyncio.to_thread(transfer.encode, restored, self.origin)
 
     async def history(

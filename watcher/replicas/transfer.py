@@ -18,8 +18,19 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from watcher.core.forecast.maxima import HOUR_SLOTS
 from watcher.core.windows.resolution import resample
-from watcher.model import CARRIED, METRIC_BY_NAME, LastSample, Provenance, RestoredSamples, SampleBlock, Window
+from watcher.model import (
+    CARRIED,
+    METRIC_BY_NAME,
+    LastSample,
+    MaximaHour,
+    Provenance,
+    RestoredSamples,
+    SampleBlock,
+    StoredMaxima,
+    Window,
+)
 from watcher.store import codec
 from watcher.store.codec import CodecError
 
@@ -80,6 +91,13 @@ class _TransferBlock(msgspec.Struct, array_like=True, frozen=True):
     payload: bytes
 
 
+class _TransferMaxima(msgspec.Struct, array_like=True, frozen=True):
+    metric: str
+    hour: int
+    nodes: int  # index of the list of names
+    payload: bytes
+
+
 class _Handover(msgspec.Struct, frozen=True):
     instance: str
     fingerprint: str
@@ -93,6 +111,7 @@ class _Handover(msgspec.Struct, frozen=True):
     blocks: Annotated[list[_TransferBlock], msgspec.Meta(max_length=MAX_BLOCKS)]
     lost: Annotated[dict[str, float], msgspec.Meta(max_length=MAX_NODES)]
     silent: Annotated[dict[str, tuple[float, float | None, float | None]], msgspec.Meta(max_length=MAX_NODES)] = {}
+    maxima: Annotated[list[_TransferMaxima], msgspec.Meta(max_length=MAX_BLOCKS)] = []
 
 
 class _Envelope(msgspec.Struct, array_like=True, frozen=True):
@@ -102,7 +121,8 @@ class _Envelope(msgspec.Struct, array_like=True, frozen=True):
 
 def encode(restored: RestoredSamples, origin: TransferOrigin) -> bytes:
     """Encode samples and their origin for transfer to another replica."""
-    lists = list(dict.fromkeys(block.nodes for block in restored.blocks))
+    hours = [each.hour for each in restored.maxima]
+    lists = list(dict.fromkeys([*(block.nodes for block in restored.blocks), *(hour.nodes for hour in hours)]))
     number = {names: index for index, names in enumerate(lists)}
     content = _Handover(
         instance=origin.instance,
@@ -123,6 +143,9 @@ def encode(restored: RestoredSamples, origin: TransferOrigin) -> bytes:
         ],
         lost=dict(restored.lost),
         silent={name: astuple(last) for name, last in restored.silent.items()},
+        maxima=[
+            _TransferMaxima(hour.metric, hour.hour, number[hour.nodes], codec.encode_maxima(hour)) for hour in hours
+        ],
     )
     return msgspec.msgpack.encode(_Envelope(FORMAT, msgspec.Raw(msgspec.msgpack.encode(content))))
 
@@ -138,6 +161,7 @@ def decode(body: bytes, *, own_origin: TransferOrigin, bounds: TransferBounds) -
         _check_origin(content, own_origin, bounds)
         lists = [codec.decode_names(names) for names in content.nodes]
         blocks = tuple(_blocks(content.blocks, lists, bounds, resolution=content.resolution))
+        maxima = tuple(_maxima(content, lists, bounds))
     except RecursionError as error:
         raise TransferRejected("cannot decode them (nested too deeply)") from error
     except (msgspec.DecodeError, CodecError, ValueError) as error:
@@ -152,7 +176,26 @@ def decode(body: bytes, *, own_origin: TransferOrigin, bounds: TransferBounds) -
         blocks=blocks,
         lost=content.lost,
         silent={name: LastSample(*last) for name, last in content.silent.items()},
+        maxima=maxima,
     )
+
+
+def _maxima(content: _Handover, lists: Sequence[tuple[str, ...]], bounds: TransferBounds) -> Iterable[StoredMaxima]:
+    """Decode the hours of maxima. Raises CodecError if they are of unknown metrics or nodes, in the future, or too
+    many."""
+    cells = 0
+    for each in content.maxima:
+        origin = content.provenance.get(each.metric)
+        if origin is None or not 0 <= each.nodes < len(lists):
+            raise CodecError("an hour of maxima has an unknown metric or an invalid list of nodes")
+        if not 0 <= each.hour <= (bounds.now + bounds.max_ahead) // codec.HOUR:
+            raise CodecError("an hour of maxima is in the future")
+        names = lists[each.nodes]
+        cells += HOUR_SLOTS * len(names)
+        if cells > bounds.max_cells:
+            raise CodecError(f"more than {bounds.max_cells} maxima")
+        codes = codec.decode_maxima(each.payload, nodes=len(names))
+        yield StoredMaxima(MaximaHour(each.metric, each.hour, names, codes), Provenance(*origin), own=False)
 
 
 def _check_origin(content: _Handover, own_origin: TransferOrigin, bounds: TransferBounds) -> None:
@@ -201,4 +244,9 @@ def merge_samples(older: RestoredSamples | None, newer: RestoredSamples) -> Rest
         return newer
     blocks = resample(older.blocks, before=older.resolution, after=newer.resolution)
     same = [block for block in blocks if older.provenance.get(block.metric) == newer.provenance.get(block.metric)]
-    return replace(newer, blocks=(*same, *newer.blocks), silent={**older.silent, **newer.silent})
+    return replace(
+        newer,
+        blocks=(*same, *newer.blocks),
+        silent={**older.silent, **newer.silent},
+        maxima=(*older.maxima, *newer.maxima),
+    )

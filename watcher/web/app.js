@@ -4,7 +4,7 @@
 //   { title, root, update(), refresh()?, end()? }; update() renders app.state, refresh() requests data of this view only.
 
 import { ApiError, ask, useToken, whenUnauthorized } from "./api.js";
-import { el, told } from "./dom.js";
+import { el, styles, told } from "./dom.js";
 import { fleetView } from "./fleet/fleet.js";
 import { seconds } from "./format.js";
 import { nodesOf } from "./load.js";
@@ -24,7 +24,7 @@ const VIEWS = {
   shadow: { label: "Shadow", load: async () => (await import("./shadow.js")).shadowView },
   findings: { label: "Findings", load: async () => (await import("./problems/findings.js")).findingsView },
   agents: { label: "Agents", wanted: (overview) => overview?.agents, load: async () => (await import("./agents/agents.js")).agentsView },
-  node: { tab: "fleet", load: async () => (await import("./node/node.js")).nodeView },
+  node: { tab: "fleet", css: "node/node.css", load: async () => (await import("./node/node.js")).nodeView },
   terms: { load: async () => (await import("./terms/definitions.js")).termsView },
 };
 
@@ -92,7 +92,7 @@ async function show(name, next) {
   const first = shown === "";
   shown = next;
   const { css, load } = VIEWS[name];
-  const [make] = await Promise.all([VIEWS[name].make ?? load(), css ? styled(css) : null]);
+  const [make] = await Promise.all([VIEWS[name].make ?? load(), css ? styles(css) : null]);
   if (shown !== next) return; // another view was opened in the meantime
   view?.end?.();
   view = make(app);
@@ -101,15 +101,6 @@ async function show(name, next) {
   view.update();
   if (!first) byId("main").focus();
   poll();
-}
-
-/** Loads the style sheet of a view once; resolves when it applies, so that the view is not painted without it. */
-function styled(file) {
-  const href = `web/${file}`;
-  if (document.querySelector(`link[href="${href}"]`)) return null;
-  return new Promise((resolve) => {
-    document.head.append(el("link", { rel: "stylesheet", href, onload: resolve, onerror: resolve }));
-  });
 }
 
 function navigation() {

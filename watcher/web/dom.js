@@ -84,3 +84,12 @@ function nameOf(element) {
 export function told(message, hint) {
   return el("div.card", {}, el("p", {}, message), hint ? el("p.quiet", {}, hint) : null);
 }
+
+/** Loads a style sheet, a file in web/, once; resolves when it applies, so that a view is not painted without it. */
+export function styles(file) {
+  const href = `web/${file}`;
+  if (document.querySelector(`link[href="${href}"]`)) return null;
+  return new Promise((resolve) => {
+    document.head.append(el("link", { rel: "stylesheet", href, onload: resolve, onerror: resolve }));
+  });
+}

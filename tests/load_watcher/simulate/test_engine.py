@@ -208,7 +208,8 @@ def test_load_outside_of_pods_comes_first_and_usage_is_delayed():
 
 
 def test_work_in_front_of_a_removed_node_is_done_elsewhere():
-    """Half of the first two minutes' work is done on the first node, which then goes: three minutes are left of four."""
+    """Half of the first two minutes' work is done on the first node, which then goes: three minutes are
+    left of four."""
     of = course(
         node("a", 4.0), pod("x", lifetime=240.0), usage("x", 8.0), usage("x", 2.0, at=120.0),
         node("b", at=120.0), RemoveRecord(BEGUN + 120.0, node="a"), minutes=8,

@@ -44,9 +44,7 @@ def test_balanced_allocation_evens_cpu_and_memory():
 
 def test_random_uses_all_nodes_and_the_seed():
     """Also the loaded node, which every policy by load or by requests avoids."""
-    of = course(
-        *(node(f"n{i}") for i in range(4)), load("n0", 7.0), *(pod(f"p{i}", 0.1, at=300.0) for i in range(60))
-    )
+    of = course(*(node(f"n{i}") for i in range(4)), load("n0", 7.0), *(pod(f"p{i}", 0.1, at=300.0) for i in range(60)))
     first = placed(of, run(of, "Random"))
     counts = [list(first.values()).count(f"n{i}") for i in range(4)]
     assert 60 == sum(counts)

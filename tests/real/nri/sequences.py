@@ -1,7 +1,7 @@
 """Random sequences of pods, SIGKILL of the manager, restarts of the runtime and resizes of pools, against
 containerd/nri's runtime side: exclusive CPUs stay disjoint, and all containers are pinned in the end.
 
-    python -m tests.real.nri.sequences [--sequences N] [--seed TEXT] [--only NAME]
+    python -m tests.real.nri.sequences [--sequences N] [--seed TEXT] [--workers N] [--only NAME]
 
 The exit status is 1 if there is a finding. A finding names its sequence and its steps; `--only NAME` runs it again.
 """
@@ -9,15 +9,22 @@ The exit status is 1 if there is a finding. A finding names its sequence and its
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import random
+import shutil
 import sys
 import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
 import requests
 
@@ -33,6 +40,7 @@ from tests.waiting import PATIENCE_SECONDS
 from watcher.core.publishing.documents import Published
 
 STEPS = 14
+CHUNK = 25
 SETTLE_S = 30.0
 EXCLUSIVE = "storage-service"
 ROLES = (EXCLUSIVE, EXCLUSIVE, EXCLUSIVE, "online-micro_service", "ETL")
@@ -62,14 +70,16 @@ class Sequence:
         self._made = 0
         self._pid: int | None = None
         self._port = free_port()
-        self._log = requests.Session()
-        self._log.trust_env = False
+        self._http = requests.Session()
+        self._http.trust_env = False
+        self._config = self.node.directory / self.name.replace("/", "-") / "settings.toml"
 
     def run(self) -> None:
         """Run all steps. Raises Found."""
+        self._config.parent.mkdir()
         with self.node.runtime() as self._runtime:
-            self._start()
             try:
+                self._start()
                 for _ in range(STEPS):
                     self._random.choice(self._possible())()
                     self._check_exclusive()
@@ -78,7 +88,8 @@ class Sequence:
                 self._stop()
                 for uid in list(self._pods):
                     self.node.delete(self._pod(uid))
-                self._log.close()
+                self._http.close()
+                shutil.rmtree(self._config.parent)
 
     def _possible(self) -> list[Callable[[], None]]:
         """Steps, more likely ones repeatedly."""
@@ -94,10 +105,8 @@ class Sequence:
     def _start(self) -> None:
         self.steps.append("start manager")
         qrm = self.node.settings(RESERVED, *LINES, f'watcher = "{self.watcher}"', f"metrics_port = {free_port()}")
-        config = self.node.directory / f"{self.name.replace('/', '-')}" / "settings.toml"
-        config.parent.mkdir(exist_ok=True)
-        config.write_text(qrm)
-        self._pid = self.forks.start(config, self._port)
+        self._config.write_text(qrm)
+        self._pid = self.forks.start(self._config, self._port)
         if self._random.random() < 0.8:
             self._await(lambda: self._runtime.plugins > 0, "the plug-in")
 
@@ -116,12 +125,11 @@ class Sequence:
         self.steps.append("kill during")
         assert self._pid is not None
         timer = threading.Timer(self._random.uniform(0, 0.03), self.forks.kill, [self._pid])
-        timer.start()
-        self._create()
+        self._create(meanwhile=timer.start)
         timer.join()
         self._pid = None
 
-    def _create(self) -> None:
+    def _create(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._made += 1
         uid = f"{self._made:08d}-{zlib.crc32(self.name.encode()) % 10**4:04d}-4000-8000-000000000000"
         role, cpus = self._random.choice(ROLES), self._random.randint(1, 8)
@@ -129,6 +137,7 @@ class Sequence:
         self.node.pending(self._pod(uid), uid, role, cpu=str(cpus))
         if self._pid is not None and self._random.random() < 0.8:
             self._await(lambda: self._knows(uid), "the pod to be known", fatal=False)
+        meanwhile()
         try:
             self.node.create(self._runtime, self._pod(uid), uid)
             self._pods[uid] = role
@@ -191,12 +200,21 @@ class Sequence:
         self._check_exclusive()
 
     def _settled(self) -> bool:
-        given = self._runtime.cpusets()
+        """Whether each container has what the manager allocated. A pod may be inadmissible, or run without CPUs that no
+        pool has; those have nothing that others have exclusively."""
+        self._check_exclusive()
+        state, given = self._state(), self._runtime.cpusets()
+        pods = {pod["uid"]: pod for pod in state.get("pods", [])}
+        if not self._pods.keys() <= pods.keys():
+            return False
+        return all(given[container_id(uid)] == _allocated(pods[uid]) for uid in self._pods) and self._apart()
+
+    def _apart(self) -> bool:
+        """Whether no pool has exclusive CPUs."""
         exclusive = self._exclusive()
         taken = frozenset[int]().union(*(cpuset.parse(each) for each in exclusive.values()))
-        pools = {uid: given[container_id(uid)] for uid in self._pods if uid not in exclusive}
-        self._check_exclusive()
-        return all(given.values()) and not any(cpuset.parse(each) & taken for each in pools.values())
+        given = self._runtime.cpusets()
+        return not any(cpuset.parse(given[container_id(uid)]) & taken for uid in self._pods if uid not in exclusive)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -204,20 +222,38 @@ class Sequence:
         return f"default/pod-{uid[:13]}"
 
     def _knows(self, uid: str) -> bool:
+        return any(pod["uid"] == uid for pod in self._state().get("pods", []))
+
+    def _state(self) -> dict[str, Any]:
+        """What the manager says; empty while it does not answer."""
         try:
-            state = self._log.get(f"http://127.0.0.1:{self._port}/qrm", timeout=PATIENCE_SECONDS).json()
+            found: dict[str, Any] = self._http.get(
+                f"http://127.0.0.1:{self._port}/qrm", timeout=PATIENCE_SECONDS
+            ).json()
         except requests.RequestException:
-            return False
-        return any(pod["uid"] == uid for pod in state["pods"])
+            return {}
+        return found
+
+    def _check_alive(self) -> None:
+        if self._pid is not None and not Path(f"/proc/{self._pid}").exists():
+            raise Found(f"the manager has ended: {self._config.with_suffix('.log').read_text()[-1000:]}")
 
     def _await(self, condition: Callable[[], bool], what: str, *, fatal: bool = True) -> None:
         until = time.monotonic() + (SETTLE_S if fatal else 2.0)
         while not condition():
+            self._check_alive()
             if time.monotonic() > until:
                 if fatal:
-                    raise Found(f"waited {SETTLE_S:g} s for {what}: {self._runtime.cpusets()}")
+                    raise Found(f"waited {SETTLE_S:g} s for {what}: {self._runtime.cpusets()}; {self._state()}")
                 return
             time.sleep(0.005)
+
+
+def _allocated(pod: Mapping[str, Any]) -> str:
+    """The CPUs of a pod's container in the manager's state, "" without an allocation."""
+    container = pod["containers"][CONTAINER]
+    lacks = not pod["admitted"] or "cpu" in pod["without"].get(CONTAINER, {})
+    return "" if lacks else str(container["cpu"]["allocation_result"])
 
 
 class Checked:
@@ -248,20 +284,33 @@ def _at(percent: float) -> Published:
     return publish(snapshot_of({NODE: {"CPU": steady(percent), "Memory": steady(40)}}))
 
 
+def check(names: list[str]) -> tuple[list[str], Counter[str]]:
+    """Run sequences on a node of their own; return the findings and the number of steps by kind."""
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # killed managers do not end their watches
+    checked = Checked()
+    checked.run(names)
+    return checked.findings, checked.steps
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run sequences; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.real.nri.sequences")
     parser.add_argument("--sequences", type=int, default=10_000, help="number of sequences (default: %(default)s)")
     parser.add_argument("--seed", default="1", help="seed of the sequences (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=2 + (os.cpu_count() or 1), help="number of nodes at a time")
     parser.add_argument("--only", help="run only this sequence, for example 1/17")
     options = parser.parse_args(arguments)
     names = [options.only] if options.only else [f"{options.seed}/{number}" for number in range(options.sequences)]
     began, checked = time.perf_counter(), Checked()
-    checked.run(names)
+    chunks = [names[at : at + CHUNK] for at in range(0, len(names), CHUNK)]
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        for findings, steps in pool.map(check, chunks):
+            checked.findings += findings
+            checked.steps.update(steps)
     print("\n".join(checked.findings))
-    steps = ", ".join(f"{count} {kind}" for kind, count in sorted(checked.steps.items()))
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(checked.steps.items()))
     seconds = time.perf_counter() - began
-    print(f"{len(names)} sequences ({steps}) in {seconds:.0f} s: {len(checked.findings)} findings")
+    print(f"{len(names)} sequences ({counted}) in {seconds:.0f} s: {len(checked.findings)} findings")
     return 1 if checked.findings else 0
 
 

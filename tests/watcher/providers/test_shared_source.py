@@ -47,7 +47,7 @@ class Mimir:
         rows = [{"node": name, "cluster": "prod-1"} for name in names if CPU in asked.query]
         if asked.query.startswith("count by"):
             return vector(*rows, **more)
-        until = int(float(asked.parameters["time"]))
+        until = int(float(asked.parameters.get("time") or asked.parameters["end"]))
         points = [(float(at), str(at % 7 / 10)) for at in range(self.since, until + 1)]
         return matrix(*((row, points) for row in rows), **more)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, NODES, ORIGIN, RESOLUTION, block
 from watcher.core.windows.history import History
 from watcher.core.windows.resolution import resample
-from watcher.model import CARRIED, LastSample, Provenance, RestoredSamples
+from watcher.model import CARRIED, LastSample, MaximaHour, Provenance, RestoredSamples, StoredMaxima
 from watcher.replicas import transfer
 from watcher.replicas.transfer import TransferBounds, TransferOrigin, TransferRejected, merge_samples
 
@@ -53,6 +53,36 @@ def cells(restored: RestoredSamples) -> list[Any]:
         (each.metric, each.first_slot, each.nodes, each.values.tolist(), each.offset_ms.tolist())
         for each in restored.blocks
     ]
+
+
+MAXIMA = StoredMaxima(MaximaHour(CPU, int(NOW // 3600), NODES, np.full((12, 3), 77, dtype=np.uint8)), ORIGIN)
+
+
+def test_maxima_arrive_with_the_samples_as_those_of_another_watcher() -> None:
+    (got,) = handed_over(replace(SAMPLES, maxima=(MAXIMA,))).maxima
+    assert (CPU, MAXIMA.hour.hour, NODES, ORIGIN, False) == (
+        got.hour.metric,
+        got.hour.hour,
+        got.hour.nodes,
+        got.provenance,
+        got.own,
+    )
+    assert (MAXIMA.hour.codes == got.hour.codes).all()
+    merged = merge_samples(SAMPLES, handed_over(replace(SAMPLES, maxima=(MAXIMA,))))
+    assert 1 == len(merged.maxima)
+
+
+@pytest.mark.parametrize(
+    ("hour", "bounds", "reason"),
+    [
+        (replace(MAXIMA.hour, hour=int(NOW // 3600) + 2), BOUNDS, "in the future"),
+        (replace(MAXIMA.hour, metric="unknown"), BOUNDS, "unknown metric"),
+        (MAXIMA.hour, replace(BOUNDS, max_cells=30), "more than 30 maxima"),
+    ],
+)
+def test_maxima_that_cannot_be_are_refused(hour: MaximaHour, bounds: TransferBounds, reason: str) -> None:
+    given = replace(SAMPLES, maxima=(replace(MAXIMA, hour=hour),))
+    assert reason in refused(given, bounds=bounds)
 
 
 def test_samples_arrive_as_they_left() -> None:

@@ -46,7 +46,7 @@ class ForecastConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ForecastColumn:
+class NodeBounds:
     """The bounds of one metric and horizon for the nodes of a table; each [n]. `bound` in percent: the issued bound, or
     the highest load since it was issued if that is higher; NaN without a bound. `issued` in unix seconds, 0 without
     one. `judged` is the number of bounds of the last week with a known outcome, `coverage` the share of these that
@@ -70,7 +70,7 @@ class ForecastTable:
     nodes: tuple[str, ...]
     pending: Bool
     known_s: Mapping[str, I64]
-    columns: Mapping[tuple[str, int], ForecastColumn]
+    columns: Mapping[tuple[str, int], NodeBounds]
 
     def equals(self, other: ForecastTable) -> bool:
         """Whether both have the same content, apart from the timestamp."""
@@ -99,7 +99,7 @@ class ForecastTable:
         return np.where(places >= 0, column[places], np.nan) if self.nodes else np.full(len(places), np.nan)
 
 
-def _same(one: ForecastColumn, other: ForecastColumn) -> bool:
+def _same(one: NodeBounds, other: NodeBounds) -> bool:
     return (
         np.array_equal(one.bound, other.bound, equal_nan=True)
         and np.array_equal(one.issued, other.issued)
@@ -223,7 +223,7 @@ class FleetForecast:
         self._reserve()
         nodes = tuple(sorted(self.maxima.nodes))
         order = self.maxima.columns_of(nodes)
-        columns: dict[tuple[str, int], ForecastColumn] = {}
+        columns: dict[tuple[str, int], NodeBounds] = {}
         for metric in METRICS:
             since = _joined([self._since(number, metric) for number in range(len(self.bounds))], order)
             for horizon in self.config.horizons:
@@ -236,13 +236,13 @@ class FleetForecast:
         hours: I64 = np.array(self._hours, dtype=np.int64)[order // CHUNK_COLUMNS] if len(order) else order
         return hours
 
-    def _column(self, metric: str, horizon: int, order: I64, *, since: U8, now: float) -> ForecastColumn:
+    def _column(self, metric: str, horizon: int, order: I64, *, since: U8, now: float) -> NodeBounds:
         bounds = [each[metric, horizon] for each in self.bounds]
         issued = self._issued(order)
         codes = _joined([each.calibration.bound() for each in bounds], order)
         codes = np.where(now < (issued + horizon + 1) * 3600 + LATE_S, codes, 0).astype(np.uint8)
         served = np.where(codes > 0, np.maximum(codes, since), 0).astype(np.uint8)
-        return ForecastColumn(
+        return NodeBounds(
             bound=np.ceil(decode(served) * 100.0 - 1e-6) / 100.0,  # rounded up: a bound is not rounded below a load
             issued=np.where(codes > 0, issued * 3600, 0),
             judged=_joined([each.judged for each in bounds], order),

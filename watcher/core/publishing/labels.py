@@ -23,7 +23,7 @@ FIRST = (
 """Well-known labels, which come first."""
 
 
-class NodeLabel(msgspec.Struct, frozen=True):
+class LabelColumn(msgspec.Struct, frozen=True):
     """One label: its distinct values in ascending order, and for each node the index of its value, null without the
     label."""
 
@@ -38,7 +38,7 @@ class LabelsDocument(msgspec.Struct, frozen=True):
     why no labels are known, "" if some are."""
 
     nodes: list[str]
-    labels: list[NodeLabel]
+    labels: list[LabelColumn]
     left_out: list[str]
     reason: str = ""
 
@@ -51,7 +51,7 @@ def labels_document(
     for row, node in enumerate(nodes):
         for name, value in labels_of(node).items():
             columns.setdefault(name, {})[row] = value
-    labels: list[NodeLabel] = []
+    labels: list[LabelColumn] = []
     left_out: list[str] = []
     for name in sorted(columns, key=lambda each: (FIRST.index(each) if each in FIRST else len(FIRST), each)):
         values = sorted(set(columns[name].values()))
@@ -61,5 +61,5 @@ def labels_document(
             continue
         place = {value: at for at, value in enumerate(values)}
         of = [place[columns[name][row]] if row in columns[name] else None for row in range(len(nodes))]
-        labels.append(NodeLabel(name, values, of))
+        labels.append(LabelColumn(name, values, of))
     return LabelsDocument(list(nodes), labels, left_out, "" if columns else reason)

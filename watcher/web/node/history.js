@@ -1,12 +1,12 @@
 // Charts of the stored windows of a node, with the bounds of its forecasts. The chart library is loaded on first use.
 
-import { styles } from "../terms/definitions.js";
-import { el } from "../dom.js";
+import { el, styles } from "../dom.js";
 import { clock, moment, percent } from "../format.js";
 import { colour, onThemeChange } from "../theme.js";
 
 const CHARTS = [["CPU", "AVG", "CPU, mean by window"], ["Memory", "AVG", "Memory, mean by window"], ["CPU", "STD", "CPU, deviation by window"], ["Memory", "STD", "Memory, deviation by window"]];
-const HEIGHT = 170;
+/** Height of a chart, less where there is one per row. */
+const height = (width) => (width < 420 ? 110 : 170);
 const DASHES = [[], [8, 4], [2, 3]];
 
 /** Renders into `place`, with the charts of deviations into `more`. */
@@ -15,6 +15,7 @@ export class HistoryCharts {
     this.places = [place, place, more, more];
     this.charts = [];
     this.legends = [];
+    this.sentences = [];
     this.bounds = [];
     this.range = "";
     this.forget = onThemeChange(() => this.redraw());
@@ -39,15 +40,17 @@ export class HistoryCharts {
       for (const place of new Set(this.places)) place.replaceChildren(...cards.filter((_, i) => this.places[i] === place));
       this.legends = cards.map(() => el("p.chart-legend"));
       this.charts = data.map((each, i) => new UPlot(this.options(cards[i].clientWidth || 300, windows, i), each, cards[i]));
-      cards.forEach((card, i) => card.append(this.legends[i]));
+      this.sentences = cards.map(() => el("div.chart-forecast"));
+      cards.forEach((card, i) => card.append(this.legends[i], this.sentences[i]));
     }
     data.forEach((each, i) => this.write(i, each, windows, null));
+    this.sentences.forEach((each, i) => each.replaceChildren(...forecastText(this.bounds[i])));
   }
 
   options(width, windows, chart) {
     const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
     return {
-      width, height: HEIGHT, legend: { show: false }, cursor: { y: false, points: { size: 7 } },
+      width, height: height(width), legend: { show: false }, cursor: { y: false, points: { size: 7 } },
       scales: { x: { range: () => this.shown }, y: { range: (_, low, high) => [0, Math.max(10, (Math.max(high ?? 10, this.bounds[chart]?.bound ?? 0)) * 1.1)] } },
       axes: [{ ...axis, size: 32, values: (_, times) => times.map((time) => clock(time).slice(0, 5)) },
         { ...axis, values: (_, values) => values.map((value) => `${value} %`), size: 52 }],
@@ -62,9 +65,8 @@ export class HistoryCharts {
     const legend = this.legends[chart];
     if (!legend) return;
     legend.classList.toggle("quiet", !times.length);
-    const forecast = forecastText(this.bounds[chart]);
     if (!times.length) {
-      legend.replaceChildren("No stored data in this time range.", ...forecast);
+      legend.replaceChildren("No stored data in this time range.");
       return;
     }
     const at = index ?? times.length - 1;
@@ -72,7 +74,7 @@ export class HistoryCharts {
       const value = index == null ? series[i].findLast((each) => each != null) : series[i][index];
       return el("span", {}, key(i), `${window} `, el("b", {}, percent(value)));
     });
-    legend.replaceChildren(el("span.quiet", {}, index == null ? `newest, ${clock(times[at])}` : moment(times[at])), ...entries, ...forecast);
+    legend.replaceChildren(el("span.quiet", {}, index == null ? `newest, ${clock(times[at])}` : moment(times[at])), ...entries);
   }
 
   redraw() {
@@ -83,7 +85,7 @@ export class HistoryCharts {
   fit() {
     for (const chart of this.charts) {
       const width = chart.root.parentElement.clientWidth;
-      if (width && width !== chart.width) chart.setSize({ width, height: HEIGHT });
+      if (width && width !== chart.width) chart.setSize({ width, height: height(width) });
     }
   }
 
@@ -117,7 +119,7 @@ function paintBound(plot, bound) {
   ctx.restore();
 }
 
-/** The sentence of a forecast for the legend of its chart. */
+/** The sentence of a forecast below its chart. */
 function forecastText(forecast) {
   if (!forecast) return [];
   const within = `within ${forecast.horizon.slice(0, -1)} h`;

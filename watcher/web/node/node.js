@@ -9,7 +9,7 @@ import { HistoryCharts } from "./history.js";
 import { barsOf, condition, outsideOf, shareOf } from "./load.js";
 import { podLink } from "../placements/podlink.js";
 import { badge, cure } from "../problems/problems.js";
-import { missing, styles, term } from "../terms/definitions.js";
+import { missing, term } from "../terms/definitions.js";
 import { explanation, reasonOf, scoreOf } from "../score/why.js";
 
 const RANGES = [["-1h", "1 h", 3600, "1m"], ["-6h", "6 h", 21600, "2m"], ["-24h", "24 h", 86400, "5m"]];
@@ -23,7 +23,6 @@ enabled = true
 horizon = "6h"`;
 
 export function nodeView(app) {
-  styles("node/node.css");
   const name = app.argument;
   const heading = el("h2.title"), facts = el("p.quiet"), way = el("nav.way", { "aria-label": "Nodes" });
   const problems = el("div", { hidden: true });

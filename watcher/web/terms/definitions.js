@@ -2,7 +2,7 @@
 //
 // docs/reference/glossary.md explains the same terms; tests/real/test_node_page.py compares the links with its headings.
 
-import { el } from "../dom.js";
+import { el, styles } from "../dom.js";
 
 /** URL of the repository with a trailing slash, set by a release that publishes docs. Without it, links lead to the
  *  definitions in this page (#/terms), which an installation without the repository has. */
@@ -110,10 +110,4 @@ export function termsView(app) {
       root.querySelector(".chosen")?.scrollIntoView({ block: "center" });
     },
   };
-}
-
-/** Loads a style sheet of this package once. */
-export function styles(file) {
-  const id = `style-${file.replace(/\W/g, "-")}`;
-  if (!document.getElementById(id)) document.head.append(el("link", { id, rel: "stylesheet", href: `web/${file}` }));
 }

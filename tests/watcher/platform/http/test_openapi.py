@@ -95,6 +95,7 @@ def test_every_path_is_described(document):
         "/api/v1/overview",
         "/api/v1/silent",
         "/api/v1/problems",
+        "/api/v1/forecasts",
         "/api/v1/labels",
         "/api/v1/samples",
         "/healthz",
@@ -135,7 +136,7 @@ def test_parameters_name_all_their_values(document):
     """Types and operators are closed sets, and a parameter that may be repeated says so."""
     parameters = {one["name"]: one for one in document["paths"]["/watcher"]["get"]["parameters"]}
 
-    assert {"window", "host", "type", "operator", "shape"} == set(parameters)
+    assert {"window", "host", "type", "operator", "horizon", "shape"} == set(parameters)
     assert [kind.value for kind in MetricType] == parameters["type"]["schema"]["items"]["enum"]
     assert [operator.value for operator in Operator] == parameters["operator"]["schema"]["items"]["enum"]
     assert not any(one["required"] for one in parameters.values())
@@ -169,6 +170,7 @@ LIVE = [
     ("/api/v1/problems", "/api/v1/problems"),
     ("/api/v1/problems", "/api/v1/problems?x"),
     ("/api/v1/labels", "/api/v1/labels"),
+    ("/api/v1/forecasts", "/api/v1/forecasts"),
     ("/healthz", "/healthz"),
     ("/readyz", "/readyz"),
     ("/openapi.json", "/openapi.json"),
