@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from agent.qrm.cluster_client import QrmClusterClient
 from agent.qrm.external_plugins import outside_plugins
 from agent.qrm.kubelet.contact import SilenceReport
 from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources
 from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
+from agent.qrm.kubelet.own_managers import OFF, BadKubeletState, read_policy
 from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.kubelet.registration import Registry, ResourcePlugins
 from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
@@ -64,8 +63,6 @@ APPLYING = (CRI, CGROUP, NRI)
 """Modes in which the manager sets properties of containers."""
 CHECKPOINT = "kubelet_qrm_checkpoint"
 """Name of the checkpoint file, as in Katalyst's kubelet."""
-KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "None"))
-"""State files of the kubelet, and the policy that each must have so that the kubelet does not set cpusets itself."""
 REGISTER_S = 60.0
 REGISTER_RETRY_S = 0.2
 
@@ -73,21 +70,17 @@ REGISTER_RETRY_S = 0.2
 # --- components ---------------------------------------------------------------------------------------------------
 
 
-class _KubeletState(msgspec.Struct, rename="camel"):
-    policy_name: str = ""
-
-
 def check_kubelet(settings: QrmSettings) -> None:
     """Check that the kubelet's CPU and memory managers are off, because they overwrite the cpusets of containers every
     ten seconds. Raises CannotRun; in dry-run mode, or with qrm.force, it only logs a warning."""
     if not (settings.cpu_plugin or settings.memory_plugin):
         return
-    for name, harmless in KUBELET_POLICIES:
+    for name, harmless in OFF.items():
         path = settings.kubelet_dir / name
         try:
-            policy = msgspec.json.decode(path.read_bytes(), type=_KubeletState).policy_name
-        except (OSError, msgspec.DecodeError):
-            continue  # no such file, or a format that only the kubelet supports
+            policy = read_policy(path)
+        except BadKubeletState:
+            continue  # a format that only the kubelet supports
         if policy in (harmless, ""):
             continue
         message = f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}"

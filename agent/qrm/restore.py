@@ -1,151 +1,270 @@
 """`load-watcher qrm restore`: returns containers to the values that the container runtime would have set.
 
-The checkpoint names the containers and the properties that were set. A container without a value of its own has all
-CPUs and memory nodes, because the kubelet's CPU and memory managers are off. Values that differ are stored
-(agent/qrm/store/originals.py); other properties with an unknown value remain, and are reported.
+The checkpoint names the containers and the properties that were set. Their values are, in this order:
+
+1. CPUs and memory nodes that the kubelet's own managers assign, if they are on
+2. the stored values that the containers had before (agent/qrm/store/originals.py)
+3. all CPUs and memory nodes of the machine, as for any container without a cpuset
+
+Other properties without a stored value remain, and are reported. Only values that differ are written.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from agent.cgroups.detection import NoCgroups
 from agent.qrm import cpuset
-from agent.qrm.kubelet.contact import is_served
-from agent.qrm.main import CHECKPOINT, Checkpoint
+from agent.qrm.kubelet.messages import info_from_bytes
+from agent.qrm.kubelet.own_managers import BadKubeletState, KubeletSets, read_kubelet_sets
+from agent.qrm.kubelet.socket_server import CannotServe, SocketClaim, SocketInUse
+from agent.qrm.main import APPLYING, CHECKPOINT
 from agent.qrm.manager.admission import ApplyFailed
-from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, Allocations, Properties, Value
+from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, Allocations, Properties
 from agent.qrm.nri.restoring import NriRestorer
-from agent.qrm.plugins.sysfs import NoTopology, read_machine
-from agent.qrm.runtime.cgroup import CgroupRuntime, layout_finder
+from agent.qrm.plugins.sysfs import NoTopology, memory_nodes, read_machine
+from agent.qrm.runtime.cgroup import layout_finder
+from agent.qrm.runtime.cgroup_restore import CgroupRestorer, RestoredGroup
 from agent.qrm.runtime.cri import CriRuntime
-from agent.qrm.runtime.found import FoundContainer
-from agent.qrm.settings import CGROUP, CRI, NRI, QrmSettings
+from agent.qrm.runtime.found import ContainerGone, FoundContainer, RestoringRuntime
+from agent.qrm.settings import CGROUP, CRI, QrmSettings
+from agent.qrm.store.checkpoint import BadCheckpoint, decode
+from agent.qrm.store.files import BadState
 from agent.qrm.store.originals import OriginalValues
-from agent.qrm.telemetry import QrmMetrics
 from agent.service.node_server import CannotRun
 
+AGAIN = "create the container again to restore them"
 
-class Outcome(StrEnum):
+
+class RestoreOutcome(StrEnum):
     """What happened to a container."""
 
-    RESTORED = "restored"
-    UNCHANGED = "unchanged"
+    DONE = "done"
+    NOT_NEEDED = "not needed"
+    """The container has these values already."""
+    GONE = "gone"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredContainer:
-    """One container that has allocations in the checkpoint. `name` is empty in the mode cgroup; `text` is the reason of
-    a failure, or names the restored values."""
+    """One container of the checkpoint. `pod` is namespace/name, or the UID if only that is known; `container` is the
+    name, "" if only the id is known."""
 
     pod: str
-    name: str
+    container: str
     id: str
-    outcome: Outcome
+    outcome: RestoreOutcome
     text: str
 
+    @property
+    def called(self) -> str:
+        """Pod and container, for messages."""
+        container = self.container or self.id[:12]
+        return f"{self.pod}, container {container}" if container else self.pod
 
-async def run(settings: QrmSettings) -> list[RestoredContainer]:
-    """Restore what the checkpoint in qrm.state_dir contains. Raises CannotRun."""
-    checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, QrmMetrics())
-    return await restore(settings, await asyncio.to_thread(checkpoint.read))
+
+@dataclass(frozen=True, slots=True)
+class BeforeAllocation:
+    """The values that containers have without allocations."""
+
+    kubelet: KubeletSets
+    originals: OriginalValues
+    everything: Properties
+
+    def of(self, uid: str, name: str, container_id: str) -> Properties:
+        """The known values of a container."""
+        return {**self.everything, **self.originals.of(container_id), **self.kubelet.of(uid, name)}
 
 
-async def restore(settings: QrmSettings, allocations: Allocations) -> list[RestoredContainer]:
-    """Restore all running containers with allocations; running it again changes nothing. Raises CannotRun."""
-    if await is_served(settings.state_dir / "kubelet.sock"):
+async def restore(settings: QrmSettings) -> list[RestoredContainer]:
+    """Restore the containers of the checkpoint in qrm.state_dir, sorted by pod and container. Raises CannotRun."""
+    if settings.mode not in APPLYING:
         raise CannotRun(
-            "load-watcher qrm is running, and would set the values again\n"
-            "  stop it first, for example: kubectl delete daemonset load-watcher-qrm"
+            f"qrm.mode {settings.mode} sets nothing on containers\n"
+            f"  set --mode to the mode that the manager had: {', '.join(sorted(APPLYING))}"
         )
-    if not allocations.pods:
-        return []
-    if settings.mode == CGROUP:
-        return await _cgroups(settings, allocations)
-    if settings.mode not in (CRI, NRI):
-        raise CannotRun(f"qrm.mode {settings.mode} sets nothing on containers\n  set the mode that did, with --mode")
-    originals = _originals(settings.state_dir)
-    async with AsyncExitStack() as stack:
-        runtime: CriRuntime | NriRestorer
-        if settings.mode == CRI:
-            runtime = CriRuntime(settings.runtime_socket)
-            stack.push_async_callback(runtime.close)
+    path = settings.state_dir / CHECKPOINT
+    if not path.exists():
+        raise CannotRun(f"the checkpoint {path} does not exist: no containers are known to restore")
+    with _without_manager(settings.state_dir):
+        names = names_by_container(_read_checkpoint(path))
+        before = _before_allocation(settings)
+        if settings.mode == CGROUP:
+            found = await asyncio.to_thread(_in_cgroups, settings, names, before)
         else:
-            runtime = NriRestorer(settings)
-            stack.push_async_callback(runtime.close)
-        try:
-            found = await runtime.containers()
-        except ApplyFailed as error:
-            raise CannotRun(f"cannot list the containers: {error}\n  check the socket and the runtime") from None
-        everything = _everything(settings)
-        return [
-            await _restore(runtime, each, allocations, {**everything, **originals.of(each.id)})
-            for each in sorted(found, key=lambda each: (each.pod_uid, each.name, each.id))
-            if each.pod_uid in allocations.pods
-        ]
+            runtime = CriRuntime(settings.runtime_socket) if settings.mode == CRI else NriRestorer(settings)
+            try:
+                found = await _in_runtime(runtime, names, before)
+            finally:
+                await runtime.close()
+    return sorted(found, key=lambda each: (each.pod, each.container, each.id))
 
 
-async def _restore(
-    runtime: CriRuntime | NriRestorer, container: FoundContainer, allocations: Allocations, values: Properties
-) -> RestoredContainer:
-    """Set the values of the properties that the container's allocations set."""
-    names = {each.oci_property_name for each in allocations.of(container.pod_uid, container.name).values()} - {""}
-    wanted = {name: values[name] for name in sorted(names & values.keys())}
-    unknown = sorted(names - values.keys())
-    if container.has is not None and wanted == {name: container.has.get(name, _unset(name, values)) for name in wanted}:
-        outcome, text = Outcome.UNCHANGED, "nothing to restore"
-    else:
-        outcome, text = Outcome.RESTORED, ", ".join(f"{name}={value}" for name, value in wanted.items())
-        try:
-            await runtime.set(container, wanted)
-        except ApplyFailed as error:
-            outcome, text = Outcome.FAILED, str(error)
-    if unknown and outcome is not Outcome.FAILED:
-        outcome, text = Outcome.FAILED, f"the earlier values of {', '.join(unknown)} are unknown; {text}"
-    return RestoredContainer(container.pod, container.name, container.id, outcome, text)
-
-
-def _unset(name: str, values: Properties) -> Value | None:
-    """The value of a property that a container does not have: a container without a set of its own has everything."""
-    return values[name] if name in CPUSETS else None
-
-
-def _everything(settings: QrmSettings) -> Properties:
-    """All CPUs and memory nodes of the machine. Raises CannotRun."""
+@contextmanager
+def _without_manager(directory: Path) -> Iterator[None]:
+    """Hold the lock that each manager needs. Raises CannotRun."""
+    claim = SocketClaim(directory / "kubelet.sock")
     try:
-        machine = read_machine(settings.sys)
-    except NoTopology as error:
+        claim.take()
+    except SocketInUse:
+        raise CannotRun(
+            f"load-watcher qrm, or another restore, is running with the state in {directory}\n"
+            "  stop the manager first, because it would set the values again"
+        ) from None
+    except CannotServe as error:
         raise CannotRun(str(error)) from None
-    nodes = machine.memory or machine.nodes
-    return {CPUSET_CPUS: cpuset.text(machine.all), CPUSET_MEMS: cpuset.text(nodes)}
-
-
-def _originals(directory: Path) -> OriginalValues:
-    """The stored values. Raises CannotRun."""
-    originals = OriginalValues(directory)
     try:
-        originals.read()
+        yield
+    finally:
+        claim.release()
+
+
+# --- what was set, and what was there before -------------------------------------------------------------------------
+
+Names = Mapping[tuple[str, str], frozenset[str]]
+"""The properties that allocations set, by pod UID and container."""
+
+
+def names_by_container(allocations: Allocations) -> Names:
+    """Containers without properties are left out: environment and annotations of a running container cannot change."""
+    found: dict[tuple[str, str], frozenset[str]] = {}
+    for uid, container, _, info in allocations:
+        if info.oci_property_name:
+            found[uid, container] = found.get((uid, container), frozenset()) | {info.oci_property_name}
+    return found
+
+
+def _read_checkpoint(path: Path) -> Allocations:
+    try:
+        return decode(path.read_bytes(), from_message=info_from_bytes)
     except OSError as error:
-        raise CannotRun(f"cannot read the stored values in {directory}: {error.strerror}") from None
-    return originals
+        raise CannotRun(f"cannot read the checkpoint {path}: {error.strerror}") from None
+    except BadCheckpoint as error:
+        raise CannotRun(
+            f"the checkpoint {path} is unusable: {error}\n"
+            "  start load-watcher qrm with the same mode until it has written a new one, stop it, and restore again"
+        ) from None
 
 
-async def _cgroups(settings: QrmSettings, allocations: Allocations) -> list[RestoredContainer]:
-    runtime = CgroupRuntime(layout_finder(settings))
-    return await asyncio.to_thread(lambda: list(_groups(runtime, sorted(allocations.pods))))
+def _before_allocation(settings: QrmSettings) -> BeforeAllocation:
+    """Raises CannotRun."""
+    originals = OriginalValues(settings.state_dir)
+    try:
+        originals.read(replace_damaged=False)
+        machine = read_machine(settings.sys)
+        nodes = memory_nodes(settings.sys) or machine.memory or machine.nodes
+        everything = {CPUSET_CPUS: cpuset.text(machine.all), CPUSET_MEMS: cpuset.text(nodes)}
+        return BeforeAllocation(read_kubelet_sets(settings.kubelet_dir), originals, everything)
+    except OSError as error:
+        raise CannotRun(f"cannot read {originals.path}: {error.strerror}") from None
+    except BadState as error:
+        raise CannotRun(
+            f"{originals.path}, with the values before the allocations, is unusable: {error}\n"
+            "  move it away: cpusets are then restored, other properties are reported"
+        ) from None
+    except NoTopology as error:
+        raise CannotRun(f"{error}\n  check qrm.sys") from None
+    except BadKubeletState as error:
+        raise CannotRun(f"{error}\n  check qrm.kubelet_dir") from None
 
 
-def _groups(runtime: CgroupRuntime, uids: list[str]) -> Iterator[RestoredContainer]:
-    for uid in uids:
+# --- through the container runtime -----------------------------------------------------------------------------------
+
+
+async def _in_runtime(runtime: RestoringRuntime, names: Names, before: BeforeAllocation) -> list[RestoredContainer]:
+    """Raises CannotRun."""
+    try:
+        found = await runtime.containers()
+    except ApplyFailed as error:
+        raise CannotRun(
+            f"cannot list the containers: {error}\n"
+            "  check the runtime and its socket (qrm.nri_socket, qrm.runtime_socket), or set another --mode"
+        ) from None
+    pods = {each.pod_uid: each.pod for each in found}
+    there = {(each.pod_uid, each.name) for each in found}
+    results = [_gone(pods.get(uid, uid), name) for uid, name in names if (uid, name) not in there]
+    for each in found:
+        if (each.pod_uid, each.name) in names:
+            results.append(await _restored(runtime, each, names[each.pod_uid, each.name], before))
+    return results
+
+
+async def _restored(
+    runtime: RestoringRuntime, container: FoundContainer, names: frozenset[str], before: BeforeAllocation
+) -> RestoredContainer:
+    def ended(outcome: RestoreOutcome, text: str) -> RestoredContainer:
+        return RestoredContainer(container.pod, container.name, container.id, outcome, text)
+
+    values = before.of(container.pod_uid, container.name, container.id)
+    try:
+        has = await runtime.properties(container, names)
+        unset = {name: value for name, value in before.everything.items() if name in CPUSETS}
+        due = {
+            name: values[name]
+            for name in sorted(names & values.keys())
+            if has is None or has.get(name, unset.get(name)) != values[name]
+        }
+        if due:
+            await runtime.set(container, due)
+    except ContainerGone:
+        return _gone(container.pod, container.name, container.id)
+    except ApplyFailed as error:
+        return ended(RestoreOutcome.FAILED, f"not restored: {error}")
+    unknown = sorted(name for name in names - values.keys() if has is None or name in has)
+    if unknown:
+        text = f"the values of {', '.join(unknown)} before the allocation are unknown: {AGAIN}"
+        return ended(RestoreOutcome.FAILED, "; ".join(filter(None, (_set_text(due), text))))
+    return ended(RestoreOutcome.DONE, _set_text(due)) if due else ended(RestoreOutcome.NOT_NEEDED, "nothing to restore")
+
+
+def _set_text(values: Properties) -> str:
+    return ", ".join(f"{name} is {value}" for name, value in values.items())
+
+
+def _gone(pod: str, container: str, container_id: str = "") -> RestoredContainer:
+    return RestoredContainer(pod, container, container_id, RestoreOutcome.GONE, "has ended, nothing to restore")
+
+
+# --- in cgroup files -------------------------------------------------------------------------------------------------
+
+
+def _in_cgroups(settings: QrmSettings, names: Names, before: BeforeAllocation) -> list[RestoredContainer]:
+    """Raises CannotRun."""
+    try:
+        layout = layout_finder(settings)()
+    except NoCgroups as error:
+        raise CannotRun(f"{error}\n  {error.hint}") from None
+    restorer = CgroupRestorer(layout, before.originals.of)
+    results: list[RestoredContainer] = []
+    for uid in sorted({uid for uid, _ in names}):
+        own = sorted(name for of, name in names if of == uid)
+        assigned = {
+            each: frozenset(str(before.kubelet.of(uid, name).get(each, "")) for name in own)
+            for each in frozenset().union(*(names[uid, name] for name in own))
+        }
         try:
-            for container_id, changed in runtime.reset(uid):
-                outcome = Outcome.RESTORED if changed else Outcome.UNCHANGED
-                text = "the CPUs and memory nodes of the parent group" if changed else "nothing to restore"
-                yield RestoredContainer(uid, "", container_id, outcome, text)
+            groups = restorer.restore(uid, assigned)
         except ApplyFailed as error:
-            yield RestoredContainer(uid, "", "", Outcome.FAILED, str(error))
+            results.append(RestoredContainer(uid, "", "", RestoreOutcome.FAILED, f"not restored: {error}"))
+            continue
+        if groups is None:
+            results += [_gone(uid, name) for name in own]
+        else:
+            results += [_of_group(uid, each) for each in groups]
+    return results
+
+
+def _of_group(uid: str, group: RestoredGroup) -> RestoredContainer:
+    if group.gone:
+        return _gone(uid, "", group.id)
+    if group.failed:
+        return RestoredContainer(uid, "", group.id, RestoreOutcome.FAILED, f"not restored: {group.failed}")
+    if not group.written:
+        return RestoredContainer(uid, "", group.id, RestoreOutcome.NOT_NEEDED, "nothing to restore")
+    return RestoredContainer(uid, "", group.id, RestoreOutcome.DONE, _set_text(group.written))

@@ -21,7 +21,7 @@ from load_watcher.cli.options import (
     watcher_url,
     with_options,
 )
-from load_watcher.cli.printing import print_json
+from load_watcher.cli.printing import print_facts
 from load_watcher.cli.settings import load_part_or_exit
 from watcher.core.messages import install_extra
 
@@ -103,20 +103,23 @@ def qrm(context: click.Context, /, **given: Any) -> None:
     raise SystemExit(main.run(settings, everything))
 
 
-@qrm.command("restore", short_help="Return containers to the values that the runtime would have set.")
+@qrm.command("restore", short_help="Restore the properties of containers that the manager changed.")
 @with_options(CONFIG, _MODE, _STATE_DIR, SET, OUTPUT)
+@click.option("--missing-ok", is_flag=True, help="Exit with 0 if the checkpoint does not exist. [default: exit with 1]")
 @click.pass_obj
-def restore(before: Mapping[str, Any], /, **own: Any) -> None:
-    """Return containers to the CPUs, memory nodes and other values that they have without the QoS Resource Manager.
+def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> None:
+    """Restore CPUs, memory nodes and other properties of containers to the values that they have without the manager.
 
     Use it before you uninstall the manager or switch it off. The checkpoint in --state-dir names the containers;
-    --mode is the mode that the manager had (nri, cri or cgroup). The manager must not be running, because it would
-    apply the allocations again. Environment variables and annotations remain until the containers are created again.
+    --mode is the mode that the manager had (nri, cri or cgroup). The manager must not be running, because it would set
+    the allocations again; so would its next start. CPUs and memory nodes that the kubelet itself assigns are set to
+    the kubelet's values. Environment variables and annotations remain until the containers are created again.
 
-    With -o json, prints {"containers": [{"pod", "name", "id", "outcome", "text"}]}.
+    With -o json, prints {"containers": [{"pod", "container", "id", "outcome", "text"}], "text"}.
 
-    Exit code 0: all restored, or nothing to restore; 1: a container was not restored, the manager is running, or the
-    runtime is unavailable; 2: the arguments or the settings are invalid.
+    Exit code 0: all restored, or nothing to restore; 1: a container could not be restored, the manager is running, the
+    runtime is unavailable, or there is no checkpoint (0 with --missing-ok); 2: the arguments or the settings are
+    invalid.
     """
     import asyncio
     from dataclasses import asdict
@@ -126,18 +129,20 @@ def restore(before: Mapping[str, Any], /, **own: Any) -> None:
     restoring = _with_extra("agent.qrm.restore")
     from agent.service.node_server import CannotRun
 
+    checkpoint = settings.state_dir / restoring.CHECKPOINT
+    if missing_ok and not checkpoint.exists():
+        text = f"{checkpoint} does not exist: no manager has run on this node; nothing to restore"
+        print_facts({"containers": [], "text": text}, text, output=given["output"])
+        return
     try:
-        found = asyncio.run(restoring.run(settings))
+        found = asyncio.run(restoring.restore(settings))
     except CannotRun as error:
         print_error(error, of="load-watcher qrm restore")
         raise SystemExit(FAILED) from None
-    if given["output"] == "json":
-        print_json({"containers": [asdict(each) for each in found]})
-    else:
-        for each in found:
-            name = f", container {each.name}" if each.name else f" {each.id[:12]}"
-            click.echo(f"{each.pod}{name}: {each.outcome}: {each.text}")
-        click.echo(f"{len(found)} containers processed" if found else "no containers with allocations")
+    text = f"{len(found)} containers processed" if found else "no containers with allocations: nothing to restore"
+    lines = [f"{each.called}: {each.text}" for each in found]
+    facts = {"containers": [asdict(each) for each in found], "text": text}
+    print_facts(facts, "\n".join([*lines, text]), output=given["output"])
     raise SystemExit(FAILED if any(each.outcome == "failed" for each in found) else 0)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -87,13 +86,3 @@ class SilenceReport:
         while True:
             self.check()
             await asyncio.sleep(CHECK_INTERVAL_S)
-
-
-async def is_served(socket: Path) -> bool:
-    """Whether a process listens on a unix socket."""
-    try:
-        _, writer = await asyncio.open_unix_connection(str(socket))
-    except OSError:
-        return False
-    writer.close()
-    return True

@@ -4,10 +4,10 @@ runtime's lists, and requests updates."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterable
 
 from agent.qrm.manager.admission import ApplyFailed
-from agent.qrm.manager.allocation import CPUSETS, FIELDS, Properties
+from agent.qrm.manager.allocation import Properties
 from agent.qrm.nri.calls import CallFailed
 from agent.qrm.nri.messages import properties_in, update
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
@@ -18,8 +18,8 @@ from agent.qrm.settings import QrmSettings
 
 LIST_S = 10.0
 """Seconds to wait for the runtime's lists."""
-NO_EVENTS = 1 << (pb.REMOVE_CONTAINER - 1)
-"""Subscription to one event, because no events at all mean all events."""
+ONE_EVENT = 1 << (pb.REMOVE_CONTAINER - 1)
+"""Subscription to one event, because no events mean all events."""
 
 
 class NriRestorer:
@@ -27,46 +27,48 @@ class NriRestorer:
     runtime then reports which of them failed."""
 
     def __init__(self, settings: QrmSettings) -> None:
-        self._pods: list[pb.PodSandbox] = []
-        self._containers: list[pb.Container] = []
+        self._pods: dict[str, pb.PodSandbox] = {}
+        self._containers: dict[str, pb.Container] = {}
         self._complete = asyncio.Event()
-        self._failures: list[str] = []
         self._session = NriSession(
             settings.nri_socket,
-            lambda: {"Configure": self._configure, "Synchronize": self._synchronize},
+            lambda: {
+                "Configure": self._configure,
+                "Synchronize": self._synchronize,
+                "RemoveContainer": _ignore,
+                "StateChange": _ignore,  # runtimes with an NRI before 0.12 send RemoveContainer in this form
+                "Shutdown": _ignore,
+            },
             name=settings.nri_name,
             index=settings.nri_index,
-            failed=lambda _kind, message: self._failures.append(message),
+            failed=lambda _kind, _message: None,
         )
-        self._running: asyncio.Task[None] | None = None
+        self._connection: asyncio.Task[tuple[str, str]] | None = None
 
     async def close(self) -> None:
         """Close the connection to the runtime."""
-        if self._running is not None:
-            self._running.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._running
+        if self._connection is not None:
+            self._connection.cancel()
+            await asyncio.gather(self._connection, return_exceptions=True)
 
     async def containers(self) -> list[FoundContainer]:
-        """All containers of the runtime. Raises ApplyFailed."""
-        self._running = asyncio.create_task(self._session.run(), name="nri-restore")
-        try:
-            async with asyncio.timeout(LIST_S):
-                await self._complete.wait()
-        except TimeoutError:
-            raise ApplyFailed(self._failures[-1] if self._failures else f"no lists within {LIST_S:g} s") from None
-        pods = {pod.id: pod for pod in self._pods}
+        """The containers of all pods that are created or started. Raises ApplyFailed."""
+        self._connection = asyncio.create_task(self._session.once(), name="nri-restore")
+        listed = asyncio.create_task(self._complete.wait(), name="nri-lists")
+        await asyncio.wait({self._connection, listed}, timeout=LIST_S, return_when=asyncio.FIRST_COMPLETED)
+        listed.cancel()
+        if not self._complete.is_set():
+            lost = self._connection.done()
+            raise ApplyFailed(self._connection.result()[1] if lost else f"no lists within {LIST_S:g} s")
         return [
-            FoundContainer(
-                each.id,
-                each.name,
-                f"{pods[each.pod_sandbox_id].namespace}/{pods[each.pod_sandbox_id].name}",
-                pods[each.pod_sandbox_id].uid,
-                properties_in(each.linux.resources, [*FIELDS, *CPUSETS]),
-            )
-            for each in self._containers
-            if each.state in EXISTING and each.pod_sandbox_id in pods
+            FoundContainer(each.id, each.name, f"{pod.namespace}/{pod.name}", pod.uid)
+            for each in self._containers.values()
+            if each.state in EXISTING and (pod := self._pods.get(each.pod_sandbox_id)) is not None
         ]
+
+    async def properties(self, container: FoundContainer, names: Iterable[str]) -> Properties | None:
+        """Those of the properties that a container has."""
+        return properties_in(self._containers[container.id].linux.resources, names)
 
     async def set(self, container: FoundContainer, properties: Properties) -> None:
         """Set properties on a container. Raises ApplyFailed."""
@@ -75,15 +77,19 @@ class NriRestorer:
         except CallFailed as error:
             raise ApplyFailed(f"UpdateContainers: {error}") from None
         if failed:
-            raise ApplyFailed("the runtime could not update the container; see its log")
+            raise ApplyFailed("UpdateContainers: the runtime could not update the container; see its log")
 
     async def _configure(self, _payload: bytes) -> bytes:
-        return pb.ConfigureResponse(events=NO_EVENTS).SerializeToString()
+        return pb.ConfigureResponse(events=ONE_EVENT).SerializeToString()
 
     async def _synchronize(self, payload: bytes) -> bytes:
         request = pb.SynchronizeRequest.FromString(payload)
-        self._pods += request.pods
-        self._containers += request.containers
+        self._pods |= {pod.id: pod for pod in request.pods}
+        self._containers |= {each.id: each for each in request.containers}
         if not request.more:
             asyncio.get_running_loop().call_soon(self._complete.set)
         return pb.SynchronizeResponse(more=request.more).SerializeToString()
+
+
+async def _ignore(_payload: bytes) -> bytes:
+    return b""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 
 from agent.cgroups import paths
 from agent.cgroups.base import CgroupDirectory
@@ -63,9 +63,9 @@ class CgroupRuntime:
         for name, value in properties.items():
             if name.startswith(UNIFIED):
                 file = name.removeprefix(UNIFIED)
-                directory = _group(layout, file.partition(".")[0], pod, container)
+                directory = open_container(layout, file.partition(".")[0], pod, container.id)
                 try:
-                    if _read(directory, file) != str(value):
+                    if read_text(directory, file) != str(value):
                         directory.write(file, str(value))
                 finally:
                     directory.close()
@@ -75,12 +75,12 @@ class CgroupRuntime:
         wanted = [(file, str(properties[name])) for name, file in FILES.items() if name in properties]
         if not wanted:
             return
-        directory = _group(layout, CONTROLLER, pod, container)
+        directory = open_container(layout, CONTROLLER, pod, container.id)
         written: list[tuple[str, str]] = []
         try:
             for file, value in wanted:
-                before = _read(directory, file)
-                if _same(before, value):
+                before = read_text(directory, file)
+                if is_same_set(before, value):
                     continue
                 directory.write(
                     file,
@@ -88,7 +88,7 @@ class CgroupRuntime:
                     hint="Check that these exist on this machine, are online, and belong to the parent group.",
                 )
                 written.append((file, before))
-                if not _same(found := _read(directory, file), value):
+                if not is_same_set(found := read_text(directory, file), value):
                     raise CgroupUnapplied(
                         f"{value!r} was written, but the file contains {found!r}", path=directory.path
                     )
@@ -97,16 +97,6 @@ class CgroupRuntime:
             raise
         finally:
             directory.close()
-
-    def reset(self, uid: str) -> list[tuple[str, bool]]:
-        """Return the containers of a pod to the CPUs and memory nodes of their parent group: the ids, and whether the
-        container had others. Empty if the pod has no group. Raises ApplyFailed."""
-        try:
-            layout = self._find()
-            with _pod_group(layout, uid) as above:
-                return [] if above is None else _reset_children(above, inherits=layout.version is Version.V2)
-        except (CgroupError, NoCgroups, ValueError) as error:
-            raise ApplyFailed(f"pod {uid}: {error}. {getattr(error, 'hint', '')}".rstrip(". ")) from None
 
     @staticmethod
     def _restore(directory: CgroupDirectory, written: list[tuple[str, str]]) -> None:
@@ -119,73 +109,38 @@ class CgroupRuntime:
                 log.error("cannot restore %s to %r: %s", file, before, error)
 
 
-@contextmanager
-def _pod_group(layout: Layout, uid: str) -> Iterator[CgroupDirectory | None]:
-    """The directory of a pod's group, None if it has none. Raises CgroupError and ValueError."""
-    with closing(CgroupDirectory.at(_base(layout, CONTROLLER))) as root:
-        for qos in CLASSES:
-            try:
-                above = root.walk(layout.path_of(paths.pod_segments(qos, uid)))
-            except CgroupGone:
-                continue
-            with closing(above):
-                yield above
-            return
-        yield None
+def open_pod(
+    layout: Layout, controller: str, uid: str, classes: Iterable[QosClass] = CLASSES
+) -> CgroupDirectory | None:
+    """Open the directory of a pod's group, which has one of these QoS classes; None if there is none. The caller closes
+    it. Raises CgroupError, NoCgroups, and ValueError for an invalid UID."""
+    tree = layout.root if layout.version is Version.V2 else f"{layout.root}/{controller}"
+    with closing(CgroupDirectory.at(tree)) as root:
+        for qos in classes:
+            with suppress(CgroupGone):
+                return root.walk(layout.path_of(paths.pod_segments(qos, uid)))
+    return None
 
 
-def _reset_children(above: CgroupDirectory, *, inherits: bool) -> list[tuple[str, bool]]:
-    """Reset the groups of all containers below a pod's group. `inherits`: whether an empty file means the values of the
-    parent (version 2); otherwise they are copied. Raises CgroupError."""
-    found = []
-    for name in above.directories():
-        container = paths.container_id(name)
-        if container is None:
-            continue
-        with closing(above.child(name)) as directory:
-            changed = False
-            for file in FILES.values():
-                wanted = "" if inherits else _read(above, file)
-                if not _same(_read(directory, file), wanted):
-                    directory.write(file, wanted or "\n")
-                    changed = True
-            found.append((container, changed))
-    return found
-
-
-def _base(layout: Layout, controller: str) -> str:
-    return layout.root if layout.version is Version.V2 else f"{layout.root}/{controller}"
-
-
-def _group(layout: Layout, controller: str, pod: QrmPod, container: PodContainer) -> CgroupDirectory:
+def open_container(layout: Layout, controller: str, pod: QrmPod, container_id: str) -> CgroupDirectory:
     """Open the directory of a container's group; the caller closes it. Raises CgroupError, NoCgroups, and ValueError
     for an invalid UID."""
-    base = _base(layout, controller)
-    known = QosClass(pod.qos_class) if pod.qos_class in CLASSES else None
-    root = CgroupDirectory.at(base)
-    try:
-        for qos in CLASSES if known is None else (known,):
-            path = layout.path_of(paths.pod_segments(qos, pod.uid))
-            try:
-                above = root.walk(path)
-            except CgroupGone:
-                continue
-            try:
-                for name in above.directories():
-                    if paths.container_id(name) == container.id:
-                        return above.child(name)
-            finally:
-                above.close()
-    finally:
-        root.close()
-    raise CgroupGone("the container has no group here: it has ended or is just starting", path=base)
+    classes = (QosClass(pod.qos_class),) if pod.qos_class in CLASSES else CLASSES
+    above = open_pod(layout, controller, pod.uid, classes)
+    if above is not None:
+        with closing(above):
+            for name in above.directories():
+                if paths.container_id(name) == container_id:
+                    return above.child(name)
+    raise CgroupGone("the container has no group here: it has ended or is just starting", path=layout.root)
 
 
-def _read(directory: CgroupDirectory, file: str) -> str:
+def read_text(directory: CgroupDirectory, file: str) -> str:
+    """The content of a file without surrounding whitespace. Raises CgroupError."""
     return directory.parse(file, lambda content: content.decode("ascii").strip(), expected="text")
 
 
-def _same(text: str, wanted: str) -> bool:
+def is_same_set(text: str, wanted: str) -> bool:
     """Whether both texts are the same set; the kernel may format it differently."""
     try:
         return cpuset.parse(text) == cpuset.parse(wanted)

@@ -18,19 +18,22 @@ FILE = "original_values"
 
 
 class OriginalValues:
-    """The values by container id. `read` and `record` raise OSError."""
+    """The values by container id."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = StateFile(directory / FILE)
+        self.path = directory / FILE
+        self._file = StateFile(self.path)
         self._values: dict[str, dict[str, Value]] = {}
         self._lock = asyncio.Lock()
 
-    def read(self) -> None:
-        """Read the stored values. A damaged file is renamed."""
+    def read(self, *, replace_damaged: bool = True) -> None:
+        """Read the stored values. A damaged file is renamed, or BadState raised. Raises OSError."""
         try:
             document: dict[str, Any] = self._file.read() or {}
         except BadState as error:
-            set_aside(self._file.path, str(error))
+            if not replace_damaged:
+                raise
+            set_aside(self.path, str(error))
             return
         self._values = dict(document.get("containers", {}))
 
@@ -39,13 +42,13 @@ class OriginalValues:
         return self._values.get(container_id, {})
 
     async def record(self, container_id: str, values: Mapping[str, Value]) -> None:
-        """Store the values of a container, unless they are stored already."""
+        """Store the values of a container, unless they are stored already. Raises OSError."""
         if values and container_id not in self._values:
             self._values[container_id] = dict(values)
             await self._write()
 
     async def keep(self, container_ids: Collection[str]) -> None:
-        """Remove the values of all other containers, which have ended."""
+        """Remove the values of all other containers, which have ended. Raises OSError."""
         kept = {id: values for id, values in self._values.items() if id in container_ids}
         if kept != self._values:
             self._values = kept
