@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from agent.cgroups.detection import NoCgroups
+from agent.cgroups.detection import NoCgroups, top_of
 from agent.qrm import cpuset
 from agent.qrm.kubelet.messages import info_from_bytes
 from agent.qrm.kubelet.own_managers import BadKubeletState, KubeletSets, read_kubelet_sets
@@ -189,10 +189,8 @@ async def _in_runtime(runtime: RestoringRuntime, names: Names, before: BeforeAll
     pods = {each.pod_uid: each.pod for each in found}
     there = {(each.pod_uid, each.name) for each in found}
     results = [_gone(pods.get(uid, uid), name) for uid, name in names if (uid, name) not in there]
-    for each in found:
-        if (each.pod_uid, each.name) in names:
-            results.append(await _restored(runtime, each, names[each.pod_uid, each.name], before))
-    return results
+    ours = [(each, names[each.pod_uid, each.name]) for each in found if (each.pod_uid, each.name) in names]
+    return results + [await _restored(runtime, each, own, before) for each, own in ours]
 
 
 async def _restored(
@@ -224,7 +222,7 @@ async def _restored(
 
 
 def _set_text(values: Properties) -> str:
-    return ", ".join(f"{name} is {value}" for name, value in values.items())
+    return "restored: " + ", ".join(f"{name} is {value}" for name, value in values.items()) if values else ""
 
 
 def _gone(pod: str, container: str, container_id: str = "") -> RestoredContainer:
@@ -238,6 +236,7 @@ def _in_cgroups(settings: QrmSettings, names: Names, before: BeforeAllocation) -
     """Raises CannotRun."""
     try:
         layout = layout_finder(settings)()
+        top_of(layout)  # without groups of the kubelet, all pods would seem to have ended
     except NoCgroups as error:
         raise CannotRun(f"{error}\n  {error.hint}") from None
     restorer = CgroupRestorer(layout, before.originals.of)

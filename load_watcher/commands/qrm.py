@@ -29,13 +29,6 @@ if TYPE_CHECKING:
     from agent.qrm.settings import QrmSettings
     from watcher.platform.settings.tables import Settings
 
-_MODE = click.option(
-    "--mode",
-    metavar="MODE",
-    help="How allocations are applied: dry-run (not at all), nri (before containers start, through containerd or "
-    "CRI-O), cri (through the container runtime), cgroup (through cgroup files) or server (only serve the "
-    "plug-ins, for an external manager such as Katalyst's kubelet); see qrm.mode. [default: dry-run]",
-)
 _STATE_DIR = click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
@@ -44,7 +37,13 @@ _STATE_DIR = click.option(
 )
 _OPTIONS = (
     CONFIG,
-    _MODE,
+    click.option(
+        "--mode",
+        metavar="MODE",
+        help="How allocations are applied: dry-run (not at all), nri (before containers start, through containerd or "
+        "CRI-O), cri (through the container runtime), cgroup (through cgroup files) or server (only serve the "
+        "plug-ins, for an external manager such as Katalyst's kubelet); see qrm.mode. [default: dry-run]",
+    ),
     node_option("qrm"),
     _STATE_DIR,
     click.option(
@@ -104,22 +103,27 @@ def qrm(context: click.Context, /, **given: Any) -> None:
 
 
 @qrm.command("restore", short_help="Restore the properties of containers that the manager changed.")
-@with_options(CONFIG, _MODE, _STATE_DIR, SET, OUTPUT)
+@click.option(
+    "--mode",
+    metavar="MODE",
+    help="The mode that the manager had: nri, cri or cgroup (qrm.mode). [default: dry-run, which is an error]",
+)
+@with_options(CONFIG, _STATE_DIR, SET, OUTPUT)
 @click.option("--missing-ok", is_flag=True, help="Exit with 0 if the checkpoint does not exist. [default: exit with 1]")
 @click.pass_obj
 def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> None:
     """Restore CPUs, memory nodes and other properties of containers to the values that they have without the manager.
 
-    Use it before you uninstall the manager or switch it off. The checkpoint in --state-dir names the containers;
-    --mode is the mode that the manager had (nri, cri or cgroup). The manager must not be running, because it would set
-    the allocations again; so would its next start. CPUs and memory nodes that the kubelet itself assigns are set to
-    the kubelet's values. Environment variables and annotations remain until the containers are created again.
+    Use it before you uninstall the manager or switch it off. The checkpoint in --state-dir names the containers. The
+    manager must not be running, because it would set the allocations again; so would its next start. CPUs and memory
+    nodes that the kubelet itself assigns are set to the kubelet's values. Environment variables and annotations remain
+    until the containers are created again.
 
     With -o json, prints {"containers": [{"pod", "container", "id", "outcome", "text"}], "text"}.
 
     Exit code 0: all restored, or nothing to restore; 1: a container could not be restored, the manager is running, the
     runtime is unavailable, or there is no checkpoint (0 with --missing-ok); 2: the arguments or the settings are
-    invalid.
+    invalid, or the extra qrm is not installed.
     """
     import asyncio
     from dataclasses import asdict
@@ -138,12 +142,13 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
         found = asyncio.run(restoring.restore(settings))
     except CannotRun as error:
         print_error(error, of="load-watcher qrm restore")
-        raise SystemExit(FAILED) from None
-    text = f"{len(found)} containers processed" if found else "no containers with allocations: nothing to restore"
+        raise SystemExit(1) from None
+    counted = "1 container" if len(found) == 1 else f"{len(found)} containers"
+    text = f"{counted} processed" if found else "no containers with allocations: nothing to restore"
     lines = [f"{each.called}: {each.text}" for each in found]
     facts = {"containers": [asdict(each) for each in found], "text": text}
     print_facts(facts, "\n".join([*lines, text]), output=given["output"])
-    raise SystemExit(FAILED if any(each.outcome == "failed" for each in found) else 0)
+    raise SystemExit(1 if any(each.outcome == "failed" for each in found) else 0)
 
 
 def _with_extra(module: str) -> Any:
