@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -43,9 +43,11 @@ from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cgroup import CgroupRuntime, layout_finder
 from agent.qrm.runtime.cri import CriRuntime
+from agent.qrm.runtime.recording import ReadableRuntime, RecordingRuntime
 from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, decode, encode
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
+from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.service import node_server
 from agent.service.build import kube_client
@@ -208,15 +210,23 @@ class Checkpoint:
         self._written = data
 
 
-def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:
-    """The function that applies allocations to containers, according to qrm.mode."""
+def applier(settings: QrmSettings, stack: AsyncExitStack, pods: Callable[[], Collection[QrmPod]] = tuple) -> Apply:
+    """The function that applies allocations to containers, according to qrm.mode. `pods` returns the pods of the node.
+    Raises CannotRun."""
+    runtime: ReadableRuntime
     if settings.mode == CRI:
         runtime = CriRuntime(settings.runtime_socket)
         stack.push_async_callback(runtime.close)
-        return runtime.apply
-    if settings.mode == CGROUP:
-        return CgroupRuntime(layout_finder(settings)).apply
-    return dry_run
+    elif settings.mode == CGROUP:
+        runtime = CgroupRuntime(layout_finder(settings))
+    else:
+        return dry_run
+    originals = OriginalValues(settings.state_dir)
+    try:
+        originals.read()
+    except OSError as error:
+        raise CannotRun(f"cannot read {originals.path}: {error.strerror}") from None
+    return RecordingRuntime(runtime, originals, pods).apply
 
 
 # --- startup -----------------------------------------------------------------------------------------------------
@@ -334,7 +344,8 @@ def _rounds(
         if settings.publish_capacity and settings.mode in APPLYING:
             common["publish"] = partial(cluster.publish, manager, partial(_headroom_capacity, parts))
     if nri is None:
-        return Reconciler(manager, pods, applier(settings, stack), **common)
+        rounds = Reconciler(manager, pods, applier(settings, stack, lambda: rounds.known), **common)
+        return rounds
     return Reconciler(manager, nri.pods, nri.updates.apply, active=nri.active, deliver=nri.updates.deliver, **common)
 
 

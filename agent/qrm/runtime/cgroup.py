@@ -21,7 +21,7 @@ from agent.cgroups.paths import Driver
 from agent.qos import QosClass
 from agent.qrm import cpuset
 from agent.qrm.manager.admission import ApplyFailed
-from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, UNIFIED, Properties
+from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, UNIFIED, Properties, Value
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.settings import QrmSettings
 
@@ -51,8 +51,25 @@ class CgroupRuntime:
         try:
             await asyncio.to_thread(self._apply, pod, container, properties)
         except (CgroupError, NoCgroups, ValueError) as error:
-            hint = getattr(error, "hint", "")
-            raise ApplyFailed(f"{pod.key}, container {container.name}: {error}. {hint}".rstrip(". ")) from None
+            raise _failure(pod, container, error) from None
+
+    async def values(self, pod: QrmPod, container: PodContainer, names: Iterable[str]) -> Properties:
+        """The content of the files of a container's group that are named by `Unified.` properties. Raises
+        ApplyFailed."""
+        try:
+            return await asyncio.to_thread(self._values, pod, container, sorted(names))
+        except (CgroupError, NoCgroups, ValueError) as error:
+            raise _failure(pod, container, error) from None
+
+    def _values(self, pod: QrmPod, container: PodContainer, names: Iterable[str]) -> Properties:
+        found: dict[str, Value] = {}
+        layout = self._find()
+        for name in names:
+            if name.startswith(UNIFIED):
+                file = name.removeprefix(UNIFIED)
+                with closing(open_container(layout, file.partition(".")[0], pod, container.id)) as directory:
+                    found[name] = read_text(directory, file)
+        return found
 
     def _apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
         layout = self._find()
@@ -63,12 +80,9 @@ class CgroupRuntime:
         for name, value in properties.items():
             if name.startswith(UNIFIED):
                 file = name.removeprefix(UNIFIED)
-                directory = open_container(layout, file.partition(".")[0], pod, container.id)
-                try:
+                with closing(open_container(layout, file.partition(".")[0], pod, container.id)) as directory:
                     if read_text(directory, file) != str(value):
                         directory.write(file, str(value))
-                finally:
-                    directory.close()
 
     def _set_cpuset(self, layout: Layout, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
         """Write both files or neither."""
@@ -107,6 +121,11 @@ class CgroupRuntime:
                 return  # the container has ended
             except CgroupError as error:
                 log.error("cannot restore %s to %r: %s", file, before, error)
+
+
+def _failure(pod: QrmPod, container: PodContainer, error: Exception) -> ApplyFailed:
+    hint = getattr(error, "hint", "")
+    return ApplyFailed(f"{pod.key}, container {container.name}: {error}. {hint}".rstrip(". "))
 
 
 def open_pod(

@@ -55,6 +55,14 @@ class CriRuntime:
     def _failed(self, what: str, error: grpc.aio.AioRpcError) -> ApplyFailed:
         return ApplyFailed(f"{self.socket}: {what}: {error.code().name}: {error.details()}")
 
+    async def values(self, pod: QrmPod, container: PodContainer, names: Iterable[str]) -> Properties:
+        """Those of the properties that a container has, as far as the runtime reports them. Raises ApplyFailed."""
+        called = f"{pod.key}, container {container.name}"
+        try:
+            return properties_in((await self._status(container.id, called)).resources.linux, names)
+        except ContainerGone:
+            raise ApplyFailed(f"{called} has ended") from None
+
     # --- restoring ---------------------------------------------------------------------------------------------------
 
     async def containers(self) -> list[FoundContainer]:
@@ -74,27 +82,28 @@ class CriRuntime:
     async def properties(self, container: FoundContainer, names: Iterable[str]) -> Properties | None:
         """Those of the properties that a container has; None if the runtime does not report them. Raises ApplyFailed
         and ContainerGone."""
-        status = await self._status(container)
+        status = await self._status(container.id, f"{container.pod}, container {container.name}")
         return properties_in(status.resources.linux, names) if status.resources.HasField("linux") else None
 
     async def set(self, container: FoundContainer, properties: Properties) -> None:
         """Set properties on a container. Raises ApplyFailed and ContainerGone."""
+        called = f"{container.pod}, container {container.name}"
         try:
-            await self._update(container.id, f"{container.pod}, container {container.name}", properties)
+            await self._update(container.id, called, properties)
         except ApplyFailed:
-            if (await self._status(container)).state == pb.CONTAINER_EXITED:
+            if (await self._status(container.id, called)).state == pb.CONTAINER_EXITED:
                 raise ContainerGone from None
             raise
 
-    async def _status(self, container: FoundContainer) -> pb.ContainerStatus:
-        request = pb.ContainerStatusRequest(container_id=container.id)
+    async def _status(self, container_id: str, called: str) -> pb.ContainerStatus:
+        """Raises ApplyFailed and ContainerGone."""
+        request = pb.ContainerStatusRequest(container_id=container_id)
         try:
             response: pb.ContainerStatusResponse = await self._stub.ContainerStatus(request, timeout=self._seconds)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 raise ContainerGone from None
-            what = f"ContainerStatus of {container.pod}, container {container.name} ({container.id[:12]})"
-            raise self._failed(what, error) from None
+            raise self._failed(f"ContainerStatus of {called} ({container_id[:12]})", error) from None
         return response.status
 
 

@@ -7,7 +7,7 @@ nodes of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from agent.qrm.manager.allocation import Properties, Value
 from agent.qrm.store.files import BadState, StateFile, set_aside
 
 FILE = "original_values"
+UNKNOWN = ""
+"""Stored for a property whose value was not known."""
 
 
 class OriginalValues:
@@ -38,13 +40,18 @@ class OriginalValues:
         self._values = dict(document.get("containers", {}))
 
     def of(self, container_id: str) -> Properties:
-        """The values of a container that differ from the default."""
-        return self._values.get(container_id, {})
+        """The known values of a container that differ from the default."""
+        stored = self._values.get(container_id, {})
+        return {name: value for name, value in stored.items() if value != UNKNOWN}
+
+    def missing(self, container_id: str, names: Iterable[str]) -> set[str]:
+        """Those of the properties for which nothing is stored."""
+        return set(names) - self._values.get(container_id, {}).keys()
 
     async def record(self, container_id: str, values: Mapping[str, Value]) -> None:
-        """Store the values of a container, unless they are stored already. Raises OSError."""
-        if values and container_id not in self._values:
-            self._values[container_id] = dict(values)
+        """Store values of a container, except those that are stored already. Raises OSError."""
+        if self.missing(container_id, values):
+            self._values[container_id] = {**values, **self._values.get(container_id, {})}
             await self._write()
 
     async def keep(self, container_ids: Collection[str]) -> None:
