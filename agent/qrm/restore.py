@@ -252,10 +252,7 @@ def _in_cgroups(settings: QrmSettings, names: Names, before: BeforeAllocation) -
         except ApplyFailed as error:
             results.append(RestoredContainer(uid, "", "", RestoreOutcome.FAILED, f"not restored: {error}"))
             continue
-        if groups is None:
-            results += [_gone(uid, name) for name in own]
-        else:
-            results += [_of_group(uid, each) for each in groups]
+        results += [_of_group(uid, each) for each in groups] or [_gone(uid, name) for name in own]
     return results
 
 

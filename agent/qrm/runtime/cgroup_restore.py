@@ -37,13 +37,13 @@ class CgroupRestorer:
         self._layout = layout
         self._originals = originals
 
-    def restore(self, uid: str, assigned: Mapping[str, frozenset[str]]) -> list[RestoredGroup] | None:
-        """Restore the containers of a pod; None if the pod has no group. `assigned` has the properties to restore, and
+    def restore(self, uid: str, assigned: Mapping[str, frozenset[str]]) -> list[RestoredGroup]:
+        """Restore the containers of a pod; empty if all have ended. `assigned` has the properties to restore, and
         for cpusets the values with which the kubelet's managers replace them: "" inherits. Raises ApplyFailed."""
         try:
             above = open_pod(self._layout, CONTROLLER, uid)
             if above is None:
-                return None
+                return []
             with closing(above):
                 ids = {paths.container_id(name): name for name in above.directories()}
                 return [
