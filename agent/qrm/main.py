@@ -312,6 +312,7 @@ async def _manage(
         stack.push_async_callback(client.close)
         evicts = settings.evict_inadmissible and settings.mode in APPLYING
         cluster = QrmClusterClient(client, node=settings.node_name(), evicts=evicts, clock=time.time)
+    parts.pods = metrics.pods = pods
     await pods.start()
     stack.push_async_callback(pods.close)
     parts.nri = metrics.nri = NriRuntime(settings, manager, pods) if settings.mode == NRI else None

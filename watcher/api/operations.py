@@ -26,6 +26,7 @@ from watcher.core.publishing.wire import (
     PodsOffer,
     WatcherDocument,
 )
+from watcher.core.windows.fleet_trend import TrendDocument
 from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.platform.http.openapi import OPERATOR, TYPE, Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import MAX_POINTS, MOST_MINUTES
@@ -239,6 +240,16 @@ HISTORY = Operation(
         ),
         Parameter("shape", "series, or one row per value", {"type": "string", "enum": ["series", "rows"]}),
     ),
+)
+TREND = Operation(
+    "Mean load of all nodes over the last day",
+    {
+        200: ResponseSpec("the means, or the reason why there are none", TrendDocument),
+        304: _NOT_MODIFIED,
+        503: failure("history_unavailable: the store cannot be read"),
+    },
+    description="Of the shortest window, one mean per 5 minutes, weighted by the capacity of the nodes, from the "
+    "windows in the store.",
 )
 FORECASTS = Operation(
     "Upper bounds of the load of the next hours",
