@@ -76,9 +76,9 @@ def test_containers_get_what_their_specs_had_and_a_second_run_requests_nothing(n
             f"default/pod1, container {CONTAINER}: restored: CpusetCpus is 0-9\n3 containers processed\n",
             "",
         )
-        has = {uid: done for uid in UIDS[:3] if (done := runtime.containers()[container_id(uid)])}
-        assert [(has[uid].cpus, has[uid].mems) for uid in UIDS[:3]] == [("0-79", "0-1"), ("0-9", "0"), ("0-9", "0")]
-        assert has[UIDS[0]].spec["linux"]["resources"]["cpu"]["shares"] == 1024
+        has = [runtime.containers()[container_id(uid)] for uid in UIDS[:3]]
+        assert [(each.cpus, each.mems) for each in has] == [("0-79", "0-1"), ("0-9", "0"), ("0-9", "0")]
+        assert has[0].spec["linux"]["resources"]["cpu"]["shares"] == 1024
         asked = len(runtime.asked())
         code, out, err = restore(qrm)
         assert (code, err) == (0, "")
