@@ -153,7 +153,7 @@ def _read_checkpoint(path: Path) -> Allocations:
 
 
 def _before_allocation(settings: QrmSettings) -> BeforeAllocation:
-    """Raises CannotRun."""
+    """Read everything that determines the values. Raises CannotRun."""
     originals = OriginalValues(settings.state_dir)
     try:
         originals.read(replace_damaged=False)
@@ -178,7 +178,7 @@ def _before_allocation(settings: QrmSettings) -> BeforeAllocation:
 
 
 async def _in_runtime(runtime: RestoringRuntime, names: Names, before: BeforeAllocation) -> list[RestoredContainer]:
-    """Raises CannotRun."""
+    """Restore through a runtime that knows containers by name. Raises CannotRun."""
     try:
         found = await runtime.containers()
     except ApplyFailed as error:
@@ -233,7 +233,7 @@ def _gone(pod: str, container: str, container_id: str = "") -> RestoredContainer
 
 
 def _in_cgroups(settings: QrmSettings, names: Names, before: BeforeAllocation) -> list[RestoredContainer]:
-    """Raises CannotRun."""
+    """Restore through the files of the kubelet's groups. Raises CannotRun."""
     try:
         layout = layout_finder(settings)()
         top_of(layout)  # without groups of the kubelet, all pods would seem to have ended

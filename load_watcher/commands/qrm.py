@@ -102,7 +102,7 @@ def qrm(context: click.Context, /, **given: Any) -> None:
     raise SystemExit(main.run(settings, everything))
 
 
-@qrm.command("restore", short_help="Restore the properties of containers that the manager changed.")
+@qrm.command("restore", short_help="Restore what the manager set on containers.")
 @click.option(
     "--mode",
     metavar="MODE",

@@ -96,7 +96,7 @@ class CriRuntime:
             raise
 
     async def _status(self, container_id: str, called: str) -> pb.ContainerStatus:
-        """Raises ApplyFailed and ContainerGone."""
+        """`called` names the container in messages. Raises ApplyFailed and ContainerGone."""
         request = pb.ContainerStatusRequest(container_id=container_id)
         try:
             response: pb.ContainerStatusResponse = await self._stub.ContainerStatus(request, timeout=self._seconds)

@@ -20,7 +20,7 @@ class FoundContainer:
 
 
 class ContainerGone(RuntimeError):
-    """The container has ended."""
+    """The container has ended since it was listed."""
 
 
 class RestoringRuntime(Protocol):
