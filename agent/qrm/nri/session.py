@@ -55,7 +55,7 @@ class NriSession:
         """Connect, and reconnect, until cancelled."""
         delay = self._first_delay
         while True:
-            kind, trouble = await self._once()
+            kind, trouble = await self.once()
             delay = self._first_delay if not self.trouble else min(delay * 2, MAX_DELAY_S)
             if trouble != self.trouble:
                 log.warning("containers start without allocations: %s; trying again", trouble)
@@ -63,7 +63,7 @@ class NriSession:
             self.trouble = trouble
             await asyncio.sleep(delay)
 
-    async def _once(self) -> tuple[str, str]:
+    async def once(self) -> tuple[str, str]:
         """One connection, from its start to its end. Returns the kind of failure, and the reason."""
         try:
             async with asyncio.timeout(CONNECT_S):

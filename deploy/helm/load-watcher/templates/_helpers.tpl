@@ -128,7 +128,7 @@ names; the namespace is omitted if it has the name of the release. */}}
 {{- define "load-watcher.settings" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $peers := default dict $config.peers -}}
-{{- if not $peers.urls -}}
+{{- if kindIs "invalid" $peers.urls -}}
 {{- $_ := set $peers "urls" (list (printf "%s://%s-headless:2020" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .))) -}}
 {{- end -}}
 {{- $_ := set $config "peers" $peers -}}
