@@ -11,6 +11,9 @@ from load_watcher.cli.options import CONFIG, OUTPUT, SET, with_options
 from load_watcher.cli.printing import print_facts
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
 
+NOT_PUBLISHING = {"koordinator.publish": "false", "koordinator.thresholds": "false"}
+"""Without a source, settings that publish its data are refused."""
+
 
 @click.group(short_help="Remove what load-watcher wrote for Koordinator.")
 def koordinator() -> None:
@@ -38,7 +41,7 @@ def remove_thresholds(**given: Any) -> None:
     from watcher.platform.kube.client import KubeClient
     from watcher.platform.kube.credentials import find_access
 
-    settings = load_or_exit(given, overrides=NO_SOURCE)
+    settings = load_or_exit(given, overrides={**NO_SOURCE, **NOT_PUBLISHING})
     path, context = settings.kubeconfig, settings.kubernetes.context
 
     async def remove() -> tuple[list[str], list[str]]:
