@@ -340,6 +340,13 @@ class QrmSettings(NodeTable):
         values.PATH,
         "Unix socket of the container runtime's NRI (Node Resource Interface), for qrm.mode nri.",
     )
+    runtime_config: Path | None = setting(
+        None,
+        values.PATH,
+        "Settings file of the container runtime, which doctor reads for qrm.mode nri, with the files that it includes. "
+        "Default: /etc/containerd/config.toml or /etc/crio/crio.conf.",
+        example='"/var/lib/rancher/k3s/agent/etc/containerd/config.toml"',
+    )
     nri_name: str = setting(
         "load-watcher",
         NRI_NAME,
