@@ -15,7 +15,7 @@ NOT_PUBLISHING = {"koordinator.publish": "false", "koordinator.thresholds": "fal
 """Without a source, settings that publish its data are refused."""
 
 
-@click.group(short_help="Remove what load-watcher wrote for Koordinator.")
+@click.group(short_help="Remove annotations of Koordinator.")
 def koordinator() -> None:
     """Remove what load-watcher wrote to nodes for Koordinator."""
 

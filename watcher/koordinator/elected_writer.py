@@ -81,7 +81,7 @@ class ElectedWriter(ABC):
         """Write what is due now, if this replica holds the Lease and nothing pauses it."""
 
     async def start(self) -> None:
-        """Start the background tasks."""
+        """Start writing in the background; raises nothing, errors are retried."""
         self._tasks = [
             asyncio.create_task(self._forever(self._renew_lease), name=f"{self._what}s-lease"),
             asyncio.create_task(self._forever(self._step), name=f"{self._what}s"),
