@@ -42,7 +42,7 @@ from watcher.core.kubernetes.objects import (
     Resources,
 )
 from watcher.fleet.noise import key_of
-from watcher.traces.records import NodeRecord
+from watcher.traces.records import NodeRecord, PodRecord
 
 PODS = "pods"
 SUSTAINED = 3
@@ -242,7 +242,8 @@ class _Cluster:
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _place(self, now: float) -> None:
-        """Try to place each waiting pod once. A pod with the same requests as a pod that fits nowhere is skipped."""
+        """Try to place each waiting pod once. A pod with the same requests as a pod that fits nowhere is skipped, and
+        one of the same owner and size as a pod that no node accepted: within a minute, nodes only fill."""
         if not self.waiting:
             return
         self._read_windows()
@@ -251,11 +252,12 @@ class _Cluster:
         present = np.flatnonzero(self.there)
         rows = self.rows[present]
         failed: set[tuple[int, int]] = set()
+        refused: set[tuple[object, ...]] = set()
         still = []
         for pod in self.waiting:
             info = self.infos[pod]
             asked = info.requests.get(CPU, 0), info.requests.get(MEMORY, 0)
-            if asked in failed:
+            if asked in failed or _alike(pods[pod].record) in refused:
                 still.append(pod)
                 continue
             fits = self._fits(asked, rows)
@@ -263,6 +265,7 @@ class _Cluster:
                 failed.add(asked)
             chosen = self._choose(info, rows[fits], present[fits], now)
             if chosen is None:
+                refused.add(_alike(pods[pod].record))
                 still.append(pod)
             else:
                 self._start(pod, chosen, now)
@@ -448,6 +451,12 @@ def _quantities(cores: float | None, size: int | None) -> Quantities:
 def _bound(pod: Pod, node: str) -> Pod:
     spec = PodSpec(node, pod.spec.priority, pod.spec.priority_class_name, pod.spec.containers)
     return Pod(pod.metadata, spec, PodStatus("Running"))
+
+
+def _alike(record: PodRecord) -> tuple[object, ...]:
+    """What a filter can know of a pod, apart from its name: equal for the pods of one workload."""
+    size = record.cores, record.bytes, record.cores_limit, record.bytes_limit
+    return (record.pod.partition("/")[0], record.owner or record.uid, record.priority, *size)
 
 
 def _limits(course: TracePod) -> tuple[float, float]:

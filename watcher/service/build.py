@@ -116,7 +116,7 @@ def peers_of(settings: Settings) -> Peers | None:
     """Build the client for the other replicas, None if none are configured. It sends the server's token if reads need
     it."""
     peers = settings.peers
-    if peers.urls is None:
+    if not peers.urls:
         return None
     tls = ssl.create_default_context(cafile=None if peers.ca_file is None else str(peers.ca_file))
     return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)

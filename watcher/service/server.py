@@ -127,6 +127,7 @@ class Watcher:
         self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
         self._on_listening = [message for each in made for message in each.on_listening]
         self.view.class_sources = tuple(each.pod_classes for each in made if each.pod_classes is not None)
+        self.view.problem_sources = tuple(each.problems for each in made if each.problems is not None)
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)
         routes = [route for each in made for route in each.routes]

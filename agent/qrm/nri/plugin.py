@@ -142,10 +142,14 @@ class NriPlugin:
         containers whose pods are unknown."""
         manager = self._rounds.manager
         actual = {each.id: each.linux.resources for each in containers}
+        without = set()
         for each in self._table.containers:
             wanted = manager.properties(each.pod_uid, each.name)
-            same = bool(wanted) and properties_in(actual[each.id], wanted) == dict(wanted)
-            manager.set_applied(each.id, wanted if same else None)
+            has = properties_in(actual[each.id], wanted or ())
+            manager.set_applied(each.id, wanted if wanted and has == dict(wanted) else None)
+            if not has:
+                without.add(each.id)
+        self._findings.without = frozenset(without)
         try:
             known = {pod.uid for pod in self._pods.listing(monotonic=self._monotonic())}
         except PodsUnknown:
@@ -159,9 +163,11 @@ class NriPlugin:
         """The updates that running containers need now, those that lose CPUs first. The next round repeats them, since
         the runtime does not report which of them failed."""
         due: dict[str, Properties] = {}
+        names: dict[str, str] = {}
 
-        async def collect(_pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+        async def collect(pod: QrmPod, container: PodContainer, properties: Properties) -> None:
             due[container.id] = properties
+            names[container.id] = f"{pod.key}/{container.name}"
 
         try:
             pods = self._pods.listing(monotonic=self._monotonic())
@@ -170,6 +176,7 @@ class NriPlugin:
         await self._rounds.apply(pods, collect)
         for container_id in due:
             self._rounds.manager.set_applied(container_id, None)
+        self._findings.applied(names)
         due.pop(without, None)
         return [update(id, properties, ignore_failure=True) for id, properties in due.items()]
 

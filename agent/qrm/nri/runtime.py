@@ -81,6 +81,7 @@ class NriRuntime:
             "trouble": self.trouble,
             "runtime": None if facts is None else {"name": facts.name, "version": facts.version, "nri": facts.nri},
             "on_failure": "refuse" if self._refuses else "open",
+            "unpinned": self.findings.unpinned,
             "failures": dict(sorted(self.findings.counts.items())),
             "findings": self.findings.as_json(),
         }

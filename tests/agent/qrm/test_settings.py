@@ -35,6 +35,14 @@ def test_defaults_change_nothing_and_listen_to_nobody_else():
     assert settings.plugins_dir == Path("load-watcher-qrm/plugins")
 
 
+def test_empty_lists_are_no_items():
+    """`config show` writes the default of `names`, `skip_annotations` and `nics` so, and it can be read again."""
+    lists = ("names", "skip_annotations", "nics", "exclusive_roles", "offline_roles", "nic_roles")
+    settings = read(**{name: [] for name in lists})
+    assert [()] * len(lists) == [getattr(settings, name) for name in lists]
+    assert settings.roles().class_of("storage-service") == "online"
+
+
 def test_everything_from_text_as_the_environment_gives_it():
     settings = read(
         mode="CGROUP",

@@ -68,6 +68,20 @@ def test_overcommitted_pods_use_more_than_they_ask_for():
     assert share("overcommit") > 1.5 * share("daily")
 
 
+def test_services_use_half_at_weekends():
+    """The trace begins on a Tuesday: its fifth day is a Saturday. Without the factor, days are alike."""
+    records = list(generate("weekly", nodes=NODES, pods=PODS, seed=1, hours=168.0))
+    jobs = {each.uid for each in coming(records) if each.owner.startswith("Job/")}
+    used: dict[int, dict[str, float]] = {}
+    for each in records:
+        if isinstance(each, UsageRecord) and each.uid not in jobs:
+            used.setdefault(int(each.time // 86_400.0), {}).setdefault(each.uid, each.cores or 0.0)
+    friday, saturday = (used[int(BEGINS // 86_400.0) + day] for day in (3, 4))
+    both = friday.keys() & saturday.keys()
+    assert len(both) > 10
+    assert 0.4 < sum(saturday[uid] for uid in both) / sum(friday[uid] for uid in both) < 0.6
+
+
 @pytest.mark.parametrize(("nodes", "pods"), [(1, 0), (1, 1), (3, 2)])
 def test_small_ones(nodes: int, pods: int):
     for scenario in SCENARIOS:

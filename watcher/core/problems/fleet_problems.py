@@ -50,7 +50,8 @@ _DROPPED = (FindingKind.OUT_OF_RANGE, FindingKind.NON_FINITE, FindingKind.COUNTE
 @dataclass(frozen=True, slots=True)
 class ProblemInputs:
     """Published data at `now` (unix seconds). `error` is the reason why the service is not ready; `pods` is None if pod
-    usage is unknown; `capacities` are by node; `host`: the only node is the machine of load-watcher."""
+    usage is unknown; `capacities` are by node; `host`: the only node is the machine of load-watcher; `of_modules` are
+    problems that the modules of the service report."""
 
     now: float
     interval_s: float
@@ -62,6 +63,7 @@ class ProblemInputs:
     pods: PodTable | None = None
     capacities: Mapping[str, Capacity] = field(default_factory=dict)
     host: bool = False
+    of_modules: Sequence[FleetProblem] = ()
 
 
 def problems_document(given: ProblemInputs) -> ProblemsDocument:
@@ -71,7 +73,7 @@ def problems_document(given: ProblemInputs) -> ProblemsDocument:
     named = {node for problem in states for node in problem.nodes}
     hot = [] if given.snapshot is None else hot_nodes(given.snapshot, given.pods, given.capacities)
     problems = [*_service_problems(given), *states, *_hot_problems(given, hot, _stale_ages(given.snapshot))]
-    problems += _finding_problems(given, of_state=named)
+    problems += [*_finding_problems(given, of_state=named), *given.of_modules]
     problems.sort(key=_rank)
     counts = {severity.value: sum(each.severity is severity for each in problems) for severity in SEVERITIES}
     worst = problems[0].severity if problems else None

@@ -308,7 +308,7 @@ def _server_store(settings: Settings) -> Iterator[Conflict]:
 
 
 def _peers(settings: Settings) -> Iterator[Conflict]:
-    if settings.peers.urls is not None and settings.provider.name == "host":
+    if settings.peers.urls and settings.provider.name == "host":
         message = f"is set, but the provider host ({settings.provider.reason}) reads only this machine"
         cure = "remove peers.urls, or set provider.name to the source that all replicas use"
         yield Conflict(("peers.urls", "provider.name"), message, cure)

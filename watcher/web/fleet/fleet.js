@@ -7,6 +7,7 @@ import { choice, el, field, numbers, renew, select, svg } from "../dom.js";
 import { groupOf, grouped, groupings, meanOf } from "./groups.js";
 import { NodeTable } from "./table.js";
 import { NOTABLE, STRONG, signed, trendsOf } from "./trend.js";
+import { overTime } from "./over-time.js";
 import { NONE, count, moment, percent, seconds } from "../format.js";
 import { BOUNDS, LABELS, METRICS, STATES, boundsOf, chosen, histogram, totals } from "../load.js";
 import { problemsPanel } from "../problems/problems.js";
@@ -55,7 +56,7 @@ export function fleetView(app) {
   const table = new NodeTable(app);
   const problems = el("div"), marked = el("div.marked");
   const summary = el("div.summary");
-  const spread = el("div.card");
+  const spread = el("div.card"), past = el("div");
   const legend = el("div.legend");
   const place = el("div");
   const tools = el("div.tools");
@@ -64,9 +65,9 @@ export function fleetView(app) {
   const ungrouped = el("p.quiet.ungrouped");
   const shownNodes = el("p.quiet", { role: "status" });
   const root = el("div.stack.fleet", {}, problems, summary,
-    el("section.card", { "aria-label": "Nodes" }, fold, tools, marked, shownNodes, place, legend, ungrouped), spread);
+    el("section.card", { "aria-label": "Nodes" }, fold, tools, marked, shownNodes, place, legend, ungrouped), el("div.columns.below", {}, past, spread));
   const forget = onThemeChange(() => update());
-  let labels = null, trends = new Map(), bounds = new Map(), built = "", panel = "";
+  let labels = null, trends = new Map(), bounds = new Map(), built = "", panel = "", trend = null, drawn = "";
 
   const get = (name, fallback) => app.params.get(name) ?? fallback;
 
@@ -121,6 +122,8 @@ export function fleetView(app) {
     showProblems();
     summary.replaceChildren(totalsOf(nodes, wanted.metric), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
     summary.hidden = spread.hidden = Boolean(nothing); // before its width is measured
+    past.hidden = Boolean(nothing) || !trend;
+    showPast();
     spread.replaceChildren(el("h2", {}, `Distribution of ${nameOf(wanted.metric)}, ${wanted.metric in METRICS ? app.window : horizonOf(nodes, wanted.metric)}`), distribution(nodes, wanted.metric, spread.clientWidth));
     const some = picked(nodes, wanted);
     shownNodes.textContent = some.length === nodes.length ? "" : `${some.length} of ${count(nodes.length, "node")}`;
@@ -142,6 +145,21 @@ export function fleetView(app) {
     if (legend.dataset.about === now) return;
     legend.dataset.about = now;
     legend.replaceChildren(...key(metric, nodes, least));
+  }
+
+  /** The load over time, drawn again only if it or the width changes, so that the values at the pointer stay. */
+  function showPast() {
+    if (past.hidden) return;
+    const now = `${trend.end} ${trend.time.length} ${past.clientWidth}`;
+    if (now === drawn) return;
+    drawn = now;
+    past.replaceChildren(overTime(trend, past.clientWidth));
+  }
+
+  async function askPast() {
+    trend = (await ask("api/v1/trend")).body;
+    past.hidden = Boolean(app.nothing());
+    showPast();
   }
 
   function showProblems() {
@@ -202,6 +220,7 @@ export function fleetView(app) {
       const [asked] = await Promise.all([ask("api/v1/labels"), askTrends().catch(ignored), askBounds().catch(ignored)]);
       labels = asked.body;
       update();
+      await askPast().catch(ignored); // the first one reads the whole day from the store
     },
     end() {
       list.end();
@@ -210,7 +229,8 @@ export function fleetView(app) {
   };
 }
 
-/** Without data of both windows there are no trends; the list of nodes shows the reason. */
+/** Without data of both windows there are no trends; the list of nodes shows the reason. Nor is there a load over time
+ *  without a readable store, which is a problem in the list. */
 function ignored(error) {
   if (!(error instanceof ApiError)) throw error;
 }

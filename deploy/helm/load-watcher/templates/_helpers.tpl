@@ -128,7 +128,7 @@ names; the namespace is omitted if it has the name of the release. */}}
 {{- define "load-watcher.settings" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $peers := default dict $config.peers -}}
-{{- if not $peers.urls -}}
+{{- if kindIs "invalid" $peers.urls -}}
 {{- $_ := set $peers "urls" (list (printf "%s://%s-headless:2020" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .))) -}}
 {{- end -}}
 {{- $_ := set $config "peers" $peers -}}
@@ -273,6 +273,9 @@ app.kubernetes.io/instance: {{ .context.Release.Name }}
 {{- end -}}
 {{- if eq (default "dry-run" $qrm.mode) "cri" -}}
 {{- $_ := set $qrm "runtime_socket" .Values.qrm.runtimeSocket -}}
+{{- end -}}
+{{- if eq (default "dry-run" $qrm.mode) "nri" -}}
+{{- $_ := set $qrm "nri_socket" .Values.qrm.nriSocket -}}
 {{- end -}}
 {{- $_ := set $qrm "state_dir" .Values.qrm.stateDirectory -}}
 {{- $_ := set $qrm "sys" "/host/sys" -}}

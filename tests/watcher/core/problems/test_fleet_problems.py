@@ -238,6 +238,19 @@ def test_the_order_does_not_depend_on_that_of_the_data(fleet, shuffling: random.
     assert first.worst == (first.problems[0].severity if first.problems else None)
 
 
+def test_problems_of_modules_are_among_those_of_their_severity():
+    """After those of a node of equal severity, and they change the ETag."""
+    profile = FleetProblem(Severity.WARNING, "profile", "a profile overloads nodes", "Profile a: 0.41 times", "Use b.")
+    service = FakeService(published=publish(snapshot_of(loads(a=96, b=86))), of_modules=[profile])
+    with Live(service) as live:
+        answer = live.ask("/api/v1/problems")
+        assert ["hot", "hot", "profile"] == [each["kind"] for each in answer.json()["problems"]]
+        assert {"critical": 1, "warning": 2, "info": 0} == answer.json()["counts"]
+        service.of_modules = [msgspec.structs.replace(profile, text="Profile a: 0.42 times")]
+        again = live.ask("/api/v1/problems", headers={"If-None-Match": answer.headers["ETag"]})
+    assert "Profile a: 0.42 times" == again.json()["problems"][-1]["text"]
+
+
 def test_the_api_serves_them_in_every_state():
     """With an ETag that changes with them, and before the first tick too."""
     service = FakeService(published=publish(snapshot_of(loads(a=96, b=10))))

@@ -38,7 +38,7 @@ class ServerSettings(SettingsTable):
     )
     hosts: tuple[str, ...] | None = setting(
         None,
-        values.list_of(values.NAME, called="host names"),
+        values.list_of(values.NAME, called="host names", may_be_empty=True),
         "Further host names under which clients reach the service while server.host is a loopback address, for "
         "example through a proxy on the same machine. Requests with other names in the Host header are refused; IP "
         "addresses and localhost are always accepted.",

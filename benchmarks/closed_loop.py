@@ -1,0 +1,237 @@
+"""Placement by windows and by forecasts in a closed loop: several traces under all policies, and paired differences.
+
+    python -m benchmarks.closed_loop weekly --png closed-loop.png
+    python -m benchmarks.closed_loop bitbrains --data DIRECTORY -o json
+    python -m benchmarks.closed_loop planetlab --data DIRECTORY --seeds 5 --processes 1
+
+`weekly` is the scenario of `load-watcher simulate --generate`; the other traces are pods with the load of VMs
+(`benchmarks.vm_pods`), from the files that `python -m benchmarks.bench_backtest` reads. Overloaded pods are throttled.
+The first day does not count, because there are no forecasts. A difference is that of the same trace with forecasts and
+with windows; its interval is the mean ± t * standard error (95 %, Student).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import statistics
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench_backtest import DAYS, SIZES, USAGE
+from benchmarks.report import Table
+from benchmarks.vm_pods import vm_trace
+from load_watcher.forecast.layouts import read_bitbrains, read_planetlab
+from load_watcher.simulate.engine import SimulationOptions, simulate
+from load_watcher.simulate.policies import find_policy
+from load_watcher.simulate.trace_columns import TraceColumns, read_course
+from watcher.traces.generating import generate
+from watcher.traces.records import Record
+
+BASELINES = ("Random", "PowerOfTwoChoices", "LeastAllocated", "DefaultScheduler")
+PROFILES = ("Packing", "Packing80", "Risk", "LoadAwareScheduling", "HighLoad", "HighLoad95")
+FORECAST = ":forecast"
+CONFIG = Path(__file__).parent.parent / "docs" / "examples" / "simulation.toml"
+PODS_PER_NODE = 100  # over nine days, in the scenario; some 18 at a time
+DAY_MINUTES = 1440
+STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+              2.120, 2.110, 2.101, 2.093)  # fmt: skip
+"""Quantile 0.975 of Student's t for 1 to 19 degrees of freedom."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoopOptions:
+    """What the traces are made of; `data` is the directory of recorded load."""
+
+    trace: str
+    nodes: int
+    days: int
+    data: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopResult:
+    """One policy on one trace, from the second day on: node-minutes of overload, mean of nodes used, core-hours of
+    demand beyond the nodes' capacity, hours by which pods ended later (in the whole trace), and hours in which pods
+    waited for a node."""
+
+    policy: str
+    seed: int
+    overload: int
+    nodes_used: float
+    unmet_core_hours: float
+    late_hours: float
+    waiting_hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """A mean difference, half the width of its interval, and the number of seeds in which it is positive."""
+
+    mean: float
+    interval: float
+    worse: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:+,.0f} ± {self.interval:,.0f}"
+
+
+def difference(pairs: Sequence[tuple[float, float]]) -> PairedDifference:
+    """Compare (before, after) of at least two seeds."""
+    found = [after - before for before, after in pairs]
+    interval = STUDENT_95[len(found) - 2] * statistics.stdev(found) / math.sqrt(len(found))
+    return PairedDifference(statistics.fmean(found), interval, sum(each > 0.0 for each in found))
+
+
+def records_of(options: ClosedLoopOptions, seed: int) -> Iterator[Record]:
+    nodes, days = options.nodes, options.days
+    if options.trace == "weekly":
+        pods = PODS_PER_NODE * nodes * days // 9
+        return generate(options.trace, nodes=nodes, pods=pods, seed=seed, hours=24.0 * days)
+    assert options.data is not None
+    if options.trace == "bitbrains":
+        grid = read_bitbrains(options.data / USAGE, options.data / SIZES)
+    else:
+        grid = read_planetlab(options.data / DAYS)
+    return vm_trace(grid, nodes=nodes, seed=seed, days=days)
+
+
+def run(seed: int, options: ClosedLoopOptions) -> list[LoopResult]:
+    """Simulate all policies on the trace of this seed."""
+    course = read_course(records_of(options, seed))
+    profiles = tomllib.loads(CONFIG.read_text())["scheduler"]
+    names = [*BASELINES, *(name + suffix for name in PROFILES for suffix in ("", FORECAST))]
+    return [_run_policy(name, seed, course, profiles) for name in names]
+
+
+def _run_policy(name: str, seed: int, course: TraceColumns, profiles: Mapping[str, Any]) -> LoopResult:
+    policy, _ = find_policy(name, profiles, cwd=CONFIG.parent)
+    found = simulate(course, policy, SimulationOptions(seed=seed, throttle=True))
+    summary, series, rest = found.summary(), found.series, slice(min(DAY_MINUTES, course.minutes - 1), None)
+    return LoopResult(
+        name,
+        seed,
+        int(found.minutes().overloaded[rest].sum()),
+        float(series.used[rest].mean()),
+        float(series.unmet[rest].sum() / 60.0),
+        summary.throttled_hours,
+        float(series.waiting[rest].sum() / 60.0),
+    )
+
+
+# --- output ----------------------------------------------------------------------------------------------------------
+
+
+def table_of(options: ClosedLoopOptions, results: Sequence[LoopResult]) -> Table:
+    """One row for each policy, with the differences of forecasts from windows."""
+    by_policy: dict[str, list[LoopResult]] = {}
+    for each in results:
+        by_policy.setdefault(each.policy, []).append(each)
+    seeds = len({each.seed for each in results})
+    title = f"{options.trace}: {options.nodes} nodes, {options.days} days, {seeds} traces"
+    columns = ["policy", "overload", "difference", "worse", "nodes used", "difference", "late hours", "waiting hours"]
+    table = Table(title, columns)
+    for name, runs in by_policy.items():
+        overload, used, worse = "", "", ""
+        if name.endswith(FORECAST):
+            before = by_policy[name.removesuffix(FORECAST)]
+            found = difference([(a.overload, b.overload) for a, b in zip(before, runs, strict=True)])
+            nodes = difference([(a.nodes_used, b.nodes_used) for a, b in zip(before, runs, strict=True)])
+            overload, worse = str(found), f"{found.worse}"
+            used = f"{nodes.mean:+.1f} ± {nodes.interval:.1f}"
+        means = [statistics.fmean(getattr(each, one) for each in runs) for one in MEANS]
+        table.add(
+            name, f"{means[0]:,.0f}", overload, worse, f"{means[1]:.1f}", used, f"{means[2]:,.0f}", f"{means[3]:,.0f}"
+        )
+    return table
+
+
+MEANS = ("overload", "nodes_used", "late_hours", "waiting_hours")
+
+
+def draw(path: Path, results: Sequence[LoopResult]) -> None:
+    """Draw the mean overload against the mean number of nodes used, with an arrow from windows to forecasts."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 5.2), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    place = {}
+    for name in dict.fromkeys(each.policy for each in results):
+        runs = [each for each in results if each.policy == name]
+        place[name] = tuple(statistics.fmean(getattr(each, one) for each in runs) for one in MEANS[:2])
+    for name, (overload, used) in place.items():
+        ahead = name.endswith(FORECAST)
+        axes.scatter(used, overload + 1.0, color="#D55E00" if ahead else "#0072B2", zorder=3)
+        if ahead:
+            old, before = place[name.removesuffix(FORECAST)]
+            axes.annotate(
+                "", (used, overload + 1.0), (before, old + 1.0), arrowprops={"arrowstyle": "->", "color": "#888"}
+            )
+        else:
+            axes.annotate(name, (used, overload + 1.0), (6, 4), textcoords="offset points", fontsize=9)
+    axes.set_yscale("log")
+    axes.set_xlabel("nodes used, mean")
+    axes.set_ylabel("overload + 1, node-minutes")
+    axes.set_title("Blue: windows and baselines; orange: forecasts", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Software": None})
+
+
+def as_csv(results: Sequence[LoopResult]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(LoopResult.__dataclass_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(each) for each in results)
+    return text.getvalue()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.closed_loop", description=__doc__.partition("\n")[0])
+    parser.add_argument("trace", choices=("weekly", "bitbrains", "planetlab"))
+    parser.add_argument("--data", type=Path, help="directory of the recorded load")
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--days", type=int, default=9)
+    parser.add_argument("--seeds", type=int, default=10, choices=range(2, len(STUDENT_95) + 2), metavar="2..20")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--png", type=Path, help="picture to write")
+    parser.add_argument("-o", "--output", choices=("text", "json", "csv"), default="text")
+    given = parser.parse_args()
+    needed = {"bitbrains": (USAGE, SIZES), "planetlab": (DAYS,)}.get(given.trace, ())
+    if needed and given.data is None:
+        parser.error(f"the load of {given.trace} is missing: add --data DIRECTORY, with {' and '.join(needed)}")
+    if missing := [name for name in needed if not (given.data / name).is_file()]:
+        parser.error(f"--data {given.data} does not contain {' and '.join(missing)}")
+    return given
+
+
+def main() -> None:
+    given = arguments()
+    options = ClosedLoopOptions(given.trace, given.nodes, given.days, given.data)
+    results: list[LoopResult] = []
+    with ProcessPoolExecutor(given.processes) as pool:
+        for seed, found in enumerate(pool.map(partial(run, options=options), range(1, given.seeds + 1)), 1):
+            results += found
+            print(f"{seed} of {given.seeds} traces", file=sys.stderr)
+    if given.png is not None:
+        draw(given.png, results)
+    if given.output == "json":
+        print(json.dumps({**asdict(options), "data": str(given.data or ""), "results": [asdict(r) for r in results]}))
+    elif given.output == "csv":
+        print(as_csv(results), end="")
+    else:
+        print(table_of(options, results).markdown())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The closed loop of benchmarks: traces from the load of VMs, and differences of the same trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.closed_loop import BASELINES, FORECAST, PROFILES, ClosedLoopOptions, difference, run
+from benchmarks.vm_pods import BEGINS, vm_trace
+from load_watcher.forecast.layouts import read_bitbrains
+from tests.load_watcher.forecast.traces import vms, write_bitbrains
+from watcher.traces.files import open_writer, read_trace
+from watcher.traces.records import PodRecord, Record, UsageRecord
+
+
+def made(folder: Path, *, seed: int = 1) -> list[Record]:
+    grid = read_bitbrains(*write_bitbrains(folder, vms(3, days=4, seed=5)))
+    return list(vm_trace(grid, nodes=2, seed=seed, days=2))
+
+
+def test_pods_of_vms_are_a_trace_that_a_seed_determines(tmp_path: Path):
+    records = made(tmp_path)
+    with open_writer(tmp_path / "trace.csv") as writer:
+        for record in records:
+            writer.write(record)
+    assert records == list(read_trace(tmp_path / "trace.csv"))
+    assert records == made(tmp_path)
+    assert records != made(tmp_path, seed=2)
+    assert BEGINS + 2 * 86_400.0 == records[-1].time
+
+
+def test_pods_request_about_the_mean_use_of_their_vm(tmp_path: Path):
+    """And exceed it at times."""
+    records = made(tmp_path)
+    asked = {each.uid: each.cores for each in records if isinstance(each, PodRecord)}
+    shares = [(each.cores or 0.0) / asked[each.uid] for each in records if isinstance(each, UsageRecord)]
+    assert 0.9 < sum(shares) / len(shares) < 1.1
+    assert max(shares) > 1.2
+
+
+def test_a_difference_is_of_pairs():
+    """-1, -2 and -3: mean -2, standard error 1 / sqrt(3), times 4.303."""
+    found = difference([(10.0, 9.0), (20.0, 18.0), (30.0, 27.0)])
+    assert (-2.0, 2.484, 0) == (found.mean, round(found.interval, 3), found.worse)
+    assert 1 == difference([(1.0, 2.0), (2.0, 1.0)]).worse
+
+
+@pytest.mark.slow
+def test_all_policies_run_on_the_same_trace():
+    options = ClosedLoopOptions("weekly", 3, 2, None)
+    found = run(1, options)
+    assert [*BASELINES, *(name + suffix for name in PROFILES for suffix in ("", FORECAST))] == [
+        each.policy for each in found
+    ]
+    assert found == run(1, options)
