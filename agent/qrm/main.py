@@ -45,7 +45,7 @@ from agent.qrm.runtime.cgroup import CgroupRuntime, layout_finder
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.recording import ReadableRuntime, RecordingRuntime
 from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
-from agent.qrm.store.checkpoint import BadCheckpoint, decode, encode
+from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
 from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
@@ -177,6 +177,7 @@ class Checkpoint:
         self._path = path
         self._metrics = metrics
         self._written = b""
+        self._entries: tuple[Entry, ...] | None = None
 
     def read(self) -> Allocations:
         """The stored allocations. A damaged file is renamed, and the result is empty. Raises CannotRun if the file
@@ -198,16 +199,22 @@ class Checkpoint:
 
     async def save(self, allocations: Allocations) -> None:
         """Write the allocations if they differ from the content of the file. Raises OSError."""
-        data = encode(allocations)
-        if data == self._written:
+        entries = entries_of(allocations)
+        if entries == self._entries:
             return
         try:
-            await asyncio.to_thread(write_atomic, self._path, data)
+            await asyncio.to_thread(self._write, entries)
         except OSError:
             self._metrics.checkpoints["failed"] += 1
             raise
-        self._metrics.checkpoints["written"] += 1
-        self._written = data
+        self._entries = entries
+
+    def _write(self, entries: tuple[Entry, ...]) -> None:
+        data = encode_entries(entries)
+        if data != self._written:
+            write_atomic(self._path, data)
+            self._metrics.checkpoints["written"] += 1
+            self._written = data
 
 
 def applier(settings: QrmSettings, stack: AsyncExitStack, pods: Callable[[], Collection[QrmPod]] = tuple) -> Apply:
