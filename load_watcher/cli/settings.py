@@ -148,6 +148,16 @@ def scheduler_notices(settings: Settings) -> list[str]:
     return [*notices, *found]
 
 
+def qrm_notices(settings: Settings) -> list[str]:
+    """Return the notices about the table [qrm] of valid settings."""
+    table = settings.parts.get("qrm", {})
+    if not table:
+        return []
+    from agent.qrm.nri.setting_notices import notices
+
+    return list(notices(table, cwd=Path.cwd()))
+
+
 def settings_document(settings: Settings) -> dict[str, Any]:
     """Return the settings in effect as `{"settings": [{"key", "value", "origin"}]}`, with the values that `config show`
     prints: secrets are hidden. The tables of other packages, for example [agent], are one entry each."""

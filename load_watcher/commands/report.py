@@ -62,7 +62,8 @@ _RANGE = (
                  "workloads to list."),
     click.option("--max-samples", default=50_000_000, show_default=True, type=click.IntRange(10_000), metavar="N",
                  help="Maximum number of values that the server computes for the report, in requests of at most "
-                 "1,000,000. Where it is too low, values are read less often, and the page names what is missing."),
+                 "500,000. A larger number reads the pods of more nodes. Where it is too low, values are read less "
+                 "often, and the page names what is missing."),
     click.option("--timeout", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
                  help=f"Timeout of one request; {IN_SECONDS}."),
     click.option("--no-simulation", is_flag=True, help="Do not simulate other placements."),

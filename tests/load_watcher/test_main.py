@@ -60,6 +60,7 @@ def test_version(run):
         "agent",
         "agent restore",
         "qrm",
+        "qrm restore",
     ],
 )
 def test_every_command_explains_itself(run, command):

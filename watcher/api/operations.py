@@ -306,7 +306,14 @@ METRICS = Operation(
 )
 OVERVIEW = Operation(
     "The state of the service, and the omitted nodes",
-    {200: ResponseSpec("the state, ready or not", OverviewDocument)},
+    {200: ResponseSpec("the state, ready or not", OverviewDocument), 400: _BAD},
+    (
+        Parameter(
+            "want",
+            "pods: the source is queried for pod usage from the next refresh on, as after GET /api/v1/pods",
+            {"type": "string", "enum": ["pods"]},
+        ),
+    ),
     description="Used by the dashboard. Probes should use /readyz, whose HTTP status indicates readiness.",
 )
 SILENT = Operation(

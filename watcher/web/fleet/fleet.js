@@ -158,6 +158,8 @@ export function fleetView(app) {
 
   async function askPast() {
     trend = (await ask("api/v1/trend")).body;
+    past.hidden = Boolean(app.nothing());
+    showPast();
   }
 
   function showProblems() {
@@ -215,9 +217,10 @@ export function fleetView(app) {
   return {
     title: "Fleet", root, update,
     async refresh() {
-      const [asked] = await Promise.all([ask("api/v1/labels"), askTrends().catch(ignored), askBounds().catch(ignored), askPast().catch(ignored)]);
+      const [asked] = await Promise.all([ask("api/v1/labels"), askTrends().catch(ignored), askBounds().catch(ignored)]);
       labels = asked.body;
       update();
+      await askPast().catch(ignored); // the first one reads the whole day from the store
     },
     end() {
       list.end();
