@@ -55,15 +55,14 @@ class NriSession:
         """Connect, and reconnect, until cancelled."""
         delay = self._first_delay
         while True:
-            kind, trouble = await self._once()
-            delay = self._first_delay if not self.trouble else min(delay * 2, MAX_DELAY_S)
-            if trouble != self.trouble:
-                log.warning("containers start without allocations: %s; trying again", trouble)
+            kind, trouble = await self.once()
+            works = not self.trouble and kind != "bad-frame"  # invalid data can come after each registration
+            delay = self._first_delay if works else min(delay * 2, MAX_DELAY_S)
             self._failed(kind, trouble)
             self.trouble = trouble
             await asyncio.sleep(delay)
 
-    async def _once(self) -> tuple[str, str]:
+    async def once(self) -> tuple[str, str]:
         """One connection, from its start to its end. Returns the kind of failure, and the reason."""
         try:
             async with asyncio.timeout(CONNECT_S):

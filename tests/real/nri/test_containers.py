@@ -2,16 +2,23 @@
 this; it requires root and writable cgroups."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from agent.qrm import cpuset
 from agent.qrm.nri.session import NriSession
+from tests.agent.qrm.test_main import NODE, Qrm
+from tests.fakes.kube import PODS, FakeKube
 from tests.real.nri.containerd import Containerd, allowed_cpus
 from tests.real.nri.recording import methods
-from tests.waiting import eventually
+from tests.real.parts import REPOSITORY
+from tests.waiting import PATIENCE_SECONDS, eventually, wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -52,3 +59,94 @@ async def test_the_session_registers_with_containerd_and_sets_cpus(containerd: C
     assert not failures
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+# --- load-watcher qrm, and restore -----------------------------------------------------------------------------------
+
+
+def qrm(directory: Path, kube: FakeKube, containerd: Containerd, mode: str) -> Qrm:
+    """A manager with two pools of one CPU each, or more."""
+    nest = f'cgroup_nest = "{containerd.group}"\ncgroup_driver = "cgroupfs"' if mode == "cgroup" else ""
+    config = f"""
+[kubernetes]
+kubeconfig = "{kube.kubeconfig(directory / "kubeconfig")}"
+[qrm]
+mode = "{mode}"
+node = "{NODE}"
+runtime_socket = "{containerd.socket}"
+nri_socket = "{containerd.nri_socket}"
+kubelet_dir = "{directory}"
+reconcile_period = "200ms"
+min_online = 1
+min_offline = 1
+reserved_memory = "0"
+{nest}
+"""
+    return Qrm(directory / "qrm", config=config)
+
+
+def put_pod(kube: FakeKube, id: str = "") -> None:
+    """The pod of the container `id`, by default without a running container."""
+    statuses = [{"name": "main", "containerID": f"containerd://{id}", "state": {"running": {}}}] if id else []
+    requests = {"cpu": "1", "memory": "16Mi"}
+    kube.put(
+        PODS,
+        "default/pod1",
+        metadata={"uid": UID, "annotations": {"kubernetes.io/pod-role": "ETL"}},
+        spec={"nodeName": NODE, "containers": [{"name": "main", "resources": {"requests": requests}}]},
+        status={"phase": "Running" if id else "Pending", "qosClass": "Burstable", "containerStatuses": statuses},
+    )
+
+
+def restore(qrm: Qrm) -> tuple[int, str]:
+    """Exit code and output of `load-watcher qrm restore` with the settings and the state of a manager."""
+    done = subprocess.run(
+        [sys.executable, "-m", "load_watcher", "qrm", "restore", "--config", str(qrm.config_file)],
+        cwd=qrm.directory,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("mode", ["nri", "cri", "cgroup"])
+def test_restore_gives_a_container_all_cpus_again(containerd: Containerd, mode: str):
+    """On the machine of the tests, in the kernel."""
+    everything = cpuset.parse(Path("/sys/devices/system/cpu/online").read_text())
+    if len(everything) < 2:
+        pytest.skip("one CPU cannot be divided into two pools")
+    before = allowed_cpus(os.getpid())
+    with tempfile.TemporaryDirectory(prefix="qrm-") as name, FakeKube() as kube:
+        directory = Path(name)
+        kube.node(NODE)
+        pod = containerd.run_pod("default/pod1", UID, {})
+        manager = qrm(directory, kube, containerd, mode)
+
+        def run() -> int:
+            id = containerd.create(pod, "default/pod1", UID, {}, container="main")
+            process = containerd.start_container(id)
+            put_pod(kube, id)
+            return process
+
+        put_pod(kube)
+        with manager:
+            wait_for(lambda: mode != "nri" or manager.state()["nri"]["connected"], what="the runtime")
+            wait_for(lambda: manager.state()["pods"], what="the pod")
+            process = run()
+            wait_for(lambda: cpuset.parse(allowed_cpus(process)) < everything, what="fewer CPUs")
+            assert restore(manager)[0] == 1, "the manager is running"
+        code, out = restore(manager)
+        assert (code, cpuset.parse(allowed_cpus(process))) == (0, everything), out
+        assert f"restored: CpusetCpus is {cpuset.text(everything)}" in out
+        code, out = restore(manager)
+        assert code == 0
+        assert "restored: " not in out
+        assert allowed_cpus(os.getpid()) == before
+        containerd.remove_pod(pod)
+        code, out = restore(manager)
+        assert code == 0
+        assert "has ended, nothing to restore" in out
