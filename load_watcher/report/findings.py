@@ -123,7 +123,10 @@ def peaks_sentence(report: ClusterReport) -> str:
         known = sum(math.isfinite(each.bound) for each in report.cpu.nodes)
         return f"{text}. {known:,} of {_nodes(len(report.cpu.nodes))} have a bound for the next {record.horizon_h} h."
     freed = amount(cluster.freed, "cpu")
-    return f"{text}. {freed} are beyond the bounds of the next {record.horizon_h} h and could be freed."
+    return (
+        f"{text}. {freed} are above the peaks that are expected in the next {record.horizon_h} hours (level "
+        f"{100.0 * record.level:.0f} %), and could be freed."
+    )
 
 
 def bound_text(peaks: NodePeaks, resources: ResourcePeaks) -> str:
