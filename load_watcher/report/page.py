@@ -191,13 +191,17 @@ def _workloads(report: ClusterReport) -> Iterator[str]:
         "The share of hot hours is of the cores of all pods on hot nodes while they were hot. A pod counts once for "
         "each node that it ran on."
     )
+    if not shares.sample.is_complete:
+        nodes, total = len(shares.sample.nodes), shares.sample.total
+        note += f" Estimated from the pods on {nodes:,} of {total:,} nodes; ± is half of the 95 % interval."
     yield from _text([note], "quiet")
 
 
 def _share_row(each: WorkloadShare) -> Row:
-    hot, share = (100.0 * value for value in (each.hot_share, each.share))
+    hot = findings.share_text(each.hot_share, each.hot_share_error, 1)
+    share = findings.share_text(each.share, each.share_error, 1)
     cores = (number(value, 2, " cores") for value in (each.mean_cores, each.peak_cores))
-    return f"{each.namespace}/{each.workload}", number(hot, 1, " %"), number(share, 1, " %"), *cores, f"{each.pods:,}"
+    return f"{each.namespace}/{each.workload}", hot, share, *cores, f"{each.pods:,}"
 
 
 def _policies(report: ClusterReport) -> Iterator[str]:

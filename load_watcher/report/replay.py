@@ -77,7 +77,7 @@ def replay(history: ClusterHistory, threshold: float, *, progress: Progress) -> 
     results = _run(tasks, progress)
     recorded_overload = float(np.mean([cluster.overload(day, threshold) for day, _ in seeds]))
     pods = max(len(task.course.pods) for task in tasks)
-    hottest = recorded.hottest if len(cluster.nodes) == len(recorded.nodes) else 0
+    hottest = len(set(recorded.sample.hottest) & set(cluster.nodes))
     over = "days" if whole else "random orders of the last day"
     return ReplayResult(
         threshold, len(cluster.nodes), hottest, pods, len(tasks), over, recorded_overload, outcomes(results)
@@ -130,13 +130,13 @@ class _RecordedCluster:
 
     def _chosen(self) -> tuple[str, ...]:
         sizes, recorded = self.history.sizes, self.recorded
-        counts: dict[str, int] = dict.fromkeys(recorded.nodes, 0)
+        counts: dict[str, int] = dict.fromkeys(recorded.sample.nodes, 0)
         alive = np.count_nonzero(recorded.exists, axis=0) > 0
         for i, (_, _, node) in enumerate(recorded.pods):
             counts[node] = counts.get(node, 0) + int(alive[i])
         chosen: list[str] = []
         total = 0
-        for node in sorted(recorded.nodes, key=lambda node: (key_of(SEED, "replay", node), node)):
+        for node in sorted(recorded.sample.nodes, key=lambda node: (key_of(SEED, "replay", node), node)):
             column = self.column[node]
             known = all(map(math.isfinite, (sizes.allocatable_cores[column], sizes.allocatable_bytes[column])))
             if known and (not chosen or total + counts[node] <= MOST_PODS):
