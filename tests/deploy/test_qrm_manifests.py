@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import requests
 
+from agent.qrm.nri.runtime_config import TOLERATION
 from agent.qrm.settings import QrmSettings, read_settings
 from tests.agent.qrm.test_main import NODE, Qrm, World, cri, world
 from tests.deploy.rendering import ChartError, Manifest, charted, composed, kustomized, of_part, only, settings_in
 from tests.deploy.test_manifests import DEPLOY, granted, problems, read
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.kube import KINDS
-from tests.real.nri.node import nri_node, wait_until_known
+from tests.real.nri.node import PLUGIN, container_id, nri_node, wait_until_known
 from tests.real.nri.runtime import Refused
 from tests.real.parts import free_port
 from tests.waiting import PATIENCE_SECONDS, eventually, wait_for
@@ -31,6 +32,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 NAME = "load-watcher-qrm"
 WATCHER = "http://load-watcher.load-watcher:2020"
+FITS, LARGE = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
 # What makes the chart render what components add: their names, settings, and other values.
 SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "dry-run": (("qrm-podmonitor",), {}, {"podMonitor": {"enabled": True}}),
@@ -182,10 +184,16 @@ def test_its_pod_starts_where_the_runtime_requires_the_plugin(
 ) -> None:
     """The default validator of NRI tolerates pods with this annotation, if its key is in the runtime's settings."""
     mode, *ways = both
-    for rendered in ways:
-        metadata = only(rendered, "DaemonSet", NAME)["spec"]["template"]["metadata"]
-        tolerated = metadata.get("annotations", {}).get("tolerate-missing-nri-plugins.noderesource.dev")
-        assert ("true" if mode == "nri" else None) == tolerated
+    with nri_node() as node, node.runtime(required=[PLUGIN], tolerate=TOLERATION) as runtime:
+        for uid, rendered in zip((FITS, LARGE), ways, strict=True):
+            metadata = only(rendered, "DaemonSet", NAME)["spec"]["template"]["metadata"]
+            runtime.run_pod(f"{NAME}/{NAME}", uid, annotations=metadata.get("annotations", {}))
+            if mode == "nri":
+                runtime.create(uid, container_id(uid))
+                continue
+            assert TOLERATION not in metadata.get("annotations", {})
+            with pytest.raises(Refused, match=f'required plugin "{PLUGIN}" not present'):
+                runtime.create(uid, container_id(uid))
 
 
 def test_in_the_mode_server_it_has_no_token_and_no_rights(tmp_path: Path) -> None:
@@ -235,9 +243,6 @@ def as_installed(world: World, manifests: list[Manifest], port: int, **more: str
     assert verb == Qrm.verb
     world.kube.forbidden = {(verb, each) for verb in VERBS for each in (*KINDS, "v1/pods/eviction")} - rights(manifests)
     return Qrm(world.directory / "run", *arguments, config=text, env=environment)
-
-
-FITS, LARGE = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
 
 
 async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: World, tmp_path: Path) -> None:
