@@ -115,6 +115,10 @@ class FakeService:
         """NodeMetrics are not published."""
 
     @property
+    def threshold_publisher(self) -> None:
+        """Usage thresholds are not published."""
+
+    @property
     def view(self) -> ServiceView:
         return cast(ServiceView, self)
 

@@ -20,6 +20,7 @@ from watcher.core.publishing.documents import Published
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
 from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import NodeMetricPublisher
+from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import Operator, Snapshot, Window
 from watcher.platform.settings.tables import Settings
 from watcher.refresh.tick import Refresher
@@ -43,6 +44,7 @@ class ServiceView:
     policies: CollectPolicies
     origin: TransferOrigin
     publisher: NodeMetricPublisher | None = None
+    threshold_publisher: ThresholdPublisher | None = None
     class_sources: tuple[Callable[[], Mapping[Pod, PodClass]], ...] = ()
     problem_sources: tuple[Callable[[], Sequence[FleetProblem]], ...] = ()
 

@@ -87,12 +87,17 @@ names; the namespace is omitted if it has the name of the release. */}}
 
 {{/* "true" if the pods use the Kubernetes API; otherwise "". */}}
 {{- define "load-watcher.asksKubernetes" -}}
-{{- if or .Values.rbac.nodes (and .Values.rbac.nodeMetrics (not .Values.scheduler.separate)) (include "load-watcher.innerExtender" .) (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) }}true{{ end -}}
+{{- if or .Values.rbac.nodes (and .Values.rbac.nodeMetrics (not .Values.scheduler.separate)) (include "load-watcher.innerExtender" .) (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) (include "load-watcher.writesThresholds" .) }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if NodeMetrics are written to the cluster; otherwise "". */}}
 {{- define "load-watcher.publishes" -}}
 {{- if (default dict .Values.config.koordinator).publish }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" if usage thresholds are written to nodes; otherwise "". */}}
+{{- define "load-watcher.writesThresholds" -}}
+{{- if (default dict .Values.config.koordinator).thresholds }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if a profile binds pods; otherwise "". */}}
