@@ -193,8 +193,9 @@ def _hot_problems(given: ProblemInputs, hot: Sequence[HotNode], ages: Mapping[st
     for node in hot:
         severity = Severity.CRITICAL if node.percent >= CRITICAL_PERCENT else Severity.WARNING
         by_severity[severity].append(_hot_problem(given, node, severity, age=ages.get(node.name)))
-    yield from _each_or_together(by_severity[Severity.CRITICAL], f"{{}} are at {CRITICAL_PERCENT:.0f} % or more")
-    below = f"{{}} are between {HOT_PERCENT:.0f} % and {CRITICAL_PERCENT:.0f} %"
+    over = "" if given.snapshot is None else f" (mean of {given.snapshot.windows[0].label})"
+    yield from _each_or_together(by_severity[Severity.CRITICAL], f"{{}} are at {CRITICAL_PERCENT:.0f} % or more{over}")
+    below = f"{{}} are between {HOT_PERCENT:.0f} % and {CRITICAL_PERCENT:.0f} %{over}"
     yield from _each_or_together(by_severity[Severity.WARNING], below)
     is_hot = {node.name for node in hot}
     stale = [(age, name) for name, age in ages.items() if name not in is_hot]

@@ -77,6 +77,17 @@ export function fleetView(app) {
     return { ...METRICS, ...Object.fromEntries(known.map(({ key, label }) => [key, label])) };
   }
 
+  /** The window of a metric, or the horizon of a forecast, like "15m". */
+  function overOf(nodes, metric) {
+    return metric in METRICS ? app.window : nodes.find((node) => node[metric])?.[metric].window ?? "";
+  }
+
+  /** The windows that trends compare, as text. */
+  function compared() {
+    const { windows = [], default_window: longest } = app.state.overview ?? {};
+    return `${windows[0]} less ${longest}`;
+  }
+
   function wants() {
     const metric = get("metric", "cpu");
     return {
@@ -120,11 +131,11 @@ export function fleetView(app) {
     const nothing = app.nothing();
     const gone = app.state.silent?.listed === false && nodes.some((node) => node.state === STATES.silent);
     showProblems();
-    summary.replaceChildren(totalsOf(nodes, wanted.metric), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
+    summary.replaceChildren(totalsOf(nodes, wanted.metric, overOf(nodes, wanted.metric)), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
     summary.hidden = spread.hidden = Boolean(nothing); // before its width is measured
     past.hidden = Boolean(nothing) || !trend;
     showPast();
-    spread.replaceChildren(el("h2", {}, `Distribution of ${nameOf(wanted.metric)}, ${wanted.metric in METRICS ? app.window : horizonOf(nodes, wanted.metric)}`), distribution(nodes, wanted.metric, spread.clientWidth));
+    spread.replaceChildren(el("h2", {}, `Distribution of ${nameOf(wanted.metric)} (${overOf(nodes, wanted.metric)})`), distribution(nodes, wanted.metric, spread.clientWidth));
     const some = picked(nodes, wanted);
     shownNodes.textContent = some.length === nodes.length ? "" : `${some.length} of ${count(nodes.length, "node")}`;
     showMarked(wanted.highlight, nodes);
@@ -141,10 +152,10 @@ export function fleetView(app) {
   /** The legend, made again only if it changes, so that an open definition stays open. */
   function showKey(metric, nodes) {
     const least = cells.text ? NOTABLE : STRONG;
-    const now = JSON.stringify([metric, [...new Set(nodes.map((node) => node.state))], least, nodes.some((node) => node.trend), colour("ink")]);
+    const now = JSON.stringify([metric, [...new Set(nodes.map((node) => node.state))], least, nodes.some((node) => node.trend), colour("ink"), compared()]);
     if (legend.dataset.about === now) return;
     legend.dataset.about = now;
-    legend.replaceChildren(...key(metric, nodes, least));
+    legend.replaceChildren(...key(metric, nodes, least, compared()));
   }
 
   /** The load over time, drawn again only if it or the width changes, so that the values at the pointer stay. */
@@ -251,26 +262,22 @@ function noteOf(nodes, metric) {
   return `${count(nodes.length, "node")}${mean == null ? "" : `, mean ${percent(mean, 0)}`}`;
 }
 
-/** The horizon of the forecasts of the nodes, like "6h". */
-function horizonOf(nodes, metric) {
-  return nodes.find((node) => node[metric])?.[metric].window ?? "";
-}
 
 /** The name of a metric or forecast. */
 function nameOf(metric) {
   return METRICS[metric] ?? BOUNDS.find(({ key }) => key === metric).label;
 }
 
-function totalsOf(nodes, metric) {
+function totalsOf(nodes, metric, over) {
   const { states, mean, median, p90, highest } = totals(nodes, metric);
   const other = Object.entries(states).filter(([state, many]) => many && state !== STATES.fresh);
-  const name = nameOf(metric);
+  const name = `${nameOf(metric)} (${over})`;
   const links = other.flatMap(([state, many], i) => [i ? ", " : "", el("a", { href: `#/fleet?as=table&state=${state}` }, `${many} ${LABELS[state]}`)]);
   const table = (order, value) => (value == null ? NONE : el("a", { href: `#/fleet?as=table&metric=${metric}&order=${order}` }, percent(value)));
   return numbers([
     ["Nodes", [el("a", { href: "#/fleet?as=table&sort=name" }, nodes.length.toLocaleString("en")), links.length ? links : "all fresh"]],
     [`${name}, highest`, highest ? [percent(highest[metric].mean), el("a", { href: `#/node/${encodeURIComponent(highest.name)}` }, highest.name)] : NONE],
-    [`${name}, mean`, table(`-${metric}`, mean)],
+    [`${name}, mean of nodes`, table(`-${metric}`, mean)],
     [`${name}, median`, table(`-${metric}`, median)],
     [`${name}, 90th percentile`, table(`-${metric}`, p90)],
   ]);
@@ -321,7 +328,7 @@ function words(node) {
 }
 
 /** The legend: loads, the states that occur, and the mark of trends of at least `least` points if there are any. */
-function key(metric, nodes, least) {
+function key(metric, nodes, least, compared) {
   const states = new Set(nodes.map((node) => node.state));
   const sample = (node, label) => {
     const canvas = el("canvas", { width: 36, height: 36, "aria-hidden": "true" });
@@ -337,6 +344,7 @@ function key(metric, nodes, least) {
     ...(states.has(STATES.stale) ? [sample({ ...load(50), state: STATES.stale }, term("stale"))] : []),
     ...[STATES.silent, STATES.unheard, STATES.quarantined, STATES.lost].filter((state) => states.has(state))
       .map((state) => sample({ state }, term(state, LABELS[state]))),
-    ...(nodes.some((node) => node.trend) ? [el("span", {}, `▲ ▼ trend, short against long window: ${least} points or more`)] : []),
+    ...(metric in METRICS ? [] : [el("span", {}, "the colour is the ", term("bound"), " of the ", term("forecast"))]),
+    ...(nodes.some((node) => node.trend) ? [el("span", {}, `▲ ▼ trend, ${compared}: ${least} points or more`)] : []),
   ];
 }

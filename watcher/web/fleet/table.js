@@ -19,7 +19,7 @@ function columnsOf({ words, group, groupHead, window, metrics, metric }) {
       continue;
     }
     columns.push(
-      { key, head: label, value: (node) => node[key]?.mean, text: (node) => loadOf(node[key], window), kind: "number" },
+      { key, head: `${label} (${window})`, value: (node) => node[key]?.mean, text: (node) => loadOf(node[key], window), kind: "number" },
       { key: `${key}-deviation`, head: "± deviation", value: (node) => node[key]?.deviation, text: (_, value) => percent(value), kind: "number wide" },
       { key: `${key}-trend`, head: "Trend", value: (node) => node.trend?.[key], text: (_, value) => signed(value), kind: "number wide" },
     );

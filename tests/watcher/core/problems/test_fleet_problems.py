@@ -77,7 +77,7 @@ def test_a_hot_node_is_named_with_the_pods_that_make_the_load(cores, said):
     (found,) = problems(
         snapshot=snapshot_of(history), pods=pods_on("hot", **cores), capacities={"hot": EIGHT_CORES}
     )  # fmt: skip
-    assert f"hot: CPU at 95 % for 12 min; {said}" == found.text
+    assert f"hot: CPU at 95 % (mean of 5m) for 12 min; {said}" == found.text
     assert (Severity.CRITICAL, ("hot",)) == (found.severity, found.nodes)
     assert ("describe pod lint" in found.command) == ("lint" in cores)
 
@@ -86,14 +86,14 @@ def test_a_load_that_is_older_than_the_samples_says_so():
     """And without pods, the sentence ends there; a small dip does not begin the time again."""
     history = steady(90)
     history[30] = 80.0
-    assert ["a: CPU at 90 % for 15 min or longer"] == texts(snapshot=snapshot_of({"a": {"CPU": history}}))
+    assert ["a: CPU at 90 % (mean of 5m) for 15 min or longer"] == texts(snapshot=snapshot_of({"a": {"CPU": history}}))
 
 
 def test_cpu_and_memory_of_one_node_are_one_problem():
     """CPU first."""
     both = snapshot_of({"a": {"CPU": steady(88), "Memory": steady(97)}})
     (found,) = problems(snapshot=both)
-    assert found.text.startswith("a: CPU at 88 % for 15 min or longer and memory at 97 %")
+    assert found.text.startswith("a: CPU at 88 % (mean of 5m) for 15 min or longer and memory at 97 % (mean of 5m)")
     assert found.severity is Severity.CRITICAL
 
 
