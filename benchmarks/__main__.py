@@ -37,6 +37,7 @@ QUICK = {
     "pods": "--pods 50 100 --rounds 1",
     "latency": "--nodes 20 --requests 50",
     "provider": "--sizes 20x2",
+    "report": "--nodes 4 --pods 5 --days 2",
     "qrm": "--pods 5 --rounds 5",
     "scheduler": "--nodes 10 --pods 5 --rounds 1",
     "scoring": "--nodes 50 100 --rounds 3",

@@ -59,6 +59,7 @@ def test_the_benchmark_of_the_store_says_how_much_a_day_takes() -> None:
         ("extender", 8),
         ("nri", 3),
         ("provider", 4),
+        ("report", 3),
         ("serving", 18),
         ("start", 8),
         ("tick", 14),

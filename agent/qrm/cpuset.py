@@ -54,6 +54,14 @@ def text(cpus: Iterable[int]) -> str:
     return ",".join(parts)
 
 
+def canonical(given: str) -> str:
+    """The list format of a set; unchanged if it is not a set."""
+    try:
+        return text(parse(given))
+    except ValueError:
+        return given
+
+
 def _shown(given: str) -> str:
     """The text quoted and shortened, because it may come from any file."""
     return repr(given if len(given) <= 60 else given[:57] + "…")

@@ -6,22 +6,19 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from agent.cgroups.detection import Layout, find_layout
-from agent.cgroups.paths import Driver
 from agent.qrm.cluster_client import QrmClusterClient
 from agent.qrm.external_plugins import outside_plugins
 from agent.qrm.kubelet.contact import SilenceReport
 from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources
 from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
+from agent.qrm.kubelet.own_managers import OFF, BadKubeletState, read_policy
 from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.kubelet.registration import Registry, ResourcePlugins
 from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
@@ -44,11 +41,14 @@ from agent.qrm.pod_source import NodePodSource, NodePodSources, api_pods, kubele
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
-from agent.qrm.runtime.cgroup import CgroupRuntime
+from agent.qrm.runtime.cgroup import CgroupRuntime, layout_finder
 from agent.qrm.runtime.cri import CriRuntime
+from agent.qrm.runtime.recording import ReadableRuntime, RecordingRuntime
 from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
-from agent.qrm.store.checkpoint import BadCheckpoint, decode, encode
+from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
+from agent.qrm.store.last_mode import record_mode
+from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.service import node_server
 from agent.service.build import kube_client
@@ -66,8 +66,6 @@ APPLYING = (CRI, CGROUP, NRI)
 """Modes in which the manager sets properties of containers."""
 CHECKPOINT = "kubelet_qrm_checkpoint"
 """Name of the checkpoint file, as in Katalyst's kubelet."""
-KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "None"))
-"""State files of the kubelet, and the policy that each must have so that the kubelet does not set cpusets itself."""
 REGISTER_S = 60.0
 REGISTER_RETRY_S = 0.2
 
@@ -75,21 +73,17 @@ REGISTER_RETRY_S = 0.2
 # --- components ---------------------------------------------------------------------------------------------------
 
 
-class _KubeletState(msgspec.Struct, rename="camel"):
-    policy_name: str = ""
-
-
 def check_kubelet(settings: QrmSettings) -> None:
     """Check that the kubelet's CPU and memory managers are off, because they overwrite the cpusets of containers every
     ten seconds. Raises CannotRun; in dry-run mode, or with qrm.force, it only logs a warning."""
     if not (settings.cpu_plugin or settings.memory_plugin):
         return
-    for name, harmless in KUBELET_POLICIES:
+    for name, harmless in OFF.items():
         path = settings.kubelet_dir / name
         try:
-            policy = msgspec.json.decode(path.read_bytes(), type=_KubeletState).policy_name
-        except (OSError, msgspec.DecodeError):
-            continue  # no such file, or a format that only the kubelet supports
+            policy = read_policy(path)
+        except BadKubeletState:
+            continue  # a format that only the kubelet supports
         if policy in (harmless, ""):
             continue
         message = f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}"
@@ -184,6 +178,7 @@ class Checkpoint:
         self._path = path
         self._metrics = metrics
         self._written = b""
+        self._entries: tuple[Entry, ...] | None = None
 
     def read(self) -> Allocations:
         """The stored allocations. A damaged file is renamed, and the result is empty. Raises CannotRun if the file
@@ -205,33 +200,41 @@ class Checkpoint:
 
     async def save(self, allocations: Allocations) -> None:
         """Write the allocations if they differ from the content of the file. Raises OSError."""
-        data = encode(allocations)
-        if data == self._written:
+        entries = entries_of(allocations)
+        if entries == self._entries:
             return
         try:
-            await asyncio.to_thread(write_atomic, self._path, data)
+            await asyncio.to_thread(self._write, entries)
         except OSError:
             self._metrics.checkpoints["failed"] += 1
             raise
-        self._metrics.checkpoints["written"] += 1
-        self._written = data
+        self._entries = entries
+
+    def _write(self, entries: tuple[Entry, ...]) -> None:
+        data = encode_entries(entries)
+        if data != self._written:
+            write_atomic(self._path, data)
+            self._metrics.checkpoints["written"] += 1
+            self._written = data
 
 
-def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
-    """A function that detects the cgroup layout on each call, because the kubelet may start after this process."""
-    driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
-    return lambda: find_layout(str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
-
-
-def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:
-    """The function that applies allocations to containers, according to qrm.mode."""
+def applier(settings: QrmSettings, stack: AsyncExitStack, pods: Callable[[], Collection[QrmPod]] = tuple) -> Apply:
+    """The function that applies allocations to containers, according to qrm.mode. `pods` returns the pods of the node.
+    Raises CannotRun."""
+    runtime: ReadableRuntime
     if settings.mode == CRI:
         runtime = CriRuntime(settings.runtime_socket)
         stack.push_async_callback(runtime.close)
-        return runtime.apply
-    if settings.mode == CGROUP:
-        return CgroupRuntime(layout_finder(settings)).apply
-    return dry_run
+    elif settings.mode == CGROUP:
+        runtime = CgroupRuntime(layout_finder(settings))
+    else:
+        return dry_run
+    originals = OriginalValues(settings.state_dir)
+    try:
+        originals.read()
+    except OSError as error:
+        raise CannotRun(f"cannot read {originals.path}: {error.strerror}") from None
+    return RecordingRuntime(runtime, originals, pods).apply
 
 
 # --- startup -----------------------------------------------------------------------------------------------------
@@ -317,6 +320,7 @@ async def _manage(
         stack.push_async_callback(client.close)
         evicts = settings.evict_inadmissible and settings.mode in APPLYING
         cluster = QrmClusterClient(client, node=settings.node_name(), evicts=evicts, clock=time.time)
+    parts.pods = metrics.pods = pods
     await pods.start()
     stack.push_async_callback(pods.close)
     parts.nri = metrics.nri = NriRuntime(settings, manager, pods) if settings.mode == NRI else None
@@ -326,6 +330,8 @@ async def _manage(
     await _serve_socket(settings.pod_resources_path, listing.add_to, stack)
     legacy = LegacyRegistration(manager, settings.state_dir, open_endpoint=observed)
     await _serve_socket(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
+    if settings.mode in APPLYING:
+        await _record_mode(settings)
     stack.push_async_callback(rounds.close)
     _in_background(stack, registry.run(), "qrm-registration")
     _in_background(stack, rounds.run(), "qrm-rounds")
@@ -349,7 +355,8 @@ def _rounds(
         if settings.publish_capacity and settings.mode in APPLYING:
             common["publish"] = partial(cluster.publish, manager, partial(_headroom_capacity, parts))
     if nri is None:
-        return Reconciler(manager, pods, applier(settings, stack), **common)
+        rounds = Reconciler(manager, pods, applier(settings, stack, lambda: rounds.known), **common)
+        return rounds
     return Reconciler(manager, nri.pods, nri.updates.apply, active=nri.active, deliver=nri.updates.deliver, **common)
 
 
@@ -394,6 +401,14 @@ async def _serve_socket(path: Path, add: Callable[[Any], None], stack: AsyncExit
     except CannotServe as error:
         raise CannotRun(str(error)) from None
     stack.push_async_callback(server.stop)
+
+
+async def _record_mode(settings: QrmSettings) -> None:
+    """Store the mode before it is used. Raises CannotRun."""
+    try:
+        await asyncio.to_thread(record_mode, settings.state_dir, settings.mode)
+    except OSError as error:
+        raise CannotRun(f"cannot write to {settings.state_dir}: {error.strerror}") from None
 
 
 async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from agent.qrm.kubelet.contact import SILENT_S
 from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.plugins.adjuster import Adjuster
+from agent.qrm.pod_source import NodePodSources
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.settings import QrmSettings
 from agent.qrm.telemetry import QrmMetrics
@@ -31,7 +33,8 @@ while."""
 @dataclass
 class QrmComponents:
     """The running components. `rounds` is None in the mode server, `adjuster` if load does not resize pools; `builtin`
-    are the plug-ins that this process serves, by resource; `nri` is None in other modes than nri."""
+    are the plug-ins that this process serves, by resource; `pods` is None in the mode server, `nri` in other modes than
+    nri."""
 
     settings: QrmSettings
     metrics: QrmMetrics
@@ -39,6 +42,7 @@ class QrmComponents:
     rounds: Reconciler | None = None
     adjuster: Adjuster | None = None
     nri: NriRuntime | None = None
+    pods: NodePodSources | None = None
 
 
 class QrmPages:
@@ -101,6 +105,7 @@ class QrmPages:
                 "plugins": self._plugins(),
                 "pools": self._pools(),
                 **(parts.rounds.state() if parts.rounds is not None else {}),
+                **({"pods_age_s": self._pods_age(parts.pods)} if parts.pods is not None else {}),
                 **({"nri": parts.nri.state()} if parts.nri is not None else {}),
             }
         )
@@ -132,6 +137,12 @@ class QrmPages:
                 "state": _machine_state(server),
             }
         return found
+
+    @staticmethod
+    def _pods_age(pods: NodePodSources) -> float | None:
+        """Seconds since the last list of pods was known to be current; None before the first list."""
+        age = pods.age(monotonic=time.monotonic())
+        return None if age is None else round(age, 3)
 
     def _machine(self) -> dict[str, Any]:
         """CPUs by socket and by NUMA node; empty without the built-in CPU plug-in."""

@@ -116,6 +116,10 @@ class NodePodSource(Protocol):
         seconds."""
         ...
 
+    def age(self, *, monotonic: float) -> float | None:
+        """The age of the data in seconds; None if there never was any."""
+        ...
+
 
 def api_pods(client: KubeClient, node: str) -> InformerPodList[QrmPodObject, QrmPod]:
     """A source that watches the pods of `node` in the Kubernetes API. The caller closes the client."""
@@ -156,3 +160,8 @@ class NodePodSources:
             hint = "set kubernetes.kubeconfig or qrm.kubelet"
             raise PodsUnknown("neither the Kubernetes API nor a kubelet is configured", hint=hint)
         raise failures[0]
+
+    def age(self, *, monotonic: float) -> float | None:
+        """The age in seconds of the data that `listing` returns; None if no source ever had data."""
+        ages = [age for source in self._sources if (age := source.age(monotonic=monotonic)) is not None]
+        return next((age for age in ages if age <= FRESH_S), ages[0] if ages else None)

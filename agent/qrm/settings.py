@@ -165,7 +165,7 @@ def _text(called: str, pattern: str) -> ValueKind:
 
 NRI_NAME = _text("a name of letters, digits and . _ + -", r"[A-Za-z0-9._+-]{1,63}")
 NRI_INDEX = _text('two digits, like "50"', r"[0-9]{2}")
-ROLES = values.list_of(values.NAME, called="roles")
+ROLES = values.list_of(values.NAME, called="roles", may_be_empty=True)
 
 
 def _roles_of(name: str) -> tuple[str, ...]:
@@ -233,14 +233,14 @@ class QrmSettings(NodeTable):
     )
     names: tuple[tuple[str, str], ...] = setting(
         (),
-        values.list_of(PAIR, called="pairs of names"),
+        values.list_of(PAIR, called="pairs of names", may_be_empty=True),
         "Resource names that pods request, mapped to the resource names of the plug-ins.",
         example='["best-effort-cpu=cpu"]',
         flag="--qos-resource-manager-resource-names-map",
     )
     skip_annotations: tuple[str, ...] = setting(
         (),
-        values.list_of(values.NAME, called="annotations"),
+        values.list_of(values.NAME, called="annotations", may_be_empty=True),
         "Keys of annotations; pods with any of these annotations are ignored.",
         example='["example.org/unmanaged"]',
     )
@@ -282,7 +282,7 @@ class QrmSettings(NodeTable):
     )
     nics: tuple[Nic, ...] = setting(
         (),
-        values.list_of(NIC, called="network cards"),
+        values.list_of(NIC, called="network cards", may_be_empty=True),
         "Network cards and their addresses; default: the cards found on the machine, without addresses.",
         example='["eth1 numa=1 ipv6=fdbd:dc05:3:155::20 netns=/var/run/netns/ns1"]',
     )
@@ -339,6 +339,13 @@ class QrmSettings(NodeTable):
         Path("/var/run/nri/nri.sock"),
         values.PATH,
         "Unix socket of the container runtime's NRI (Node Resource Interface), for qrm.mode nri.",
+    )
+    runtime_config: Path | None = setting(
+        None,
+        values.PATH,
+        "Settings file of the container runtime, which doctor reads for qrm.mode nri, with the files that it includes. "
+        "Default: /etc/containerd/config.toml or /etc/crio/crio.conf.",
+        example='"/var/lib/rancher/k3s/agent/etc/containerd/config.toml"',
     )
     nri_name: str = setting(
         "load-watcher",
@@ -432,7 +439,7 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
     """Read the table [qrm]. Returns the settings and all problems that were found."""
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
     if settings.on_failure == REFUSE and settings.mode != NRI:
-        message = f"refuse has no effect with qrm.mode {settings.mode}, which acts after containers have started"
+        message = f'refuse has no effect with qrm.mode = "{settings.mode}": only the mode nri can prevent a container'
         problems.append(Problem("qrm.on_failure", message, 'set qrm.mode = "nri", or remove qrm.on_failure'))
     try:
         settings.roles()

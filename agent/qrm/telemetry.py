@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -11,6 +12,7 @@ from agent.qrm.kubelet.contact import ManagerContact
 from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.pod_source import NodePodSources
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.roles import OFFLINE, ONLINE
 from watcher.platform.telemetry.instruments import Timings, counter, gauge
@@ -20,11 +22,12 @@ ROUND_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 
 
 class QrmMetrics:
-    """The metrics. `rounds`, `cpu`, `adjuster` and `nri` are None if the component does not run; `contacts` are those
-    of the plug-ins, by resource, in the mode server."""
+    """The metrics. `rounds`, `pods`, `cpu`, `adjuster` and `nri` are None if the component does not run; `contacts` are
+    those of the plug-ins, by resource, in the mode server."""
 
     def __init__(self) -> None:
         self.rounds: Reconciler | None = None
+        self.pods: NodePodSources | None = None
         self.cpu: CpuPlugin | None = None
         self.adjuster: Adjuster | None = None
         self.nri: NriRuntime | None = None
@@ -79,6 +82,8 @@ class QrmMetrics:
         yield counter("qrm_checkpoint_writes", "Writes of the checkpoint file.", writes)
         if self.rounds is not None:
             yield from _of_rounds(self.rounds)
+        if self.pods is not None and (age := self.pods.age(monotonic=time.monotonic())) is not None:
+            yield gauge("qrm_pods_age_seconds", "Seconds since the list of pods was current.", [({}, age)])
         silence = [({"resource": name}, contact.silent_for) for name, contact in sorted(self.contacts.items())]
         text = "Seconds since a manager last registered or called the plug-in (mode server)."
         yield gauge("qrm_manager_silent_seconds", text, silence)

@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
-from aiohttp import hdrs
 
 from agent.cgroups.detection import NoCgroups, Version, top_of
 from agent.executor.enforcement_switch import ControlMap, EnforcementSwitch
@@ -27,6 +25,7 @@ from agent.policy.schema import GROUPS
 from agent.policy.source import ActivePolicies, ClusterPolicies, check_policies
 from agent.service import build
 from agent.service.node_server import CannotRun, read_token
+from agent.service.own_pages import ANSWER_S, decoded_page, get_page, page_session, page_url
 from agent.service.rights import required_rights
 from agent.service.settings import AgentSettings, read_settings
 from agent.state.kubelet import KubeletError, KubeletPods
@@ -38,13 +37,10 @@ from watcher.platform.checks.permissions import check_permissions
 from watcher.platform.checks.results import CheckResult, CheckStatus, count, fail, ok, skipped, warn
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.net.decoding import decode_json
-from watcher.platform.net.http_body import answer_bound, read_body
-from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.settings.tables import Settings
 from watcher.platform.sources.errors import ProviderError
 
-ANSWER_S = 5.0
 LIST_S = 10.0
 """Timeout in seconds for listing the policies from the Kubernetes API."""
 LOOK_AGAIN_S = 0.05
@@ -84,7 +80,9 @@ async def check_agent(examination: CheckContext) -> Sequence[CheckResult]:
     try:
         results += (running := await _running(own))
         if not running:
-            results.append(skipped(f"no agent responds at {_url(own)}; checking the requirements of mode {own.mode}"))
+            results.append(
+                skipped(f"no agent responds at {page_url(own)}; checking the requirements of mode {own.mode}")
+            )
             results += await _policies(own, everything)
             results += await _pods(own)
             results += await in_thread(lambda: list(_claimed(own)))
@@ -98,18 +96,13 @@ async def check_agent(examination: CheckContext) -> Sequence[CheckResult]:
 # --- a running agent -------------------------------------------------------------------------------------------------
 
 
-def _url(own: AgentSettings) -> str:
-    host = LOOPBACK_OF_WILDCARD.get(own.host, own.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{own.port}"
-
-
 async def _running(own: AgentSettings) -> list[CheckResult]:
     """Check the agent at the configured address; empty if none responds there. Raises CannotRun."""
-    url = _url(own)
+    url = page_url(own)
     try:
-        async with _session() as session:
-            _, body = await _get(session, f"{url}/healthz")
-            health = _decoded(body)
+        async with page_session() as session:
+            _, body = await get_page(session, f"{url}/healthz")
+            health = decoded_page(body)
             error = health["error"] if isinstance(health.get("error"), dict) else {}
             stuck = error.get("code") == "stuck"
             if "cycle" not in health and not stuck:
@@ -117,7 +110,7 @@ async def _running(own: AgentSettings) -> list[CheckResult]:
                 return [fail(message, "stop that program, or set another agent.port")]
             results = [fail(f"the agent is stuck: {error.get('message')}", "see the agent's log")] if stuck else []
             token = await in_thread(lambda: read_token(own.token_file))
-            status, body = await _get(session, f"{url}/explain", token=token)
+            status, body = await get_page(session, f"{url}/explain", token=token)
     except (aiohttp.ClientError, OSError):
         return []
     if status == 401:
@@ -288,7 +281,7 @@ def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
     groups = build.WritableCgroups(own)
     try:
         if others := groups.claim.acquire():
-            message = f"{others[0]} holds the lock on the control groups, and does not respond at {_url(own)}"
+            message = f"{others[0]} holds the lock on the control groups, and does not respond at {page_url(own)}"
             yield warn(message, "pass its settings to the doctor (--config), or stop it")
     finally:
         groups.close()
@@ -342,26 +335,3 @@ async def _queries(own: AgentSettings) -> list[CheckResult]:
     finally:
         await questions.close()
     return results
-
-
-# --- HTTP ------------------------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S), trust_env=False) as session:
-        yield session
-
-
-async def _get(session: aiohttp.ClientSession, url: str, *, token: str | None = None) -> tuple[int, bytes]:
-    headers = {hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {}
-    async with session.get(url, allow_redirects=False, headers=headers) as response:
-        return response.status, await read_body(response, answer_bound())
-
-
-def _decoded(body: bytes) -> dict[str, Any]:
-    try:
-        found = decode_json(body)
-    except msgspec.DecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -41,14 +41,12 @@ class InformerPodList(Generic[ItemT, FactsT]):
     def listing(self, *, monotonic: float, max_age: float) -> tuple[FactsT, ...]:
         """The pods after the last event, sorted by name. The copy is current while the watch lasts; otherwise its age
         counts from the last call that found the watch working. Raises PodsUnknown."""
-        informer = self._informer
-        if informer.synced.is_set() and informer.error is None:
-            self._true_at = monotonic
+        informer, age = self._informer, self.age(monotonic=monotonic)
         hint = informer.error.hint if informer.error is not None else ""
-        if self._true_at is None:
+        if age is None:
             why = informer.error or "the Kubernetes API has not responded yet"
             raise PodsUnknown(f"the pods of this node are unknown: {why}", hint=hint)
-        if (age := monotonic - self._true_at) > max_age:
+        if age > max_age:
             raise PodsUnknown(f"the last list of pods is {age:.0f} s old: {informer.error}", hint=hint)
         # Objects are replaced, never modified, so the facts of an identical object are reused.
         before = self._facts
@@ -59,6 +57,12 @@ class InformerPodList(Generic[ItemT, FactsT]):
             for name, pod in informer.objects.items()
         }
         return tuple(facts for _, (_, facts) in sorted(self._facts.items()) if facts is not None)
+
+    def age(self, *, monotonic: float) -> float | None:
+        """Seconds since a call of this method or of `listing` found the watch working; None before the first list."""
+        if self._informer.synced.is_set() and self._informer.error is None:
+            self._true_at = monotonic
+        return None if self._true_at is None else monotonic - self._true_at
 
     def _read_or_ignore(self, name: str, pod: ItemT) -> FactsT | None:
         try:

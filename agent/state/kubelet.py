@@ -124,6 +124,10 @@ class KubeletPodList(Generic[FactsT]):
             raise PodsUnknown(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it responds slowly'}")
         return pods
 
+    def age(self, *, monotonic: float) -> float | None:
+        """Seconds since the request of the last list; None before the first response."""
+        return None if self._pods.copy is None else monotonic - self._pods.copy[0]
+
     async def request(self) -> tuple[float, tuple[FactsT, ...]]:
         """The pods, and the monotonic time of the request. Raises KubeletError."""
         if self._session is None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     metavar="CHECK",
     help="Run only this check and the checks that it needs; can be repeated. CHECK is settings, surroundings, port, "
     "service, database, source, series, freshness, cadence, clock, samples, addresses, pods, kubernetes, permissions, "
-    "nodes, dashboard, scheduler or agent; docs/tasks/doctor.md describes them. [default: all]",
+    "nodes, dashboard, scheduler, agent or qrm; docs/tasks/doctor.md describes them. [default: all]",
 )
 @click.option(
     "--failures",
@@ -87,6 +87,7 @@ def doctor(
     checks: tuple[checks_examination.Check, ...] = (
         *doctor_checks.CHECKS,
         checks_examination.Check("agent", _examine_agent, needs=("settings",)),
+        checks_examination.Check("qrm", _examine_qrm, needs=("settings",)),
     )
     if unknown := sorted(set(only) - {check.name for check in checks}):
         known = ", ".join(check.name for check in checks)
@@ -126,6 +127,17 @@ async def _examine_agent(examination: CheckContext) -> Sequence[CheckResult]:
     from agent.service.doctor import check_agent
 
     return await check_agent(examination)
+
+
+async def _examine_qrm(examination: CheckContext) -> Sequence[CheckResult]:
+    from watcher.platform.checks.results import skipped
+    from watcher.platform.settings.tables import Settings
+
+    if not examination.get(Settings).parts.get("qrm"):
+        return [skipped("these settings have no [qrm] table")]
+    from agent.qrm.nri.doctor import check_qrm
+
+    return await check_qrm(examination)
 
 
 def _setup_logging(given: Mapping[str, Any]) -> None:

@@ -62,7 +62,8 @@ _RANGE = (
                  "workloads to list."),
     click.option("--max-samples", default=50_000_000, show_default=True, type=click.IntRange(10_000), metavar="N",
                  help="Maximum number of values that the server computes for the report, in requests of at most "
-                 "1,000,000. Where it is too low, values are read less often, and the page names what is missing."),
+                 "500,000. A larger number reads the pods of more nodes. Where it is too low, values are read less "
+                 "often, and the page names what is missing."),
     click.option("--timeout", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
                  help=f"Timeout of one request; {IN_SECONDS}."),
     click.option("--no-simulation", is_flag=True, help="Do not simulate other placements."),
@@ -132,8 +133,11 @@ def _config(given: Mapping[str, Any]) -> PrometheusConfig:
     from watcher.providers.prometheus.provider import config_from_settings
 
     names = ("address", "token_file", "username", "password_file", "ca_file", "node_label")
-    overrides = {f"provider.{name}": str(given[name]) for name in names if given[name] is not None}
+    named = {f"provider.{name}": name for name in names if given[name] is not None}
+    overrides = {key: str(given[name]) for key, name in named.items()}
     settings = load_or_exit(
-        {"assigned": given["assigned"], "config": None}, overrides={"provider.name": "prometheus", **overrides}
+        {"assigned": given["assigned"], "config": None},
+        overrides={"provider.name": "prometheus", **overrides},
+        named=named,
     )
     return config_from_settings(settings)

@@ -14,7 +14,7 @@ from watcher.platform.settings.tables import Settings
 
 PROVIDER = "demo"
 INTERVAL_S = 15.0
-FORCED = {"provider.name": "host", "koordinator.publish": "false"}
+FORCED = {"provider.name": "host", "koordinator.publish": "false", "koordinator.thresholds": "false"}
 """Settings that are forced while reading, by key: the configured source is not used, so its requirements need not be
 met, and a simulated cluster must not be published to a real cluster."""
 

@@ -16,7 +16,7 @@ from watcher.core.messages import shorten_names
 from watcher.core.naming.evidence import STRENGTH
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.name_resolver import describe_match as in_words
-from watcher.koordinator.lease import LEASE, lease_namespace
+from watcher.koordinator.lease import LEASE, THRESHOLDS_LEASE, lease_namespace
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.permissions import Permission, check_permissions
 from watcher.platform.checks.results import (
@@ -100,17 +100,25 @@ def _reads_node_metrics(profile: Any) -> bool:
 
 
 def _of_node_metrics(found: Settings) -> Iterator[Permission]:
-    """Yield the permissions that writing NodeMetrics needs."""
+    """Yield the permissions that writing NodeMetrics and usage thresholds needs."""
+    if found.koordinator.thresholds:
+        purpose = "writing usage thresholds (koordinator.thresholds)"
+        yield Permission("patch", NODES, purpose)
+        yield from _of_lease(found, THRESHOLDS_LEASE, purpose)
     if not found.koordinator.publish:
         return
     purpose = "writing NodeMetrics (koordinator.publish)"
     for verb in ("list", "watch", "create", "patch"):
         yield Permission(verb, WRITTEN, purpose)
     yield Permission("patch", WRITTEN, purpose, subresource="status")
+    yield from _of_lease(found, LEASE, purpose)
+
+
+def _of_lease(found: Settings, name: str, purpose: str) -> Iterator[Permission]:
     namespace = lease_namespace(found)
     yield Permission("create", LEASES, purpose, namespace=namespace)
     for verb in ("get", "patch"):
-        yield Permission(verb, LEASES, purpose, namespace=namespace, name=LEASE)
+        yield Permission(verb, LEASES, purpose, namespace=namespace, name=name)
 
 
 def _of_agents(found: Settings) -> Iterator[Permission]:

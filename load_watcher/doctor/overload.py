@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.parser import text_string_to_metric_families
 
 from load_watcher.doctor.thresholds import ProfilePlugins
-from scorers.profiles.overload_risk import CONDITION, UNDER_REQUESTED, overload_risk
+from scorers.profiles.overload_risk import CONDITION, overload_risk, requests_text
 from watcher.platform.checks.results import CheckResult, ok, warn
 
 RATIO = "load_watcher_scheduler_requests_to_usage_ratio"
@@ -20,18 +20,17 @@ def check_requests(profiles: Sequence[ProfilePlugins], exposition: str, *, inste
     ratios = _ratios(exposition)
     if not ratios:
         return
-    lowest = min(ratios, key=lambda each: ratios[each])
-    found = ", ".join(f"{ratio:.2f} times their {resource} usage" for resource, ratio in sorted(ratios.items()))
+    found = requests_text(ratios)
     for profile in profiles:
         for plugin, args in profile.use.scoring.items():
             risk = overload_risk(plugin, args)
             if risk is None or risk.always:
                 continue
             message = f"{profile.where}: {plugin} overloads more nodes than the default scheduler {CONDITION}"
-            if ratios[lowest] < UNDER_REQUESTED:
-                yield warn(f"{message}; the pods of this cluster request {found}", instead + risk.remedy)
+            if risk.is_present(ratios):
+                yield warn(f"{message}; {found}", instead + risk.remedy)
             else:
-                yield ok(f"{message}; they do not: the pods of this cluster request {found}")
+                yield ok(f"{message}; they do not: {found}")
 
 
 def _ratios(exposition: str) -> dict[str, float]:

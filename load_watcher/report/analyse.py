@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from load_watcher.report.collected import ClusterHistory, NodeLoads, PodLoads
+from load_watcher.report.collected import ClusterHistory, NodeLoads, NodeSample, PodLoads
 from load_watcher.report.names import workload_of
 from watcher.arrays import F64, I64, Bool
 from watcher.core.forecast.bound import Calibration
@@ -20,6 +20,8 @@ HOUR_S, DAY_S = 3600, 86400
 LEVEL = 0.95
 HORIZON_H = 6
 LONGEST_BUSY_H = 8
+NORMAL_975 = 1.96
+"""Quantile 0.975 of the normal distribution."""
 
 
 # --- hot hours -------------------------------------------------------------------------------------------------------
@@ -43,9 +45,9 @@ class NodeHeat:
 @dataclass(frozen=True, slots=True)
 class HotHours:
     """Node-hours above `threshold` percent. `by_day` [days, 24] has the node-hours by CPU for each UTC day, NaN for
-    hours outside of the report; `days` are the begins of the days (unix seconds). `busy` is the span of the day
+    hours without values; `days` are the begins of the days (unix seconds). `busy` is the span of the day
     (first hour, hour after the last) with most of the hot time; None if there is no such span. `nodes` are sorted by
-    their hot hours."""
+    their hot hours. In `known_hours`, at least one node has a value."""
 
     threshold: float
     node_hours: float
@@ -56,6 +58,7 @@ class HotHours:
     by_day: F64
     busy: tuple[int, int] | None
     nodes: tuple[NodeHeat, ...]
+    known_hours: float
 
 
 def hot_hours(loads: NodeLoads, threshold: float) -> HotHours:
@@ -78,6 +81,7 @@ def hot_hours(loads: NodeLoads, threshold: float) -> HotHours:
         by_day,
         busy_span(np.nansum(by_day, axis=0)),
         tuple(nodes),
+        float(np.count_nonzero(np.isfinite(loads.cpu).any(axis=1)) / HOUR_SLOTS),
     )
 
 
@@ -95,7 +99,8 @@ def _by_day(loads: NodeLoads, hot: Bool) -> tuple[tuple[int, ...], F64]:
     days = tuple(begins + i * DAY_S for i in range(count))
     grid = np.full((count * 24, HOUR_SLOTS), np.nan)
     first = (loads.begins - begins) // SLOT_S
-    grid.ravel()[first : first + len(hot)] = hot.sum(axis=1) / HOUR_SLOTS
+    anything = np.isfinite(loads.cpu).any(axis=1)
+    grid.ravel()[first : first + len(hot)] = np.where(anything, hot.sum(axis=1) / HOUR_SLOTS, np.nan)
     known = np.isfinite(grid).any(axis=1)
     return days, np.where(known, np.nansum(grid, axis=1), np.nan).reshape(count, 24)
 
@@ -189,7 +194,7 @@ def resource_peaks(history: ClusterHistory, resource: str) -> ResourcePeaks | No
     allocatable = sizes.allocatable_cores if cpu else sizes.allocatable_bytes
     requested = np.full(len(loads.nodes), np.nan)
     if history.requests is not None:
-        requested = _newest(history.requests.cores if cpu else history.requests.bytes)
+        requested = history.requests.cores if cpu else history.requests.bytes
     mean, peak = _mean_and_peak(percent)
     bound, coverage, record = bounds(percent, loads.begins)
     share = capacity / 100.0
@@ -201,18 +206,14 @@ def resource_peaks(history: ClusterHistory, resource: str) -> ResourcePeaks | No
     return ResourcePeaks(resource, tuple(nodes), _cluster(nodes, percent, capacity, record), record)
 
 
-def _newest(values: F64) -> F64:
-    """The last known value of each column, NaN without one."""
-    known = np.isfinite(values)
-    last = len(values) - 1 - np.argmax(known[::-1], axis=0)
-    return np.where(known.any(axis=0), values[last, np.arange(values.shape[1])], np.nan)
-
-
 def _cluster(nodes: Sequence[NodePeaks], percent: F64, capacity: F64, record: BoundRecord) -> NodePeaks | None:
     sized = [each for each in nodes if np.isfinite(each.capacity)]
     if not sized:
         return None
-    used = np.nansum(percent * capacity / 100.0, axis=1)
+    amounts = percent * capacity / 100.0
+    used = np.nansum(amounts[np.isfinite(amounts).any(axis=1)], axis=1)
+    if not len(used):
+        return None
     total = sum(each.capacity for each in sized)
     bound = sum(each.bound for each in sized)  # NaN if a node has no bound
     requested = [each.requested for each in sized if np.isfinite(each.requested)]
@@ -258,7 +259,8 @@ def bounds(percent: F64, begins: int) -> tuple[F64, F64, BoundRecord]:
 @dataclass(frozen=True, slots=True)
 class WorkloadShare:
     """Cores of one workload: mean and peak of the sum over its pods; its share of the cores of all pods, and of those
-    on hot nodes while they were hot (NaN if no node was hot)."""
+    on hot nodes while they were hot (NaN if no node was hot). Estimates, if the nodes are a sample: the errors are half
+    of the 95 % intervals of the shares, 0 if all nodes were read and NaN if unknown."""
 
     namespace: str
     workload: str
@@ -267,18 +269,21 @@ class WorkloadShare:
     peak_cores: float
     share: float
     hot_share: float
+    share_error: float = 0.0
+    hot_share_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadShares:
     """Workloads sorted by their share of the hot hours, then by share. `hot_values` is the number of values of pods on
-    hot nodes."""
+    hot nodes. `pods` were read, on the nodes of `sample`."""
 
     workloads: tuple[WorkloadShare, ...]
     pods: int
     step: int
     total_cores: float
     hot_values: int
+    sample: NodeSample
 
 
 def workload_shares(
@@ -289,28 +294,65 @@ def workload_shares(
     order = sorted(set(names))
     place = {name: i for i, name in enumerate(order)}
     index = np.array([place[name] for name in names], dtype=np.int64)
-    used = np.nan_to_num(pods.cores)
-    hot = _hot_at(pods, loads, threshold)
+    known = np.isfinite(pods.cores).any(axis=1)
+    used = np.nan_to_num(pods.cores[known])
+    hot = _hot_at(pods, loads, threshold)[known]
+    weights = _weights(pods)
     sums = np.zeros((len(used), len(order)))
-    np.add.at(sums.T, index, used.T)
-    heat = np.bincount(index, weights=np.where(hot, used, 0.0).sum(axis=0), minlength=len(order))
+    np.add.at(sums.T, index, (used * weights).T)
     mean, peak = sums.mean(axis=0), sums.max(axis=0)
-    total, total_heat = float(mean.sum()), float(heat.sum())
-    count = np.bincount(index, minlength=len(order))
+    share, share_error = _shares(pods, index, used.mean(axis=0), len(order))
+    heat, heat_error = _shares(pods, index, np.where(hot, used, 0.0).sum(axis=0), len(order))
+    count = np.rint(np.bincount(index, weights=weights, minlength=len(order)))
+    columns = (count.astype(np.int64), mean, peak, share, heat, share_error, heat_error)
     rows = [
-        WorkloadShare(
-            namespace,
-            workload,
-            int(count[i]),
-            float(mean[i]),
-            float(peak[i]),
-            float(mean[i] / total) if total else 0.0,
-            float(heat[i] / total_heat) if total_heat else float("nan"),
-        )
+        WorkloadShare(namespace, workload, *(column[i].item() for column in columns))
         for i, (namespace, workload) in enumerate(order)
     ]
-    rows.sort(key=lambda each: (-np.nan_to_num(each.hot_share), -each.share, each.namespace, each.workload))
-    return WorkloadShares(tuple(rows), len(pods.pods), pods.step, total, int(np.count_nonzero(hot & (used > 0.0))))
+    rows.sort(
+        key=lambda each: (-np.nan_to_num(each.hot_share), -np.nan_to_num(each.share), each.namespace, each.workload)
+    )
+    values = int(np.count_nonzero(hot & (used > 0.0)))
+    return WorkloadShares(tuple(rows), len(pods.pods), pods.step, float(mean.sum()), values, pods.sample)
+
+
+def _weights(pods: PodLoads) -> F64:
+    """The number of nodes that the node of each pod stands for [pods]."""
+    sample = pods.sample
+    if sample.is_complete:
+        return np.ones(len(pods.pods))
+    hottest = set(sample.hottest)
+    return np.array([1.0 if node in hottest else sample.weight for _, _, node in pods.pods])
+
+
+def _shares(pods: PodLoads, index: I64, amounts: F64, workloads: int) -> tuple[F64, F64]:
+    """The share of each workload in the amounts of all pods [pods], and half of its 95 % interval; NaN if all amounts
+    are 0. `index` has the workload of each pod.
+
+    The share is a ratio of two totals, estimated from the nodes that were chosen by a hash; the variance of such an
+    estimate is that of the residuals by node (Cochran, Sampling Techniques, 1977, chapter 6). The hottest nodes add no
+    variance, because all of them were read."""
+    weighted = np.bincount(index, weights=amounts * _weights(pods), minlength=workloads)
+    total = float(weighted.sum())
+    if not total:
+        return np.full(workloads, np.nan), np.full(workloads, np.nan)
+    share = weighted / total
+    sample = pods.sample
+    if sample.is_complete:
+        return share, np.zeros(workloads)
+    chosen = sorted(set(sample.nodes) - set(sample.hottest))
+    if len(chosen) < 2:
+        return share, np.full(workloads, np.nan)
+    row = {node: i for i, node in enumerate(chosen)}
+    rows = np.array([row.get(node, -1) for _, _, node in pods.pods], dtype=np.int64)
+    inside = rows >= 0
+    by_node = np.bincount(
+        rows[inside] * workloads + index[inside], weights=amounts[inside], minlength=len(chosen) * workloads
+    ).reshape(len(chosen), workloads)
+    residuals = by_node - share * by_node.sum(axis=1, keepdims=True)
+    population = sample.total - len(sample.hottest)
+    variance = population**2 * (1.0 - len(chosen) / population) * residuals.var(axis=0, ddof=1) / len(chosen)
+    return share, NORMAL_975 * np.sqrt(variance) / total
 
 
 def _hot_at(pods: PodLoads, loads: NodeLoads, threshold: float) -> Bool:

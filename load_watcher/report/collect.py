@@ -10,7 +10,7 @@ import numpy as np
 from load_watcher.report.collected import ClusterHistory, NodeLoads, NodeSizes
 from load_watcher.report.context import CollectContext, CollectOptions, Progress
 from load_watcher.report.node_data import NodeLoadReader, read_requests, read_sizes
-from load_watcher.report.pod_data import find_pods, read_owners, read_pods, read_recorded
+from load_watcher.report.pod_data import find_pods
 from load_watcher.report.reading import HistoryReader
 from watcher.core.messages import shorten_names
 from watcher.platform.sources.errors import ProviderRefused
@@ -66,25 +66,18 @@ async def _with_pods(context: CollectContext, history: ClusterHistory, *, comple
     loads = history.loads
     shows = "which workloads make the load"
     cadvisor = "container_cpu_usage_seconds_total of cAdvisor"
-    plan = await context.optional(cadvisor, shows, CADVISOR, lambda: find_pods(context))
+    info = "kube_pod_info of kube-state-metrics, with the node names of the node exporter"
+    reader = await context.optional(cadvisor, shows, CADVISOR, lambda: find_pods(context, loads))
     owners: Mapping[tuple[str, str], str] | None = None
     pods = recorded = None
-    if plan is not None:
-        reader, queries = plan
-        pods = await context.optional(cadvisor, shows, CADVISOR, lambda: read_pods(context, reader, queries))
-        owners = await context.optional(
-            "kube_pod_owner of kube-state-metrics",
-            "workloads by owner instead of by the name of the pod",
-            STATE_METRICS,
-            lambda: read_owners(context),
-        )
-    if pods is not None and complete:
-        recorded = await context.optional(
-            "kube_pod_info of kube-state-metrics, with the node names of the node exporter",
-            "what other placements would have changed",
-            STATE_METRICS,
-            lambda: read_recorded(context, reader, queries, loads, owners or {}),
-        )
+    if reader is not None:
+        pods = await context.optional(cadvisor, shows, CADVISOR, reader.loads)
+    if reader is not None and pods is not None:
+        by_owner = "workloads by owner instead of by the name of the pod"
+        owners = await context.optional(info, by_owner, STATE_METRICS, reader.owners)
+    if reader is not None and pods is not None and complete:
+        known, placements = owners or {}, "what other placements would have changed"
+        recorded = await context.optional(info, placements, STATE_METRICS, lambda: reader.recorded(known))
     _check_names(context, history.sizes, loads)
     return replace(
         history,
@@ -93,7 +86,7 @@ async def _with_pods(context: CollectContext, history: ClusterHistory, *, comple
         recorded=recorded,
         missing=tuple(context.missing),
         remarks=tuple(context.reader.remarks),
-        queries=tuple(context.reader.uses),
+        queries=tuple(sorted(context.reader.uses, key=lambda use: (use.purpose, use.expression))),
     )
 
 

@@ -44,7 +44,8 @@ class NodeLoads:
     cpu: F64
     memory: F64
     sampled_every: int = 300
-    """Seconds between values; if longer than a slot, values are repeated."""
+    """Seconds between values of `cpu`; if longer than a slot, values are repeated."""
+    memory_sampled_every: int = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,8 @@ class NodeSizes:
 
 @dataclass(frozen=True, slots=True)
 class NodeRequests:
-    """Sums of the requests of running pods by node [steps, n], in the order of NodeLoads."""
+    """Sums of the requests of the pods that run at the end of the report, by node [n], in the order of NodeLoads."""
 
-    begins: int
-    step: int
     cores: F64
     bytes: F64
 
@@ -72,22 +71,42 @@ PodKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSample:
+    """The nodes, sorted, whose pods were read, of `total` nodes: `hottest` were chosen by their load, the others by a
+    hash of their names."""
+
+    nodes: tuple[str, ...]
+    hottest: tuple[str, ...]
+    total: int
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.nodes) == self.total
+
+    @property
+    def weight(self) -> float:
+        """The number of nodes that each node stands for that was chosen by its hash."""
+        chosen = len(self.nodes) - len(self.hottest)
+        return (self.total - len(self.hottest)) / chosen if chosen else 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class PodLoads:
-    """Cores used by each pod [steps, pods]."""
+    """Cores used by each pod of the sampled nodes [steps, pods]."""
 
     pods: tuple[PodKey, ...]
     begins: int
     step: int
     cores: F64
+    sample: NodeSample
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedPods:
     """The pods of some nodes over the last days: whether each pod existed, cores and bytes that it used
-    [steps, pods], and its requests [pods]. `nodes` are the chosen nodes, `hottest` of them chosen by their load."""
+    [steps, pods], and its requests [pods]."""
 
-    nodes: tuple[str, ...]
-    hottest: int
+    sample: NodeSample
     pods: tuple[PodKey, ...]
     owners: tuple[str, ...]
     begins: int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from load_watcher.report.collected import MissingData
-from load_watcher.report.reading import BudgetExceeded, HistoryReader, explained
+from load_watcher.report.reading import BudgetExceeded, HistoryReader
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.platform.sources.errors import ProviderError
 from watcher.platform.sources.prometheus import PrometheusClient
@@ -52,6 +53,17 @@ class CollectContext:
         self.progress(low, part)
         return lambda share: self.progress(round(low + share * (high - low)), part)
 
+    def shares_of(self, low: int, high: int, part: str, count: int) -> list[Callable[[float], None]]:
+        """Progress of `count` equal pieces of a part, which are read at the same time."""
+        whole = self.share_of(low, high, part)
+        shares = [0.0] * count
+
+        def piece(i: int, share: float) -> None:
+            shares[i] = share
+            whole(sum(shares) / count)
+
+        return [partial(piece, i) for i in range(count)]
+
     async def optional(self, what: str, shows: str, cure: str, ask: Callable[[], Awaitable[T | None]]) -> T | None:
         """The result of `ask`; None, with an entry in `missing`, if there is no data or the query fails."""
         try:
@@ -61,7 +73,7 @@ class CollectContext:
             self.missing.append(MissingData(f"{what}: the budget of --max-samples is used up ({error})", shows, more))
             return None
         except ProviderError as error:
-            self.missing.append(MissingData(f"{what}: {explained(error)}", shows, cure))
+            self.missing.append(MissingData(f"{what}: {error}", shows, error.hint))
             return None
         if found is None:
             self.missing.append(MissingData(what, shows, cure))

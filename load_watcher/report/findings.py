@@ -22,6 +22,8 @@ from load_watcher.report.collected import ClusterHistory, MissingData
 from load_watcher.report.comparison import ReplayResult
 
 GIB = 1 << 30
+ENOUGH = 0.95
+"""Share of the time that must have values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def amount(value: float, resource: str) -> str:
 def hot_sentence(report: ClusterReport) -> str:
     heat, history = report.heat, report.history
     nodes = len(history.loads.nodes)
-    whole = f"in the {period(history)} of this report"
+    whole = f"in the {period(history)} of this report{_known_part(report)}"
     if not heat.hot_nodes:
         peak = max((each.cpu_peak for each in heat.nodes if math.isfinite(each.cpu_peak)), default=math.nan)
         return (
@@ -103,6 +105,12 @@ def hot_sentence(report: ClusterReport) -> str:
         f"{heat.hot_nodes:,} of {_nodes(nodes)} {verb} above {heat.threshold:g} % CPU for "
         f"{number(heat.node_hours, 1)} node-hours {whole}, {when}."
     )
+
+
+def _known_part(report: ClusterReport) -> str:
+    """How much of the time has values, if it is clearly less than all of it."""
+    hours, known = (report.history.ends - report.history.begins) / 3600.0, report.heat.known_hours
+    return f", of which {known:,.1f} hours have values" if known < ENOUGH * hours else ""
 
 
 def peaks_sentence(report: ClusterReport) -> str:
@@ -123,7 +131,10 @@ def peaks_sentence(report: ClusterReport) -> str:
         known = sum(math.isfinite(each.bound) for each in report.cpu.nodes)
         return f"{text}. {known:,} of {_nodes(len(report.cpu.nodes))} have a bound for the next {record.horizon_h} h."
     freed = amount(cluster.freed, "cpu")
-    return f"{text}. {freed} are beyond the bounds of the next {record.horizon_h} h and could be freed."
+    return (
+        f"{text}. {freed} are above the peaks that are expected in the next {record.horizon_h} hours (level "
+        f"{100.0 * record.level:.0f} %), and could be freed."
+    )
 
 
 def bound_text(peaks: NodePeaks, resources: ResourcePeaks) -> str:
@@ -147,14 +158,22 @@ def workloads_sentence(report: ClusterReport) -> str:
     if hot:
         total = sum(each.hot_share for each in top)
         return (
-            f"{first.namespace}/{first.workload} makes {100.0 * first.hot_share:.0f} % of the pods' load in the hot "
+            f"{first.namespace}/{first.workload} makes {share_text(first.hot_share, first.hot_share_error, 0)} of the "
+            f"pods' load in the hot "
             f"hours; the first {len(top)} of {len(shares.workloads):,} workloads make {100.0 * total:.0f} %."
         )
     total = sum(each.share for each in top)
     return (
-        f"{first.namespace}/{first.workload} makes {100.0 * first.share:.0f} % of the pods' load; the first {len(top)} "
+        f"{first.namespace}/{first.workload} makes {share_text(first.share, first.share_error, 0)} of the pods' load; "
+        f"the first {len(top)} "
         f"of {len(shares.workloads):,} workloads make {100.0 * total:.0f} %."
     )
+
+
+def share_text(share: float, error: float, digits: int) -> str:
+    """A share in percent, with half of its interval if it is an estimate; "unknown" for NaN."""
+    text = number(100.0 * share, digits, " %")
+    return f"{text} (± {100.0 * error:.1f})" if math.isfinite(error) and error > 0.0 else text
 
 
 def replay_sentence(report: ClusterReport) -> str:
@@ -189,14 +208,26 @@ def missing_sentence(report: ClusterReport) -> str:
 def sampling_sentences(report: ClusterReport) -> tuple[str, ...]:
     """How the values were sampled, and what that hides."""
     loads, found = report.history.loads, []
+    every = loads.sampled_every // 60
+    found.append(f"CPU and memory of all nodes were read every {every} and {loads.memory_sampled_every // 60} minutes.")
     if loads.sampled_every > 300:
-        found.append(
-            f"Utilization was read every {loads.sampled_every // 60} minutes to stay within --max-samples; shorter "
-            "peaks are not visible."
-        )
+        found.append("CPU was read less often to stay within --max-samples; shorter peaks may not be visible.")
     if report.workloads is not None:
-        found.append(f"The usage of pods was read every {report.workloads.step // 60} minutes.")
+        found += _pod_sentences(report.workloads)
     return tuple(found)
+
+
+def _pod_sentences(shares: WorkloadShares) -> tuple[str, ...]:
+    sample, every = shares.sample, f"every {shares.step // 60} minutes"
+    if sample.is_complete:
+        return (f"The usage of {shares.pods:,} pods was read {every}.",)
+    chosen = len(sample.nodes) - len(sample.hottest)
+    hottest = f"the {len(sample.hottest):,} hottest, and " if sample.hottest else ""
+    return (
+        f"The usage of pods was read {every} on {len(sample.nodes):,} of {_nodes(sample.total)}: {hottest}{chosen:,} "
+        "chosen by a hash of their names. Figures of workloads are estimates for all nodes; ± is half of the 95 % "
+        "interval, and workloads of few pods may be missing. --max-samples sets the size of the sample.",
+    )
 
 
 def replay_sentences(result: ReplayResult, nodes: int) -> tuple[str, ...]:

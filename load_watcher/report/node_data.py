@@ -9,7 +9,7 @@ import numpy as np
 
 from load_watcher.report.collected import NodeLoads, NodeRequests, NodeSizes
 from load_watcher.report.context import CollectContext
-from load_watcher.report.reading import ProgressCallback, SeriesGrid, repeated
+from load_watcher.report.reading import BudgetExceeded, ProgressCallback, SeriesGrid, repeated
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
@@ -23,11 +23,19 @@ from watcher.providers.prometheus.queries import PrometheusQueryPlan, candidates
 from watcher.providers.prometheus.search import QuerySearch
 from watcher.providers.prometheus.state import PrometheusFetchContext, PrometheusMetricState
 
-LONGEST_STEP_S = 1800
-HOUR_S = 3600
+LONGEST_STEP_S = 3600
+MEMORY_STEP_S = 900
+"""The shortest step of memory, which changes more slowly than CPU."""
+SHARE, SHARE_OF_RATES = 0.4, 0.16
+"""Shares of the budget: a value that the server computes from several samples costs several times as much."""
 NODE_LOAD = (
     "scrape a node exporter on each node, or set the query with --set provider.queries.CPU.expression=… and "
     "provider.queries.CPU.unit=ratio; load-watcher doctor --provider prometheus --address URL lists what the server has"
+)
+WAIT = "run the report again after the next whole hour; a report ends with a whole hour"
+BUDGET = (
+    "raise --max-samples, lower --days, or create the recording rule instance:node_cpu_utilisation:rate5m of the node "
+    "exporter's mixin, so that the server does not read the counters of all CPUs"
 )
 Resource = tuple[str, str]
 """Node, and cpu or memory."""
@@ -45,9 +53,12 @@ class NodeLoadReader:
     async def read(self) -> NodeLoads:
         """Utilization over the range of the report. Raises ProviderError if there is no CPU utilization."""
         context = self._context
-        cpu_grid = await self._metric("CPU", context.share_of(2, 18, "CPU of nodes"))
+        try:
+            cpu_grid = await self._metric("CPU", context.share_of(2, 18, "CPU of nodes"))
+        except BudgetExceeded as error:
+            raise ProviderRefused(f"{context.client.address}: the budget is too small: {error}", hint=BUDGET) from error
         if cpu_grid is None:
-            raise ProviderRefused(f"{context.client.address}: no CPU utilization of nodes", hint=NODE_LOAD)
+            raise await self._no_cpu()
         memory_grid = await context.optional(
             "Memory utilization of nodes",
             "hot hours and peaks by memory, and overload by memory in the simulation",
@@ -59,24 +70,23 @@ class NodeLoadReader:
         cpu, memory = (_aligned(grids[key][0] if key in grids else None, nodes) for key in ("CPU", "Memory"))
         rows = max(len(cpu), len(memory))
         cpu, memory = (each if len(each) else np.full((rows, len(nodes)), np.nan) for each in (cpu, memory))
-        return NodeLoads(nodes, context.begins, cpu, memory, max(every for _, every in grids.values()))
+        every = {key: step for key, (_, step) in grids.items()}
+        return NodeLoads(nodes, context.begins, cpu, memory, every["CPU"], every.get("Memory", SLOT_S))
 
     async def _metric(self, key: str, progress: ProgressCallback) -> tuple[SeriesGrid, int] | None:
         """Percent of capacity by node, one row per slot, and the seconds between values; None without series."""
-        context, metric = self._context, METRIC_BY_KEY[key]
-        config = context.config
-        query = config.queries.get(key)
-        label = (query.node_label if query else None) or config.node_label
-        state = PrometheusMetricState(metric, candidates(metric, query, matchers=config.matchers), label)
-        deadline = asyncio.get_running_loop().time() + config.fetch_deadline
-        fetching = PrometheusFetchContext(1, context.ends - 900.0, float(context.ends), deadline, True, context.ends)
+        context = self._context
+        state, fetching = self._state(key), self._fetching(context.ends)
         plan = await self._search.find_plan(state, fetching)
         if plan is None:
             return None
         series = await context.reader.cost_of(plan.expression, context.ends, nodes=await self._nodes_now(plan))
-        step = context.reader.step_for(series, context.ends - context.begins, smallest=SLOT_S, share=0.4)
+        plain = is_plain(plan.expression)
+        smallest = SLOT_S if key == "CPU" else MEMORY_STEP_S
+        share = SHARE if plain else SHARE_OF_RATES
+        step = context.reader.step_for(series, context.ends - context.begins, smallest=smallest, share=share)
         step = min(step or LONGEST_STEP_S, LONGEST_STEP_S)
-        expression = f"max_over_time({plan.expression}[{step}s])" if is_plain(plan.expression) else plan.expression
+        expression = f"max_over_time({plan.expression}[{step}s])" if plain else plan.expression
         grid = await context.reader.grid(
             expression,
             (plan.label.label,),
@@ -91,6 +101,25 @@ class NodeLoadReader:
         slots = (context.ends - context.begins) // SLOT_S
         values = repeated(named.values * SOURCE_UNITS[plan.candidate.unit][1], step // SLOT_S, slots)
         return SeriesGrid(named.keys, np.clip(values, 0.0, 100.0)), step
+
+    def _state(self, key: str) -> PrometheusMetricState:
+        config, metric = self._context.config, METRIC_BY_KEY[key]
+        query = config.queries.get(key)
+        label = (query.node_label if query else None) or config.node_label
+        return PrometheusMetricState(metric, candidates(metric, query, matchers=config.matchers), label)
+
+    def _fetching(self, at: int) -> PrometheusFetchContext:
+        deadline = asyncio.get_running_loop().time() + self._context.config.fetch_deadline
+        return PrometheusFetchContext(1, at - 900.0, float(at), deadline, True, at)
+
+    async def _no_cpu(self) -> ProviderRefused:
+        """The error for a source without CPU utilization at the end of the report."""
+        context, now = self._context, int(self._context.options.ends)
+        if now > context.ends and await self._search.find_plan(self._state("CPU"), self._fetching(now)) is not None:
+            return ProviderRefused(
+                f"{context.client.address}: the CPU utilization of nodes begins after the last whole hour", hint=WAIT
+            )
+        return ProviderRefused(f"{context.client.address}: no CPU utilization of nodes", hint=NODE_LOAD)
 
     async def _nodes_now(self, plan: PrometheusQueryPlan) -> int:
         """The number of series of a stored series, or of the guard of an expression; at least 1."""
@@ -167,30 +196,27 @@ async def read_sizes(context: CollectContext, nodes: Sequence[str]) -> NodeSizes
 
 
 async def read_requests(context: CollectContext, nodes: Sequence[str]) -> NodeRequests | None:
-    """Requests of the running pods of each node, hourly if the budget allows it; None if the server has none."""
+    """Requests of the pods that run on each node at the end; None if the server has none."""
     requests = context.narrowed('kube_pod_container_resource_requests{resource=~"cpu|memory",node!=""}')
     phases = context.narrowed('kube_pod_status_phase{phase=~"Pending|Running"}')
     once = f"max by (namespace, pod, container, node, resource) ({requests})"
-    series = await context.reader.count(requests, context.ends)
+    series, phased = [await context.reader.count(each, context.ends) for each in (requests, phases)]
     if not series:
         return None
-    phased = await context.reader.count(phases, context.ends)
     # Without the phase, pods that are completed would count until they are deleted.
     running = f" * on (namespace, pod) group_left () max by (namespace, pod) ({phases} == 1)" if phased else ""
-    span = context.ends - context.begins
-    step = context.reader.step_for(series + phased, span, smallest=HOUR_S, share=0.15) or 6 * HOUR_S
     grid = await context.reader.grid(
         f"sum by (node, resource) ({once}{running})",
         ("node", "resource"),
-        context.begins + step,
         context.ends,
-        step,
+        context.ends,
+        60,
         series=series + phased,
         purpose="requests by node",
-        progress=context.share_of(34, 40, "requests"),
+        progress=context.share_of(34, 38, "requests"),
     )
-    cores, size = (_by_node(grid, nodes, resource) for resource in ("cpu", "memory"))
-    return NodeRequests(context.begins, step, cores, size) if np.isfinite(cores).any() else None
+    cores, size = (_by_node(grid, nodes, resource)[0] for resource in ("cpu", "memory"))
+    return NodeRequests(cores, size) if np.isfinite(cores).any() else None
 
 
 def _by_node(grid: SeriesGrid, nodes: Sequence[str], resource: str) -> F64:

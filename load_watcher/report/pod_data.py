@@ -1,16 +1,22 @@
-"""Collects what pods used, from cAdvisor, and which pods existed with which requests, from kube-state-metrics."""
+"""Collects what pods used, from cAdvisor, and which pods existed with which requests, from kube-state-metrics.
+
+In a large cluster, pods are read on a sample of the nodes: the hottest, and others by a hash of their names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from load_watcher.report.collected import NodeLoads, PodKey, PodLoads, RecordedPods
+from load_watcher.report.collected import NodeLoads, NodeSample, PodKey, PodLoads, RecordedPods
 from load_watcher.report.context import CollectContext
 from load_watcher.report.names import controller_of
-from load_watcher.report.reading import ProgressCallback, SeriesGrid
+from load_watcher.report.reading import ProgressCallback, SeriesGrid, all_of
 from watcher.arrays import F64, Bool
+from watcher.core.messages import shorten_names
+from watcher.core.queries.matchers import Matcher
 from watcher.fleet.noise import key_of
 from watcher.providers.base import NoPodUsage
 from watcher.providers.prometheus.pods import CORES, PodPlan, PrometheusPodReader, selector
@@ -21,109 +27,175 @@ REPLAY_STEP_S = 900
 REPLAY_DAYS = 5
 WARM_UP_S = DAY_S
 LABELS = ("namespace", "pod")
+SHARE_OF_PODS = 0.03
+"""Share of the whole budget for the usage of pods: a value costs the server about ten times as much as one of a
+recording rule."""
+PODS_PER_VALUES = 4000 / 50_000_000
+"""Pods that run at a time on the sampled nodes, per value of the whole budget."""
+NODES_PER_QUERY = 40
+"""Names of this many nodes fit into the URL of a request."""
 
 
-async def find_pods(context: CollectContext) -> tuple[PrometheusPodReader, PodPlan] | None:
-    """The queries for cAdvisor's series; None if the server has none."""
-    reader = PrometheusPodReader(context.config, context.client, source="Prometheus")
+class PodDataReader:
+    """Reads pods of the nodes in `loads` through cAdvisor's series of `plan`."""
+
+    def __init__(
+        self,
+        context: CollectContext,
+        finder: PrometheusPodReader,
+        plan: PodPlan,
+        loads: NodeLoads,
+        by_node: Mapping[str, str],
+        series: int,
+    ) -> None:
+        self._context, self._finder, self._plan, self._loads = context, finder, plan, loads
+        self._series = series
+        self._by_node = by_node  # cAdvisor's node label of each node
+        per_node = series / max(1, len(by_node))
+        pods = PODS_PER_VALUES * context.options.most_values
+        most = max(context.options.replay_nodes, int(pods / max(per_node, 1.0)))
+        self.sample = choose_nodes(loads, sorted(by_node), hot=context.options.hot, most=most)
+
+    async def loads(self) -> PodLoads | None:
+        """Cores of the pods of the sampled nodes, at equal distances. None without values."""
+        context, sample = self._context, self.sample
+        series = max(1, round(self._series * len(sample.nodes) / max(1, sample.total)))
+        share = SHARE_OF_PODS * context.options.most_values / max(1, context.reader.left)
+        span = context.ends - context.begins
+        step = context.reader.step_for(series, span, smallest=REPLAY_STEP_S, share=share) or 6 * 3600
+        label = self._plan.label.label
+        groups = self._groups(label, [self._by_node[node] for node in sample.nodes])
+        progress = context.shares_of(38, 52, "pods", len(groups))
+
+        def read(i: int) -> Coroutine[None, None, SeriesGrid]:
+            query = replace(self._plan, matchers=(*self._plan.matchers, *groups[i])).cores
+            return context.reader.grid(
+                query,
+                (*LABELS, label),
+                context.begins + step,
+                context.ends,
+                step,
+                series=max(1, series // len(groups)),
+                purpose="cores of pods",
+                progress=progress[i],
+            )
+
+        grids = await all_of([read(i) for i in range(len(groups))])
+        keys = [key for grid in grids for key in grid.keys]
+        if not keys:
+            return None
+        # Nodes that were removed before the end are not in the sample, but in a query for all nodes.
+        named = await self._finder.nodes_by_label(self._plan, sorted({value for _, _, value in keys}), context.ends)
+        pods = tuple((namespace, pod, named[value]) for namespace, pod, value in keys)
+        return PodLoads(pods, context.begins, step, np.hstack([grid.values for grid in grids]), sample)
+
+    def _groups(self, label: str, values: Sequence[str]) -> list[tuple[Matcher, ...]]:
+        """Matchers that select the sampled nodes by these values of a label; one without, if all nodes are sampled."""
+        if self.sample.is_complete:
+            return [()]
+        ordered = sorted(values)
+        firsts = range(0, len(ordered), NODES_PER_QUERY)
+        return [(among(label, ordered[first : first + NODES_PER_QUERY]),) for first in firsts]
+
+    async def owners(self) -> Mapping[tuple[str, str], str] | None:
+        """KIND/NAME of the controller of each pod on the sampled nodes; None without kube-state-metrics."""
+        context = self._context
+        groups = self._groups("node", self.sample.nodes)
+        progress = context.shares_of(52, 55, "owners", len(groups))
+        grids = await all_of([self._owners_of(groups[i], progress[i]) for i in range(len(groups))])
+        keys = [key for grid in grids for key in grid.keys]
+        return {(namespace, pod): controller_of(kind, name) for namespace, pod, kind, name in keys} or None
+
+    async def _owners_of(self, matchers: Sequence[Matcher], progress: ProgressCallback) -> SeriesGrid:
+        context = self._context
+        step = min(DAY_S, context.ends - context.begins)
+        pods = context.narrowed("kube_pod_info", *matchers)
+        series = await context.reader.count(pods, context.ends)
+        labels = (*LABELS, "created_by_kind", "created_by_name")
+        return await context.reader.grid(
+            f"group by ({', '.join(labels)}) (last_over_time({pods}[{step}s]))",
+            labels,
+            context.begins + step,
+            context.ends,
+            step,
+            series=max(1, series),
+            purpose="owners of pods",
+            progress=progress,
+        )
+
+    async def recorded(self, owners: Mapping[tuple[str, str], str]) -> RecordedPods | None:
+        """The pods of some sampled nodes with their usage and requests; None if kube-state-metrics does not have
+        them. A pod exists until its last usage, so that completed pods do not count."""
+        sample = choose_nodes(
+            self._loads, sorted(self._by_node), hot=self._context.options.hot, most=self._context.options.replay_nodes
+        )
+        asked = _RecordedQueries(self._context, self._plan)
+        info = await asked.existence(sample.nodes)
+        if not info.keys:
+            return None
+        cores, size = await asked.usage({self._by_node[node]: node for node in sample.nodes})
+        requests = await asked.requests(sample.nodes)
+        pods: tuple[PodKey, ...] = tuple((key[0], key[1], key[2]) for key in info.keys)
+        used = _of_pods(cores, pods)
+        later: Bool = np.logical_or.accumulate(np.isfinite(used)[::-1], axis=0)[::-1]
+        return RecordedPods(
+            sample,
+            pods,
+            tuple(owners.get(pod[:2], "") for pod in pods),
+            asked.begins,
+            REPLAY_STEP_S,
+            np.isfinite(info.values) & later,
+            used,
+            _of_pods(size, pods),
+            *(_highest(requests, pods, resource) for resource in ("cpu", "memory")),
+        )
+
+
+async def find_pods(context: CollectContext, loads: NodeLoads) -> PodDataReader | None:
+    """A reader of the pods on the nodes of `loads`; None if the server has no series of cAdvisor for them."""
+    finder = PrometheusPodReader(context.config, context.client, source="Prometheus")
     try:
-        return reader, await reader.find_plan(context.ends)
+        plan = await finder.find_plan(context.ends)
     except NoPodUsage:
         return None
-
-
-async def read_pods(context: CollectContext, reader: PrometheusPodReader, plan: PodPlan) -> PodLoads | None:
-    """Cores of all pods at times with equal distances, as many as the budget allows. None without values."""
-    series = await context.reader.count(selector(CORES, plan.matchers), context.ends)
-    # Each value is a rate, for which the server reads all samples of its span.
-    step = context.reader.step_for(series, context.ends - context.begins, smallest=REPLAY_STEP_S, share=0.2)
-    step = step or 6 * 3600
-    grid = await context.reader.grid(
-        plan.cores,
-        (*LABELS, plan.label.label),
-        context.begins + step,
+    label = plan.label.label
+    counted = await context.reader.grid(
+        f"count by ({label}) ({selector(CORES, plan.matchers)})",
+        (label,),
         context.ends,
-        step,
-        series=series,
-        purpose="cores of pods",
-        progress=context.share_of(40, 52, "pods"),
-    )
-    if not grid.keys:
-        return None
-    nodes = await reader.nodes_by_label(plan, {key[2] for key in grid.keys}, context.ends)
-    pods = tuple((namespace, pod, nodes[label]) for namespace, pod, label in grid.keys)
-    return PodLoads(pods, context.begins, step, grid.values)
-
-
-async def read_owners(context: CollectContext) -> Mapping[tuple[str, str], str] | None:
-    """KIND/NAME of the controller of each pod; None without kube-state-metrics."""
-    owners = context.narrowed("kube_pod_owner")
-    series = await context.reader.count(owners, context.ends)
-    if not series:
-        return None
-    step = DAY_S if context.ends - context.begins >= DAY_S else 3600
-    grid = await context.reader.grid(
-        f"group by (namespace, pod, owner_kind, owner_name) ({owners})",
-        (*LABELS, "owner_kind", "owner_name"),
-        context.begins + step,
         context.ends,
-        step,
-        series=series,
-        purpose="owners of pods",
-        progress=context.share_of(52, 55, "owners"),
+        60,
+        series=1,
+        purpose="pods by node",
     )
-    return {(namespace, pod): controller_of(kind, name) for namespace, pod, kind, name in grid.keys}
+    values = sorted(key for (key,) in counted.keys)
+    named = await finder.nodes_by_label(plan, values, context.ends)
+    known = set(loads.nodes)
+    by_node = {named[value]: value for value in values if named[value] in known}
+    unknown = [value for value in values if named[value] not in known]
+    if unknown:
+        context.reader.remark(
+            f"{len(unknown):,} nodes have pods and no load, and their pods are left out: {shorten_names(unknown)}"
+        )
+    if not by_node:
+        return None
+    return PodDataReader(context, finder, plan, loads, by_node, int(np.nansum(counted.values)))
 
 
 # --- pods for the simulation ------------------------------------------------------------------------------------------
 
 
-def choose_nodes(loads: NodeLoads, candidates: Sequence[str], *, hot: float, most: int) -> tuple[tuple[str, ...], int]:
-    """At most `most` of the candidates: a third by the most hot time, and others by a hash of their names. Returns them
-    sorted, and the number of those chosen by their hot time (0 if all are chosen)."""
+def choose_nodes(loads: NodeLoads, candidates: Sequence[str], *, hot: float, most: int) -> NodeSample:
+    """At most `most` of the candidates: a third by the most hot time, and others by a hash of their names."""
     if len(candidates) <= most:
-        return tuple(sorted(candidates)), 0
+        return NodeSample(tuple(sorted(candidates)), (), len(candidates))
     place = {node: i for i, node in enumerate(loads.nodes)}
     slots = np.count_nonzero(loads.cpu > hot, axis=0)
     by_heat = sorted(candidates, key=lambda node: (-int(slots[place[node]]), node))
     hottest = [node for node in by_heat[: most // 3] if slots[place[node]]]
     others = sorted(set(candidates) - set(hottest), key=lambda node: (key_of(1, "report", node), node))
-    return tuple(sorted(hottest + others[: most - len(hottest)])), len(hottest)
-
-
-async def read_recorded(
-    context: CollectContext,
-    reader: PrometheusPodReader,
-    plan: PodPlan,
-    loads: NodeLoads,
-    owners: Mapping[tuple[str, str], str],
-) -> RecordedPods | None:
-    """The pods of some nodes with their usage and requests; None if kube-state-metrics does not have them."""
-    asked = _RecordedQueries(context, plan)
-    by_label = await asked.node_labels(reader)
-    candidates = [node for node in loads.nodes if node in by_label]
-    if not candidates:
-        return None
-    nodes, hottest = choose_nodes(loads, candidates, hot=context.options.hot, most=context.options.replay_nodes)
-    exists = await asked.existence(nodes)
-    if not exists.keys:
-        return None
-    labels = {by_label[node]: node for node in nodes}
-    cores, size = await asked.usage(labels)
-    requests = await asked.requests(nodes)
-    pods: tuple[PodKey, ...] = tuple((key[0], key[1], key[2]) for key in exists.keys)
-    return RecordedPods(
-        nodes,
-        hottest,
-        pods,
-        tuple(owners.get(pod[:2], "") for pod in pods),
-        asked.begins,
-        REPLAY_STEP_S,
-        np.isfinite(exists.values),
-        _of_pods(cores, pods),
-        _of_pods(size, pods),
-        *(_highest(requests, pods, resource) for resource in ("cpu", "memory")),
-    )
+    chosen = hottest + others[: most - len(hottest)]
+    return NodeSample(tuple(sorted(chosen)), tuple(sorted(hottest)), len(candidates))
 
 
 class _RecordedQueries:
@@ -133,24 +205,11 @@ class _RecordedQueries:
         self._context, self._plan = context, plan
         self.begins = max(context.begins, context.ends - REPLAY_DAYS * DAY_S - WARM_UP_S)
 
-    async def node_labels(self, reader: PrometheusPodReader) -> dict[str, str]:
-        """The value of cAdvisor's node label by node."""
-        label = self._plan.label.label
-        query = f"group by ({label}) ({selector(CORES, self._plan.matchers)})"
-        ends = self._context.ends
-        grid = await self._context.reader.grid(query, (label,), ends, ends, 60, series=1, purpose="")
-        values = [key for (key,) in grid.keys]
-        named = await reader.nodes_by_label(self._plan, values, ends)
-        return {named[value]: value for value in sorted(values) if named[value]}
-
     async def existence(self, nodes: Sequence[str]) -> SeriesGrid:
+        """Where kube-state-metrics knows the pods, by namespace, pod and node."""
         info = self._context.narrowed("kube_pod_info", among("node", nodes))
         progress = self._context.share_of(55, 58, "recorded pods")
-        phases = self._context.narrowed('kube_pod_status_phase{phase=~"Succeeded|Failed"}')
         query = f"group by (namespace, pod, node) ({info})"
-        if await self._context.reader.count(phases, self._context.ends):
-            ended = f"max by (namespace, pod) ({phases} == 1)"
-            query = f"group by (namespace, pod, node) ({info} unless on (namespace, pod) {ended})"
         return await self._grid(query, ("namespace", "pod", "node"), info, "recorded pods", progress)
 
     async def usage(self, labels: Mapping[str, str]) -> tuple[SeriesGrid, SeriesGrid]:
@@ -170,20 +229,28 @@ class _RecordedQueries:
         """The requests by namespace, pod, node and resource."""
         text = 'kube_pod_container_resource_requests{resource=~"cpu|memory"}'
         requests = self._context.narrowed(text, among("node", nodes))
-        once = f"max by (namespace, pod, container, node, resource) ({requests})"
+        step = min(DAY_S, self._context.ends - self.begins)
+        once = f"max by (namespace, pod, container, node, resource) (max_over_time({requests}[{step}s]))"
         query = f"sum by (namespace, pod, node, resource) ({once})"
         progress = self._context.share_of(62, 64, "recorded pods")
-        return await self._grid(
-            query, ("namespace", "pod", "node", "resource"), requests, "requests of recorded pods", progress
-        )
+        labels = ("namespace", "pod", "node", "resource")
+        return await self._grid(query, labels, requests, "requests of recorded pods", progress, every=step)
 
     async def _grid(
-        self, query: str, labels: Sequence[str], evidence: str, purpose: str, progress: ProgressCallback
+        self,
+        query: str,
+        labels: Sequence[str],
+        evidence: str,
+        purpose: str,
+        progress: ProgressCallback,
+        *,
+        every: int = REPLAY_STEP_S,
     ) -> SeriesGrid:
         context = self._context
+        begins = self.begins if every == REPLAY_STEP_S else self.begins + every
         series = max(1, await context.reader.count(evidence, context.ends))
         return await context.reader.grid(
-            query, labels, self.begins, context.ends, REPLAY_STEP_S, series=series, purpose=purpose, progress=progress
+            query, labels, begins, context.ends, every, series=series, purpose=purpose, progress=progress
         )
 
 

@@ -1,4 +1,4 @@
-"""Range queries that a server can bear: divided by time, one at a time, with a pause after a slow response, within a
+"""Range queries that a server can bear: divided by time, two at a time, one at a time after a slow response, within a
 budget of values."""
 
 from __future__ import annotations
@@ -6,24 +6,33 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from load_watcher.report.collected import QueryUse
 from watcher.arrays import F64
+from watcher.platform.net.http_body import TOO_LARGE_HINT
 from watcher.platform.sources.config import RangeQuery
-from watcher.platform.sources.errors import ProviderError, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderError, ProviderTimeout
 from watcher.platform.sources.prometheus import PrometheusClient
 from watcher.providers.prometheus.responses import read_series
 
-VALUES_PER_REQUEST = 1_000_000
+T = TypeVar("T")
+
+VALUES_PER_REQUEST = 500_000
 """Most values that the server computes for one request, before it aggregates them. Prometheus aborts a query at 50
 million samples (--query.max-samples)."""
-SLOW_S = 2.0
-LONGEST_PAUSE_S = 5.0
+AT_A_TIME = 2
+DIVISIONS = 4
+"""A question that the server cannot answer is divided down to 1/16 before it counts as failed."""
+SLOW_S = 15.0
+"""After a response that took longer, requests are sent one at a time."""
+LIMITS = ("too many samples", "-search.max", "exceeded the limit", "exceeds the limit")
+"""In the messages of servers that abort a query because it is too large."""
 STEPS = (300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600)
 _COUNTED = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\{[^}]*\}(?=\[)")
 
@@ -52,6 +61,8 @@ class HistoryReader:
         self.remarks: list[str] = []
         self._client, self._timeout = client, timeout
         self._largest = VALUES_PER_REQUEST
+        self._slots = asyncio.Semaphore(AT_A_TIME)
+        self._slowed = False
 
     def step_for(self, series: int, seconds: float, *, smallest: int, share: float = 1.0) -> int | None:
         """The shortest step with which `series` over `seconds` fit into this share of the budget; None if none does."""
@@ -88,46 +99,97 @@ class HistoryReader:
         if series * steps > self.left:
             raise BudgetExceeded(f"{purpose}: {series * steps:,} values, {self.left:,} left")
         self.left -= series * steps
-        parts: list[tuple[int, SeriesGrid]] = []
-        first = 0
-        while first < steps:
-            count = min(steps - first, max(1, self._largest // max(series, 1)))
-            begin = start + first * step
-            question = RangeQuery(query, begin, begin + (count - 1) * step, step)
-            try:
-                parts.append((first, await self._ask(question, labels, count)))
-            except ProviderUnreachable as error:
-                if count == 1 or "timed out" not in str(error):
-                    raise
-                self._largest = max(1, count * max(series, 1) // 2)  # the server needs smaller requests
-                continue
-            first += count
-            progress(first / steps)
+        done = 0
+
+        async def part(first: int, count: int) -> list[Part]:
+            nonlocal done
+            question = RangeQuery(query, start + first * step, start + (first + count - 1) * step, step)
+            found = await self._read(question, labels, count, max(series, 1))
+            done += count
+            progress(done / steps)
+            return [(first + offset, grid) for offset, grid in found]
+
+        requests = min(steps, -(-steps * max(series, 1) // self._largest))
+        size = -(-steps // requests)
+        jobs = [part(first, min(size, steps - first)) for first in range(0, steps, size)]
+        parts = [each for found in await all_of(jobs) for each in found]
         grid = _joined(parts, steps)
         if purpose:
             self.uses.append(QueryUse(purpose, query, step, len(parts), int(np.isfinite(grid.values).sum())))
         return grid
 
+    async def _read(
+        self, question: RangeQuery, labels: Sequence[str], count: int, series: int, *, divisions: int = DIVISIONS
+    ) -> list[Part]:
+        """The grids of a question with `count` steps, and the step with which each begins. A question that is too large
+        for the server is divided, at most `divisions` times."""
+        try:
+            return [(0, await self._ask(question, labels, count))]
+        except ProviderError as error:
+            if count == 1 or not divisions or not _is_too_large(error):
+                raise
+        half = count // 2
+        self._largest = max(1, min(self._largest, half * series))
+        middle = question.start + half * question.step
+        halves = (
+            (0, RangeQuery(question.query, question.start, middle - question.step, question.step), half),
+            (half, RangeQuery(question.query, middle, question.end, question.step), count - half),
+        )
+        parts: list[Part] = []
+        for begin, each, steps in halves:
+            found = await self._read(each, labels, steps, series, divisions=divisions - 1)
+            parts += [(begin + first, grid) for first, grid in found]
+        return parts
+
     async def _ask(self, question: RangeQuery, labels: Sequence[str], count: int) -> SeriesGrid:
         loop = asyncio.get_running_loop()
-        reply = await self._client.ask(
-            question,
-            expects="matrix",
-            read=lambda rows: read_grid(rows, labels, start=question.start, step=question.step, count=count),
-            deadline=loop.time() + 3 * self._timeout,
-        )
+        await self._slots.acquire()
+        try:
+            reply = await self._client.ask(
+                question,
+                expects="matrix",
+                read=lambda rows: read_grid(rows, labels, start=question.start, step=question.step, count=count),
+                deadline=loop.time() + self._timeout,
+            )
+        except BaseException:
+            self._slots.release()
+            raise
+        if reply.round_trip_s > SLOW_S and not self._slowed:
+            self._slowed = True  # and keep the slot
+        else:
+            self._slots.release()
         if reply.missing:
             self.remark(f"the source marked a response as incomplete: {reply.missing}")
         for each in reply.remarks:
             self.remark(each)
-        if reply.round_trip_s > SLOW_S:
-            await asyncio.sleep(min(LONGEST_PAUSE_S, reply.round_trip_s / 2))
         return reply.content
 
     def remark(self, text: str) -> None:
         """Add a remark about the responses, once."""
         if text not in self.remarks:
             self.remarks.append(text)
+
+
+Part = tuple[int, SeriesGrid]
+"""Some steps of a grid, and the step with which they begin."""
+
+
+async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of jobs that run at the same time. Raises the first error, after the others have ended."""
+    tasks = [asyncio.ensure_future(each) for each in jobs]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_too_large(error: ProviderError) -> bool:
+    """Whether the server may answer half of the question."""
+    return (
+        isinstance(error, ProviderTimeout) or error.hint == TOO_LARGE_HINT or any(each in str(error) for each in LIMITS)
+    )
 
 
 def read_grid(rows: Iterable[msgspec.Raw], labels: Sequence[str], *, start: int, step: int, count: int) -> SeriesGrid:
@@ -170,12 +232,6 @@ def repeated(values: F64, times: int, rows: int) -> F64:
     longer = np.repeat(values, times, axis=0)[:rows]
     result[: len(longer)] = longer
     return result
-
-
-def explained(error: ProviderError | BudgetExceeded) -> str:
-    """The error on one line, for a list of missing data."""
-    hint = getattr(error, "hint", "")
-    return f"{error}. {hint}".rstrip(". ") if hint else str(error)
 
 
 def rounded_down(time: float, step: int) -> int:

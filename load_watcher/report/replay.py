@@ -47,6 +47,8 @@ POLICIES = (DEFAULT, "TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwa
 DAY_S, WARM_UP_S = 86400, 86400
 REFRESH_S = 300.0
 MOST_DAYS = 5
+KNOWN = 0.9
+"""Share of the time of a replay in which pods must be known."""
 MOST_PODS = 1500
 ORDERS = 5
 """Random orders of one day that are simulated if there are fewer than three whole days."""
@@ -77,7 +79,7 @@ def replay(history: ClusterHistory, threshold: float, *, progress: Progress) -> 
     results = _run(tasks, progress)
     recorded_overload = float(np.mean([cluster.overload(day, threshold) for day, _ in seeds]))
     pods = max(len(task.course.pods) for task in tasks)
-    hottest = recorded.hottest if len(cluster.nodes) == len(recorded.nodes) else 0
+    hottest = len(set(recorded.sample.hottest) & set(cluster.nodes))
     over = "days" if whole else "random orders of the last day"
     return ReplayResult(
         threshold, len(cluster.nodes), hottest, pods, len(tasks), over, recorded_overload, outcomes(results)
@@ -130,13 +132,13 @@ class _RecordedCluster:
 
     def _chosen(self) -> tuple[str, ...]:
         sizes, recorded = self.history.sizes, self.recorded
-        counts: dict[str, int] = dict.fromkeys(recorded.nodes, 0)
+        counts: dict[str, int] = dict.fromkeys(recorded.sample.nodes, 0)
         alive = np.count_nonzero(recorded.exists, axis=0) > 0
         for i, (_, _, node) in enumerate(recorded.pods):
             counts[node] = counts.get(node, 0) + int(alive[i])
         chosen: list[str] = []
         total = 0
-        for node in sorted(recorded.nodes, key=lambda node: (key_of(SEED, "replay", node), node)):
+        for node in sorted(recorded.sample.nodes, key=lambda node: (key_of(SEED, "replay", node), node)):
             column = self.column[node]
             known = all(map(math.isfinite, (sizes.allocatable_cores[column], sizes.allocatable_bytes[column])))
             if known and (not chosen or total + counts[node] <= MOST_PODS):
@@ -145,9 +147,16 @@ class _RecordedCluster:
         return tuple(sorted(chosen))
 
     def days(self) -> list[int]:
-        """The begins of whole days with the warm-up before them, oldest first."""
+        """The begins of whole days with the warm-up before them, oldest first; those in which pods are known."""
         ends, first = self.history.ends, self.recorded.begins
-        return [begins for begins in (ends - k * DAY_S for k in range(MOST_DAYS, 0, -1)) if begins - WARM_UP_S >= first]
+        begins = [ends - k * DAY_S for k in range(MOST_DAYS, 0, -1)]
+        return [each for each in begins if each - WARM_UP_S >= first and self._is_known(each)]
+
+    def _is_known(self, day: int) -> bool:
+        """Whether pods are known in most of a day and its warm-up."""
+        rows = self._rows(day - WARM_UP_S, day + DAY_S)
+        known = np.count_nonzero(self.recorded.exists[rows].any(axis=1))
+        return bool(known >= KNOWN * (WARM_UP_S + DAY_S) / self.recorded.step)
 
     def overload(self, day: int, threshold: float) -> float:
         """Node-hours above the threshold (percent) on a day with the recorded placement."""

@@ -327,7 +327,9 @@ class Extender:
                     "defaults": defaults,
                 }
             )
-        return json_response({"plugins": described, "profiles": sorted(self.profiles)})
+        hint = "" if self._shadow is None else self._shadow.off_hint
+        shadow = {"on": self._shadow is not None and not hint, "hint": hint}
+        return json_response({"plugins": described, "profiles": sorted(self.profiles), "shadow": shadow})
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from scorers.cluster.informer import ClusterSource, KubernetesCluster
 from scorers.cluster.koordinator_classes import priority_class, qos_of
 from scorers.cluster.node_metrics import NodeMetricObject, PodKey, read_node_metric
 from scorers.cluster.pages import ClusterHandler
+from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.listing import PlacementsHandler
 from scorers.decisions.log import DecisionLog
@@ -35,6 +36,7 @@ from scorers.extender.hosting import LOOK_EVERY_S, InProcessHost, LoadHost, unme
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.arguments import ArgumentsError
 from scorers.plugin_api.wire import ExtenderBindingArgs
+from scorers.profiles.overload_risk import overload_problems
 from scorers.profiles.profiles import ProfileSettings, read_profiles, shadow_of
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
@@ -42,6 +44,7 @@ from scorers.shadow.pages import ShadowHandler
 from watcher.client import Client, Columns, NodeSilence, PodColumns, WatcherError, is_same_document
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
+from watcher.core.problems.document import FleetProblem
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.problems import Problem, SettingsError
@@ -106,7 +109,14 @@ class SchedulingService:
         cluster = ClusterHandler(self.table, now=serving.now, is_whole=self._cluster.is_synced)
         routes = (*self.extender.routes(), *answers.routes(), *listed.routes(), *shadows.routes(), *cluster.routes())
         telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
-        return BuiltModule(routes, (self.life,), telemetry, renew=self.prepare_reload, pod_classes=self.pod_classes)
+        return BuiltModule(
+            routes,
+            (self.life,),
+            telemetry,
+            renew=self.prepare_reload,
+            pod_classes=self.pod_classes,
+            problems=self.problems,
+        )
 
     def is_synced(self) -> bool:
         """Whether all nodes and pods of the cluster were listed since the start."""
@@ -195,6 +205,10 @@ class SchedulingService:
                 log.warning("profile %s lacks data: %s", name, "; ".join(problems))
         for name in before.keys() - self.unmet.keys():
             log.info("profile %s has all data again", name)
+
+    def problems(self) -> list[FleetProblem]:
+        """Return the profiles that overload more nodes than the default scheduler, by the current requests."""
+        return overload_problems([each.settings for each in self._profiles.values()], requests_to_usage(self.table))
 
     def pod_classes(self) -> Mapping[PodKey, PodClass]:
         """Return Koordinator's classes of the pods on nodes, by namespace and name. Thread-safe."""

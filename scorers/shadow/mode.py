@@ -123,6 +123,17 @@ class ShadowMode:
         return bool(self.names) and self._recorder.is_on
 
     @property
+    def off_hint(self) -> str:
+        """How to switch shadow mode on, "" if it is on."""
+        if self.is_on:
+            return ""
+        return (
+            'set store.decisions = "24h" (the retention time)'
+            if self.names
+            else 'set [scheduler] shadow = ["default", …]'
+        )
+
+    @property
     def source(self) -> str:
         """Name of the load source, "" without load."""
         columns = self._table.load.columns

@@ -58,10 +58,7 @@ class ShadowHandler:
         end = time_of(values, _TO.name, now=now, default=now) + 1  # times in requests are whole seconds
         if start >= end:
             raise BadParameter(f"from={start} is not before to={end - 1}", "set from to a time before to")
-        if not self._mode.is_on:
-            hint = 'set [scheduler] shadow = ["default", …]'
-            if self._mode.names:
-                hint = 'set store.decisions = "24h" (the retention time)'
+        if hint := self._mode.off_hint:
             raise ApiError(404, "not_found", "shadow mode is off", hint)
         await self._recorder.flush()
         query = DecisionQuery(

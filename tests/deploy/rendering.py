@@ -142,7 +142,10 @@ def of_part(rendered: list[Manifest], name: str) -> dict[str, Manifest]:
             plain["metadata"]["labels"].pop(mark, None)
         if plain["kind"] in ("DaemonSet", "Deployment"):
             template = plain["spec"]["template"]
-            assert set(template["metadata"].pop("annotations", {})) <= {"checksum/config"}
+            annotations = template["metadata"].pop("annotations", {})
+            annotations.pop("checksum/config", None)
+            if annotations:
+                template["metadata"]["annotations"] = annotations
             pod = template["spec"]
             for container in (*pod["containers"], *pod.get("initContainers", ())):
                 for part in ("env", "volumeMounts"):

@@ -57,6 +57,7 @@ SAME: dict[str, dict[str, Any]] = {
 }
 BINDING = {"default": {"bind": True}}
 PUBLISHING = {"config": {"koordinator": {"publish": True}}}
+THRESHOLDS = {"config": {"koordinator": {"thresholds": True}}}
 FROM_CLUSTER = {"default": {"plugins": [{"name": "LoadAwareScheduling", "args": {"nodeMetricSource": "cluster"}}]}}
 SHOWING = {
     f"{part}s": {"config": {f"{part}s": {"pods": {"selector": f"app.kubernetes.io/name={name}", "namespace": name}}}}
@@ -337,9 +338,20 @@ def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) 
         ("extender-bind", {"scheduler": {"enabled": True, "profiles": BINDING}}),
         ("nodemetrics", {"scheduler": {"enabled": True}, "rbac": {"nodeMetrics": True}}),
         ("koordinator", PUBLISHING),
+        ("koordinator-thresholds", THRESHOLDS),
         *SHOWING.items(),
     ],
-    ids=["secret", "servicemonitor", "prometheusrule", "pods", "extender-bind", "nodemetrics", "koordinator", *SHOWING],
+    ids=[
+        "secret",
+        "servicemonitor",
+        "prometheusrule",
+        "pods",
+        "extender-bind",
+        "nodemetrics",
+        "koordinator",
+        "koordinator-thresholds",
+        *SHOWING,
+    ],
 )
 def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, values: dict[str, Any]) -> None:
     """What can be added to an overlay adds what the value of the chart does."""
@@ -357,7 +369,7 @@ def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, valu
     del expected["Namespace load-watcher"]
     if component == "extender-bind":  # it brings the right, the settings say so themselves
         expected["ConfigMap load-watcher"]["data"]["scheduler"]["default"]["bind"] = True
-    if component in ("koordinator", *SHOWING):
+    if component in ("koordinator", "koordinator-thresholds", *SHOWING):
         expected["ConfigMap load-watcher"]["data"] |= values["config"]
     assert expected == by_name(charted(values))
 

@@ -3,6 +3,10 @@ directories than each mode needs."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,14 +14,17 @@ from typing import Any
 import pytest
 import requests
 
+from agent.qrm.nri.runtime_config import TOLERATION
 from agent.qrm.settings import QrmSettings, read_settings
 from tests.agent.qrm.test_main import NODE, Qrm, World, cri, world
-from tests.deploy.rendering import ChartError, Manifest, charted, composed, of_part, only, settings_in
+from tests.deploy.rendering import ChartError, Manifest, charted, composed, kustomized, of_part, only, settings_in
 from tests.deploy.test_manifests import DEPLOY, granted, problems, read
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.kube import KINDS
+from tests.real.nri.node import PLUGIN, container_id, nri_node, wait_until_known
+from tests.real.nri.runtime import Refused
 from tests.real.parts import free_port
-from tests.waiting import PATIENCE_SECONDS, eventually
+from tests.waiting import PATIENCE_SECONDS, eventually, wait_for
 
 __all__ = ["world"]  # a fixture
 
@@ -25,11 +32,13 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 NAME = "load-watcher-qrm"
 WATCHER = "http://load-watcher.load-watcher:2020"
+FITS, LARGE = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
 # What makes the chart render what components add: their names, settings, and other values.
 SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "dry-run": (("qrm-podmonitor",), {}, {"podMonitor": {"enabled": True}}),
     "cri": (("qrm-cri", "qrm-evict", "qrm-publish"), {"evict_inadmissible": True, "publish_capacity": True}, {}),
     "cgroup": (("qrm-cgroup",), {}, {}),
+    "nri": (("qrm-nri",), {}, {}),
 }
 READING = {("list", "v1/pods"), ("watch", "v1/pods"), ("create", "v1/events")}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
@@ -83,6 +92,8 @@ def test_the_chart_and_the_manifests_agree(both: tuple[str, list[Manifest], list
     given["args"] = base
     if mode == "cri":
         config["qrm"]["runtime_socket"] = str(QrmSettings().runtime_socket)
+    if mode == "nri":
+        config["qrm"]["nri_socket"] = str(QrmSettings().nri_socket)
     assert expected == found
     assert ("PodMonitor" in {each.partition(" ")[0] for each in expected}) == (mode == "dry-run")
 
@@ -97,6 +108,8 @@ def test_it_has_no_more_than_its_mode_needs(both: tuple[str, list[Manifest], lis
     assert {"state"} | ({"cgroup"} if mode == "cgroup" else set()) == writable
     hosts = {each["hostPath"]["path"]: each["hostPath"]["type"] for each in spec["volumes"] if "hostPath" in each}
     assert ("/run/containerd" in hosts) == (mode == "cri")
+    # "DirectoryOrCreate" would make a directory that other users than root can enter.
+    assert hosts.get("/var/run/nri") == ("Directory" if mode == "nri" else None)
     assert {path for path in hosts if path.startswith("/var/lib/kubelet")} == {
         "/var/lib/kubelet/cpu_manager_state",
         "/var/lib/kubelet/memory_manager_state",
@@ -136,6 +149,8 @@ def test_its_settings_are_where_its_volumes_are(
     assert str(found.state_dir) == mounted[str(found.state_dir)]
     if mode == "cri":
         assert str(found.runtime_socket.parent) == mounted[str(found.runtime_socket.parent)]
+    if mode == "nri":
+        assert str(found.nri_socket.parent) == mounted[str(found.nri_socket.parent)]
     assert [found.metrics_port] == [each["containerPort"] for each in container["ports"]]
 
 
@@ -157,6 +172,28 @@ def test_other_places_and_the_releases_own_watcher(tmp_path: Path) -> None:
     assert (Path("/opt/qrm"), Path("/run/crio/crio.sock")) == (found.state_dir, found.runtime_socket)
     hosts = {each["hostPath"]["path"] for each in daemon(rendered)["volumes"] if "hostPath" in each}
     assert {"/opt/qrm", "/run/crio", "/var/lib/k0s/kubelet/cpu_manager_state"} <= hosts
+    nri = {"config": {"qrm": {"mode": "nri", "on_failure": "refuse"}}, "nriSocket": "/run/k3s/nri/nri.sock"}
+    rendered = charted({"qrm": {"enabled": True, **nri}})
+    found = settings(rendered, tmp_path)
+    assert ("refuse", Path("/run/k3s/nri/nri.sock")) == (found.on_failure, found.nri_socket)
+    assert "/run/k3s/nri" in {each["hostPath"]["path"] for each in daemon(rendered)["volumes"] if "hostPath" in each}
+
+
+def test_its_pod_starts_where_the_runtime_requires_the_plugin(
+    both: tuple[str, list[Manifest], list[Manifest]],
+) -> None:
+    """The default validator of NRI tolerates pods with this annotation, if its key is in the runtime's settings."""
+    mode, *ways = both
+    with nri_node() as node, node.runtime(required=[PLUGIN], tolerate=TOLERATION) as runtime:
+        for uid, rendered in zip((FITS, LARGE), ways, strict=True):
+            metadata = only(rendered, "DaemonSet", NAME)["spec"]["template"]["metadata"]
+            runtime.run_pod(f"{NAME}/{NAME}", uid, annotations=metadata.get("annotations", {}))
+            if mode == "nri":
+                runtime.create(uid, container_id(uid))
+                continue
+            assert TOLERATION not in metadata.get("annotations", {})
+            with pytest.raises(Refused, match=f'required plugin "{PLUGIN}" not present'):
+                runtime.create(uid, container_id(uid))
 
 
 def test_in_the_mode_server_it_has_no_token_and_no_rights(tmp_path: Path) -> None:
@@ -170,8 +207,10 @@ def test_in_the_mode_server_it_has_no_token_and_no_rights(tmp_path: Path) -> Non
     "values",
     [
         {"enable": True},
-        {"config": {"qrm": {"mode": "nri"}}},
+        {"config": {"qrm": {"mode": "nir"}}},
         {"config": {"qrm": {"runtime_socket": "/run/crio/crio.sock"}}},
+        {"config": {"qrm": {"nri_socket": "/run/nri/nri.sock"}}},
+        {"nriSocket": "nri.sock"},
         {"stateDirectory": "here"},
     ],
 )
@@ -188,9 +227,8 @@ def get(port: int, path: str) -> int:
     return requests.get(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS).status_code
 
 
-async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: World, tmp_path: Path) -> None:
+def as_installed(world: World, manifests: list[Manifest], port: int, **more: str) -> Qrm:
     """With the arguments and settings of the manifests, but for places; everything else is refused to it."""
-    manifests = composed(tmp_path, DEPLOY / "qrm", "qrm-cri", "qrm-evict")
     (container,) = daemon(manifests)["containers"]
     text = settings_in(manifests)
     places = {"/host/sys/fs/cgroup": "cgroup", "/host/sys": "sys", "/host/kubelet": "kubelet"}
@@ -199,26 +237,109 @@ async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world
         text = text.replace(f'"{path}"', f'"{world.directory / here}"')
     text = text.replace(WATCHER, "http://127.0.0.1:9")
     text += f'\n[kubernetes]\nkubeconfig = "{world.kube.kubeconfig(world.directory / "kubeconfig")}"\n'
-    alone = free_port()
-    environment = {
-        "NODE_NAME": NODE,
-        "LOAD_WATCHER_QRM_METRICS_PORT": str(alone),
-        "LOAD_WATCHER_QRM_RUNTIME_SOCKET": str(world.socket),
-        "LOAD_WATCHER_QRM_POLICY": "restricted",
-    }
+    settings = {"METRICS_PORT": str(port), "POLICY": "restricted", **more}
+    environment = {"NODE_NAME": NODE, **{f"LOAD_WATCHER_QRM_{key}": value for key, value in settings.items()}}
     verb, *arguments = (each.replace("$(POD_IP)", "127.0.0.1") for each in container["args"])
     assert verb == Qrm.verb
-    fits, large = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
-    world.pod("default/fits", fits, "storage-service", cpu="4")
-    world.pod("default/large", large, "storage-service", cpu="70")
     world.kube.forbidden = {(verb, each) for verb in VERBS for each in (*KINDS, "v1/pods/eviction")} - rights(manifests)
+    return Qrm(world.directory / "run", *arguments, config=text, env=environment)
 
-    async with FakeRuntime(world.socket, containers={cri(fits)}) as runtime:
-        with Qrm(world.directory / "run", *arguments, config=text, env=environment) as qrm:
-            await eventually(lambda: cri(fits) in runtime.cpusets(), what="CPUs of its own")
+
+async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: World, tmp_path: Path) -> None:
+    manifests = composed(tmp_path, DEPLOY / "qrm", "qrm-cri", "qrm-evict")
+    (container,) = daemon(manifests)["containers"]
+    alone = free_port()
+    world.pod("default/fits", FITS, "storage-service", cpu="4")
+    world.pod("default/large", LARGE, "storage-service", cpu="70")
+
+    async with FakeRuntime(world.socket, containers={cri(FITS)}) as runtime:
+        with as_installed(world, manifests, alone, RUNTIME_SOCKET=str(world.socket)) as qrm:
+            await eventually(lambda: cri(FITS) in runtime.cpusets(), what="CPUs of its own")
             await eventually(lambda: asked_of(world) == rights(manifests), what="all rights to be used")
             assert (world.directory / "state" / "kubelet_qrm_checkpoint").exists()
             for probe in ("startupProbe", "livenessProbe"):
                 assert 200 == get(alone, container[probe]["httpGet"]["path"])
             assert [200, 404, 404] == [get(alone, path) for path in ("/metrics", "/qrm", "/qrm/explain")]
             assert 200 == qrm.get("/qrm").status
+
+
+def test_in_the_mode_nri_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_path: Path) -> None:
+    """A container that fits gets CPUs before it starts; another is refused, with an Event."""
+    manifests = composed(tmp_path, DEPLOY / "qrm", "qrm-nri")
+    with (
+        nri_node() as node,
+        node.runtime() as runtime,
+        as_installed(node, manifests, free_port(), NRI_SOCKET=str(node.nri_socket)) as qrm,
+    ):
+        runtime.wait_for_plugin()
+        for name, uid, cpu in (("default/fits", FITS, "4"), ("default/large", LARGE, "70")):
+            node.pending(name, uid, "storage-service", cpu=cpu)
+            wait_until_known(qrm, uid)
+        assert "0-3" == node.create(runtime, "default/fits", FITS).cpus
+        with pytest.raises(Refused, match="TopologyAffinityError"):
+            node.create(runtime, "default/large", LARGE)
+        wait_for(lambda: asked_of(node) == rights(manifests), what="all rights to be used")
+
+
+# --- removal ---------------------------------------------------------------------------------------------------------
+
+
+def restoring(directory: Path, mode: str) -> list[Manifest]:
+    """deploy/qrm-restore with the component of a mode, as its comment says."""
+    made = shutil.copytree(DEPLOY / "qrm-restore", directory / "qrm-restore")
+    text = (made / "kustomization.yaml").read_text()
+    assert "- ../components/qrm-cri\n" in text
+    text = text.replace("../components/qrm-cri", f"../components/qrm-{mode}")
+    (made / "kustomization.yaml").write_text(text.replace("- ../", f"- {os.path.relpath(DEPLOY, made)}/"))
+    return kustomized(made)
+
+
+@pytest.mark.parametrize("mode", ["cri", "cgroup", "nri"])
+def test_the_managers_can_be_removed_in_good_order(tmp_path: Path, mode: str) -> None:
+    """Each pod restores with what the manager had, but for its rights, and then does nothing."""
+    (tmp_path / "before").mkdir()
+    before = composed(tmp_path / "before", DEPLOY / "qrm", f"qrm-{mode}", "qrm-evict", "qrm-publish")
+    manager = daemon(list(of_part(before, NAME).values()))
+    manifests, chart = restoring(tmp_path, mode), installed(mode, {}, {"restore": True})
+    assert [] == problems(manifests) + problems(chart)
+    ours, theirs = of_part(manifests, NAME), of_part(chart, NAME)
+    # Helm removes these two; kubectl would leave them with the rights of the manager.
+    assert [] == ours.pop(f"ClusterRole {NAME}")["rules"]
+    del ours[f"ClusterRoleBinding {NAME}"]
+    pod = daemon(list(ours.values()))
+    (running,), (restore,), (idle,) = manager["containers"], pod["initContainers"], pod["containers"]
+    assert ["qrm", "restore", "--missing-ok", f"--mode={mode}"] == restore["args"]
+    for part in ("image", "env", "volumeMounts", "securityContext"):
+        assert running[part] == restore[part]
+    assert manager["volumes"] == pod["volumes"]
+    assert ["sleep", "infinity"] == idle["command"]
+    assert not {"args", "env", "volumeMounts", "ports", "livenessProbe"} & idle.keys()
+    assert (set(), set()) == (rights(manifests), rights(chart))
+    assert not pod["automountServiceAccountToken"]
+    restore["args"].pop()  # the chart has the mode in the settings
+    ours[f"ConfigMap {NAME}"]["data"] = theirs[f"ConfigMap {NAME}"]["data"]
+    assert ours == theirs
+
+
+async def test_containers_are_restored_as_it_is_removed(world: World, tmp_path: Path) -> None:
+    """Without the Kubernetes API."""
+    (tmp_path / "before").mkdir()
+    manifests = composed(tmp_path / "before", DEPLOY / "qrm", "qrm-cri")
+    world.pod("default/fits", FITS, "storage-service", cpu="4")
+    async with FakeRuntime(world.socket, containers=set()) as runtime:
+        runtime.add(cri(FITS), "container0", "default/fits", FITS)
+        with as_installed(world, manifests, free_port(), RUNTIME_SOCKET=str(world.socket)) as qrm:
+            await eventually(lambda: cri(FITS) in runtime.cpusets(), what="CPUs of its own")
+        asked = len(world.kube.asked)
+        (container,) = daemon(restoring(tmp_path, "cri"))["initContainers"]
+        restore = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "load_watcher", *container["args"], "--config", str(qrm.config_file)),
+            cwd=qrm.directory,
+            env=dict(qrm.environment()),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await restore.communicate()
+        assert 0 == restore.returncode
+        assert b"default/fits, container container0: restored: CpusetCpus is 0-79" in out
+        assert ("0-79", "0-1") == runtime.cpuset_of(cri(FITS))
+        assert asked == len(world.kube.asked)

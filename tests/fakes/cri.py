@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,19 @@ KNOWN = {"cpuset_cpus", "cpuset_mems", "cpu_shares", "cpu_quota", "cpu_period", 
 
 class FakeRuntime(pb_grpc.RuntimeServiceServicer):
     """`cpus` are those of the machine. `updates` are (container, what was set), in their order; an update that does not
-    make sense is refused as containerd does, and remembered in `refused`."""
+    make sense is refused as containerd does, and remembered in `refused`. `reports`: whether the status of a container
+    has its resources, which older runtimes do not report."""
 
-    def __init__(self, path: Path, *, containers: set[str], cpus: str = "0-79") -> None:
+    def __init__(self, path: Path, *, containers: set[str], cpus: str = "0-79", reports: bool = True) -> None:
         self.path = path
         self.containers = containers
         self.cpus = cpuset.parse(cpus)
+        self.reports = reports
+        self.labels: dict[str, dict[str, str]] = {}
+        self.resources: dict[str, pb.LinuxContainerResources] = {}
+        self.hold = asyncio.Event()
+        """Updates wait until it is set, after `held` of them."""
+        self.held: int | None = None
         self.updates: list[tuple[str, dict[str, Any]]] = []
         self.refused: list[str] = []
 
@@ -46,8 +54,38 @@ class FakeRuntime(pb_grpc.RuntimeServiceServicer):
         given = {
             field.name: dict(value) if field.name == "unified" else value for field, value in request.linux.ListFields()
         }
+        if self.held is not None and len(self.updates) >= self.held:
+            await self.hold.wait()
         self.updates.append((request.container_id, given))
+        self._resources(request.container_id).MergeFrom(request.linux)
         return pb.UpdateContainerResourcesResponse()
+
+    def add(self, id: str, name: str, pod: str, uid: str, **resources: Any) -> None:
+        """A running container with the labels of the kubelet."""
+        namespace, _, short = pod.partition("/")
+        labels = {"container.name": name, "pod.namespace": namespace, "pod.name": short, "pod.uid": uid}
+        self.containers.add(id)
+        self.labels[id] = {f"io.kubernetes.{key}": value for key, value in labels.items()}
+        self.resources[id] = pb.LinuxContainerResources(**resources)
+
+    def _resources(self, id: str) -> pb.LinuxContainerResources:
+        return self.resources.setdefault(id, pb.LinuxContainerResources())
+
+    async def ListContainers(  # noqa: N802
+        self, _request: pb.ListContainersRequest, _context: Any
+    ) -> pb.ListContainersResponse:
+        return pb.ListContainersResponse(
+            containers=[pb.Container(id=id, labels=self.labels.get(id, {})) for id in sorted(self.containers)]
+        )
+
+    async def ContainerStatus(  # noqa: N802
+        self, request: pb.ContainerStatusRequest, context: Any
+    ) -> pb.ContainerStatusResponse:
+        id = request.container_id
+        if id not in self.containers:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no such container {id!r}")
+        found = pb.ContainerResources(linux=self._resources(id)) if self.reports else None
+        return pb.ContainerStatusResponse(status=pb.ContainerStatus(id=id, state=pb.CONTAINER_RUNNING, resources=found))
 
     def _wrong(self, request: pb.UpdateContainerResourcesRequest) -> str:
         if request.container_id not in self.containers:
@@ -58,6 +96,10 @@ class FakeRuntime(pb_grpc.RuntimeServiceServicer):
         if strange := cpuset.parse(request.linux.cpuset_cpus) - self.cpus:
             return f"CPUs {cpuset.text(strange)} are not there"
         return ""
+
+    def cpuset_of(self, id: str) -> tuple[str, str]:
+        """CPUs and memory nodes of a container, "" if they are not set."""
+        return self.resources[id].cpuset_cpus, self.resources[id].cpuset_mems
 
     def cpusets(self) -> dict[str, str]:
         """What each container has now."""

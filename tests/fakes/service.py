@@ -24,8 +24,10 @@ from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
+from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, WindowGrid
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.connections import ConnectionLimits
@@ -84,6 +86,8 @@ class FakeService:
     handed: bytes | None = b"samples"
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
     series: Sequence[StoredSeriesLike] = ()
+    grids: Sequence[WindowGrid] = ()
+    of_modules: Sequence[FleetProblem] = ()
     history_error: Exception | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     stats: TickStats = field(default_factory=TickStats)
@@ -111,6 +115,10 @@ class FakeService:
         """NodeMetrics are not published."""
 
     @property
+    def threshold_publisher(self) -> None:
+        """Usage thresholds are not published."""
+
+    @property
     def view(self) -> ServiceView:
         return cast(ServiceView, self)
 
@@ -120,6 +128,9 @@ class FakeService:
 
     def node_labels(self, node: str) -> Mapping[str, str]:
         return self.labels.get(node, {})
+
+    def problems_of_modules(self) -> Sequence[FleetProblem]:
+        return self.of_modules
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
         return self.classes
@@ -145,6 +156,14 @@ class FakeService:
         if self.history_error is not None:
             raise self.history_error
         return self.series
+
+    async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
+        self.asked.append({"window": trend.window, "start": start, "end": end})
+        if self.history_error is not None:
+            raise self.history_error
+        grown = trend.copy()
+        grown.add(self.grids, weights)
+        return grown
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def commands(group: click.Group = main.main, above: str = "") -> dict[str, click
     return found
 
 
-@pytest.mark.parametrize("name", sorted(set(commands()) - WITHOUT_FACTS - {"config", "db", "forecast"}))
+@pytest.mark.parametrize("name", sorted(set(commands()) - WITHOUT_FACTS - {"config", "db", "forecast", "koordinator"}))
 def test_output_is_the_format_in_every_command(name: str) -> None:
     (option,) = (each for each in commands()[name].params if each.name == "output")
     assert ["-o", "--output"] == option.opts

@@ -11,9 +11,12 @@ from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of, steady
 from tests.real.browser import Tab, chromium, tab
 from tests.waiting import wait_for
+from watcher.core.problems.document import FleetProblem, Severity
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.publishing.wire import FindingsDocument, QuerySource
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
+from watcher.model import Operator
+from watcher.store.codec import Grid
 
 pytestmark = pytest.mark.real
 
@@ -90,6 +93,48 @@ def test_what_needs_action_is_said_first(light: Tab) -> None:
         assert [] == light.errors()
 
 
+def test_the_load_of_the_fleet_over_time(browser: Any) -> None:
+    """A line for CPU and one for memory, with the values at the pointer; else what would be shown."""
+    times = np.arange(END // 300 * 300 - 7200, END, 300, dtype=np.int64)
+    loads = np.stack([np.linspace(20, 60, len(times)), np.full(len(times), 45.0)], axis=1)
+    columns = tuple((f"instance:node_{name}:ratio", Operator.AVG) for name in ("cpu", "memory_utilisation"))
+    day = Grid(times, columns, ("web-1",), loads[:, :, np.newaxis].astype(np.float32))
+    service = zoned()
+    with Live(service) as live, tab(browser, zone="UTC") as opened:
+        opened.open(f"{url(live)}#/fleet", shows="is shown here: no windows are stored yet")
+        service.grids = [day]
+        service.clock += 20
+        opened.ask_now()
+        opened.wait_for("Load of the fleet, last 2 h")
+        card = opened.page.locator(".over-time")
+        assert "CPU 60.0 %" in card.inner_text()
+        assert "all nodes. Their capacity is unknown" in card.inner_text()
+        picture = card.get_by_role("img")
+        spoken = picture.get_attribute("aria-label") or ""
+        assert spoken.endswith(
+            "CPU between 20.0 % and 60.0 %, now 60.0 %; Memory between 45.0 % and 45.0 %, now 45.0 %"
+        )
+        picture.hover(position={"x": 50, "y": 40})
+        opened.wait_for("20.0 %")
+        assert [] == opened.unfit()
+        assert [] == opened.wrong
+
+
+def test_a_profile_that_overloads_nodes_is_a_problem(light: Tab) -> None:
+    """It leads to the comparison of profiles."""
+    text = "Profile a: TargetLoadPacking overloads more nodes; pods request 0.41 times their usage"
+    profile = FleetProblem(
+        Severity.WARNING, "profile", "a profile overloads nodes", text, "Use b.", "load-watcher doctor"
+    )
+    with Live(FakeService(of_modules=[profile])) as live:
+        light.open(f"{url(live)}#/fleet", shows="Use b.")
+        assert "1 warning" == light.page.locator("#state").inner_text()
+        light.page.get_by_role("region", name="Problems").get_by_role("link", name=text).click()
+        light.page.wait_for_url("**/#/shadow")
+        light.wait_for("This view compares the nodes")
+        assert [] == light.wrong
+
+
 def test_many_problems_are_a_few_sentences(light: Tab) -> None:
     """At most five on top, and all in the view of findings, where they can be narrowed."""
     fleet = {f"hot-{number:02d}": {"CPU": steady(86 + number / 10)} for number in range(40)}
@@ -137,7 +182,7 @@ def test_without_labels_it_is_said_what_is_missing(light: Tab) -> None:
 def test_a_trend_is_the_short_window_against_the_long_one(light: Tab) -> None:
     """A load that rose is marked, in the cell and in the table; one that did not is not."""
     with Live(zoned()) as live:
-        light.open(f"{url(live)}#/fleet?sort=rising", shows="trend, short against long window")
+        light.open(f"{url(live)}#/fleet?sort=rising", shows="trend, 5m less 15m")
         light.page.get_by_role("listbox", name="Nodes as cells").focus()
         assert active(light).startswith("ci-1, ")
         assert "CPU trend ▲ +20.0 points" in active(light)

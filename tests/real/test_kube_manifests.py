@@ -1,6 +1,7 @@
-"""The manifests on a real API server: it accepts each of them, and the service account may do what it needs."""
+"""The manifests on a real API server: it accepts each of them, and the service accounts may do what they need."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.real.parts import REPOSITORY
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 ACCOUNT = {"Impersonate-User": "system:serviceaccount:load-watcher:load-watcher"}
+MANAGER = "load-watcher-qrm"
 PREFIXES = {
     "v1": "/api/v1",
     "apps/v1": "/apis/apps/v1",
@@ -31,13 +33,10 @@ def collection(manifest: Manifest) -> str:
     return f"{PREFIXES[manifest['apiVersion']]}/{inner}"
 
 
-@pytest.fixture(params=["kustomize", "helm"])
-def installed(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Path) -> Iterator[list[Manifest]]:
-    """What installs the service over metrics-server, with the right to find agents by label, created in this order of
-    kinds, and removed again."""
-    overlay = REPOSITORY / "deploy/overlays/metrics-server"
-    rendered = charted(SHOWING["agents"]) if request.param == "helm" else composed(tmp_path, overlay, "agents")
-    for name in ("load-watcher", "load-watcher-agent"):
+@contextmanager
+def made(apiserver: ApiServer, rendered: list[Manifest], *namespaces: str) -> Iterator[list[Manifest]]:
+    """Manifests, created in this order of kinds, and removed again."""
+    for name in namespaces:
         apiserver.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})  # 409 where it is there already
     created = [each for each in rendered if each["kind"] != "Namespace"]
     for manifest in created:
@@ -46,6 +45,28 @@ def installed(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Pa
     for manifest in created:
         path = f"{collection(manifest)}/{manifest['metadata']['name']}"
         assert apiserver.ask("DELETE", path).ok
+
+
+@pytest.fixture(params=["kustomize", "helm"])
+def installed(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Path) -> Iterator[list[Manifest]]:
+    """What installs the service over metrics-server, with the right to find agents by label."""
+    overlay = REPOSITORY / "deploy/overlays/metrics-server"
+    rendered = charted(SHOWING["agents"]) if request.param == "helm" else composed(tmp_path, overlay, "agents")
+    with made(apiserver, rendered, "load-watcher", "load-watcher-agent") as created:
+        yield created
+
+
+@pytest.fixture(params=["kustomize", "helm"])
+def managing(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Path) -> Iterator[list[Manifest]]:
+    """What installs the QoS Resource Manager in mode nri."""
+    if request.param == "helm":
+        values = {"qrm": {"enabled": True, "config": {"qrm": {"mode": "nri"}}}}
+        everything = charted(values, namespace=MANAGER)
+        rendered = [each for each in everything if each["metadata"]["labels"]["app.kubernetes.io/name"] == MANAGER]
+    else:
+        rendered = composed(tmp_path, REPOSITORY / "deploy/qrm", "qrm-nri")
+    with made(apiserver, rendered, MANAGER) as created:
+        yield created
 
 
 def test_the_api_server_takes_the_manifests_and_grants_what_is_used(
@@ -75,3 +96,30 @@ def test_the_api_server_takes_the_manifests_and_grants_what_is_used(
         assert 403 == status(refused), refused
     for path in ("/api/v1/nodes", "/api/v1/namespaces/load-watcher/configmaps"):
         assert 403 == apiserver.ask("POST", path, {"metadata": {"name": "x"}}, headers=ACCOUNT).status_code
+
+
+def test_the_manager_in_mode_nri_reads_pods_and_writes_events_alone(
+    apiserver: ApiServer, managing: list[Manifest]
+) -> None:
+    """The container runtime sets the resources, so no right to change pods or nodes is needed."""
+    account = {"Impersonate-User": f"system:serviceaccount:{MANAGER}:{MANAGER}"}
+    assert {"DaemonSet", "ClusterRole", "ConfigMap"} <= {each["kind"] for each in managing}
+
+    def status(method: str, path: str, body: object = None) -> int:
+        return apiserver.ask(method, path, body, headers=account).status_code
+
+    assert 200 == status("GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1")
+    assert 200 == status("GET", "/api/v1/pods?watch=1&timeoutSeconds=1&fieldSelector=spec.nodeName%3Dnode-1")
+    about = {"kind": "Pod", "namespace": "default", "name": "refused", "uid": "1"}
+    event = {"metadata": {"generateName": "refused."}, "involvedObject": about, "reason": "TopologyAffinityError"}
+    assert 201 == status("POST", "/api/v1/namespaces/default/events", event)
+    for method, refused in (
+        ("GET", "/api/v1/namespaces/default/pods/refused"),
+        ("DELETE", "/api/v1/namespaces/default/pods/refused"),
+        ("POST", "/api/v1/namespaces/default/pods/refused/eviction"),
+        ("PATCH", "/api/v1/nodes/node-1/status"),
+        ("GET", "/api/v1/nodes"),
+        ("GET", "/api/v1/secrets"),
+        ("GET", "/api/v1/events"),
+    ):
+        assert 403 == status(method, refused, {} if method in ("POST", "PATCH") else None), (method, refused)

@@ -104,6 +104,11 @@ def test_a_chart_says_the_values_and_the_time_at_the_pointer(demo: Demo, light: 
 def test_an_unknown_node_is_said_once_with_the_next_step(demo: Demo, light: Tab) -> None:
     light.open(f"{demo.url}/#/node/general-x", shows="No node general-x in the fleet")
     assert 1 == len(light.page.locator("main .card:visible").all())
+    light.ask_now()
+    light.page.wait_for_load_state("networkidle")
+    assert [] == light.wrong  # nothing was requested that the list of nodes says is not there
+    light.page.get_by_role("button", name="Look for its stored history").click()
+    light.wait_for("No history of general-x is stored.")
     link = light.page.get_by_role("link", name="Nodes with")
     assert link.get_attribute("href") == "#/fleet?as=table&text=general"
     link.click()
@@ -192,7 +197,7 @@ def test_over_prometheus_alone_the_page_names_once_what_is_unknown(tmp_path: Pat
                 each for each in service.get("/api/v1/findings").json()["findings"] if each["metric"] == "pods"
             ]
             assert [] == light.unfit()
-            assert [] == light.errors()
+            assert [] == light.wrong
 
 
 def test_agents_say_what_they_would_show_and_how(light: Tab) -> None:

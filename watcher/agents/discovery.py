@@ -285,9 +285,9 @@ class PodEndpoints:
 def discovery_from_settings(
     settings: Settings, section: str, *, urls: Sequence[str] | None, pods: PodSelection | None
 ) -> AgentDiscovery | None:
-    """Build the discovery for the settings `urls` and `pods` of a section; None if neither is set."""
+    """Build the discovery for the settings `urls` and `pods` of a section; None if neither names any."""
     sources: list[EndpointSource] = []
-    if urls is not None:
+    if urls:
         sources.append(NamedEndpoints(urls, key=f"{section}.urls"))
     if pods is not None:
         access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)

@@ -106,7 +106,7 @@ def overview(
 ) -> OverviewDocument:
     """The overview document: the state reported by /readyz, and the nodes missing from the list with the reason. It is
     available in every state of the service."""
-    published = service.published
+    published, pods = service.published, service.pods
     snapshot = None if published is None else published.snapshot
     lost = {} if snapshot is None else snapshot.lost
     return OverviewDocument(
@@ -125,6 +125,8 @@ def overview(
         scheduler=scheduler,
         agents=agents,
         aggregates=[KOORDLET],
-        pods=PodsOffer(service.refresher.pods.impossible_reason, minutes=True),
+        pods=PodsOffer(
+            service.refresher.pods.impossible_reason, minutes=True, known=pods is not None and bool(pods.table.pods)
+        ),
         forecasts=_forecasts_offer(service),
     )

@@ -26,6 +26,7 @@ from watcher.api.pods import PodHandlers
 from watcher.api.problems import ProblemHandlers
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
+from watcher.api.trend import TrendHandler
 from watcher.platform.http.routing import Access, AccessSettings, Route, Router, may_read
 from watcher.platform.http.runner import application
 from watcher.platform.http.sites import LocalHosts
@@ -74,6 +75,7 @@ def _routes(
     past = HistoryHandlers(service, current=current, body_builder=body_builder)
     problems = ProblemHandlers(service, current=current, body_builder=body_builder)
     forecasts = ForecastHandlers(service, current=current, body_builder=body_builder)
+    trend = TrendHandler(service, current=current, body_builder=body_builder)
     labels = LabelHandlers(service, current=current, body_builder=body_builder)
     return [
         Route("/watcher", "watcher", nodes.watcher, operations.WATCHER),
@@ -84,6 +86,7 @@ def _routes(
         Route("/api/v1/nodemetrics", "node_metrics", node_metrics.node_metrics, operations.NODE_METRICS),
         Route("/api/v1/nodemetrics/{host}", "node_metric", node_metrics.node_metric, operations.NODE_METRIC),
         Route("/api/v1/history", "history", past.history, operations.HISTORY),
+        Route("/api/v1/trend", "trend", trend.trend, operations.TREND),
         Route("/api/v1/forecasts", "forecasts", forecasts.forecasts, operations.FORECASTS),
         Route("/api/v1/findings", "findings", past.findings, operations.FINDINGS),
         Route("/api/v1/overview", "overview", health.overview, operations.OVERVIEW),

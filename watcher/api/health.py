@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 from aiohttp import hdrs, web
 
-from watcher.api import dashboard
+from watcher.api import dashboard, operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete
 from watcher.api.nodes import CurrentSnapshot
@@ -17,7 +17,7 @@ from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry, coverage
 from watcher.core.publishing.compression import Encoding
 from watcher.platform.http.negotiation import choose
-from watcher.platform.http.parameters import query_values
+from watcher.platform.http.parameters import query_values, unknown_value
 from watcher.platform.http.responses import (
     accepted,
     body_response,
@@ -30,6 +30,8 @@ from watcher.platform.telemetry.instruments import CONTENT_TYPE as EXPOSITION
 
 SCHEDULER = "/scheduler/plugins"
 AGENTS = "/api/v1/agents"
+PODS = "pods"
+"""The value of ?want= of the overview."""
 
 
 class HealthHandlers:
@@ -93,7 +95,11 @@ class HealthHandlers:
 
     async def overview(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The state of the service, available in every state."""
-        query_values(request.rel_url.raw_query_string, known=())
+        values = query_values(request.rel_url.raw_query_string, known=operations.OVERVIEW.query_names)
+        for wanted in values.get("want", ()):
+            if wanted != PODS:
+                raise unknown_value("want", wanted, [PODS])
+            self._service.request_pods()
         state, problem = _ready_state(self._service), None
         try:
             check_complete(self._current.ready().published)

@@ -26,6 +26,7 @@ from watcher.core.publishing.wire import (
     PodsOffer,
     WatcherDocument,
 )
+from watcher.core.windows.fleet_trend import TrendDocument
 from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.platform.http.openapi import OPERATOR, TYPE, Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import MAX_POINTS, MOST_MINUTES
@@ -240,6 +241,16 @@ HISTORY = Operation(
         Parameter("shape", "series, or one row per value", {"type": "string", "enum": ["series", "rows"]}),
     ),
 )
+TREND = Operation(
+    "Mean load of all nodes over the last day",
+    {
+        200: ResponseSpec("the means, or the reason why there are none", TrendDocument),
+        304: _NOT_MODIFIED,
+        503: failure("history_unavailable: the store cannot be read"),
+    },
+    description="Of the shortest window, one mean per 5 minutes, weighted by the capacity of the nodes, from the "
+    "windows in the store.",
+)
 FORECASTS = Operation(
     "Upper bounds of the load of the next hours",
     {
@@ -295,7 +306,14 @@ METRICS = Operation(
 )
 OVERVIEW = Operation(
     "The state of the service, and the omitted nodes",
-    {200: ResponseSpec("the state, ready or not", OverviewDocument)},
+    {200: ResponseSpec("the state, ready or not", OverviewDocument), 400: _BAD},
+    (
+        Parameter(
+            "want",
+            "pods: the source is queried for pod usage from the next refresh on, as after GET /api/v1/pods",
+            {"type": "string", "enum": ["pods"]},
+        ),
+    ),
     description="Used by the dashboard. Probes should use /readyz, whose HTTP status indicates readiness.",
 )
 SILENT = Operation(

@@ -64,6 +64,7 @@ class ProblemHandlers:
             findings=refresher.findings_document().findings,
             pods=None if pods is None else pods.table,
             host=service.settings.provider.name == HOST_PROVIDER,
+            of_modules=service.problems_of_modules(),
         )
         if published is None:
             return given
@@ -86,6 +87,7 @@ class ProblemHandlers:
             given.health,
             given.error,
             len(given.findings),
+            given.of_modules,
             given.now // RENEWED_EVERY_S,
         )
         return blake2s(repr(parts).encode(), digest_size=8).hexdigest()

@@ -15,9 +15,12 @@ from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
+from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
 from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import NodeMetricPublisher
+from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import Operator, Snapshot, Window
 from watcher.platform.settings.tables import Settings
 from watcher.refresh.tick import Refresher
@@ -31,7 +34,8 @@ from watcher.store.store import Store
 @dataclass
 class ServiceView:
     """The parts of the running service. A reload replaces `settings`, `refresher` and `policies`. `origin` marks the
-    samples for other replicas; `class_sources` return Koordinator's classes of pods by namespace and name."""
+    samples for other replicas. Of the modules, `class_sources` return Koordinator's classes of pods by namespace and
+    name, `problem_sources` current problems."""
 
     settings: Settings
     clock: Clock
@@ -40,7 +44,9 @@ class ServiceView:
     policies: CollectPolicies
     origin: TransferOrigin
     publisher: NodeMetricPublisher | None = None
+    threshold_publisher: ThresholdPublisher | None = None
     class_sources: tuple[Callable[[], Mapping[Pod, PodClass]], ...] = ()
+    problem_sources: tuple[Callable[[], Sequence[FleetProblem]], ...] = ()
 
     def __post_init__(self) -> None:
         self.decisions: DecisionStore = StoreDecisions(self.store)
@@ -102,6 +108,10 @@ class ServiceView:
             found |= source()
         return found
 
+    def problems_of_modules(self) -> list[FleetProblem]:
+        """The current problems of the modules."""
+        return [problem for source in self.problem_sources for problem in source()]
+
     def measure(self, snapshot: Snapshot) -> NodeUsages:
         """The usage of a snapshot's nodes by their collect policies. Slow; may be called from any thread."""
         return measure(snapshot, policies=self.collect_policies.of_all(snapshot.nodes, self.node_labels))
@@ -131,5 +141,13 @@ class ServiceView:
             return await self.store.history(
                 host=host, metrics=metrics, operators=operators, window=window, start=start, end=end
             )
+        except StoreError as error:
+            raise HistoryUnavailable(str(error), error.hint) from error
+
+    async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
+        """Return the trend with the stored windows with start <= time <= end (unix seconds) that it lacks. Raises
+        HistoryUnavailable."""
+        try:
+            return await self.store.extended_trend(trend, weights, start=start, end=end)
         except StoreError as error:
             raise HistoryUnavailable(str(error), error.hint) from error

@@ -94,6 +94,7 @@ class _ServiceCollector:
         yield from self._provider()
         yield from self._store()
         yield from self._node_metrics()
+        yield from self._thresholds()
         rows = [({"kind": kind}, count) for kind, count in sorted(self._service.refresher.findings.counts().items())]
         yield counter("findings", "Findings of the sample review and about the source, by kind.", rows)
 
@@ -161,9 +162,20 @@ class _ServiceCollector:
         rows = [({"outcome": outcome}, count) for outcome, count in sorted(stats.outcomes.copy().items())]
         yield counter("node_metrics", "NodeMetrics that were due, by outcome.", rows)
         text = "Whether this replica publishes NodeMetrics."
-        yield gauge("node_metrics_lease_held", text, [({}, int(stats.holds_lease))])
+        yield gauge("node_metrics_lease_held", text, [({}, int(self._service.publisher.holds_lease))])
         text = "Nodes whose NodeMetric is reported by another program."
         yield gauge("node_metrics_left", text, [({}, len(stats.reported_elsewhere))])
+
+    def _thresholds(self) -> Iterator[Family]:
+        publisher = self._service.threshold_publisher
+        if publisher is None:
+            return
+        rows = [({"outcome": outcome}, count) for outcome, count in sorted(publisher.stats.outcomes.copy().items())]
+        yield counter("usage_thresholds", "Annotations with usage thresholds that were due, by outcome.", rows)
+        text = "Whether this replica writes the usage thresholds of nodes."
+        yield gauge("usage_thresholds_lease_held", text, [({}, int(publisher.holds_lease))])
+        text = "Nodes whose usage thresholds were set by another writer."
+        yield gauge("usage_thresholds_left", text, [({}, len(publisher.stats.left))])
 
 
 def coverage(snapshot: Snapshot) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Name and namespace of the lease that elects the replica that publishes NodeMetrics."""
+"""Names and namespace of the leases that elect the replicas that publish NodeMetrics and usage thresholds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
 LEASE = "load-watcher-nodemetrics"
+THRESHOLDS_LEASE = "load-watcher-thresholds"
 
 
 def lease_namespace(settings: Settings) -> str:
-    """Return the namespace of the Lease: the configured one, that of this pod, or "default"."""
+    """Return the namespace of the Leases: the configured one, that of this pod, or "default"."""
     return settings.koordinator.lease_namespace or own_namespace() or "default"

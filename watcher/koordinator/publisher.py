@@ -16,8 +16,7 @@ Not written:
 * anything, by a replica that does not hold the Lease. Two writing replicas would be harmless, but would double the work
   and the watch events; a replica whose source is down releases the Lease, so that another replica writes.
 
-An error is logged when it begins and when it ends, and counted by outcome. After an error of the API (unreachable, busy
-or forbidden), writing pauses for a while.
+Errors are counted by outcome; `elected_writer` has the pauses after them.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -47,44 +46,27 @@ from watcher.core.koordinator.written_objects import MANAGER, WRITTEN, WrittenNo
 from watcher.core.kubernetes.errors import (
     KubeConflict,
     KubeError,
-    KubeForbidden,
     KubeNoApi,
     KubeNotFound,
-    KubeUnauthorized,
-    KubeUnreachable,
 )
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.kubernetes.times import read_time
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
+from watcher.koordinator.elected_writer import ElectedWriter, Outcome
 from watcher.koordinator.write_budget import EXPIRES_S, WriteBudget
 from watcher.model import Window
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
 from watcher.platform.kube.parameters import PatchKind
-from watcher.platform.repeated_errors import RepeatedErrors
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
 STEP_S = 1.0
 AT_ONCE = 8
 """Maximum number of concurrent requests; a patch of a NodeMetric takes an API server a few milliseconds."""
-DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""Pause in seconds after the first, second, … consecutive failure of one kind; the last value applies to all further
-failures."""
-RETURN_S = 8.0
-"""Longest pause in seconds while the API cannot be reached: NodeMetrics expire soon after an outage."""
-RELEASE_TIMEOUT_S = 2.0
-"""Timeout in seconds for releasing the Lease at shutdown; a Lease that is not released expires."""
-
-Outcome = str
-"""written, created, unchanged, left (another program reports the node), strange (not a node of the cluster), refused,
-forbidden, unreachable, conflict."""
 
 
 class PublisherSource(Protocol):
@@ -126,11 +108,10 @@ class PublishStats:
     reports."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
-    holds_lease: bool = False
     reported_elsewhere: set[str] = field(default_factory=set)
 
 
-class NodeMetricPublisher:
+class NodeMetricPublisher(ElectedWriter):
     """Writes NodeMetrics in the background from `start` to `close`. `close` also closes `client`; `election` decides
     whether this replica writes, `writes_per_second` limits its requests. `step` and `renew_every` are in seconds."""
 
@@ -144,26 +125,17 @@ class NodeMetricPublisher:
         step: float = STEP_S,
         renew_every: float = RENEW_EVERY_S,
     ) -> None:
+        super().__init__(client, source, election=election, what="NodeMetric", step=step, renew_every=renew_every)
         self.stats = PublishStats()
-        self._client = client
         self._source = source
-        self._election = election
         self._budget = WriteBudget(writes_per_second)
         self._late = False
-        self._step_s = step
-        self._renew_every = renew_every
         self._objects = Informer(client, WRITTEN, on_change=self._note)
         self._specs: dict[str, PolicyOverride] = {}
         self._specs_copy: Mapping[str, PolicyOverride] | None = {}
         self._unserved: set[int] = set()
         self._due: Schedule | None = None
-        self._stand_at = float("-inf")
-        self._trouble = ""
-        self._failures = 0
-        self._quiet_until = float("-inf")
-        self._refused: set[str] = set()
         self._leaves = False
-        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def specs(self) -> Mapping[str, PolicyOverride]:
@@ -175,47 +147,15 @@ class NodeMetricPublisher:
     async def start(self) -> None:
         """Start the informer and the background tasks."""
         await self._objects.start()
-        self._tasks = [
-            asyncio.create_task(self._forever(self._renew_lease), name="node-metrics-lease"),
-            asyncio.create_task(self._forever(self._step), name="node-metrics"),
-        ]
+        await super().start()
 
-    async def close(self) -> None:
-        """Stop, and release the Lease so that another replica can take over immediately."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def _close_sources(self) -> None:
         await self._objects.close()
-        try:
-            async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                await self._election.release()
-        except TimeoutError:
-            log.debug("Lease %s was not released in time; it expires automatically", self._election.key)
-        await self._client.close()
 
-    async def _forever(self, do: Callable[[], Awaitable[None]]) -> None:
-        errors = RepeatedErrors(log)
-        while True:
-            try:
-                await do()
-                errors.succeeded()
-            except Exception as error:  # a bug must not end the task, and must be logged
-                errors.failed(error, "unexpected error while writing NodeMetrics; writing continues")
-            await asyncio.sleep(self._step_s)
+    # --- what is due -------------------------------------------------------------------------------------------------
 
-    # --- leader election ---------------------------------------------------------------------------------------------
-
-    async def _renew_lease(self) -> None:
-        """Acquire or renew the Lease while there is data to write; otherwise release it."""
-        if self._ready() is None:
-            await self._election.release()
-        elif (now := self._source.monotonic()) >= self._stand_at:
-            self._stand_at = now + self._renew_every
-            try:
-                await self._election.acquire_or_renew()
-            except KubeError as error:
-                self._failed(error, doing=f"cannot acquire the Lease {self._election.key}")
-        self.stats.holds_lease = self._election.held
+    def _has_data(self) -> bool:
+        return self._ready() is not None
 
     def _ready(self) -> Published | None:
         """Return the published snapshot if it is fresh and the existing objects are known, otherwise None."""
@@ -224,15 +164,13 @@ class NodeMetricPublisher:
             return None
         return published if published.age(self._source.monotonic()) <= self._source.max_staleness else None
 
-    # --- what is due -------------------------------------------------------------------------------------------------
-
     async def _step(self) -> None:
         """Write the nodes that are due now."""
         if not self._election.held:
             self._due = None  # after losing the Lease, begin with a new schedule, not with all nodes at once
             return
         published = self._ready()
-        if published is None or self._source.monotonic() < self._quiet_until:
+        if published is None or self._pauses():
             return
         schedule = await self._schedule(published)
         self._budget.refill(self._source.monotonic())
@@ -272,7 +210,7 @@ class NodeMetricPublisher:
 
         async def work() -> None:
             for row in waiting:
-                if self._source.monotonic() < self._quiet_until or not self._election.held or self._budget.spent:
+                if self._pauses() or not self._election.held or self._budget.spent:
                     return
                 try:
                     outcome = await self._write(schedule.statuses, row)
@@ -322,7 +260,7 @@ class NodeMetricPublisher:
         await self._client.patch(
             WRITTEN, node, {"status": change}, kind=PatchKind.MERGE, subresource="status", manager=MANAGER
         )
-        self._well(node)
+        self._succeeded(node)
         return "written" if there is not None else "created"
 
     # --- policies of other programs ----------------------------------------------------------------------------------
@@ -355,31 +293,6 @@ class NodeMetricPublisher:
 
     # --- log messages ------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: KubeError, *, node: str = "", doing: str = "cannot write NodeMetrics") -> Outcome:
-        """Log a new kind of failure once, and pause writing if it affects more than one node; return the outcome."""
-        kind = _kind_of(error)
-        if kind == "refused" and node:
-            if node not in self._refused:
-                self._refused.add(node)
-                log.warning("cannot write the NodeMetric of %s: %s. %s", node, error, error.hint)
-            return kind
-        if self._trouble != kind:
-            self._trouble, self._failures = kind, 0
-            log.warning("%s: %s. %s", doing, error, error.hint)
-        wait = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
-        if kind == "unreachable":
-            wait = min(wait, RETURN_S)
-        self._failures += 1
-        wait = max(wait, min(error.retry_after or 0.0, DELAYS_S[-1]))
-        self._quiet_until = self._source.monotonic() + wait
-        return kind
-
-    def _well(self, node: str) -> None:
-        self._refused.discard(node)
-        if self._trouble:
-            log.info("NodeMetrics are written again")
-        self._trouble, self._failures = "", 0
-
     def _log_late(self, schedule: Schedule) -> None:
         """Log when the limit of writes makes the data older than koord-scheduler accepts, and when it no longer
         does."""
@@ -407,12 +320,6 @@ class NodeMetricPublisher:
         elif self._leaves and not left:
             log.info("no other program reports NodeMetrics any more; publishing them for all nodes")
         self._leaves = bool(left)
-
-
-def _kind_of(error: KubeError) -> Outcome:
-    if isinstance(error, KubeForbidden | KubeUnauthorized | KubeNoApi):
-        return "forbidden"
-    return "unreachable" if isinstance(error, KubeUnreachable) else "refused"
 
 
 def _as_part(spec: KoordinatorSpec) -> PolicyOverride | None:

@@ -6,7 +6,7 @@ which keeps the dependencies between the packages in one direction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from watcher.core.decisions import DecisionStore
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass
 from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.model import Snapshot, Window
 from watcher.platform.http.routing import Route
@@ -63,10 +64,11 @@ class ModuleHost(Protocol):
 class BuiltModule:
     """A built module: additional HTTP routes, cleanup contexts (`lives`) that run for the lifetime of the service, and
     metrics collectors. Collectors are called at a scrape, not in the event loop's thread; so is `pod_classes`, which
-    returns Koordinator's classes of pods by namespace and name. `on_listening` is called with the address of the
-    service ("http://127.0.0.1:2020") once it accepts requests. `renew` takes the module's table after a reload of the
-    settings: called in a thread, it changes nothing and raises SettingsError if the new values cannot be applied while
-    the service runs; the function that it returns applies them, on the event loop. A module without `renew` keeps its
+    returns Koordinator's classes of pods by namespace and name. `problems` returns the current problems of the module;
+    it is called on the event loop and must be fast. `on_listening` is called with the address of the service
+    ("http://127.0.0.1:2020") once it accepts requests. `renew` takes the module's table after a reload of the settings:
+    called in a thread, it changes nothing and raises SettingsError if the new values cannot be applied while the
+    service runs; the function that it returns applies them, on the event loop. A module without `renew` keeps its
     settings until a restart."""
 
     routes: tuple[Route, ...] = ()
@@ -75,6 +77,7 @@ class BuiltModule:
     on_listening: tuple[Callable[[str], None], ...] = ()
     renew: Callable[[Mapping[str, Any]], Callable[[], None]] | None = None
     pod_classes: Callable[[], Mapping[Pod, PodClass]] | None = None
+    problems: Callable[[], Sequence[FleetProblem]] | None = None
 
 
 class ServiceModule(Protocol):

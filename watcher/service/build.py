@@ -13,10 +13,12 @@ from functools import partial
 
 from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
+from watcher.core.koordinator.usage_thresholds import ThresholdRange
 from watcher.core.koordinator.written_objects import MANAGER
 from watcher.core.review import findings as review_limits
-from watcher.koordinator.lease import LEASE, lease_namespace
+from watcher.koordinator.lease import LEASE, THRESHOLDS_LEASE, lease_namespace
 from watcher.koordinator.publisher import NodeMetricPublisher, PublisherSource
+from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import WindowRecord
 from watcher.platform.http.tls import ServerTls
 from watcher.platform.kube.client import KubeClient
@@ -116,7 +118,7 @@ def peers_of(settings: Settings) -> Peers | None:
     """Build the client for the other replicas, None if none are configured. It sends the server's token if reads need
     it."""
     peers = settings.peers
-    if peers.urls is None:
+    if not peers.urls:
         return None
     tls = ssl.create_default_context(cafile=None if peers.ca_file is None else str(peers.ca_file))
     return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)
@@ -180,16 +182,35 @@ def collect_policies(settings: Settings) -> CollectPolicies:
 
 def publisher_of(settings: Settings, source: PublisherSource) -> NodeMetricPublisher:
     """Build the publisher of NodeMetrics for the cluster of the settings."""
+    client = _kube_client(settings)
+    election = _election(settings, client, source, lease=LEASE)
+    return NodeMetricPublisher(
+        client, source, election=election, writes_per_second=settings.koordinator.writes_per_second
+    )
+
+
+def threshold_publisher_of(settings: Settings, source: PublisherSource) -> ThresholdPublisher:
+    """Build the publisher of usage thresholds for the cluster of the settings."""
+    client, found = _kube_client(settings), settings.koordinator
+    election = _election(settings, client, source, lease=THRESHOLDS_LEASE)
+    ranges = {
+        "cpu": ThresholdRange(found.lowest_cpu_threshold, found.highest_cpu_threshold),
+        "memory": ThresholdRange(found.lowest_memory_threshold, found.highest_memory_threshold),
+    }
+    return ThresholdPublisher(client, source, election=election, ranges=ranges)
+
+
+def _kube_client(settings: Settings) -> KubeClient:
     kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
-    client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
-    election = Election(
+    return KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+
+
+def _election(settings: Settings, client: KubeClient, source: PublisherSource, *, lease: str) -> Election:
+    return Election(
         client,
-        f"{lease_namespace(settings)}/{LEASE}",
+        f"{lease_namespace(settings)}/{lease}",
         identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
         manager=MANAGER,
         now=source.now,
         monotonic=source.monotonic,
-    )
-    return NodeMetricPublisher(
-        client, source, election=election, writes_per_second=settings.koordinator.writes_per_second
     )

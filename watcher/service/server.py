@@ -15,7 +15,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -51,6 +51,7 @@ from watcher.service.build import (
     server_files,
     source_identity,
     store_of,
+    threshold_publisher_of,
     tls_of,
 )
 from watcher.service.last_seen import LastSeenLookup
@@ -64,6 +65,16 @@ log = logging.getLogger(__name__)
 TICK_STOP_S = 2.0  # seconds to wait for a cancelled tick
 TICK_JOB = "tick"
 NEED_RESTART = ("cluster", "server", "store", "peers", "qrms", "metrics")
+NEED_RESTART_TO_PUBLISH = (
+    "publish",
+    "lease_namespace",
+    "writes_per_second",
+    "thresholds",
+    "lowest_cpu_threshold",
+    "highest_cpu_threshold",
+    "lowest_memory_threshold",
+    "highest_memory_threshold",
+)
 
 
 class Watcher:
@@ -95,8 +106,10 @@ class Watcher:
             collect_policies(settings),
             TransferOrigin.of(instance=secrets.token_hex(8), asked=source_identity(settings)),
         )
-        self._publisher = publisher_of(settings, self.view) if settings.koordinator.publish else None
-        self.view.publisher = self._publisher
+        if settings.koordinator.publish:
+            self.view.publisher = publisher_of(settings, self.view)
+        if settings.koordinator.thresholds:
+            self.view.threshold_publisher = threshold_publisher_of(settings, self.view)
         self.telemetry.watch(self.view)
         self._scheduler = AsyncIOScheduler(
             timezone=UTC,
@@ -127,6 +140,7 @@ class Watcher:
         self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
         self._on_listening = [message for each in made for message in each.on_listening]
         self.view.class_sources = tuple(each.pod_classes for each in made if each.pod_classes is not None)
+        self.view.problem_sources = tuple(each.problems for each in made if each.problems is not None)
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)
         routes = [route for each in made for route in each.routes]
@@ -140,7 +154,7 @@ class Watcher:
             self.view, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes, hosts=hosts
         )
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
-        self.app.cleanup_ctx.extend([*lives, self._with_publisher, files.life])
+        self.app.cleanup_ctx.extend([*lives, self._with_publishers, files.life])
 
     def listening(self, address: str) -> None:
         """Inform the modules that the service accepts requests at `address`, such as "http://127.0.0.1:2020"."""
@@ -193,15 +207,13 @@ class Watcher:
         await refresher.close()
 
     @asynccontextmanager
-    async def _with_publisher(self, _app: web.Application) -> AsyncIterator[None]:
-        if self._publisher is None:
+    async def _with_publishers(self, _app: web.Application) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for publisher in (self.view.publisher, self.view.threshold_publisher):
+                if publisher is not None:
+                    stack.push_async_callback(publisher.close)
+                    await publisher.start()
             yield
-            return
-        await self._publisher.start()
-        try:
-            yield
-        finally:
-            await self._publisher.close()
 
     @asynccontextmanager
     async def _with_ticks(self, _app: web.Application) -> AsyncIterator[None]:
@@ -337,16 +349,10 @@ class Watcher:
     def _as_published(self, settings: Settings) -> Settings:
         """Return the settings with the old values of the publisher's settings, which need a restart."""
         old, new = self.view.settings.koordinator, settings.koordinator
-        kept = replace(
-            new,
-            publish=old.publish,
-            lease_namespace=old.lease_namespace,
-            writes_per_second=old.writes_per_second,
-        )
+        kept = replace(new, **{name: getattr(old, name) for name in NEED_RESTART_TO_PUBLISH})
         if kept != new:
-            log.warning(
-                "changes of koordinator.publish, lease_namespace and writes_per_second take effect only after a restart"
-            )
+            names = ", ".join(name for name in NEED_RESTART_TO_PUBLISH if getattr(kept, name) != getattr(new, name))
+            log.warning("changes of %s in [koordinator] take effect only after a restart", names)
         return replace(settings, koordinator=kept)
 
     async def _replace_refresher(self, settings: Settings) -> None:

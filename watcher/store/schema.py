@@ -8,7 +8,7 @@ list is referenced. codec.py encodes the payloads; migrations/ creates the table
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 from typing import Any
 
@@ -337,6 +337,41 @@ def minutes_of_node(mine: Rows, *, host: str, window: str, start: int, end: int)
 def _only(grid: Grid, host: str) -> Grid:
     rows = [row for row, name in enumerate(grid.names) if name == host]
     return Grid(grid.times, grid.columns, tuple(grid.names[row] for row in rows), grid.values[:, :, rows])
+
+
+# --- the history of all nodes ----------------------------------------------------------------------------------------
+
+
+def hours_of_window(mine: Rows, *, window: str, start: int, end: int) -> list[int]:
+    """The compacted hours of a window that overlap a range, newest first; all in unix seconds."""
+    this = (mine.of_watcher(window_hour), window_hour.c.window == window)
+    query = sa.select(window_hour.c.hour).where(*this, window_hour.c.hour.between(hour_of(start), end))
+    return list(mine.execute(query.distinct().order_by(window_hour.c.hour.desc())).scalars())
+
+
+def minutes_of_window(mine: Rows, *, window: str, start: int, end: int) -> list[int]:
+    """The times (unix seconds) of the minutes of a window that are not yet compacted."""
+    this = (mine.of_watcher(window_minute), window_minute.c.window == window)
+    query = sa.select(window_minute.c.time).where(*this, window_minute.c.time.between(start, end))
+    return list(mine.execute(query.order_by(window_minute.c.time)).scalars())
+
+
+def grids_of_hour(mine: Rows, *, window: str, hour: int) -> Iterator[Grid]:
+    """The chunks of a compacted hour, decoded one at a time."""
+    return (codec.decode_chunk(payload) for payload in chunk_payloads(mine, window, hour))
+
+
+def grids_of_minutes(mine: Rows, *, window: str, times: Iterable[int]) -> Iterator[Grid]:
+    """These minutes with all nodes, decoded one at a time."""
+    lists = NodeLists(mine)
+    this = (mine.of_watcher(window_minute), window_minute.c.window == window)
+    for time in times:
+        row = mine.execute(sa.select(window_minute).where(*this, window_minute.c.time == time)).one_or_none()
+        if row is None:  # compacted or deleted in the meantime
+            continue
+        columns, names = codec.decode_columns(row.columns), lists[row.nodes]
+        values = codec.decode_minute(row.payload, columns=len(columns), nodes=len(names))
+        yield Grid(np.array([time], dtype=np.int64), columns, names, values[np.newaxis])
 
 
 # --- hours -----------------------------------------------------------------------------------------------------------

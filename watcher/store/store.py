@@ -24,6 +24,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TypeVar
 
+from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
 from watcher.model import (
     Finding,
     FindingKind,
@@ -396,6 +397,23 @@ class Store:
                 for rows in schema.of_cluster(mine)
             )
             return reduce(series_over, found)
+
+        return await self.read(read)
+
+    async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
+        """Return the trend with the stored windows with start <= time <= end (unix seconds) that it lacks; from other
+        watchers of the cluster only where this one has none. Raises StoreError if the database cannot be read."""
+
+        def read(mine: Rows) -> FleetTrend:
+            window, grown = trend.window, trend.copy()  # a read that timed out still runs
+            for rows in reversed(schema.of_cluster(mine)):
+                times = schema.minutes_of_window(rows, window=window, start=start, end=end)
+                lacking = grown.lacking_minutes(times, again=rows.watcher == mine.watcher)
+                grown.add(schema.grids_of_minutes(rows, window=window, times=lacking), weights)
+                hours = schema.hours_of_window(rows, window=window, start=start, end=end)
+                for hour in grown.lacking_hours(rows.watcher, hours, start=start, end=end):
+                    grown.add_hour(rows.watcher, hour, schema.grids_of_hour(rows, window=window, hour=hour), weights)
+            return grown
 
         return await self.read(read)
 

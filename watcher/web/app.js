@@ -1,7 +1,9 @@
 // The page: routing between views, polling of the service, and the status line with the age of the data.
 //
 // A view is created for an address (#/name/argument?parameters) and is used until the name or argument changes:
-//   { title, root, update(), refresh()?, end()? }; update() renders app.state, refresh() requests data of this view only.
+//   { title, root, update(), refresh()?, end()?, wants? }; update() renders app.state, refresh() requests data of this view
+//   only, and `wants` is the value of ?want= of the overview.
+// Requests that are expected to fail are not sent: the overview says what is there.
 
 import { ApiError, ask, useToken, whenUnauthorized } from "./api.js";
 import { el, styles, told } from "./dom.js";
@@ -11,6 +13,7 @@ import { nodesOf } from "./load.js";
 import { worst } from "./problems/problems.js";
 
 const EVERY_MS = 5000;
+const NO_COLUMNS = ["no_metrics", "stale", "partial_outage"]; // errors of the overview that the nodes have, too
 const SIMULATED = {
   Demo: "This is a simulated cluster, not a real one.",
   Replay: "This is a replay of a recorded trace, not the current state of a cluster.",
@@ -134,7 +137,9 @@ function poll() {
 }
 
 async function round() {
-  await Promise.all([askOverview(), askColumns(), keep("silent"), keep("problems")]);
+  const lacking = app.state.overview?.error ?? null; // as of the last round
+  await Promise.all([askOverview(), lacking ? null : askColumns(), lacking ? null : keep("silent"), keep("problems")]);
+  if (lacking) await askAfterError();
   app.state.nodes = nodesOf(app.state.columns, app.state.overview, app.state.silent);
   openOnlyNode();
   showState();
@@ -149,12 +154,22 @@ async function round() {
 async function askOverview() {
   const { state } = app;
   try {
-    const { body, at } = await ask("api/v1/overview");
+    const { body, at } = await ask(`api/v1/overview${view?.wants ? `?want=${view.wants}` : ""}`);
     Object.assign(state, { overview: body, overviewAt: at, answered: true, why: null });
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     Object.assign(state, { answered: false, why: error });
   }
+}
+
+/** Requests the nodes if the overview says that they are there now; otherwise its error is that of the nodes. */
+async function askAfterError() {
+  const { state } = app, { error } = state.overview;
+  if (!state.answered) return;
+  if (!NO_COLUMNS.includes(error?.code)) await askColumns();
+  else state.columnsError = new ApiError(503, error.code, error.message, error.hint);
+  if (error?.code === "no_metrics") Object.assign(state, { columns: null, silent: null });
+  else await keep("silent");
 }
 
 async function askColumns() {

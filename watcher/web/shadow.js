@@ -43,6 +43,12 @@ export function shadowView(app) {
     const mine = round += 1;
     if (!place.firstChild) place.append(told("loading…"));
     try {
+      const { shadow } = (await ask("scheduler/plugins")).body;
+      if (!shadow.on && shadow.hint.includes("[scheduler] shadow")) { // without a request that fails
+        tools.hidden = true;
+        off("shadow mode is off", shadow.hint);
+        return;
+      }
       const { body, at } = await ask(`scheduler/shadow${range() ? `?from=${encodeURIComponent(range())}` : ""}`);
       if (mine !== round) return; // another range was selected in the meantime
       why = "";
@@ -54,12 +60,8 @@ export function shadowView(app) {
       if (error.code !== "not_found") asked = -Infinity; // requested again in the next round
       if (!(error instanceof ApiError) || !error.status) throw error; // no response: keep the last report
       tools.hidden = true;
-      // otherwise the path is missing because bindings are not stored, as stated in the hint
-      if (error.code === "not_found" && error.hint.includes("[scheduler] shadow")) off(error.message, error.hint);
-      else {
-        why = "";
-        place.replaceChildren(el("div.card", { role: "alert" }, el("p.bad", {}, error.message), el("p.quiet", {}, error.hint)));
-      }
+      why = "";
+      place.replaceChildren(el("div.card", { role: "alert" }, el("p.bad", {}, error.message), el("p.quiet", {}, error.hint)));
     }
   }
 

@@ -143,9 +143,9 @@ def info_to_message(info: AllocationInfo) -> pb.ResourceAllocationInfo:
         is_scalar_resource=info.is_scalar_resource,
         allocated_quantity=info.allocated_quantity,
         allocation_result=info.allocation_result,
-        envs=dict(info.envs),
-        annotations=dict(info.annotations),
-        topology_assignments=dict(info.topology_assignments),
+        envs=info.envs or None,
+        annotations=info.annotations or None,
+        topology_assignments=info.topology_assignments or None,
         mounts=[pb.Mount(**msgspec.structs.asdict(mount)) for mount in info.mounts],
         devices=[pb.DeviceSpec(**msgspec.structs.asdict(device)) for device in info.devices],
     )

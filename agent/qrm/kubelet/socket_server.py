@@ -33,6 +33,47 @@ class CannotServe(RuntimeError):
     """A socket cannot be bound; the message names the socket, the reason and the solution."""
 
 
+class SocketInUse(CannotServe):
+    """Another process has the socket."""
+
+
+class SocketClaim:
+    """The exclusive right to serve the socket at `path`, from `take` to `release` or the end of the process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = -1
+
+    def take(self) -> None:
+        """Lock the path, and remove the stale socket of a process that ended. Raises CannotServe."""
+        try:
+            self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise SocketInUse(f"another load-watcher serves {self.path}: stop it or use another path") from None
+        except OSError as error:
+            self.release()
+            raise CannotServe(f"cannot write to the directory of {self.path}: {error.strerror}") from None
+        try:
+            if _is_live(self.path):
+                raise SocketInUse(f"another process listens on {self.path}: stop it or use another path")
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            self.release()
+            raise CannotServe(f"cannot remove {self.path}: {error.strerror}") from None
+        except CannotServe:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give up the lock. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
 def _nothing() -> None:
     """The default for `lost`: does nothing."""
 
@@ -56,7 +97,7 @@ class SocketServer:
         self._every = every
         self._server: grpc.aio.Server | None = None
         self._file: tuple[int, int, int] | None = None
-        self._lock = -1
+        self._claim = SocketClaim(path)
         self._stopping = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -117,7 +158,7 @@ class SocketServer:
 
     async def _serve(self) -> None:
         """Bind the socket and start a new server. Raises CannotServe."""
-        self._claim()
+        self._claim.take()
         hidden = self.path.with_name(f".{self.path.name}")
         server = grpc.aio.server()
         try:
@@ -129,7 +170,7 @@ class SocketServer:
             hidden.rename(self.path)
         except (OSError, RuntimeError) as error:
             await server.stop(None)
-            self._release()
+            self._claim.release()
             raise CannotServe(f"cannot bind the socket {self.path}: {error}") from None
         self._server, self._file = server, self._identity()
 
@@ -142,35 +183,7 @@ class SocketServer:
         try:
             await server.stop(grace)
         finally:
-            self._release()
-
-    def _claim(self) -> None:
-        """Lock the path, and remove the stale socket of a process that ended."""
-        try:
-            self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._release()
-            raise CannotServe(f"another load-watcher serves {self.path}: stop it or use another path") from None
-        except OSError as error:
-            self._release()
-            raise CannotServe(f"cannot write to the directory of {self.path}: {error.strerror}") from None
-        try:
-            if _is_live(self.path):
-                raise CannotServe(f"another process listens on {self.path}: stop it or use another path")
-            self.path.unlink(missing_ok=True)
-        except OSError as error:
-            self._release()
-            raise CannotServe(f"cannot remove {self.path}: {error.strerror}") from None
-        except CannotServe:
-            self._release()
-            raise
-
-    def _release(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+            self._claim.release()
 
 
 def _is_live(path: Path) -> bool:

@@ -427,9 +427,11 @@ class Manager:
             if name not in told:
                 continue
             infos = told[name].get(pod.uid, {}).get(container.name, {})
-            self._check_applicable(pod, container, name, infos)
-            for resource, info in infos.items():
-                self.allocations.set(pod.uid, container.name, resource, info)
+            stored = self.allocations.of(pod.uid, container.name)
+            if any(stored.get(resource) != info for resource, info in infos.items()):
+                self._check_applicable(pod, container, name, infos)
+                for resource, info in infos.items():
+                    self.allocations.set(pod.uid, container.name, resource, info)
             if infos:
                 self._lacking.get((pod.uid, container.name), {}).pop(name, None)
             else:
@@ -442,7 +444,8 @@ class Manager:
         self, running: Sequence[tuple[QrmPod, PodContainer]], apply: Apply, failed: dict[str, str]
     ) -> Reconciled:
         now, due = self._monotonic(), []
-        self._applied = {id: kept for id, kept in self._applied.items() if id in {each.id for _, each in running}}
+        ids = {each.id for _, each in running}
+        self._applied = {id: kept for id, kept in self._applied.items() if id in ids}
         for pod, container in running:
             try:
                 properties = checked_properties(self.allocations.of(pod.uid, container.name), cpus=self.settings.cpus)

@@ -56,6 +56,7 @@ class RuntimeConnection:
         self._methods = methods
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._answering: set[asyncio.Task[None]] = set()
+        self._unread = False
         self._streams = itertools.count(1, 2)
 
     async def run(self) -> None:
@@ -70,6 +71,11 @@ class RuntimeConnection:
                 raise BadFrame("the runtime closed the connection within a frame")
         finally:
             self.close()
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the runtime closed the connection before it had the answers to all its requests."""
+        return self._unread or bool(self._answering)
 
     def close(self) -> None:
         """Close the socket, and fail the calls that wait for a response."""
@@ -133,7 +139,7 @@ class RuntimeConnection:
             if not self._writer.is_closing():
                 await self._send(Message(PLUGIN_CONNECTION, stream, RESPONSE, answer))
         except OSError:
-            pass  # the read loop reports that the connection is closed
+            self._unread = True  # the read loop reports that the connection is closed
 
     async def _called(self, data: bytes) -> bytes:
         """Call the method that a request names, and return the data of the response."""

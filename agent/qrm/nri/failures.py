@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -15,7 +15,9 @@ KINDS = (
     "checkpoint",
     "device",
     "disconnected",
+    "dropped",
     "internal",
+    "missed",
     "refused",
     "slow",
     "unknown-pod",
@@ -40,6 +42,9 @@ class NriFindings:
         self.counts: Counter[str] = Counter()
         self.unpinned = 0
         """Containers that were created without their allocations."""
+        self.without: frozenset[str] = frozenset()
+        """Containers that had none of their properties at the last synchronization, or of which the properties are not
+        known yet."""
         self._clock = clock
         self._last: deque[tuple[float, str, str, int]] = deque(maxlen=REMEMBERED)
 
@@ -52,6 +57,15 @@ class NriFindings:
         else:
             log.warning("%s", message)
         self._last.append((self._clock(), kind, message, times))
+
+    def applied(self, names: Mapping[str, str]) -> None:
+        """Containers, by id, get properties: record those that started while the runtime did not call the plug-in."""
+        missed = [name for id, name in names.items() if id in self.without]
+        self.without -= names.keys()
+        if missed:
+            self.unpinned += len(missed)
+            text = f"{len(missed)} containers started while the runtime did not call the plug-in, such as {missed[0]}"
+            self.add("missed", f"{text}; their allocations are applied now")
 
     def as_json(self) -> list[dict[str, Any]]:
         """The last failures, newest first; `time` is that of the last of `times` equal failures."""

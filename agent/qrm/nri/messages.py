@@ -53,7 +53,7 @@ def properties_in(resources: pb.LinuxResources, names: Iterable[str]) -> dict[st
         if name in CPUSETS:
             text = resources.cpu.cpus if name == CPUSET_CPUS else resources.cpu.mems
             if text:
-                found[name] = _canonical(text)
+                found[name] = cpuset.canonical(text)
         elif name.startswith(UNIFIED):
             if (key := name.removeprefix(UNIFIED)) in resources.unified:
                 found[name] = resources.unified[key]
@@ -88,13 +88,6 @@ def _read(resources: pb.LinuxResources, name: str) -> int | None:
     part, field = _FIELDS[name]
     message = getattr(resources, part)
     return int(getattr(message, field).value) if message.HasField(field) else None
-
-
-def _canonical(text: str) -> str:
-    try:
-        return cpuset.text(cpuset.parse(text))
-    except ValueError:
-        return text
 
 
 def adjustment(

@@ -62,7 +62,8 @@ class NriRuntime:
 
     def _failed(self, kind: str, message: str) -> None:
         self.table.connected = False
-        self.findings.add(kind, message)
+        effect = "are refused if the runtime requires the plug-in" if self._refuses else "start without allocations"
+        self.findings.add(kind, f"{message}; containers {effect} until the plug-in is registered")
 
     @property
     def trouble(self) -> str:
@@ -81,6 +82,7 @@ class NriRuntime:
             "trouble": self.trouble,
             "runtime": None if facts is None else {"name": facts.name, "version": facts.version, "nri": facts.nri},
             "on_failure": "refuse" if self._refuses else "open",
+            "unpinned": self.findings.unpinned,
             "failures": dict(sorted(self.findings.counts.items())),
             "findings": self.findings.as_json(),
         }

@@ -55,15 +55,14 @@ class NriSession:
         """Connect, and reconnect, until cancelled."""
         delay = self._first_delay
         while True:
-            kind, trouble = await self._once()
-            delay = self._first_delay if not self.trouble else min(delay * 2, MAX_DELAY_S)
-            if trouble != self.trouble:
-                log.warning("containers start without allocations: %s; trying again", trouble)
+            kind, trouble = await self.once()
+            works = not self.trouble and kind != "bad-frame"  # invalid data can come after each registration
+            delay = self._first_delay if works else min(delay * 2, MAX_DELAY_S)
             self._failed(kind, trouble)
             self.trouble = trouble
             await asyncio.sleep(delay)
 
-    async def _once(self) -> tuple[str, str]:
+    async def once(self) -> tuple[str, str]:
         """One connection, from its start to its end. Returns the kind of failure, and the reason."""
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -78,13 +77,13 @@ class NriSession:
             self._connection, self.trouble = connection, ""
             log.info("registered with the container runtime at %s", self.socket)
             await reading
-            return "disconnected", f"{self.socket}: the container runtime closed the connection"
+            return _closed(connection, f"{self.socket}: the container runtime closed the connection")
         except BadFrame as error:
             return "bad-frame", f"{self.socket}: the container runtime sent invalid data: {error}"
         except CallFailed as error:
             return await self._refused(reading, error)
         except OSError as error:
-            return "disconnected", f"{self.socket}: {error.strerror or error}"
+            return _closed(connection, f"{self.socket}: {error.strerror or error}")
         finally:
             self._connection = None
             connection.close()
@@ -114,3 +113,10 @@ class NriSession:
             raise CallFailed(Code.INTERNAL, "the response to UpdateContainers is invalid") from None
         except OSError as error:
             raise CallFailed(Code.UNAVAILABLE, error.strerror or str(error)) from None
+
+
+def _closed(connection: RuntimeConnection, why: str) -> tuple[str, str]:
+    """The kind and the reason of the end of a connection."""
+    if connection.unanswered:
+        return "dropped", f"{why} before it had an answer; it drops a plug-in that answers too slowly"
+    return "disconnected", why

@@ -38,6 +38,7 @@ class RoundUpdates:
         order."""
         due, failed = self._due, dict[str, str]()
         self._due = {}
+        self._findings.applied({id: f"{pod.key}/{container.name}" for id, (pod, container, _) in due.items()})
         for _ in range(REPEATS):
             if not due:
                 break

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from agent.qrm.plugins.records import Records
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, POOLS, RoleTable
 
 NO_HINTS = "no available cpu hints"
+_text = lru_cache(maxsize=256)(cpuset.text)  # the containers of a pool have the same set
 
 
 class CpuRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -371,6 +373,6 @@ class CpuPlugin:
             CPUSET_CPUS,
             is_scalar_resource=True,
             allocated_quantity=0.0 if record.sidecar else float(len(cpus)),
-            allocation_result=cpuset.text(cpus),
+            allocation_result=_text(cpus),
             resource_hints=WireHints() if record.pool or record.sidecar else wire_hints(self._hints_of(record)),
         )

@@ -158,8 +158,9 @@ class MemoryPlugin:
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
         """Allocations by pod UID and container, with the current NUMA nodes."""
+        shared = self._shared_nodes()
         return {
-            pod: {container: self._info(record) for container, record in records.items()}
+            pod: {container: self._info(record, shared) for container, record in records.items()}
             for pod, records in self._records.by_pod().items()
         }
 
@@ -308,8 +309,8 @@ class MemoryPlugin:
             raise CannotAllocate(f"{NOT_MET}: {left} bytes more than NUMA nodes {cpuset.text(nodes)} have free")
         return taken
 
-    def _info(self, record: MemoryRecord) -> AllocationInfo:
-        nodes = frozenset(record.numa) or self._shared_nodes()
+    def _info(self, record: MemoryRecord, shared: frozenset[int] | None = None) -> AllocationInfo:
+        nodes = frozenset(record.numa) or shared or self._shared_nodes()
         return AllocationInfo(
             CPUSET_MEMS,
             is_scalar_resource=True,

@@ -41,6 +41,11 @@ def read_machine(sys: Path = SYS) -> CpuTopology:
     return CpuTopology(cpus, {node: size for node in nodes if (size := _memory(sys, node))})
 
 
+def memory_nodes(sys: Path = SYS) -> CpuSet:
+    """The NUMA nodes that have memory, also those without CPUs; empty if the kernel reports none. Raises NoTopology."""
+    return _cpus(sys / "devices/system/node/has_memory") or frozenset()
+
+
 def _nodes(sys: Path, online: CpuSet) -> Mapping[int, CpuSet]:
     """CPUs by NUMA node, without nodes that have no online CPU; a single node if the kernel reports none."""
     found: dict[int, CpuSet] = {}

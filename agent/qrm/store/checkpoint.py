@@ -42,8 +42,17 @@ class _File(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def encode(allocations: Allocations) -> bytes:
-    """Encode the allocations, sorted by pod, container and resource, so that equal allocations have equal bytes."""
-    entries = tuple(Entry(pod, container, resource, to_json(info)) for pod, container, resource, info in allocations)
+    """Encode the allocations; equal allocations have equal bytes."""
+    return encode_entries(entries_of(allocations))
+
+
+def entries_of(allocations: Allocations) -> tuple[Entry, ...]:
+    """The allocations in the format of the file, sorted by pod, container and resource."""
+    return tuple(Entry(pod, container, resource, to_json(info)) for pod, container, resource, info in allocations)
+
+
+def encode_entries(entries: tuple[Entry, ...]) -> bytes:
+    """The content of the file. The checksum takes milliseconds for a hundred pods."""
     return msgspec.json.encode(_File(_CheckpointData(entries), checksum(entries)))
 
 

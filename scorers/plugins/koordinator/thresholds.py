@@ -9,11 +9,10 @@ import msgspec
 
 from scorers.cluster.node_metrics import Aggregation
 from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs, is_served, unserved
+from watcher.core.koordinator.usage_thresholds import ANNOTATION
 from watcher.core.kubernetes.objects import Node
 from watcher.core.kubernetes.times import read_duration
 from watcher.model import Window
-
-ANNOTATION = "scheduling.koordinator.sh/usage-thresholds"
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class World:
         """A manager with these lines in its settings, below [qrm]."""
         return Qrm(self.directory / at, config=self.settings(*lines, mode=mode), env=env)
 
-    def settings(self, *lines: str, mode: str) -> str:
+    def settings(self, *lines: str, mode: str, period: str = "200ms") -> str:
         """The settings of a manager, with these lines at the end of [qrm]."""
         text = [
             "[kubernetes]",
@@ -97,7 +97,7 @@ class World:
             f'sys = "{self.directory / "sys"}"',
             f'kubelet_dir = "{self.directory / "kubelet"}"',
             f'cgroup = "{self.directory / "cgroup"}"',
-            'reconcile_period = "200ms"',
+            f'reconcile_period = "{period}"',
             'policy = "restricted"',
             *lines,
         ]

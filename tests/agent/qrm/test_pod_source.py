@@ -96,16 +96,19 @@ class Known:
 
     def __init__(self, *names: str, age: float = 0.0, why: str = "") -> None:
         self.pods = [QrmPod(name, "ns", name) for name in names]
-        self.age, self.why = age, why
+        self.seconds, self.why = age, why
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
     def listing(self, *, monotonic: float, max_age: float) -> list[QrmPod | None]:
-        if self.why or self.age > max_age:
+        if self.why or self.seconds > max_age:
             raise PodsUnknown(self.why or "too old")
         return [*self.pods, None]
+
+    def age(self, *, monotonic: float) -> float | None:
+        return None if self.why else self.seconds
 
 
 def names(*sources: Known) -> list[str]:
@@ -121,6 +124,17 @@ def test_who_knows_well_is_believed_then_who_knows_at_all():
         names(Known(why="it is away"), Known(why="and so is this"))
     with pytest.raises(PodsUnknown, match="neither the Kubernetes API nor a kubelet is configured"):
         names()
+
+
+def test_the_age_is_that_of_the_pods_in_use():
+    def age(*sources: Known) -> float | None:
+        return NodePodSources(sources).age(monotonic=0.0)
+
+    assert age(Known("api", age=1.0), Known("kubelet")) == 1.0
+    assert age(Known("api", age=61.0), Known("kubelet", age=2.0)) == 2.0
+    assert age(Known("api", age=3600.0), Known("kubelet", age=70.0)) == 3600.0
+    assert age(Known(why="it is away"), Known("kubelet", age=70.0)) == 70.0
+    assert age(Known(why="it is away")) is None
 
 
 async def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):

@@ -7,6 +7,7 @@ from load_watcher.report.collected import (
     MissingData,
     NodeLoads,
     NodeRequests,
+    NodeSample,
     NodeSizes,
     PodLoads,
     RecordedPods,
@@ -40,8 +41,9 @@ def history(
     keys = (("shop", name, "node-0"), ("shop", "db-0", "node-1"))
     steps = days * DAY_S // STEP_S
     ones = np.ones((steps, 2))
+    sample = NodeSample(loads.nodes, (), 2)
     recorded = RecordedPods(
-        loads.nodes, 0, keys, ("Deployment/web", ""), BEGINS, STEP_S, np.ones((steps + 1, 2), dtype=np.bool_),
+        sample, keys, ("Deployment/web", ""), BEGINS, STEP_S, np.ones((steps + 1, 2), dtype=np.bool_),
         np.ones((steps + 1, 2)), np.full((steps + 1, 2), GIB), np.full(2, 0.5), np.full(2, GIB),
     )  # fmt: skip
     return ClusterHistory(
@@ -50,8 +52,8 @@ def history(
         ends,
         loads,
         NodeSizes(*(np.full(2, size) for size in (4.0, 16 * GIB, 3.8, 15 * GIB))),
-        NodeRequests(BEGINS, 3600, np.full((24 * days, 2), 2.0), np.full((24 * days, 2), 4 * GIB)),
-        PodLoads(keys, BEGINS, STEP_S, ones),
+        NodeRequests(np.full(2, 2.0), np.full(2, 4 * GIB)),
+        PodLoads(keys, BEGINS, STEP_S, ones, sample),
         {("shop", name): "Deployment/web"},
         recorded,
         missing,

@@ -3,9 +3,19 @@
 import numpy as np
 import pytest
 
-from load_watcher.report.analyse import bounds, busy_span, hot_hours, hourly_peaks, resource_peaks, workload_shares
+from load_watcher.report.analyse import (
+    WorkloadShares,
+    bounds,
+    busy_span,
+    hot_hours,
+    hourly_peaks,
+    resource_peaks,
+    workload_shares,
+)
+from load_watcher.report.collected import NodeLoads, PodLoads
 from load_watcher.report.names import controller_of, workload_of
-from tests.load_watcher.report.histories import BEGINS, daily, history, node_loads
+from load_watcher.report.pod_data import choose_nodes
+from tests.load_watcher.report.histories import BEGINS, DAY_S, SLOT_S, STEP_S, daily, history, node_loads
 
 
 def by_hour(**hours: float) -> np.ndarray:
@@ -120,3 +130,46 @@ def test_the_controller_behind_an_owner(kind, name, controller):
 )
 def test_the_workload_of_a_pod(pod, owner, workload):
     assert workload_of(pod, owner) == workload
+
+
+def sampled_shares(most: int, seed: int = 5) -> WorkloadShares:
+    """300 nodes, of which ten are hot in the first half, with pods of 20 workloads of different sizes."""
+    random = np.random.default_rng(seed)
+    names = tuple(f"node-{i:03d}" for i in range(300))
+    cpu = np.full((DAY_S // SLOT_S, 300), 30.0)
+    cpu[: len(cpu) // 2, :10] = 95.0
+    loads = NodeLoads(names, BEGINS, cpu, np.full_like(cpu, 40.0))
+    sample = choose_nodes(loads, names, hot=80.0, most=most)
+    everything = [(name, int(app), size) for name in names for app, size in zip(
+        random.integers(0, 20, 8), random.lognormal(size=8), strict=True)]  # fmt: skip
+    chosen = [each for each in everything if each[0] in sample.nodes]
+    keys = tuple(("shop", f"app-{app}-6d4b75c9f8-{i:05d}", node) for i, (node, app, _) in enumerate(chosen))
+    owners = {(key[0], key[1]): f"Deployment/app-{app}" for key, (_, app, _) in zip(keys, chosen, strict=True)}
+    cores = np.tile([size * (1 + app) for _, app, size in chosen], (96, 1))
+    return workload_shares(PodLoads(keys, BEGINS, STEP_S, cores, sample), loads, owners, 80.0)
+
+
+def test_shares_of_a_sample_of_the_nodes_are_within_their_intervals():
+    """About one in twenty intervals does not contain the share of all nodes."""
+    inside = []
+    for seed in range(10):
+        whole = {each.workload: each.share for each in sampled_shares(300, seed).workloads}
+        found = sampled_shares(90, seed)
+        assert (len(found.sample.nodes), len(found.sample.hottest)) == (90, 10)
+        assert sum(each.share for each in found.workloads) == pytest.approx(1.0)
+        assert all(each.share_error > 0.0 for each in found.workloads)
+        inside += [abs(each.share - whole[each.workload]) <= each.share_error for each in found.workloads]
+    assert len(inside) == 10 * 20
+    assert 0.88 <= sum(inside) / len(inside) <= 0.99
+
+
+def test_all_hot_nodes_in_the_sample_give_exact_shares_of_the_hot_hours():
+    whole = {each.workload: each for each in sampled_shares(300).workloads}
+    for each in sampled_shares(90).workloads:
+        assert each.hot_share == pytest.approx(whole[each.workload].hot_share)
+        assert each.hot_share_error == 0.0
+
+
+def test_one_node_has_no_interval():
+    found = sampled_shares(1)
+    assert all(np.isnan(each.share_error) for each in found.workloads)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from load_watcher.report.collected import NodeLoads
+from load_watcher.report.collected import NodeLoads, NodeSample
 from load_watcher.report.comparison import Interval, PolicyDay, interval, outcomes
 from load_watcher.report.pod_data import choose_nodes
 from load_watcher.report.replay import replay
@@ -43,10 +43,11 @@ def test_policies_are_compared_day_by_day():
 def test_the_hottest_nodes_and_others_are_simulated():
     cpu = daily(1, nodes=12)
     loads = NodeLoads(tuple(f"n{i:02d}" for i in range(12)), 0, cpu, cpu)
-    nodes, hottest = choose_nodes(loads, loads.nodes, hot=80.0, most=6)
-    assert (len(nodes), hottest, "n00" in nodes) == (6, 1, True)
-    assert choose_nodes(loads, loads.nodes, hot=80.0, most=12) == (loads.nodes, 0)
-    assert (nodes, hottest) == choose_nodes(loads, loads.nodes[::-1], hot=80.0, most=6)
+    sample = choose_nodes(loads, loads.nodes, hot=80.0, most=6)
+    assert (len(sample.nodes), sample.hottest, sample.total) == (6, ("n00",), 12)
+    assert sample.weight == 11 / 5
+    assert choose_nodes(loads, loads.nodes, hot=80.0, most=12) == NodeSample(loads.nodes, (), 12)
+    assert sample == choose_nodes(loads, loads.nodes[::-1], hot=80.0, most=6)
 
 
 def test_one_day_of_pods_is_not_enough():

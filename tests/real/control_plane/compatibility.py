@@ -38,7 +38,7 @@ FUNCTIONS = {
         "test_node_restriction",
         "test_brake",
     ),
-    "NodeMetrics for Koordinator": ("test_node_metrics_kube",),
+    "NodeMetrics for Koordinator": ("test_node_metrics_kube", "test_usage_thresholds_kube"),
     "extender in kube-scheduler": (
         "test_scheduling_kube",
         "test_scheduling_weight",

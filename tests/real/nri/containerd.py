@@ -62,7 +62,7 @@ class Containerd(Server):
         super().__init__(directory)
         self.socket, self.nri_socket = directory / "containerd.sock", directory / "nri.sock"
         self.pods: list[str] = []
-        self._group = f"load-watcher-test-{os.getpid()}-{secrets.token_hex(4)}"
+        self.group = f"load-watcher-test-{os.getpid()}-{secrets.token_hex(4)}"
         (directory / "config.toml").write_text(self._config(required))
 
     def _config(self, required: Sequence[str]) -> str:
@@ -113,11 +113,15 @@ class Containerd(Server):
         return self.pods[-1]
 
     def create(self, pod: str, name: str, uid: str, annotations: Mapping[str, str], *, container: str) -> str:
-        """Create a container that waits; return its id. Raises subprocess.CalledProcessError."""
+        """Create a container that waits, with the labels of the kubelet; return its id. Raises
+        subprocess.CalledProcessError."""
         path = self.directory / f"{uid}-{container}.json"
         resources = {"cpu_shares": 512, "cpu_period": 100_000}
+        namespace, _, short = name.partition("/")
+        labels = {"container.name": container, "pod.name": short, "pod.namespace": namespace, "pod.uid": uid}
         made = {
             "metadata": {"name": container},
+            "labels": {f"io.kubernetes.{key}": value for key, value in labels.items()},
             "image": {"image": IMAGE},
             "command": ["/bin/sleep", "100000"],
             "log_path": f"{container}.log",
@@ -151,7 +155,7 @@ class Containerd(Server):
         for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
             if (mounted := line.split()[1]).startswith(f"{self.directory}/"):
                 subprocess.run(["umount", "--lazy", mounted], check=False, capture_output=True)
-        for top in [CGROUPS / self._group, *CGROUPS.glob(f"*/{self._group}")]:
+        for top in [CGROUPS / self.group, *CGROUPS.glob(f"*/{self.group}")]:
             for group, _, _ in os.walk(top, topdown=False):
                 wait_for(partial(_removed, Path(group)), what=f"{group} to be free")
 
@@ -162,7 +166,7 @@ class Containerd(Server):
             "annotations": dict(annotations),
             "log_directory": str(self.directory / "logs"),
             "linux": {
-                "cgroup_parent": f"/{self._group}/{uid}",
+                "cgroup_parent": f"/{self.group}/kubepods/burstable/pod{uid}",
                 "security_context": {"namespace_options": {"network": 2}},
             },
         }

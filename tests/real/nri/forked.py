@@ -6,6 +6,7 @@ each, and writes its process id.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -61,11 +62,19 @@ class ManagerForks:
 
 def main() -> None:
     """Fork managers until the input ends."""
-    from load_watcher.main import main as load_watcher  # in each fork, without a second import
+    import agent.qrm.main  # in each fork, without a second import
+    import agent.qrm.node_windows  # noqa: F401
+    from load_watcher.commands.qrm import settings_of
+    from load_watcher.main import main as load_watcher
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    warm = False
     for line in sys.stdin:
         config, port, log = json.loads(line)
+        if not warm:
+            settings_of({"config": Path(config), "assigned": ()})
+            gc.freeze()  # no copies of pages in the forks
+            warm = True
         pid = os.fork()
         if pid:
             print(pid, flush=True)

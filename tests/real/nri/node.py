@@ -39,8 +39,8 @@ class NriNode(World):
         """A manager with these lines in its settings."""
         return Qrm(self.directory / at, config=self.settings(*lines))
 
-    def settings(self, *lines: str, mode: str = "nri") -> str:
-        return super().settings(f'nri_socket = "{self.nri_socket}"', *lines, mode=mode)
+    def settings(self, *lines: str, mode: str = "nri", period: str = "200ms") -> str:
+        return super().settings(f'nri_socket = "{self.nri_socket}"', *lines, mode=mode, period=period)
 
     def pending(self, name: str, uid: str, role: str, *, cpu: str, memory: str = "1Gi", **more: Any) -> None:
         """Put a pod without a running container into the API server."""

@@ -36,14 +36,15 @@ from tests.real.nri.forked import ManagerForks
 from tests.real.nri.node import CONTAINER, NriNode, container_id, nri_node, overlaps
 from tests.real.nri.runtime import Refused
 from tests.real.parts import free_port
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, PAUSE_SECONDS
 from watcher.core.publishing.documents import Published
 
 STEPS = 14
-CHUNK = 25
+CHUNK = 100
 SETTLE_S = 30.0
 EXCLUSIVE = "storage-service"
 ROLES = (EXCLUSIVE, EXCLUSIVE, EXCLUSIVE, "online-micro_service", "ETL")
+PERIOD = "100ms"
 LINES = ('adjust_interval = "100ms"', "step_down = 0", 'min_down_period = "0s"')
 LOADS = (5.0, 26.25, 60.0, 95.0)
 """Load of the node in percent; each leads to other pools."""
@@ -104,8 +105,8 @@ class Sequence:
 
     def _start(self) -> None:
         self.steps.append("start manager")
-        qrm = self.node.settings(RESERVED, *LINES, f'watcher = "{self.watcher}"', f"metrics_port = {free_port()}")
-        self._config.write_text(qrm)
+        lines = (RESERVED, *LINES, f'watcher = "{self.watcher}"', f"metrics_port = {free_port()}")
+        self._config.write_text(self.node.settings(*lines, period=PERIOD))
         self._pid = self.forks.start(self._config, self._port)
         if self._random.random() < 0.8:
             self._await(lambda: self._runtime.plugins > 0, "the plug-in")
@@ -246,7 +247,7 @@ class Sequence:
                 if fatal:
                     raise Found(f"waited {SETTLE_S:g} s for {what}: {self._runtime.cpusets()}; {self._state()}")
                 return
-            time.sleep(0.005)
+            time.sleep(PAUSE_SECONDS)
 
 
 def _allocated(pod: Mapping[str, Any]) -> str:
@@ -304,10 +305,10 @@ def main(arguments: list[str] | None = None) -> int:
     began, checked = time.perf_counter(), Checked()
     chunks = [names[at : at + CHUNK] for at in range(0, len(names), CHUNK)]
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
-        for findings, steps in pool.map(check, chunks):
+        for chunk, (findings, steps) in zip(chunks, pool.map(check, chunks), strict=True):
             checked.findings += findings
             checked.steps.update(steps)
-    print("\n".join(checked.findings))
+            print("\n".join([*findings, f"{chunk[0]} to {chunk[-1]}: {len(findings)} findings"]), flush=True)
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(checked.steps.items()))
     seconds = time.perf_counter() - began
     print(f"{len(names)} sequences ({counted}) in {seconds:.0f} s: {len(checked.findings)} findings")

@@ -497,6 +497,7 @@ def test_what_pods_of_a_node_are_taken_to_use_is_told() -> None:
 def test_the_plug_ins_are_described(served: Served) -> None:
     """With the schema of their arguments, and defaults."""
     told = served.live.ask("/scheduler/plugins").json()
+    assert {"on": False, "hint": ""} == told["shadow"]
     assert told["profiles"] == ["p"]
     packing = next(each for each in told["plugins"] if each["name"] == "TargetLoadPacking")
     assert packing["extensionPoints"] == ["score"]

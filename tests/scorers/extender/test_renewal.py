@@ -130,3 +130,32 @@ def test_other_windows_are_taken_on(scheduling: SchedulingService, service: Serv
     scheduling.prepare_reload(profiles(b=[AWARE]))()
     assert service.windows == scheduling.table.windows
     assert before[0][1] is not scheduling.extender.profiles["b"].plugins[0][1]
+
+
+def test_profiles_that_overload_nodes_with_these_requests_are_problems(scheduling: SchedulingService) -> None:
+    """By the current requests and profiles: the pods request 1.5 cores and no memory, the nodes use 0.8 cores."""
+    report = scheduling.build().problems
+    assert report is not None
+    said = [(each.text, each.cure) for each in report()]
+    requested = "the pods of this cluster request 1.88 times their cpu usage, 0.00 times their memory usage"
+    assert [
+        (
+            "Profile a: TargetLoadPacking with these arguments overloads more nodes than the default scheduler if pods "
+            f"request less than about half of their usage; {requested}",
+            'Set resources = ["cpu", "memory"] (docs/concepts/simulation.md).',
+        ),
+        (
+            "Profile a: NodeResourceLimits with these arguments overloads more nodes than the default scheduler even "
+            f"if pods request enough; {requested}",
+            'Use another score plug-in, such as LoadVariationRiskBalancing with formula = "kep" '
+            "(docs/concepts/simulation.md).",
+        ),
+    ] == said
+    resources = {"requests": {"memory": "4Gi"}}
+    scheduling.table.set_pod(None, pod("large", node="n0", containers=[resources], scheduled=NOW - 10), now=NOW)
+    assert [said[1][0].replace("0.00", "1.25")] == [each.text for each in report()]
+    scheduling.prepare_reload(profiles(b=[AWARE]))()
+    assert [] == report()
+    scheduling.prepare_reload(profiles(a=[LIMITS]))()
+    scheduling.table.set_load(None, now=NOW)
+    assert [] == report()  # the ratios are unknown

@@ -14,6 +14,7 @@ import pytest
 import zstandard
 from aiohttp import web
 
+from tests.fakes.pods import publish_pods, small_pods
 from tests.fakes.service import HEALTHY, FakeService, Live, Protection
 from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of, steady
 from tests.waiting import eventually
@@ -755,6 +756,19 @@ def test_the_overview_has_the_state_and_who_is_left_out():
     assert ("15m", 60.0, 300.0, False, False) == tuple(
         body[key] for key in ("default_window", "interval_s", "max_staleness_s", "scheduler", "agents")
     )
+
+
+def test_the_overview_says_whether_pod_usage_is_known_and_requests_it():
+    """So that the page sends no request for pods that would fail."""
+    service = FakeService()
+    with Live(service) as live:
+        assert {"reason": "", "minutes": True, "known": False} == live.ask("/api/v1/overview").json()["pods"]
+        assert 0 == service.wanted
+        assert 200 == live.ask("/api/v1/overview?want=pods").status
+        assert 1 == service.wanted
+        service.pods = publish_pods(small_pods())
+        assert live.ask("/api/v1/overview").json()["pods"]["known"]
+        assert "pods" in live.ask("/api/v1/overview?want=pod").error["hint"]
 
 
 def test_the_overview_is_there_when_nothing_else_is():

@@ -193,7 +193,7 @@ def test_objects_that_are_missing_are_made_and_filled():
             (verb, part, name) for name in "ab" for verb, part in (("create", ""), ("patch", "/status"))
         }
         assert go.publisher.stats.outcomes["created"] == 2
-        assert go.publisher.stats.holds_lease
+        assert go.publisher.holds_lease
 
     run(source, story)
 
@@ -504,7 +504,7 @@ def test_without_the_definition_nothing_is_tried(caplog):
         await eventually(lambda: "cannot list nodemetrics" in caplog.text, what="a line in the log")
         await asyncio.sleep(0.1)  # several steps
         assert go.writes() == []
-        assert not go.publisher.stats.holds_lease
+        assert not go.publisher.holds_lease
         assert go.server.names(LEASES) == set()
 
     run(source, story, prepare=lambda server: server.undefine(RESOURCE))
@@ -536,7 +536,7 @@ def test_of_two_replicas_one_writes_and_the_other_takes_over():
     second = service({"a": STEADY})
 
     async def story(go: Run) -> None:
-        await go.until(lambda: go.publisher.stats.holds_lease, what="the Lease")
+        await go.until(lambda: go.publisher.holds_lease, what="the Lease")
         other = publishing(go.server, second, identity="b")
         await other.start()
         try:
@@ -545,10 +545,10 @@ def test_of_two_replicas_one_writes_and_the_other_takes_over():
             first.clock += 301.0  # its newest sample is too old now
             holder = lambda: go.server.content(LEASES, "default/lease")["spec"]["holderIdentity"]  # noqa: E731
             await eventually(lambda: holder() == "", what="the first one to let go")
-            await eventually(lambda: not go.publisher.stats.holds_lease, what="it to say so")
+            await eventually(lambda: not go.publisher.holds_lease, what="it to say so")
             second.published = publish(snapshot_of({"a": RISING}, end=END + 60.0), tag="x", monotonic=second.clock)
             second.clock += 11.0  # when it looks again
-            await eventually(lambda: other.stats.holds_lease, what="the second one to hold it")
+            await eventually(lambda: other.holds_lease, what="the second one to hold it")
             await eventually(lambda: go.status("a")["updateTime"] == stamp(END + 60.0), what="the second one's status")
             assert holder() == "b"
             assert (

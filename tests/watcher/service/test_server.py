@@ -186,9 +186,8 @@ async def test_node_metrics_are_written_where_the_settings_say_so(
         }
         async with serving(settings_for(tmp_path, **flags)) as (watcher, _):
             assert watcher.view.publisher is not None
-            stats = watcher.view.publisher.stats
-            assert stats is not None
-            await eventually(lambda: stats.holds_lease, what="the Lease")
+            publisher = watcher.view.publisher
+            await eventually(lambda: publisher.holds_lease, what="the Lease")
             holder = cluster.content(LEASES, f"somewhere/{LEASE}")["spec"]["holderIdentity"]
             assert holder.startswith(f"{own}_")
             assert "load_watcher_node_metrics_lease_held 1.0" in watcher.telemetry.exposition().decode()
@@ -205,7 +204,7 @@ async def test_node_metrics_are_written_where_the_settings_say_so(
 
             await eventually(follows, what="the new policy")
             assert 60 == watcher.view.collect_policies.of("elsewhere", {}).aggregate_duration_s
-            assert watcher.view.publisher.stats is stats
+            assert watcher.view.publisher is publisher
     assert "changes of koordinator.publish, lease_namespace and writes_per_second take effect" in caplog.text
 
 

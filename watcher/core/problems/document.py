@@ -24,11 +24,11 @@ SEVERITIES = tuple(Severity)
 
 
 class FleetProblem(msgspec.Struct, frozen=True):
-    """One problem as a sentence. `kind` is hot, silent, stale, lost, quarantined, unheard, source, service, or the kind
-    of the findings it summarizes; `cause` is the kind in words. `nodes` are the affected nodes in order of `text`,
-    empty if the problem concerns the service or unnamed nodes. `command` is the next command for a terminal, "" if
-    there is none. `since` and `last_seen` are unix seconds, null if unknown. `findings` counts the findings of the
-    sample review in this problem and `metrics` are their metrics."""
+    """One problem as a sentence. `kind` is hot, silent, stale, lost, quarantined, unheard, source, service, profile (of
+    the scheduling plug-ins), or the kind of the findings it summarizes; `cause` is the kind in words. `nodes` are the
+    affected nodes in order of `text`, empty if the problem concerns the service or unnamed nodes. `command` is the next
+    command for a terminal, "" if there is none. `since` and `last_seen` are unix seconds, null if unknown. `findings`
+    counts the findings of the sample review in this problem and `metrics` are their metrics."""
 
     severity: Severity
     kind: str

@@ -184,10 +184,11 @@ class PodsDocument(msgspec.Struct):
 
 class PodsOffer(msgspec.Struct):
     """Whether GET /api/v1/pods can be answered: `reason` says why not, "" if it can or may be after the next refresh.
-    `minutes`: the parameter of this name is known."""
+    `minutes`: the parameter of this name is known; `known`: there is pod usage now."""
 
     reason: str
     minutes: bool = False
+    known: bool = False
 
 
 class ForecastsOffer(msgspec.Struct):

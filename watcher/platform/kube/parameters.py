@@ -32,6 +32,9 @@ class PatchKind(StrEnum):
     """A list of operations (RFC 6902)."""
     MERGE = "application/merge-patch+json"
     """Values that replace existing ones; lists are replaced as a whole (RFC 7396)."""
+    APPLY = "application/apply-patch+yaml"
+    """The fields that the manager wants to have (server-side apply): fields that it had before and does not name are
+    removed, and KubeConflict if another manager has one of them with another value."""
     STRATEGIC = "application/strategic-merge-patch+json"
     """Like MERGE, except that lists with a merge key (conditions: their type) are merged by it. Not supported for
     custom resources."""

@@ -308,7 +308,7 @@ def _server_store(settings: Settings) -> Iterator[Conflict]:
 
 
 def _peers(settings: Settings) -> Iterator[Conflict]:
-    if settings.peers.urls is not None and settings.provider.name == "host":
+    if settings.peers.urls and settings.provider.name == "host":
         message = f"is set, but the provider host ({settings.provider.reason}) reads only this machine"
         cure = "remove peers.urls, or set provider.name to the source that all replicas use"
         yield Conflict(("peers.urls", "provider.name"), message, cure)
@@ -343,10 +343,12 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
 def _koordinator(settings: Settings) -> Iterator[Conflict]:
     wanted, provider = settings.kubernetes.node_names, settings.provider.name
     unread = wanted == "off" or (wanted == "auto" and provider in ("host", "replay"))
-    if settings.koordinator.publish and unread and provider != "metrics-server":
-        message = f"is true, but the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
-        cure = 'set kubernetes.node_names = "on", or remove koordinator.publish'
-        yield Conflict(("koordinator.publish", "kubernetes.node_names", "provider.name"), message, cure)
+    for key in ("koordinator.publish", "koordinator.thresholds"):
+        if getattr(settings.koordinator, key.partition(".")[2]) and unread and provider != "metrics-server":
+            message = f"is true, but the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
+            cure = f'set kubernetes.node_names = "on", or remove {key}'
+            yield Conflict((key, "kubernetes.node_names", "provider.name"), message, cure)
+    yield from _thresholds(settings)
     served = {window.seconds for window in settings.refresh.windows}
     koordinator = settings.koordinator
     named = {"koordinator.aggregate_durations": [each.seconds for each in koordinator.aggregate_durations or ()]}
@@ -360,6 +362,20 @@ def _koordinator(settings: Settings) -> Iterator[Conflict]:
                 message = f'"{label}" ({origin}) is not in {_is(settings, "refresh.windows")}'
                 cure = f'use only windows of refresh.windows, or add "{label}" to it'
                 yield Conflict((key, "refresh.windows"), message, cure)
+
+
+def _thresholds(settings: Settings) -> Iterator[Conflict]:
+    koordinator = settings.koordinator
+    if koordinator.thresholds and not settings.forecast.enabled:
+        message = f"is true, but there are no forecasts ({_is(settings, 'forecast.enabled')})"
+        cure = "set forecast.enabled = true, or remove koordinator.thresholds"
+        yield Conflict(("koordinator.thresholds", "forecast.enabled"), message, cure)
+    for resource in ("cpu", "memory"):
+        lowest, highest = (f"{end}_{resource}_threshold" for end in ("lowest", "highest"))
+        if getattr(koordinator, lowest) > getattr(koordinator, highest):
+            message = f"{getattr(koordinator, lowest)} is above {_is(settings, f'koordinator.{highest}')}"
+            cure = f"set koordinator.{lowest} to at most koordinator.{highest}"
+            yield Conflict((f"koordinator.{lowest}", f"koordinator.{highest}"), message, cure)
 
 
 def _files(settings: Settings) -> Iterator[Conflict]:

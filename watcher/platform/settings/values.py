@@ -299,14 +299,16 @@ def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) ->
     return ValueKind(one_of(known), read, read, write_text, schema={"type": "string", "enum": list(spellings)})
 
 
-def list_of(item: ValueKind, *, called: str) -> ValueKind:
-    """Return the kind of non-empty lists of `item` without duplicates; as text, comma-separated. Values are tuples.
-    `called` completes "a list of …".
+def list_of(item: ValueKind, *, called: str, may_be_empty: bool = False) -> ValueKind:
+    """Return the kind of lists of `item` without duplicates; as text, comma-separated. Values are tuples. `called`
+    completes "a list of …". `may_be_empty` is for lists where none is a meaningful number of items.
     """
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise InvalidValue
+        if not value and not may_be_empty:
+            raise InvalidValue("given an empty list")
         return _distinct([_read_item(item, element) for element in value])
 
     def read_text(text: str) -> tuple[Any, ...]:
@@ -317,7 +319,8 @@ def list_of(item: ValueKind, *, called: str) -> ValueKind:
     def write(values: Any) -> str:
         return "[" + ", ".join(item.write(value) for value in values) + "]"
 
-    schema = {"type": "array", "items": item.schema, "minItems": 1, "uniqueItems": True}
+    least = {} if may_be_empty else {"minItems": 1}
+    schema = {"type": "array", "items": item.schema, **least, "uniqueItems": True}
     return ValueKind(f"a list of {called}", read, read_text, write, schema=schema)
 
 
@@ -330,8 +333,6 @@ def _read_item(item: ValueKind, element: Any) -> Any:
 
 
 def _distinct(values: list[Any]) -> tuple[Any, ...]:
-    if not values:
-        raise InvalidValue("given an empty list")
     if len(set(values)) < len(values):
         raise InvalidValue("an item is listed twice")
     return tuple(values)

@@ -35,6 +35,10 @@ class ProviderUnreachable(ProviderError):
         self.retry_after_s = retry_after_s
 
 
+class ProviderTimeout(ProviderUnreachable):
+    """The source did not answer in time, or aborted the query after its own limit. A smaller query can help."""
+
+
 class ProviderRefused(ProviderError):
     """The source rejected the request: credentials, TLS, permission or an invalid query. A retry does not help."""
 

@@ -26,7 +26,13 @@ from watcher.platform.net.http_body import (
     read_body,
     read_start,
 )
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import (
+    ProviderError,
+    ProviderMalformed,
+    ProviderRefused,
+    ProviderTimeout,
+    ProviderUnreachable,
+)
 
 MAX_CONNECTIONS = 4
 """Maximum number of concurrent connections."""
@@ -184,7 +190,7 @@ def provider_error_of(error: BaseException, *, tls: bool) -> ProviderError:
     if isinstance(error, AnswerTooLarge):
         return ProviderMalformed(str(error), hint=TOO_LARGE_HINT)
     if isinstance(error, TimeoutError):
-        return ProviderUnreachable(
+        return ProviderTimeout(
             "no response in time", hint="Check whether the server is overloaded, or increase provider.timeout."
         )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

@@ -25,6 +25,7 @@ from watcher.platform.sources.errors import (
     ProviderError,
     ProviderMalformed,
     ProviderRefused,
+    ProviderTimeout,
     ProviderUnreachable,
     malformed_response,
 )
@@ -259,7 +260,7 @@ def refused_query(status: int, envelope: Envelope) -> ProviderError:
         else printable(envelope.error)
     )
     if "deadline exceeded" in envelope.error or envelope.errorType == "timeout":
-        return ProviderUnreachable(
+        return ProviderTimeout(
             f"the query timed out on the server ({status} {reason})",
             hint="Recording rules make the queries cheaper. The server's limit is --query.timeout.",
         )

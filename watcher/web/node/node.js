@@ -14,6 +14,7 @@ import { explanation, reasonOf, scoreOf } from "../score/why.js";
 
 const RANGES = [["-1h", "1 h", 3600, "1m"], ["-6h", "6 h", 21600, "2m"], ["-24h", "24 h", 86400, "5m"]];
 const FIRST_PODS = 8;
+const EVERY_MS = 60_000; // pod usage changes once a minute
 const LABEL_KEYS = [["node.kubernetes.io/instance-type", ""], ["topology.kubernetes.io/zone", "zone "]];
 const SCHEDULER = `[scheduler.default]
 plugins = [{ name = "TargetLoadPacking" }]`;
@@ -37,21 +38,25 @@ export function nodeView(app) {
   ];
   const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), problems, unknown, ...sections);
   const pictures = new HistoryCharts(charts, more);
-  let built = "", ofScheduler = null, podRows = null, all = false, absent = false, nothingStored = false, labels = {};
+  let lookedUp = ""; // why there is no stored history of a node that is not in the fleet
+  let built = "", ofScheduler = null, podRows = null, podsOver = "", podsAgain = 0, all = false, absent = false, labels = {};
 
   const find = () => app.state.nodes.find((each) => each.name === name);
 
   function update() {
     const node = find();
-    renew(way, ...wayOf(app, name));
+    showWay(way, app, name);
     changed(heading, [node], () => [`${name} `, ...condition(node)]);
     facts.replaceChildren(...factsOf(node, ofScheduler, labels));
     changed(bars, [node, ofScheduler?.capacity, ofScheduler?.allocatable, ofScheduler?.requested, ofScheduler?.limits, app.state.overview?.scheduler],
       () => (node ? barsOf(node, ofScheduler, app.state.overview) : [el("p.quiet", {}, "The current load is unknown.")]));
     if (podRows) showPods();
     absent = !node && !app.nothing() && app.state.overview != null;
-    if (absent && !pictures.charts.length) unknown.replaceChildren(nowhere(app, name));
-    else unknown.replaceChildren(...(node || !app.nothing() ? [] : [app.nothing()]));
+    if (absent && !pictures.charts.length) changed(unknown, [app.state.nodes.length, lookedUp], () => [nowhere(app, name, lookedUp, lookUp)]);
+    else {
+      delete unknown.dataset.about;
+      unknown.replaceChildren(...(node || !app.nothing() ? [] : [app.nothing()]));
+    }
     for (const each of sections) each.hidden = absent && each !== sections[2];
     sections[2].hidden = absent && !pictures.charts.length;
     if (built === range()) return;
@@ -62,6 +67,12 @@ export function nodeView(app) {
       pictures.range = "";
       askHistory().catch(() => {});
     }));
+  }
+
+  /** Looks for stored history of a node that is not in the fleet, when the user asks for it. */
+  async function lookUp() {
+    await askHistory();
+    update();
   }
 
   /** The time range of the history: the selected one, or the shortest one that contains data of a silent node. */
@@ -80,7 +91,7 @@ export function nodeView(app) {
       if (absent) update(); // a node that left the fleet, with stored history
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      nothingStored = error.code === "unknown_host";
+      if (error.status && absent) lookedUp = error.code === "unknown_host" ? `No history of ${name} is stored.` : `${error.message}. ${error.hint}`;
       if (error.status && !absent) charts.replaceChildren(el("p", {}, error.message), el("p.quiet", {}, error.hint));
     }
   }
@@ -88,14 +99,14 @@ export function nodeView(app) {
   /** The forecasts of the node over the default horizon; without any, the reason is shown. */
   async function askForecasts() {
     const offer = app.state.overview?.forecasts;
-    if (!offer) return [];
+    if (!offer || absent) return [];
     if (!offer.horizons.length) {
       changed(ahead, ["disabled"], () => [withoutForecasts()]);
       return [];
     }
     try {
       const { body } = await ask(`api/v1/forecasts?host=${encodeURIComponent(name)}`);
-      changed(ahead, [], () => []);
+      changed(ahead, ["terms"], () => [el("p.fine", {}, "Terms: ", term("forecast"), ", ", term("bound"), ".")]);
       return body.forecasts;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -128,10 +139,16 @@ export function nodeView(app) {
 
   async function askPods() {
     if (!app.state.overview) return;
-    const { reason } = app.state.overview.pods;
-    if (reason) throw new ApiError(404, "no_pods", "no pod usage available", reason); // without a request that fails
+    const { reason, known } = app.state.overview.pods;
+    if (!known) throw new ApiError(404, "no_pods", "", reason || "It is collected at the next refresh."); // without a request that fails
+    if (performance.now() < podsAgain) return;
+    podsAgain = performance.now() + EVERY_MS; // stays if the node has no pods, which is status 404
     const { body } = await ask(`api/v1/pods?host=${encodeURIComponent(name)}`);
-    podRows = body.pod.map((pod, i) => ({ namespace: body.namespace[i], name: pod, cores: body.cores[i], bytes: body.bytes[i] }))
+    podsAgain = 0;
+    const mean = body.averages.find((each) => each.window === app.window && each.cores.every((value) => value != null) && each.bytes.every((value) => value != null));
+    const from = mean ?? body;
+    podsOver = mean ? `Mean of ${mean.window}.` : `Newest reading, ${seconds(Math.max(0, body.timestamp - Math.max(...body.time)))} old; the load of the node is a mean of ${app.window}.`;
+    podRows = body.pod.map((pod, i) => ({ namespace: body.namespace[i], name: pod, cores: from.cores[i], bytes: from.bytes[i] }))
       .sort((a, b) => (b.cores ?? -1) - (a.cores ?? -1) || `${a.namespace}/${a.name}`.localeCompare(`${b.namespace}/${b.name}`));
     showPods();
   }
@@ -145,7 +162,7 @@ export function nodeView(app) {
     const outside = outsideOf(podRows, find(), capacity);
     if (outside) cells.unshift([term("outside"), cpu(outside.cores), NONE]);
     const rest = podRows.length - rows.length;
-    changed(pods, [cells.length, podRows, outside, capacity], () => [table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
+    changed(pods, [cells.length, podRows, podsOver, outside, capacity], () => [el("p.quiet", {}, podsOver), table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
       rest > 0 ? el("button.plain", { type: "button", onclick: () => { all = true; showPods(); } }, `Show ${count(rest, "more pod")}`) : ""]);
   }
 
@@ -173,9 +190,10 @@ export function nodeView(app) {
   }
 
   return {
-    title: name, root, update,
+    title: name, root, update, wants: "pods",
     async refresh() {
-      const work = absent && nothingStored ? [] : [askHistory()];
+      const isServed = !absent && app.state.overview?.error?.code !== "no_metrics";
+      const work = isServed || pictures.charts.length ? [askHistory()] : [];
       if (!absent) work.push(into(problems, askProblems, () => []), into(facts, askLabels, () => []), into(findings, askFindings), into(pods, askPods, podsMissing));
       if (!absent && app.state.overview?.scheduler) {
         const { body: { profiles } } = await ask("scheduler/plugins");
@@ -214,16 +232,17 @@ async function into(place, make, failed = (error) => [el("p", {}, error.message)
 
 // --- heading -----------------------------------------------------------------------------------------------------
 
-/** Links to the fleet as it was left, and to the neighbours of the node in its order; by load if it was not shown. */
-function wayOf(app, name) {
+/** Links to the fleet as it was left, and to the neighbours of the node in its order; by load if it was not shown.
+ *  Rendered only if they change, because a click on a replaced link is lost. */
+function showWay(place, app, name) {
   const listed = app.listed.includes(name), order = listed ? app.listed : chosen(app.state.nodes, {}).map((each) => each.name);
-  const at = order.indexOf(name), query = app.fleet.toString();
+  const at = order.indexOf(name), query = app.fleet.toString(), about = [listed, order.length, at, order[at - 1], order[at + 1], query];
   const beside = (other, label, rel) => (other ? el("a", { href: `#/node/${encodeURIComponent(other)}`, rel, title: other }, label)
     : el("span.quiet", { "aria-hidden": "true" }, label));
-  return [el("a", { href: `#/fleet${query ? `?${query}` : ""}` }, "← Fleet"), ...(at < 0 ? [] : [
+  changed(place, about, () => [el("a", { href: `#/fleet${query ? `?${query}` : ""}` }, "← Fleet"), ...(at < 0 ? [] : [
     el("span.quiet", {}, `${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")} ${listed ? "in the order of the fleet" : "by CPU load"}`),
     beside(order[at - 1], "‹ previous", "prev"), beside(order[at + 1], "next ›", "next"),
-  ])];
+  ])]);
 }
 
 function factsOf(node, known, labels) {
@@ -234,13 +253,14 @@ function factsOf(node, known, labels) {
   return [[...found, last ? `last load ${last}` : "", node?.state === STATES.silent ? "not served to schedulers" : ""].filter(Boolean).join(" · ")];
 }
 
-/** The message for a node that is neither in the fleet nor in the store. */
-function nowhere(app, name) {
+/** The message for a node that is not in the fleet; `answer` says why there is no history of it, once looked up. */
+function nowhere(app, name, answer, lookUp) {
   const stem = name.slice(0, Math.max(3, name.search(/[-.\d]/)));
-  return el("section.card.stack", {}, el("p", {}, `No node ${name} in the fleet, and no stored history of it.`),
-    el("p.quiet", {}, "Check the spelling: names are case-sensitive, and are those of the Kubernetes nodes if the cluster is known. A removed node disappears after 24 h."),
+  return el("section.card.stack", {}, el("p", {}, `No node ${name} in the fleet.`),
+    el("p.quiet", {}, "Check the spelling: names are case-sensitive, and are those of the Kubernetes nodes if the cluster is known. The windows of a removed node are stored for store.retention, 24 h by default."),
     el("p", {}, el("a", { href: `#/fleet?as=table&text=${encodeURIComponent(stem)}` }, `Nodes with “${stem}” in their name`), " · ",
-      el("a", { href: "#/fleet" }, `all ${count(app.state.nodes.length, "node")}`)));
+      el("a", { href: "#/fleet" }, `all ${count(app.state.nodes.length, "node")}`)),
+    answer ? el("p.quiet", { role: "status" }, answer) : el("p", {}, el("button.plain", { type: "button", onclick: lookUp }, "Look for its stored history")));
 }
 
 /** [newest finding, metrics] for each kind with the same remedy: one cause usually affects all metrics of a node. */

@@ -33,6 +33,8 @@ export function placementView(app) {
   }
 
   async function refresh() {
+    const { overview } = app.state;
+    if (overview && !overview.scheduler) return withoutDecision(null);
     const at = app.params.get("at");
     try {
       const path = `scheduler/decisions?pod=${encodeURIComponent(`${namespace}/${name}`)}${at ? `&at=${encodeURIComponent(at)}` : ""}`;
@@ -42,18 +44,19 @@ export function placementView(app) {
       shown = now;
       const { decision } = body;
       show(summary(decision), filtered(decision.filter), ranking(decision), compared(decision), others(body, namespace, name));
+      return null;
     } catch (error) {
       if (!(error instanceof ApiError) || !error.status) throw error;
-      await withoutDecision(error);
+      return withoutDecision(error);
     }
   }
 
+  /** `error` is null without scheduling plug-ins. */
   async function withoutDecision(error) {
-    const runs = error.body?.pod ?? await measured(namespace, name);
-    const now = `${error.message} ${runs?.node}`;
+    const runs = error?.body?.pod ?? (app.state.overview?.pods.known ? await measured(namespace, name) : null);
+    const now = `${error?.message} ${runs?.node}`, off = error === null;
     if (now === shown) return;
     shown = now;
-    const off = error.code === "not_found" && !app.state.overview?.scheduler;
     show(el("section.card.stack", {},
       el("p", {}, off ? "No decision about this pod is recorded, because no scheduling plug-ins are configured." : `${sentence(error.message)}.`),
       runs?.node ? el("p", {}, "The pod runs on ", nodeLink(runs.node), runs.since == null ? "." : `, since ${moment(runs.since)}.`)
@@ -61,7 +64,7 @@ export function placementView(app) {
       off ? null : el("p.quiet", {}, `${sentence(error.hint)}.`)));
   }
 
-  return { title: `${namespace}/${name}`, root, update() {}, refresh };
+  return { title: `${namespace}/${name}`, root, update() {}, refresh, wants: "pods" };
 }
 
 function sentence(text) {
@@ -131,16 +134,16 @@ function candidatesOf(decision) {
 function difference(here, there, { ranking: ranked }) {
   if (there.rejected) return el("p", {}, nodeLink(there.name), ": ", there.rejected, ".");
   const total = here.score - there.score;
-  const verdict = total === 0 ? `both score ${score(here.score)}`
+  const verdict = total === 0 ? `Both score ${score(here.score)}`
     : `${here.name} scores ${score(here.score)}, ${there.name} ${score(there.score)}`;
   const rows = here.plugins.map((plugin, i) => {
     const other = there.plugins[i];
     const weight = ranked.plugins[i].weight;
     return [weight === 1 ? plugin.name : `${plugin.name} × ${weight}`, score(plugin.score), score(other.score), plugin.reason, other.reason];
   });
-  return el("div.stack", {}, el("p", {}, sentence(verdict), "."),
-    table(`${here.name} and ${there.name}`, [["Plug-in"], [here.name, "number"], [there.name, "number"], [`Reason, ${here.name}`, "long"],
-      [`Reason, ${there.name}`, "long"]], rows));
+  return el("div.stack", {}, el("p", {}, verdict, "."),
+    table(`${here.name} and ${there.name}`, [["Plug-in"], [here.name, "number"], [there.name, "number"], [`Reason, ${here.name}`],
+      [`Reason, ${there.name}`]], rows));
 }
 
 function others(body, namespace, name) {

@@ -7,7 +7,7 @@ import { copyButton } from "../fleet/table.js";
 export const NEEDED = ["critical", "warning"]; // severities that need an action
 const MOST = matchMedia("(max-width: 45rem)").matches ? 2 : 5; // on a phone, the nodes follow at once
 const MOST_MARKED = 200; // names in an address
-const SERVICE = "service";
+const SERVICE = "service", PROFILE = "profile";
 const STATES = ["silent", "stale", "lost", "quarantined", "unheard"];
 
 /** The problems that need an action. */
@@ -28,16 +28,17 @@ export function addressOf({ nodes, kind }) {
   if (nodes.length === 1) return `#/node/${encodeURIComponent(nodes[0])}`;
   if (STATES.includes(kind)) return `#/fleet?as=table&state=${kind}`;
   if (nodes.length) return `#/fleet?highlight=${nodes.slice(0, MOST_MARKED).map(encodeURIComponent).join(",")}`;
-  return `#/findings?kind=${kind}`;
+  return kind === PROFILE ? "#/shadow" : `#/findings?kind=${kind}`;
 }
 
-/** The sentence; the name of the node at its start is a link, or the whole sentence if it is about several nodes. */
+/** The sentence; the name of the node at its start is a link, or the whole sentence if it is about several nodes or a
+ *  profile. */
 export function sentence(problem) {
   const [node] = problem.nodes, { text } = problem;
   if (problem.nodes.length === 1 && text.startsWith(node)) {
     return [el("a", { href: addressOf(problem) }, node), text.slice(node.length)];
   }
-  return [problem.nodes.length ? el("a", { href: addressOf(problem) }, text) : text];
+  return [problem.nodes.length || problem.kind === PROFILE ? el("a", { href: addressOf(problem) }, text) : text];
 }
 
 /** The cure and the next command. */

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)agent/qrm/kubelet/protos/qrm_cri_v1.proto\x12\nruntime.v1\"@\n\x13\x43ontainerStateValue\x12)\n\x05state\x18\x01 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\"\xe3\x01\n\x0f\x43ontainerFilter\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x05state\x18\x02 \x01(\x0b\x32\x1f.runtime.v1.ContainerStateValue\x12\x16\n\x0epod_sandbox_id\x18\x03 \x01(\t\x12\x46\n\x0elabel_selector\x18\x04 \x03(\x0b\x32..runtime.v1.ContainerFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x15ListContainersRequest\x12+\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerFilter\"2\n\x11\x43ontainerMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\x85\x03\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12/\n\x08metadata\x18\x03 \x01(\x0b\x32\x1d.runtime.v1.ContainerMetadata\x12\x11\n\timage_ref\x18\x05 \x01(\t\x12)\n\x05state\x18\x06 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\x12\x12\n\ncreated_at\x18\x07 \x01(\x03\x12\x31\n\x06labels\x18\x08 \x03(\x0b\x32!.runtime.v1.Container.LabelsEntry\x12;\n\x0b\x61nnotations\x18\t \x03(\x0b\x32&.runtime.v1.Container.AnnotationsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"C\n\x16ListContainersResponse\x12)\n\ncontainers\x18\x01 \x03(\x0b\x32\x15.runtime.v1.Container\"\xcb\x02\n\x17LinuxContainerResources\x12\x12\n\ncpu_period\x18\x01 \x01(\x03\x12\x11\n\tcpu_quota\x18\x02 \x01(\x03\x12\x12\n\ncpu_shares\x18\x03 \x01(\x03\x12\x1d\n\x15memory_limit_in_bytes\x18\x04 \x01(\x03\x12\x15\n\room_score_adj\x18\x05 \x01(\x03\x12\x13\n\x0b\x63puset_cpus\x18\x06 \x01(\t\x12\x13\n\x0b\x63puset_mems\x18\x07 \x01(\t\x12\x41\n\x07unified\x18\t \x03(\x0b\x32\x30.runtime.v1.LinuxContainerResources.UnifiedEntry\x12\"\n\x1amemory_swap_limit_in_bytes\x18\n \x01(\x03\x1a.\n\x0cUnifiedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf2\x01\n\x1fUpdateContainerResourcesRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x32\n\x05linux\x18\x02 \x01(\x0b\x32#.runtime.v1.LinuxContainerResources\x12Q\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32<.runtime.v1.UpdateContainerResourcesRequest.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\"\n UpdateContainerResourcesResponse*k\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x00\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x01\x12\x14\n\x10\x43ONTAINER_EXITED\x10\x02\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x03\x32\xe0\x01\n\x0eRuntimeService\x12W\n\x0eListContainers\x12!.runtime.v1.ListContainersRequest\x1a\".runtime.v1.ListContainersResponse\x12u\n\x18UpdateContainerResources\x12+.runtime.v1.UpdateContainerResourcesRequest\x1a,.runtime.v1.UpdateContainerResourcesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)agent/qrm/kubelet/protos/qrm_cri_v1.proto\x12\nruntime.v1\"@\n\x13\x43ontainerStateValue\x12)\n\x05state\x18\x01 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\"\xe3\x01\n\x0f\x43ontainerFilter\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x05state\x18\x02 \x01(\x0b\x32\x1f.runtime.v1.ContainerStateValue\x12\x16\n\x0epod_sandbox_id\x18\x03 \x01(\t\x12\x46\n\x0elabel_selector\x18\x04 \x03(\x0b\x32..runtime.v1.ContainerFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x15ListContainersRequest\x12+\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerFilter\"2\n\x11\x43ontainerMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\x85\x03\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12/\n\x08metadata\x18\x03 \x01(\x0b\x32\x1d.runtime.v1.ContainerMetadata\x12\x11\n\timage_ref\x18\x05 \x01(\t\x12)\n\x05state\x18\x06 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\x12\x12\n\ncreated_at\x18\x07 \x01(\x03\x12\x31\n\x06labels\x18\x08 \x03(\x0b\x32!.runtime.v1.Container.LabelsEntry\x12;\n\x0b\x61nnotations\x18\t \x03(\x0b\x32&.runtime.v1.Container.AnnotationsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"C\n\x16ListContainersResponse\x12)\n\ncontainers\x18\x01 \x03(\x0b\x32\x15.runtime.v1.Container\".\n\x16\x43ontainerStatusRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"H\n\x12\x43ontainerResources\x12\x32\n\x05linux\x18\x01 \x01(\x0b\x32#.runtime.v1.LinuxContainerResources\"{\n\x0f\x43ontainerStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\x12\x31\n\tresources\x18\x10 \x01(\x0b\x32\x1e.runtime.v1.ContainerResources\"F\n\x17\x43ontainerStatusResponse\x12+\n\x06status\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerStatus\"\xcb\x02\n\x17LinuxContainerResources\x12\x12\n\ncpu_period\x18\x01 \x01(\x03\x12\x11\n\tcpu_quota\x18\x02 \x01(\x03\x12\x12\n\ncpu_shares\x18\x03 \x01(\x03\x12\x1d\n\x15memory_limit_in_bytes\x18\x04 \x01(\x03\x12\x15\n\room_score_adj\x18\x05 \x01(\x03\x12\x13\n\x0b\x63puset_cpus\x18\x06 \x01(\t\x12\x13\n\x0b\x63puset_mems\x18\x07 \x01(\t\x12\x41\n\x07unified\x18\t \x03(\x0b\x32\x30.runtime.v1.LinuxContainerResources.UnifiedEntry\x12\"\n\x1amemory_swap_limit_in_bytes\x18\n \x01(\x03\x1a.\n\x0cUnifiedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf2\x01\n\x1fUpdateContainerResourcesRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x32\n\x05linux\x18\x02 \x01(\x0b\x32#.runtime.v1.LinuxContainerResources\x12Q\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32<.runtime.v1.UpdateContainerResourcesRequest.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\"\n UpdateContainerResourcesResponse*k\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x00\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x01\x12\x14\n\x10\x43ONTAINER_EXITED\x10\x02\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x03\x32\xbc\x02\n\x0eRuntimeService\x12W\n\x0eListContainers\x12!.runtime.v1.ListContainersRequest\x1a\".runtime.v1.ListContainersResponse\x12Z\n\x0f\x43ontainerStatus\x12\".runtime.v1.ContainerStatusRequest\x1a#.runtime.v1.ContainerStatusResponse\x12u\n\x18UpdateContainerResources\x12+.runtime.v1.UpdateContainerResourcesRequest\x1a,.runtime.v1.UpdateContainerResourcesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,8 +41,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LINUXCONTAINERRESOURCES_UNIFIEDENTRY']._serialized_options = b'8\001'
   _globals['_UPDATECONTAINERRESOURCESREQUEST_ANNOTATIONSENTRY']._loaded_options = None
   _globals['_UPDATECONTAINERRESOURCESREQUEST_ANNOTATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_CONTAINERSTATE']._serialized_start=1551
-  _globals['_CONTAINERSTATE']._serialized_end=1658
+  _globals['_CONTAINERSTATE']._serialized_start=1870
+  _globals['_CONTAINERSTATE']._serialized_end=1977
   _globals['_CONTAINERSTATEVALUE']._serialized_start=57
   _globals['_CONTAINERSTATEVALUE']._serialized_end=121
   _globals['_CONTAINERFILTER']._serialized_start=124
@@ -61,16 +61,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=865
   _globals['_LISTCONTAINERSRESPONSE']._serialized_start=867
   _globals['_LISTCONTAINERSRESPONSE']._serialized_end=934
-  _globals['_LINUXCONTAINERRESOURCES']._serialized_start=937
-  _globals['_LINUXCONTAINERRESOURCES']._serialized_end=1268
-  _globals['_LINUXCONTAINERRESOURCES_UNIFIEDENTRY']._serialized_start=1222
-  _globals['_LINUXCONTAINERRESOURCES_UNIFIEDENTRY']._serialized_end=1268
-  _globals['_UPDATECONTAINERRESOURCESREQUEST']._serialized_start=1271
-  _globals['_UPDATECONTAINERRESOURCESREQUEST']._serialized_end=1513
+  _globals['_CONTAINERSTATUSREQUEST']._serialized_start=936
+  _globals['_CONTAINERSTATUSREQUEST']._serialized_end=982
+  _globals['_CONTAINERRESOURCES']._serialized_start=984
+  _globals['_CONTAINERRESOURCES']._serialized_end=1056
+  _globals['_CONTAINERSTATUS']._serialized_start=1058
+  _globals['_CONTAINERSTATUS']._serialized_end=1181
+  _globals['_CONTAINERSTATUSRESPONSE']._serialized_start=1183
+  _globals['_CONTAINERSTATUSRESPONSE']._serialized_end=1253
+  _globals['_LINUXCONTAINERRESOURCES']._serialized_start=1256
+  _globals['_LINUXCONTAINERRESOURCES']._serialized_end=1587
+  _globals['_LINUXCONTAINERRESOURCES_UNIFIEDENTRY']._serialized_start=1541
+  _globals['_LINUXCONTAINERRESOURCES_UNIFIEDENTRY']._serialized_end=1587
+  _globals['_UPDATECONTAINERRESOURCESREQUEST']._serialized_start=1590
+  _globals['_UPDATECONTAINERRESOURCESREQUEST']._serialized_end=1832
   _globals['_UPDATECONTAINERRESOURCESREQUEST_ANNOTATIONSENTRY']._serialized_start=815
   _globals['_UPDATECONTAINERRESOURCESREQUEST_ANNOTATIONSENTRY']._serialized_end=865
-  _globals['_UPDATECONTAINERRESOURCESRESPONSE']._serialized_start=1515
-  _globals['_UPDATECONTAINERRESOURCESRESPONSE']._serialized_end=1549
-  _globals['_RUNTIMESERVICE']._serialized_start=1661
-  _globals['_RUNTIMESERVICE']._serialized_end=1885
+  _globals['_UPDATECONTAINERRESOURCESRESPONSE']._serialized_start=1834
+  _globals['_UPDATECONTAINERRESOURCESRESPONSE']._serialized_end=1868
+  _globals['_RUNTIMESERVICE']._serialized_start=1980
+  _globals['_RUNTIMESERVICE']._serialized_end=2296
 # @@protoc_insertion_point(module_scope)

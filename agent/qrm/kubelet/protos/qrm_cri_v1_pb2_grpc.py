@@ -39,6 +39,11 @@ class RuntimeServiceStub(object):
                 request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.SerializeToString,
                 response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.FromString,
                 _registered_method=True)
+        self.ContainerStatus = channel.unary_unary(
+                '/runtime.v1.RuntimeService/ContainerStatus',
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.FromString,
+                _registered_method=True)
         self.UpdateContainerResources = channel.unary_unary(
                 '/runtime.v1.RuntimeService/UpdateContainerResources',
                 request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesRequest.SerializeToString,
@@ -50,6 +55,12 @@ class RuntimeServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ListContainers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ContainerStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -68,6 +79,11 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.ListContainers,
                     request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.FromString,
                     response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.SerializeToString,
+            ),
+            'ContainerStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.ContainerStatus,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.SerializeToString,
             ),
             'UpdateContainerResources': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateContainerResources,
@@ -102,6 +118,33 @@ class RuntimeService(object):
             '/runtime.v1.RuntimeService/ListContainers',
             agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.SerializeToString,
             agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ContainerStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runtime.v1.RuntimeService/ContainerStatus',
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

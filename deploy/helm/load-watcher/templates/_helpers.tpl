@@ -87,12 +87,17 @@ names; the namespace is omitted if it has the name of the release. */}}
 
 {{/* "true" if the pods use the Kubernetes API; otherwise "". */}}
 {{- define "load-watcher.asksKubernetes" -}}
-{{- if or .Values.rbac.nodes (and .Values.rbac.nodeMetrics (not .Values.scheduler.separate)) (include "load-watcher.innerExtender" .) (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) }}true{{ end -}}
+{{- if or .Values.rbac.nodes (and .Values.rbac.nodeMetrics (not .Values.scheduler.separate)) (include "load-watcher.innerExtender" .) (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) (include "load-watcher.writesThresholds" .) }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if NodeMetrics are written to the cluster; otherwise "". */}}
 {{- define "load-watcher.publishes" -}}
 {{- if (default dict .Values.config.koordinator).publish }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" if usage thresholds are written to nodes; otherwise "". */}}
+{{- define "load-watcher.writesThresholds" -}}
+{{- if (default dict .Values.config.koordinator).thresholds }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if a profile binds pods; otherwise "". */}}
@@ -128,7 +133,7 @@ names; the namespace is omitted if it has the name of the release. */}}
 {{- define "load-watcher.settings" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $peers := default dict $config.peers -}}
-{{- if not $peers.urls -}}
+{{- if kindIs "invalid" $peers.urls -}}
 {{- $_ := set $peers "urls" (list (printf "%s://%s-headless:2020" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .))) -}}
 {{- end -}}
 {{- $_ := set $config "peers" $peers -}}
@@ -273,6 +278,9 @@ app.kubernetes.io/instance: {{ .context.Release.Name }}
 {{- end -}}
 {{- if eq (default "dry-run" $qrm.mode) "cri" -}}
 {{- $_ := set $qrm "runtime_socket" .Values.qrm.runtimeSocket -}}
+{{- end -}}
+{{- if eq (default "dry-run" $qrm.mode) "nri" -}}
+{{- $_ := set $qrm "nri_socket" .Values.qrm.nriSocket -}}
 {{- end -}}
 {{- $_ := set $qrm "state_dir" .Values.qrm.stateDirectory -}}
 {{- $_ := set $qrm "sys" "/host/sys" -}}

@@ -22,12 +22,12 @@ from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import ArgumentsError
 from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
-from scorers.plugins.koordinator.thresholds import ANNOTATION
 from tests.fakes.snapshots import WINDOWS, snapshot_of
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
 from watcher.client import Columns, NodeSilence, PodColumns, to_columns
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
+from watcher.core.koordinator.usage_thresholds import ANNOTATION
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import by_node
 from watcher.core.publishing.documents import columns as columns_of

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from scorers.cluster.node_metrics import NodeMetric, NodeMetricObject, read_node_metric
-from scorers.plugins.koordinator.thresholds import ANNOTATION
 from tests.scorers.simulated_cluster import NOW, node, pod, stamp
+from watcher.core.koordinator.usage_thresholds import ANNOTATION
 from watcher.core.kubernetes.objects import Node, Pod
 
 GROUPS = json.loads((Path(__file__).parents[3] / "vectors" / "koordinator.json").read_text())["groups"]

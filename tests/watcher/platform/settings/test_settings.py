@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from watcher.agents.client import client_from_settings
 from watcher.core.koordinator.collect_policy import PolicyOverride, PolicyRule
 from watcher.model import METRIC_BY_KEY, Window
 from watcher.platform.settings.loading import load
@@ -15,6 +16,7 @@ from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.sections.provider import QuerySettings
 from watcher.platform.settings.tables import KEYS
 from watcher.platform.settings.values import Secret
+from watcher.service.build import peers_of
 
 
 @pytest.fixture
@@ -110,6 +112,17 @@ def test_the_example_in_a_problem_has_the_syntax_of_the_source(loaded, given, cu
         loaded(**given)
     (problem,) = refused.value.problems
     assert cure == problem.cure
+
+
+@pytest.mark.parametrize("key", ["peers.urls", "agents.urls", "qrms.urls", "server.hosts"])
+def test_an_empty_list_is_as_if_the_key_were_absent(loaded, key):
+    """From a file and a flag: no conflict with a provider of this machine, and no client for anything."""
+    table, _, name = key.partition(".")
+    for found in (loaded(f"[{table}]\n{name} = []"), loaded(assigned={key: "[]"})):
+        assert peers_of(found) is None
+        assert client_from_settings(found, "agents") is None
+        assert client_from_settings(found, "qrms") is None
+        assert not found.agents.report_pods
 
 
 def test_a_flag_without_an_option_of_its_own_says_how_it_was_given(loaded):

@@ -26,6 +26,12 @@ def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
 _PEER = replace(
     addresses.ADDRESS, read=_peer_address(addresses.ADDRESS.read), read_text=_peer_address(addresses.ADDRESS.read_text)
 )
+
+
+def _peers(example: str) -> values.ValueKind:
+    return values.list_of(_PEER, called=f'addresses, like ["{example}"]', may_be_empty=True)
+
+
 _AUTHORITIES = Setting(
     values.PATH,
     "CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates.",
@@ -40,7 +46,7 @@ class PeersSettings(SettingsTable):
 
     urls: tuple[str, ...] | None = setting(
         None,
-        values.list_of(_PEER, called='addresses, like ["http://load-watcher-headless:2020"]'),
+        _peers("http://load-watcher-headless:2020"),
         "Base URLs of the replicas. All addresses of a host name are used, for example of a headless Service; "
         "they may include this process.",
         example='["http://load-watcher-headless:2020"]',
@@ -64,7 +70,7 @@ class AgentsSettings(SettingsTable):
 
     urls: tuple[str, ...] | None = setting(
         None,
-        values.list_of(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
+        _peers("http://load-watcher-agent:2023"),
         "Base URLs of the agents. All addresses of a host name are used, for example of a headless Service.",
         example='["http://load-watcher-agent:2023"]',
     )
@@ -91,7 +97,7 @@ class AgentsSettings(SettingsTable):
     @property
     def report_pods(self) -> bool:
         """Whether the usage of pods is read from the agents."""
-        return self.pod_usage and (self.urls is not None or self.pods is not None)
+        return self.pod_usage and (bool(self.urls) or self.pods is not None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,7 +107,7 @@ class QrmsSettings(SettingsTable):
 
     urls: tuple[str, ...] | None = setting(
         None,
-        values.list_of(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
+        _peers("http://load-watcher-qrm:2024"),
         "Base URLs of the QoS Resource Managers; host names as in agents.urls.",
         example='["http://load-watcher-qrm:2024"]',
     )

@@ -12,6 +12,8 @@ from watcher.platform.settings.field_metadata import SettingsTable, setting
 from watcher.platform.settings.model_values import LEVEL, OPERATORS, TYPES_ONLY, WINDOW_LABELS, WINDOWS
 from watcher.platform.settings.policy_rules import AGGREGATE_DURATION, POLICY_RULES, REPORT_INTERVAL
 
+PERCENT = values.integer(lowest=1, highest=100)
+
 
 @dataclass(frozen=True, repr=False)
 class ClusterSettings(SettingsTable):
@@ -38,7 +40,7 @@ class ServerSettings(SettingsTable):
     )
     hosts: tuple[str, ...] | None = setting(
         None,
-        values.list_of(values.NAME, called="host names"),
+        values.list_of(values.NAME, called="host names", may_be_empty=True),
         "Further host names under which clients reach the service while server.host is a loopback address, for "
         "example through a proxy on the same machine. Requests with other names in the Host header are refused; IP "
         "addresses and localhost are always accepted.",
@@ -124,11 +126,29 @@ class KoordinatorSettings(SettingsTable):
         "Most write requests for NodeMetrics per second; in large clusters each object is then written less often "
         "than once per report interval. 18 keep 2,160 nodes within koord-scheduler's expiration of 180 s.",
     )
+    thresholds: bool = setting(
+        False,
+        values.BOOLEAN,
+        "Write the annotation scheduling.koordinator.sh/usage-thresholds to nodes, from their forecasts, for "
+        "koord-scheduler. docs/concepts/koordinator.md has the rule and the permissions.",
+    )
+    lowest_cpu_threshold: int = setting(
+        30, PERCENT, "Lowest CPU threshold in percent that koordinator.thresholds writes."
+    )
+    highest_cpu_threshold: int = setting(
+        65, PERCENT, "CPU threshold in percent of nodes whose load is at its forecast; the highest that is written."
+    )
+    lowest_memory_threshold: int = setting(
+        50, PERCENT, "Lowest memory threshold in percent that koordinator.thresholds writes."
+    )
+    highest_memory_threshold: int = setting(
+        95, PERCENT, "Memory threshold in percent of nodes whose load is at its forecast; the highest that is written."
+    )
     lease_namespace: str | None = setting(
         None,
         values.TEXT,
-        "Namespace of the Lease load-watcher-nodemetrics, with which the replicas elect the writer. Default: the "
-        "namespace of this pod, or else default.",
+        "Namespace of the Leases load-watcher-nodemetrics and load-watcher-thresholds, with which the replicas elect "
+        "the writers. Default: the namespace of this pod, or else default.",
         example='"load-watcher"',
     )
 

@@ -1,0 +1,407 @@
+"""`load-watcher qrm restore`: containers get the values back that they had before, in each mode; what ended is named,
+and what cannot be restored is an error."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cgroups.paths import Driver
+from agent.qrm.main import CHECKPOINT
+from agent.qrm.manager.allocation import AllocationInfo, Allocations
+from agent.qrm.restore import RestoredContainer, restore
+from agent.qrm.settings import QrmSettings, read_settings
+from agent.qrm.store.checkpoint import encode
+from agent.qrm.store.last_mode import record_mode
+from agent.qrm.store.originals import UNKNOWN, OriginalValues
+from agent.service.node_server import CannotRun
+from tests.agent.qrm.plugins.test_sysfs import as_files, put
+from tests.agent.qrm.vectors import machine
+from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.cri import FakeRuntime
+
+UIDS = tuple(f"{number:08d}-0000-4000-8000-000000000000" for number in range(4))
+IDS = tuple(digit * 64 for digit in "abcd")
+ALL = ("0-79", "0-1")
+
+
+class Node:
+    """The machine of the proposal, with a checkpoint in which containers have CPUs and memory nodes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.allocations = Allocations()
+        self.state = directory / "state"
+        self.state.mkdir()
+        as_files(directory / "sys", machine("seed80_adjacent"))
+
+    def settings(self, mode: str, **more: Any) -> QrmSettings:
+        given = {"mode": mode, "state_dir": str(self.state), "sys": str(self.directory / "sys")}
+        given |= {"cgroup": str(self.directory / "cgroup"), "kubelet_dir": str(self.directory / "kubelet")}
+        found, problems = read_settings({**given, **more}, cwd=self.directory)
+        assert not problems
+        return found
+
+    def allocated(self, uid: str, name: str = "main", **properties: str) -> None:
+        """An allocation of a container in the checkpoint: by default CPUs and memory nodes."""
+        for resource, (key, value) in enumerate((properties or {"CpusetCpus": "2-5", "CpusetMems": "0"}).items()):
+            info = AllocationInfo(key.replace("_", "."), allocation_result=value)
+            self.allocations.set(uid, name, f"resource{resource}", info)
+        (self.state / CHECKPOINT).write_bytes(encode(self.allocations))
+
+    def kubelet(self, **states: Any) -> None:
+        """State files of the kubelet."""
+        for name, state in states.items():
+            put(self.directory, f"kubelet/{name}_manager_state", json.dumps(state))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def told(found: list[RestoredContainer]) -> list[tuple[str, str, str, str]]:
+    return [(each.pod, each.container, each.outcome.value, each.text) for each in found]
+
+
+async def restored(settings: QrmSettings) -> list[RestoredContainer]:
+    return list((await restore(settings)).containers)
+
+
+# --- through the container runtime -----------------------------------------------------------------------------------
+
+
+async def test_containers_get_all_cpus_and_memory_nodes_and_a_second_run_changes_nothing(node: Node):
+    """Only containers of the checkpoint; those that ended are named."""
+    node.allocated(UIDS[0])
+    node.allocated(UIDS[0], "sidecar", CpusetCpus="6-7")
+    node.allocated(UIDS[1], "ended")
+    node.allocated(UIDS[2], "card", **{"": "eth0"})
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5", cpuset_mems="0", cpu_shares=512)
+        runtime.add(IDS[1], "sidecar", "shop/web", UIDS[0], cpuset_cpus="6-7", cpuset_mems="1")
+        runtime.add(IDS[2], "other", "shop/web", UIDS[0], cpuset_cpus="8", cpuset_mems="1")
+        runtime.add(IDS[3], "main", "shop/db", UIDS[3], cpuset_cpus="9")
+        settings = node.settings("cri", runtime_socket=str(runtime.path))
+        gone = (UIDS[1], "ended", "gone", "has ended, nothing to restore")
+        assert told(await restored(settings)) == [
+            gone,
+            ("shop/web", "main", "done", "restored: CpusetCpus is 0-79, CpusetMems is 0-1"),
+            ("shop/web", "sidecar", "done", "restored: CpusetCpus is 0-79"),
+        ]
+        assert [runtime.cpuset_of(id) for id in IDS] == [ALL, ("0-79", "1"), ("8", "1"), ("9", "")]
+        sent = len(runtime.updates)
+        assert told(await restored(settings)) == [
+            gone,
+            ("shop/web", "main", "not needed", "nothing to restore"),
+            ("shop/web", "sidecar", "not needed", "nothing to restore"),
+        ]
+        assert len(runtime.updates) == sent
+
+
+async def test_a_container_that_was_never_pinned_is_left_alone(node: Node):
+    """The manager ended between its checkpoint and the update."""
+    node.allocated(UIDS[0])
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        runtime.add(IDS[0], "main", "shop/web", UIDS[0])
+        (found,) = await restored(node.settings("cri", runtime_socket=str(runtime.path)))
+        assert found.outcome.value == "not needed"
+        assert not runtime.updates
+
+
+async def test_a_runtime_that_reports_no_resources_is_sent_the_same_values_each_time(node: Node):
+    node.allocated(UIDS[0])
+    async with FakeRuntime(node.directory / "cri.sock", containers=set(), reports=False) as runtime:
+        runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5", cpuset_mems="0")
+        for _ in range(2):
+            (found,) = await restored(node.settings("cri", runtime_socket=str(runtime.path)))
+            assert found.outcome.value == "done"
+        assert runtime.updates == [(IDS[0], {"cpuset_cpus": "0-79", "cpuset_mems": "0-1"})] * 2
+
+
+async def test_memory_nodes_without_cpus_are_restored_too(node: Node):
+    node.allocated(UIDS[0])
+    put(node.directory / "sys", "devices/system/node/has_memory", "0-2")
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5", cpuset_mems="0")
+        await restore(node.settings("cri", runtime_socket=str(runtime.path)))
+        assert runtime.cpuset_of(IDS[0]) == ("0-79", "0-2")
+
+
+async def test_sets_of_the_kubelets_own_managers_are_restored_and_not_overwritten(node: Node):
+    """The administrator has turned the kubelet's managers on: a container with its own CPUs, others with the rest."""
+    node.kubelet(
+        cpu={
+            "policyName": "static",
+            "defaultCpuSet": "0-9,20-79",
+            "entries": {UIDS[0]: {"main": "10-14"}, UIDS[1]: {"main": "15-19"}},
+        },
+        memory={
+            "policyName": "Static",
+            "machineState": {"0": {}},
+            "entries": {UIDS[1]: {"main": [{"numaAffinity": [1], "type": "memory", "size": 1}]}},
+        },
+    )
+    for uid in UIDS[:3]:
+        node.allocated(uid)
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        runtime.add(IDS[0], "main", "a/kubelets", UIDS[0], cpuset_cpus="10-14", cpuset_mems="0-1")
+        runtime.add(IDS[1], "main", "b/overwritten", UIDS[1], cpuset_cpus="2-5", cpuset_mems="0")
+        runtime.add(IDS[2], "main", "c/shared", UIDS[2], cpuset_cpus="2-5", cpuset_mems="0")
+        settings = node.settings("cri", runtime_socket=str(runtime.path))
+        assert told(await restored(settings)) == [
+            ("a/kubelets", "main", "not needed", "nothing to restore"),
+            ("b/overwritten", "main", "done", "restored: CpusetCpus is 15-19, CpusetMems is 1"),
+            ("c/shared", "main", "done", "restored: CpusetCpus is 0-9,20-79, CpusetMems is 0-1"),
+        ]
+        assert runtime.cpuset_of(IDS[0]) == ("10-14", "0-1")
+        (node.directory / "kubelet" / "cpu_manager_state").write_text("{")
+        with pytest.raises(CannotRun, match=r"(?s)cpu_manager_state is not a state file.*check qrm.kubelet_dir"):
+            await restore(settings)
+
+
+async def test_other_properties_get_the_stored_values_and_unknown_ones_are_reported(node: Node):
+    node.allocated(UIDS[0], CpuShares="512", CpusetCpus="2-5")
+    node.allocated(UIDS[1], CpuShares="512", CpusetCpus="2-5")
+    originals = OriginalValues(node.state)
+    await originals.record(IDS[0], {"CpuShares": 1024, "CpusetCpus": "0-39"})
+    await originals.record(IDS[1], {"CpuShares": UNKNOWN})
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        for number in range(2):
+            runtime.add(IDS[number], "main", f"pod/{number}", UIDS[number], cpuset_cpus="2-5", cpu_shares=512)
+        assert told(await restored(node.settings("cri", runtime_socket=str(runtime.path)))) == [
+            ("pod/0", "main", "done", "restored: CpuShares is 1024, CpusetCpus is 0-39"),
+            (
+                "pod/1",
+                "main",
+                "failed",
+                "restored: CpusetCpus is 0-79; the values of CpuShares before the allocation are unknown: create the "
+                "container again to restore them",
+            ),
+        ]
+        assert [runtime.resources[id].cpu_shares for id in IDS[:2]] == [1024, 512]
+
+
+async def test_what_the_runtime_refuses_is_reported_and_the_others_are_restored(node: Node):
+    for uid in UIDS[:2]:
+        node.allocated(uid)
+    async with FakeRuntime(node.directory / "cri.sock", containers=set(), cpus="0-39") as runtime:
+        runtime.add(IDS[0], "main", "pod/0", UIDS[0], cpuset_cpus="2-5")
+        runtime.add(IDS[1], "main", "pod/1", UIDS[1], cpuset_cpus="0-79", cpuset_mems="0")
+        refused, other = await restored(node.settings("cri", runtime_socket=str(runtime.path)))
+        assert refused.outcome.value == "failed"
+        assert "not restored:" in refused.text
+        assert "INVALID_ARGUMENT: CPUs 40-79 are not there" in refused.text
+        assert other.text == "restored: CpusetMems is 0-1"
+
+
+async def test_no_runtime_answers(node: Node):
+    node.allocated(UIDS[0])
+    for mode, key in (("cri", "runtime_socket"), ("nri", "nri_socket")):
+        with pytest.raises(CannotRun, match=r"(?s)cannot list the containers: .*none.sock.*\n  check the runtime"):
+            await restore(node.settings(mode, **{key: str(node.directory / "none.sock")}))
+
+
+# --- cgroup files ----------------------------------------------------------------------------------------------------
+
+
+class Groups:
+    """Control groups with cpusets."""
+
+    def __init__(self, node: Node, version: str, driver: Driver) -> None:
+        self.fake = FakeCgroups(node.directory / "cgroup", version, driver)
+        self.version = version
+
+    def put(self, path: str, cpus: str, mems: str) -> None:
+        self.fake.add(path)
+        place = self._at(path)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, text in (("cgroup.procs", ""), ("cpuset.cpus", cpus), ("cpuset.mems", mems)):
+            (place / name).write_text(f"{text}\n")
+
+    def pod(self, uid: str) -> None:
+        self.put(self.fake.pod_path(uid, "Burstable"), *self.inherited())
+
+    def container(self, uid: str, id: str, cpus: str, mems: str) -> None:
+        self.put(self.fake.container_path(uid, id, "Burstable"), cpus, mems)
+
+    def inherited(self) -> tuple[str, str]:
+        """What a container without a cpuset of its own has in its files."""
+        return ("", "") if self.version == "v2" else ALL
+
+    def sets(self, uid: str, id: str) -> tuple[str, str]:
+        place = self._at(self.fake.container_path(uid, id, "Burstable"))
+        cpus, mems = ((place / f"cpuset.{name}").read_text().strip() for name in ("cpus", "mems"))
+        return cpus, mems
+
+    def _at(self, path: str) -> Path:
+        return self.fake.root / ("" if self.version == "v2" else "cpuset") / path.lstrip("/")
+
+
+@pytest.fixture(params=[("v1", Driver.CGROUPFS), ("v2", Driver.SYSTEMD), ("hybrid", Driver.SYSTEMD)])
+def groups(request: pytest.FixtureRequest, node: Node) -> Groups:
+    return Groups(node, *request.param)
+
+
+async def test_cgroup_files_get_the_set_of_the_pod_and_a_second_run_changes_nothing(node: Node, groups: Groups):
+    node.allocated(UIDS[0])
+    node.allocated(UIDS[1], "ended")
+    for uid in (UIDS[0], UIDS[2]):
+        groups.pod(uid)
+    groups.container(UIDS[0], IDS[0], "2-5", "0")
+    groups.container(UIDS[0], IDS[1], *groups.inherited())  # the sandbox
+    groups.container(UIDS[2], IDS[2], "9", "0")  # has no allocation
+    settings = node.settings("cgroup")
+    written = ", ".join(
+        f"{name} is {value or 'inherited'}"
+        for name, value in zip(("CpusetCpus", "CpusetMems"), groups.inherited(), strict=True)
+    )
+    found = await restored(settings)
+    assert [(each.pod, each.container, each.id, each.text) for each in found] == [
+        (UIDS[0], "", IDS[0], f"restored: {written}"),
+        (UIDS[0], "", IDS[1], "nothing to restore"),
+        (UIDS[1], "ended", "", "has ended, nothing to restore"),
+    ]
+    assert groups.sets(UIDS[0], IDS[0]) == groups.inherited()
+    assert groups.sets(UIDS[2], IDS[2]) == ("9", "0")
+    assert {each.outcome.value for each in await restored(settings)} == {"not needed", "gone"}
+
+
+async def test_cgroup_files_with_the_kubelets_own_sets(node: Node, groups: Groups):
+    """Files do not name containers: those of a pod with several sets are reported, unless they have one of them."""
+    entries = {UIDS[0]: {"main": "10-14"}}
+    node.kubelet(cpu={"policyName": "static", "defaultCpuSet": "0-9,15-79", "entries": entries})
+    node.allocated(UIDS[0])
+    node.allocated(UIDS[0], "sidecar")
+    node.allocated(UIDS[1])
+    for uid in UIDS[:2]:
+        groups.pod(uid)
+    mems = groups.inherited()[1]
+    groups.container(UIDS[0], IDS[0], "10-14", mems)
+    groups.container(UIDS[0], IDS[1], "2-5", mems)
+    groups.container(UIDS[1], IDS[2], "2-5", mems)
+    kept, ambiguous, shared = await restored(node.settings("cgroup"))
+    assert (kept.outcome.value, groups.sets(UIDS[0], IDS[0])) == ("not needed", ("10-14", mems))
+    assert (ambiguous.outcome.value, groups.sets(UIDS[0], IDS[1])) == ("failed", ("2-5", mems))
+    assert ambiguous.text.endswith("cgroup files do not show which is whose; restore with --mode cri")
+    assert (shared.outcome.value, groups.sets(UIDS[1], IDS[2])) == ("done", ("0-9,15-79", mems))
+
+
+async def test_a_file_of_a_group_gets_its_stored_content(node: Node):
+    groups = Groups(node, "v2", Driver.SYSTEMD)
+    node.allocated(UIDS[0], Unified_memory_high="1000000")
+    groups.pod(UIDS[0])
+    for id in IDS[:2]:
+        groups.container(UIDS[0], id, "", "")
+        groups.fake.write(groups.fake.container_path(UIDS[0], id, "Burstable"), "memory.high", "1000000\n")
+    await OriginalValues(node.state).record(IDS[0], {"Unified.memory.high": "max"})
+    settings = node.settings("cgroup")
+    assert [each.text for each in await restored(settings)] == [
+        "restored: Unified.memory.high is max",
+        "nothing to restore",
+    ]
+    contents = [groups.fake.read(groups.fake.container_path(UIDS[0], id, "Burstable"), "memory.high") for id in IDS[:2]]
+    assert contents == ["max", "1000000\n"], "the second one was not set by the manager"
+    assert {each.outcome.value for each in await restored(settings)} == {"not needed"}
+
+
+async def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_restored(node: Node):
+    groups = Groups(node, "v2", Driver.CGROUPFS)
+    for uid, id in zip(UIDS[:2], IDS, strict=False):
+        node.allocated(uid)
+        groups.pod(uid)
+        groups.container(uid, id, "2-5", "0")
+    place = groups.fake.root / groups.fake.container_path(UIDS[0], IDS[0], "Burstable").lstrip("/")
+    (place / "cpuset.mems").unlink()
+    (place / "cpuset.mems").symlink_to(node.directory / "elsewhere")
+    refused, other = await restored(node.settings("cgroup"))
+    assert refused.outcome.value == "failed"
+    assert "cpuset.mems: symbolic links are not followed" in refused.text
+    assert other.outcome.value == "done"
+    assert not (node.directory / "elsewhere").exists()
+
+
+async def test_without_groups_of_the_kubelet_pods_have_not_ended(node: Node):
+    FakeCgroups(node.directory / "cgroup", "v2")
+    node.allocated(UIDS[0])
+    with pytest.raises(CannotRun, match=r"(?s)no kubelet groups found in .*\n  Check that the host's cgroup"):
+        await restore(node.settings("cgroup"))
+
+
+# --- what restore needs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["dry-run", "server"])
+async def test_the_mode_is_that_of_the_manager(node: Node, mode: str):
+    """Nothing was set without one; the settings may be those of dry-run already."""
+    node.allocated(UIDS[0])
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5")
+        settings = node.settings(mode, runtime_socket=str(runtime.path))
+        report = await restore(settings)
+        assert (report.containers, report.text) == (
+            (),
+            "the manager has set nothing on containers: nothing to restore",
+        )
+        record_mode(node.state, "cri")
+        (found,) = (await restore(settings)).containers
+        assert found.outcome.value == "done"
+
+
+async def test_another_mode_than_that_of_the_manager_is_an_error(node: Node):
+    """The runtime does not report what was written to cgroup files."""
+    node.allocated(UIDS[0])
+    record_mode(node.state, "cgroup")
+    with pytest.raises(CannotRun, match=r"the manager had the mode cgroup, not cri\n  set --mode cgroup, and give"):
+        await restore(node.settings("cri"))
+    for content in (b"{", b"{}"):
+        (node.state / "last_mode").write_bytes(content)
+        with pytest.raises(CannotRun, match=r"(?s)last_mode, with .*is unusable: .*\n  move it away, and set --mode"):
+            await restore(node.settings("cri"))
+
+
+async def test_a_checkpoint_that_is_missing_or_damaged_is_an_error_and_remains(node: Node):
+    settings = node.settings("cri")
+    with pytest.raises(CannotRun, match=r"kubelet_qrm_checkpoint does not exist: no containers are known"):
+        await restore(settings)
+    checkpoint = node.state / CHECKPOINT
+    for content in (b"", b"{}", b"something else"):
+        checkpoint.write_bytes(content)
+        with pytest.raises(CannotRun, match=r"(?s)is unusable: .*\n  start load-watcher qrm with the same mode"):
+            await restore(settings)
+        assert checkpoint.read_bytes() == content
+        assert not list(node.state.glob("*corrupt*"))
+
+
+async def test_damaged_stored_values_are_an_error_and_remain(node: Node):
+    node.allocated(UIDS[0])
+    (node.state / "original_values").write_bytes(b"{")
+    with pytest.raises(CannotRun, match=r"(?s)original_values, with .*is unusable: .*\n  move it away"):
+        await restore(node.settings("cri"))
+    assert (node.state / "original_values").read_bytes() == b"{"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+async def test_it_is_refused_while_a_manager_has_the_state(node: Node):
+    node.allocated(UIDS[0])
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5")
+        settings = node.settings("cri", runtime_socket=str(runtime.path))
+        with (
+            locked(node.state / ".kubelet.sock.lock"),
+            pytest.raises(CannotRun, match=r"is running with the state in .*\n  stop the manager first"),
+        ):
+            await restore(settings)
+        assert not runtime.updates
+        await restore(settings)
+        assert runtime.updates

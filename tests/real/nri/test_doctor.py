@@ -1,0 +1,114 @@
+"""`load-watcher doctor` on a node with a running `load-watcher qrm` in mode nri."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.qrm.nri.calls import PLUGIN_SERVICE, CallRequest, encode_request, encode_response
+from agent.qrm.nri.frames import PLUGIN_CONNECTION, REQUEST, RESPONSE, RUNTIME_CONNECTION, Message, encode
+from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from tests.agent.qrm.test_main import RESERVED, Qrm
+from tests.doctor import Told, doctor
+from tests.fakes.nri import RuntimeSocket
+from tests.real.nri.node import NriNode, nri_node
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+
+@pytest.fixture
+def node() -> Iterator[NriNode]:
+    with nri_node() as made:
+        yield made
+
+
+def told(qrm: Qrm, config: Path, **settings: object) -> Told:
+    given = {"mode": "nri", "port": qrm.port, "runtime_config": config, **settings}
+    return doctor("--only", "qrm", *(text for key, value in given.items() for text in ("--set", f"qrm.{key}={value}")))
+
+
+def test_what_a_running_manager_knows(node: NriNode):
+    """The runtime's name and version are from its registration; the doctor does not connect to the socket."""
+    config = node.directory / "config.toml"
+    config.write_text("version = 3\n")
+    uid = "00000001-0000-4000-8000-000000000000"
+    with node.runtime() as runtime, node.manage(RESERVED) as qrm:
+        runtime.wait_for_plugin()
+        wait_for(lambda: qrm.metric("qrm_nri_connected") == 1, what="the synchronization")
+        facts = qrm.state()["nri"]["runtime"]
+        found = told(qrm, config, nri_socket="/nowhere/nri.sock")
+        registered = f"registered with {facts['name']} {facts['version']}, NRI {facts['nri']}"
+        found.one("qrm", "ok", "the plug-in 50-load-watcher is", registered)
+        assert not found.of("qrm", "warn", "fail")
+        assert not node.create(runtime, "default/unknown", uid).cpus
+        line = told(qrm, config).one("qrm", "warn", "1 container started without allocations", "default/unknown")
+        assert f"{qrm.url}/qrm" in line.cure
+        runtime.kill()
+        wait_for(lambda: qrm.metric("qrm_nri_connected") == 0, what="the loss of the connection")
+        told(qrm, config).one("qrm", "fail", "containers start without allocations", str(node.nri_socket))
+
+
+def test_a_manager_in_another_mode(node: NriNode):
+    with node.run(mode="dry-run") as qrm:
+        told(qrm, node.directory / "none").one("qrm", "warn", "runs in mode dry-run, not in mode nri")
+        told(qrm, node.directory / "none", mode="cri").one("qrm", "skipped", "the mode is dry-run")
+
+
+def test_the_mode_of_the_running_manager_counts(node: NriNode):
+    """deploy/components/qrm-nri sets the mode by an argument, so that the settings file in the pod has dry-run."""
+    with node.runtime() as runtime, node.manage(RESERVED, 'on_failure = "refuse"') as qrm:
+        runtime.wait_for_plugin()
+        wait_for(lambda: qrm.metric("qrm_nri_connected") == 1, what="the synchronization")
+        found = told(qrm, node.directory / "none", mode="dry-run")
+        found.one("qrm", "ok", "the plug-in 50-load-watcher is registered")
+        found.one("qrm", "warn", "unknown whether a refusal works while the manager does not run")
+
+
+@contextmanager
+def registered(node: NriNode, name: str, version: str, nri: str) -> Iterator[Qrm]:
+    """A manager that is registered with a runtime of this name and version."""
+    configure = pb.ConfigureRequest(runtime_name=name, runtime_version=version, NRI_version=nri)
+    with RuntimeSocket(node.nri_socket) as socket, node.manage(RESERVED, 'on_failure = "refuse"') as qrm:
+        seen = socket.accept()
+        seen.read_until(lambda: 1 in seen.calls, "its registration")
+        seen.send(encode(Message(RUNTIME_CONNECTION, 1, RESPONSE, encode_response(b""))))
+        for stream, (method, message) in enumerate(
+            (("Configure", configure), ("Synchronize", pb.SynchronizeRequest()))
+        ):
+            request = CallRequest(PLUGIN_SERVICE, method, message.SerializeToString())
+            seen.send(encode(Message(PLUGIN_CONNECTION, 2 * stream + 1, REQUEST, encode_request(request))))
+            seen.read_until(lambda stream=stream: 2 * stream + 1 in seen.answers, method)  # type: ignore[misc]
+        yield qrm
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "status", "words"),
+    [
+        ("containerd", "v2.1.4", "fail", ("containerd v2.1.4 has no default validator", "use containerd 2.2 or newer")),
+        ("containerd", "2.4.2", "ok", ("a refusal works", "NRI v0.12.3 starts one container when it drops a manager")),
+        ("cri-o", "1.34.0", "fail", ("CRI-O 1.34.0 has no default validator", "newer than 1.34.0")),
+        ("cri-o", "1.36.1", "ok", ("a refusal works: CRI-O requires the plug-in load-watcher",)),
+    ],
+)
+def test_whether_a_refusal_works_with_this_version(
+    node: NriNode, name: str, version: str, status: str, words: tuple[str, ...]
+):
+    """containerd before 2.2 and CRI-O 1.34.0 ignore the settings of the validator."""
+    config = node.directory / "config.toml"
+    tolerated = "tolerate-missing-nri-plugins.noderesource.dev"
+    if name == "containerd":
+        lines = 'enable = true, required_plugins = ["load-watcher"]'
+        table, prefix = '[plugins."io.containerd.nri.v1.nri"]', ""
+    else:
+        lines = 'nri_enable_default_validator = true, nri_validator_required_plugins = ["load-watcher"]'
+        table, prefix = "[crio.nri]", "nri_validator_"
+    config.write_text(
+        f'{table}\ndefault_validator = {{ {lines}, {prefix}tolerate_missing_plugins_annotation = "{tolerated}" }}\n'
+    )
+    with registered(node, name, version, "v0.12.3") as qrm:
+        found = told(qrm, config, on_failure="refuse")
+        found.one("qrm", "ok", f"registered with {name} {version}, NRI v0.12.3")
+        found.one("qrm", status, *words)
+        assert not found.of("qrm", "warn")

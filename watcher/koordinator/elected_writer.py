@@ -1,0 +1,164 @@
+"""Base of the loops that write to the cluster: a Lease elects the writing replica, errors pause the writes.
+
+An error is logged when it begins and when it ends. After an error of the API (unreachable, busy or forbidden), writing
+pauses for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from watcher.core.kubernetes.errors import (
+    KubeError,
+    KubeForbidden,
+    KubeNoApi,
+    KubeUnauthorized,
+    KubeUnreachable,
+)
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.leases import Election
+from watcher.platform.repeated_errors import RepeatedErrors
+
+DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""Pause in seconds after the first, second, … consecutive failure of one kind; the last value applies to all further
+failures."""
+RETURN_S = 8.0
+"""Longest pause in seconds while the API cannot be reached: NodeMetrics expire soon after an outage."""
+RELEASE_TIMEOUT_S = 2.0
+"""Timeout in seconds for releasing the Lease at shutdown; a Lease that is not released expires."""
+
+Outcome = str
+"""What became of an object that was due: written, unchanged, left (it belongs to another program), refused, forbidden,
+unreachable, conflict; the writers add their own."""
+
+
+class MonotonicClock(Protocol):
+    """The clock of the pauses and of the Lease."""
+
+    def monotonic(self) -> float: ...
+
+
+class ElectedWriter(ABC):
+    """Writes in the background from `start` to `close`, in steps of `step` seconds, while this replica holds the Lease
+    of `election`, which is renewed every `renew_every` seconds. `close` also closes `client`. `what` names the objects
+    in log messages, such as "NodeMetrics"."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        clock: MonotonicClock,
+        *,
+        election: Election,
+        what: str,
+        step: float,
+        renew_every: float,
+    ) -> None:
+        self.holds_lease = False
+        self._client = client
+        self._election = election
+        self._clock = clock
+        self._what = what
+        self._log = logging.getLogger(type(self).__module__)
+        self._step_s = step
+        self._renew_every = renew_every
+        self._stand_at = float("-inf")
+        self._trouble = ""
+        self._failures = 0
+        self._quiet_until = float("-inf")
+        self._refused: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @abstractmethod
+    def _has_data(self) -> bool:
+        """Whether there is data to write; otherwise the Lease is released, so that another replica writes."""
+
+    @abstractmethod
+    async def _step(self) -> None:
+        """Write what is due now, if this replica holds the Lease and nothing pauses it."""
+
+    async def start(self) -> None:
+        """Start writing in the background; raises nothing, errors are retried."""
+        self._tasks = [
+            asyncio.create_task(self._forever(self._renew_lease), name=f"{self._what}s-lease"),
+            asyncio.create_task(self._forever(self._step), name=f"{self._what}s"),
+        ]
+
+    async def close(self) -> None:
+        """Stop, and release the Lease so that another replica can take over immediately."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._close_sources()
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                await self._election.release()
+        except TimeoutError:
+            self._log.debug("Lease %s was not released in time; it expires automatically", self._election.key)
+        await self._client.close()
+
+    async def _close_sources(self) -> None:
+        return
+
+    async def _forever(self, do: Callable[[], Awaitable[Any]]) -> None:
+        errors = RepeatedErrors(self._log)
+        while True:
+            try:
+                await do()
+                errors.succeeded()
+            except Exception as error:  # a bug must not end the task, and must be logged
+                errors.failed(error, "unexpected error while writing %ss; writing continues", self._what)
+            await asyncio.sleep(self._step_s)
+
+    async def _renew_lease(self) -> None:
+        """Acquire or renew the Lease while there is data to write; otherwise release it."""
+        if not self._has_data():
+            await self._election.release()
+        elif (now := self._clock.monotonic()) >= self._stand_at:
+            self._stand_at = now + self._renew_every
+            try:
+                await self._election.acquire_or_renew()
+            except KubeError as error:
+                self._failed(error, doing=f"cannot acquire the Lease {self._election.key}")
+        self.holds_lease = self._election.held
+
+    def _pauses(self) -> bool:
+        return self._clock.monotonic() < self._quiet_until
+
+    def _may_write(self) -> bool:
+        """Whether this replica holds the Lease, and no error pauses the writes."""
+        return self._election.held and not self._pauses()
+
+    def _failed(self, error: KubeError, *, node: str = "", doing: str = "") -> Outcome:
+        """Log a new kind of failure once, and pause writing if it affects more than one node; return the outcome."""
+        kind = _kind_of(error)
+        if kind == "refused" and node:
+            if node not in self._refused:
+                self._refused.add(node)
+                self._log.warning("cannot write the %s of %s: %s. %s", self._what, node, error, error.hint)
+            return kind
+        if self._trouble != kind:
+            self._trouble, self._failures = kind, 0
+            self._log.warning("%s: %s. %s", doing or f"cannot write {self._what}s", error, error.hint)
+        wait = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
+        if kind == "unreachable":
+            wait = min(wait, RETURN_S)
+        self._failures += 1
+        wait = max(wait, min(error.retry_after or 0.0, DELAYS_S[-1]))
+        self._quiet_until = self._clock.monotonic() + wait
+        return kind
+
+    def _succeeded(self, node: str) -> None:
+        self._refused.discard(node)
+        if self._trouble:
+            self._log.info("%ss are written again", self._what)
+        self._trouble, self._failures = "", 0
+
+
+def _kind_of(error: KubeError) -> Outcome:
+    if isinstance(error, KubeForbidden | KubeUnauthorized | KubeNoApi):
+        return "forbidden"
+    return "unreachable" if isinstance(error, KubeUnreachable) else "refused"
