@@ -179,7 +179,8 @@ def _read(directory: Path, names: Collection[str], *, metrics: KnownMetrics) -> 
 
 
 def _unreadable(directory: Path, error: OSError, old: ActivePolicies) -> PolicyReadResult:
-    cure = "The agent needs to list this directory and to read its files."
+    missing = isinstance(error, FileNotFoundError)
+    cure = "Check the path." if missing else "The agent needs to list this directory and to read its files."
     problem = PolicyProblem(
         PolicyLocation(str(directory)), f"cannot be read: {error.strerror or type(error).__name__}", cure
     )

@@ -439,7 +439,7 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
     """Read the table [qrm]. Returns the settings and all problems that were found."""
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
     if settings.on_failure == REFUSE and settings.mode != NRI:
-        message = f"refuse has no effect with qrm.mode {settings.mode}, which acts after containers have started"
+        message = f'refuse has no effect with qrm.mode = "{settings.mode}": only the mode nri can prevent a container'
         problems.append(Problem("qrm.on_failure", message, 'set qrm.mode = "nri", or remove qrm.on_failure'))
     try:
         settings.roles()

@@ -30,7 +30,10 @@ async def restore(settings: AgentSettings, everything: Settings) -> RestoreSumma
     """Restore all original values and remove the taint, after a crash or before an uninstall. Raises CannotRun."""
     async with AsyncExitStack() as stack:
         if not settings.state_file.exists():
-            raise CannotRun(f"the audit file {settings.state_file} does not exist: no values are known to restore")
+            hint = "specify the agent's file with --state-file, or use --missing-ok where the agent never ran"
+            raise CannotRun(
+                f"the audit file {settings.state_file} does not exist: no values are known to restore\n  {hint}"
+            )
         audit = open_audit(settings, replace_damaged=False)
         stack.callback(audit.close)
         cluster = None

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+from click.core import ParameterSource
+
 from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
 
 if TYPE_CHECKING:
@@ -32,11 +35,16 @@ _KEYS = {
 
 
 def load(
-    given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None, own_windows: bool | None = True
+    given: Mapping[str, Any],
+    *,
+    overrides: Mapping[str, str] | None = None,
+    own_windows: bool | None = True,
+    named: Mapping[str, str] | None = None,
 ) -> Settings:
     """Load the settings from these options, the process's environment and the file. `overrides` holds more values by
     key, with the precedence of flags. `own_windows`: [scheduler] must use only windows of [refresh]; None: unless
-    extender.watcher is set, so that these are the settings of `load-watcher extender`. Raises SettingsError.
+    extender.watcher is set, so that these are the settings of `load-watcher extender`. `named` has the parameter of the
+    command that set an override, by key, for messages. Raises SettingsError.
     """
     from watcher.platform.settings import loading, problems
 
@@ -48,6 +56,7 @@ def load(
         environ=os.environ,
         file=given["config"],
         cwd=Path.cwd(),
+        origins=_origins(named or {}),
         part_validators=validators,
     )
     if own_windows is None:
@@ -58,13 +67,17 @@ def load(
 
 
 def load_or_exit(
-    given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None, own_windows: bool | None = True
+    given: Mapping[str, Any],
+    *,
+    overrides: Mapping[str, str] | None = None,
+    own_windows: bool | None = True,
+    named: Mapping[str, str] | None = None,
 ) -> Settings:
     """Like `load`, but print the problems and exit with code 2 if the settings are invalid."""
     from watcher.platform.settings.problems import SettingsError
 
     try:
-        return load(given, overrides=overrides, own_windows=own_windows)
+        return load(given, overrides=overrides, own_windows=own_windows, named=named)
     except SettingsError as error:
         print_settings_problems(error)
         raise SystemExit(BAD_SETTINGS) from None
@@ -76,9 +89,22 @@ def load_part_or_exit(
     """Load the settings for a process that runs one module, for example `agent`: the options named in `own` set keys
     of that module's table. Exits with code 2 if the settings are invalid.
     """
-    named = {f"{part}.{name}": str(given[name]) for name in own if given.get(name) is not None}
+    named = {f"{part}.{name}": name for name in own if given.get(name) is not None}
+    values = {key: str(given[name]) for key, name in named.items()}
     others = {name: value for name, value in given.items() if name not in own}
-    return load_or_exit(others, overrides={**NO_SOURCE, **named, **(overrides or {})})
+    return load_or_exit(others, overrides={**NO_SOURCE, **values, **(overrides or {})}, named=named)
+
+
+def _origins(named: Mapping[str, str]) -> dict[str, str]:
+    """Return the source of each setting that a parameter of the running command set: "flag --mode", or "environment
+    LOAD_WATCHER_URL"."""
+    context, found = click.get_current_context(silent=True), dict[str, str]()
+    parameters = {} if context is None else {each.name: each for each in context.command.params}
+    for key, name in named.items():
+        if context is not None and (parameter := parameters.get(name)) is not None:
+            from_environment = context.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+            found[key] = f"environment {parameter.envvar}" if from_environment else f"flag {parameter.opts[0]}"
+    return found
 
 
 def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,6 +146,16 @@ def scheduler_notices(settings: Settings) -> list[str]:
         )
     ]
     return [*notices, *found]
+
+
+def qrm_notices(settings: Settings) -> list[str]:
+    """Return the notices about the table [qrm] of valid settings."""
+    table = settings.parts.get("qrm", {})
+    if not table:
+        return []
+    from agent.qrm.nri.setting_notices import notices
+
+    return list(notices(table, cwd=Path.cwd()))
 
 
 def settings_document(settings: Settings) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems, problem_documents
 from load_watcher.cli.options import OUTPUT, SERVE, with_options
 from load_watcher.cli.printing import print_facts, print_json
-from load_watcher.cli.settings import load, load_or_exit, scheduler_notices, settings_document
+from load_watcher.cli.settings import load, load_or_exit, qrm_notices, scheduler_notices, settings_document
 
 
 @click.group(short_help="Validate or show the settings.")
@@ -44,7 +44,7 @@ def check(file: Path | None, output: str, **given: Any) -> None:
         else:
             print_settings_problems(error)
         raise SystemExit(BAD_SETTINGS) from None
-    notices = [*settings.notices, *scheduler_notices(settings)]
+    notices = [*settings.notices, *scheduler_notices(settings), *qrm_notices(settings)]
     if output != "json":
         for notice in notices:
             click.echo(f"note: {notice}", err=True)

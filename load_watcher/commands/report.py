@@ -133,8 +133,11 @@ def _config(given: Mapping[str, Any]) -> PrometheusConfig:
     from watcher.providers.prometheus.provider import config_from_settings
 
     names = ("address", "token_file", "username", "password_file", "ca_file", "node_label")
-    overrides = {f"provider.{name}": str(given[name]) for name in names if given[name] is not None}
+    named = {f"provider.{name}": name for name in names if given[name] is not None}
+    overrides = {key: str(given[name]) for key, name in named.items()}
     settings = load_or_exit(
-        {"assigned": given["assigned"], "config": None}, overrides={"provider.name": "prometheus", **overrides}
+        {"assigned": given["assigned"], "config": None},
+        overrides={"provider.name": "prometheus", **overrides},
+        named=named,
     )
     return config_from_settings(settings)

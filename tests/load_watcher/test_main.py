@@ -220,6 +220,28 @@ def test_bad_settings_end_every_command_with_all_problems(run, tmp_path, command
     assert os.listdir(tmp_path) == ["x.toml"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "environ", "given", "cure"),
+    [
+        (["report", "--prometheus", "x:1"], {}, "flag --prometheus", "--prometheus http://"),
+        (
+            ["report"],
+            {"LOAD_WATCHER_PROVIDER_ADDRESS": "x:1"},
+            "environment LOAD_WATCHER_PROVIDER_ADDRESS",
+            "LOAD_WATCHER_PROVIDER_ADDRESS=http://",
+        ),
+        (["qrm", "--mode", "x"], {}, "flag --mode", "--mode dry-run"),
+        (["agent", "--port", "99999"], {}, "flag --port", "--port 2021"),
+    ],
+)
+def test_a_wrong_value_of_an_option_names_the_option(run, arguments, environ, given, cure):
+    """Also where the option of a key has another name in other commands, or none."""
+    result = run(*arguments, env=environ)
+    assert result.exit_code == 2
+    assert f"({given})" in result.stderr
+    assert f"for example {cure}" in result.stderr
+
+
 def test_a_missing_file_is_a_problem(run):
     """config check of a file that is not there says so."""
     result = run("config", "check", "nowhere.toml")

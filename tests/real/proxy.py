@@ -14,10 +14,10 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 TRICKLE_SECONDS = 0.05
 
@@ -86,6 +86,16 @@ class Reply:
         self.status = status
         self.content_type = content_type
         self.body = body
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the request."""
+        return dict(self._exchange.headers.items())
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """The parameters in the address of the request: query, start, end, step."""
+        return dict(parse_qsl(urlsplit(self._exchange.path).query))
 
     def begin(self, *, status: int | None = None, content_type: str | None = None, length: int | None = None) -> None:
         """Send status and headers; what is not given is the real answer's."""
@@ -200,6 +210,49 @@ def half_json(reply: Reply) -> None:
     half = reply.body[: len(reply.body) // 2]
     reply.begin(length=len(half))
     reply.send(half)
+
+
+def only_with(headers: Mapping[str, str]) -> Fault:
+    """401 to requests without these headers, as from an authenticating gateway."""
+
+    def fault(reply: Reply) -> None:
+        if headers.items() <= reply.headers.items():
+            passed_on(reply)
+            return
+        body = b"Unauthorized"
+        reply.begin(status=401, content_type="text/plain", length=len(body))
+        reply.send(body)
+
+    return fault
+
+
+def hang_beyond(steps: int) -> Fault:
+    """Nothing for range queries of more steps, as from a server that is too slow for them."""
+
+    def fault(reply: Reply) -> None:
+        asked = reply.asked
+        if "step" in asked and (float(asked["end"]) - float(asked["start"])) / float(asked["step"]) >= steps:
+            hang(reply)
+        else:
+            passed_on(reply)
+
+    return fault
+
+
+def once_asked(text: str, act: Callable[[], object]) -> Fault:
+    """Act when the first query with this text comes, before it is answered: its answer is lost, as are later ones if
+    the act ends the server."""
+    done = threading.Event()
+
+    def fault(reply: Reply) -> None:
+        if text in reply.asked.get("query", "") and not done.is_set():
+            done.set()
+            act()
+            unavailable(reply)
+        else:
+            passed_on(reply)
+
+    return fault
 
 
 def slow(seconds: float) -> Fault:

@@ -327,7 +327,8 @@ class FileLock:
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"cannot create the lock file {self.path}: {error.strerror}") from error
+            hint = "set store.url to a file in a directory that exists and that this user may write to"
+            raise StoreError(f"cannot create the lock file {self.path}: {error.strerror}", hint=hint) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -26,7 +26,7 @@ from agent.qrm.nri.connection import Method
 from agent.qrm.nri.failures import NriFindings, Unanswered
 from agent.qrm.nri.messages import EVENT_MASK, adjustment, pod_from_runtime, properties_in, update
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
-from agent.qrm.nri.table import RuntimePods, RuntimeTable
+from agent.qrm.nri.table import RuntimePods, RuntimeTable, SynchronizedParts
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.store.originals import OriginalValues
@@ -39,8 +39,6 @@ AnswerT = TypeVar("AnswerT")
 BUDGET = 0.5
 """Part of the runtime's timeout after which the plug-in answers without a result."""
 DEFAULT_TIMEOUT_S = 2.0
-MAX_CHUNKS = 1024
-"""Messages of one synchronization, of at most 4 MiB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +79,11 @@ class NriPlugin:
         self._monotonic = monotonic
         self._observe = observe
         self._late: set[asyncio.Task[Any]] = set()
-        self._chunks: list[pb.SynchronizeRequest] = []
+        self._parts = SynchronizedParts()
 
     def methods(self) -> Mapping[str, Method]:
         """The methods for a new connection. Events without a use are answered with an empty message."""
-        self._chunks = []
+        self._parts = SynchronizedParts()
         typed: dict[str, Method] = {
             "Configure": self._typed(pb.ConfigureRequest, self._configure),
             "Synchronize": self._typed(pb.SynchronizeRequest, self._synchronize),
@@ -120,18 +118,20 @@ class NriPlugin:
         return pb.Empty()
 
     async def _synchronize(self, request: pb.SynchronizeRequest) -> pb.SynchronizeResponse:
-        self._chunks.append(request)
+        try:
+            self._parts.add(request)
+        except CallFailed as error:
+            self._parts = SynchronizedParts()
+            self._findings.add("refused", f"Synchronize: {error}")
+            raise
         if request.more:
-            if len(self._chunks) > MAX_CHUNKS:
-                raise CallFailed(Code.RESOURCE_EXHAUSTED, f"more than {MAX_CHUNKS} messages in a synchronization")
             return pb.SynchronizeResponse(more=True)
-        chunks, self._chunks = self._chunks, []
-        containers = [each for chunk in chunks for each in chunk.containers]
-        self._table.replace([each for chunk in chunks for each in chunk.pods], containers)
-        self._compare(containers)
+        parts, self._parts = self._parts, SynchronizedParts()
+        self._table.replace(parts.pods, parts.containers)
+        self._compare(parts.containers)
         try:
             updates = await self._in_time(self._updates(), "Synchronize")
-            await self._originals.keep({each.id for each in containers})
+            await self._originals.keep({each.id for each in parts.containers})
         except (Unanswered, OSError) as error:
             self._findings.add(getattr(error, "kind", "checkpoint"), f"Synchronize: {error_text(error)}")
             updates = []
@@ -213,6 +213,7 @@ class NriPlugin:
 
     async def _create(self, request: pb.CreateContainerRequest) -> pb.CreateContainerResponse:
         self._table.add_container(request.pod, request.container)
+        self._rounds.manager.set_applied(request.container.id, None)  # a runtime may use an id again
         try:
             found = await self._in_time(self._created(request.pod, request.container), "CreateContainer")
         except CallFailed:

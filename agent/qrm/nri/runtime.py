@@ -62,7 +62,8 @@ class NriRuntime:
 
     def _failed(self, kind: str, message: str) -> None:
         self.table.connected = False
-        self.findings.add(kind, message)
+        effect = "are refused if the runtime requires the plug-in" if self._refuses else "start without allocations"
+        self.findings.add(kind, f"{message}; containers {effect} until the plug-in is registered")
 
     @property
     def trouble(self) -> str:

@@ -56,9 +56,8 @@ class NriSession:
         delay = self._first_delay
         while True:
             kind, trouble = await self.once()
-            delay = self._first_delay if not self.trouble else min(delay * 2, MAX_DELAY_S)
-            if trouble != self.trouble:
-                log.warning("containers start without allocations: %s; trying again", trouble)
+            works = not self.trouble and kind != "bad-frame"  # invalid data can come after each registration
+            delay = self._first_delay if works else min(delay * 2, MAX_DELAY_S)
             self._failed(kind, trouble)
             self.trouble = trouble
             await asyncio.sleep(delay)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from agent.qrm.nri.calls import CallFailed, Code
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import QrmPod
 
 STARTED = frozenset({pb.CONTAINER_RUNNING, pb.CONTAINER_PAUSED})
 EXISTING = STARTED | {pb.CONTAINER_CREATED}
+MAX_SYNCHRONIZED = 32 << 20
+"""Bytes of pods and containers in one synchronization, without fields that the table does not need: more than 100,000
+containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,36 @@ class RuntimeContainer:
     pod_uid: str
     sandbox_id: str
     started: bool
+
+
+class SynchronizedParts:
+    """The pods and containers of one synchronization, which comes in messages of up to 4 MiB. Annotations, labels and
+    environments, which make up most of a message, are not kept."""
+
+    def __init__(self) -> None:
+        self.pods: list[pb.PodSandbox] = []
+        self.containers: list[pb.Container] = []
+        self._size = 0
+
+    def add(self, request: pb.SynchronizeRequest) -> None:
+        """Keep a part. Raises CallFailed if all parts together are too large."""
+        pods = [pb.PodSandbox(id=each.id, uid=each.uid) for each in request.pods]
+        containers = [
+            pb.Container(
+                id=each.id,
+                pod_sandbox_id=each.pod_sandbox_id,
+                name=each.name,
+                state=each.state,
+                linux=pb.LinuxContainer(resources=each.linux.resources),
+            )
+            for each in request.containers
+        ]
+        self._size += sum(each.ByteSize() for each in (*pods, *containers))
+        if self._size > MAX_SYNCHRONIZED:
+            message = f"the pods and containers of a synchronization exceed {MAX_SYNCHRONIZED} bytes"
+            raise CallFailed(Code.RESOURCE_EXHAUSTED, message)
+        self.pods += pods
+        self.containers += containers
 
 
 class RuntimeTable:

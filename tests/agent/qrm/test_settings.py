@@ -1,7 +1,12 @@
 """[qrm]: what is read, and what is wrong with it."""
 
+import json
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +82,12 @@ def test_everything_from_text_as_the_environment_gives_it():
         ({"mode": "kri"}, "qrm.mode", "dry-run"),
         ({"nri_index": "5"}, "qrm.nri_index", "two digits"),
         ({"nri_name": "a b"}, "qrm.nri_name", "a name of letters"),
-        ({"on_failure": "refuse"}, "qrm.on_failure", "refuse has no effect with qrm.mode dry-run"),
+        *(
+            ({"mode": mode, "on_failure": "refuse"}, "qrm.on_failure", f'refuse has no effect with qrm.mode = "{mode}"')
+            for mode in ("dry-run", "cri", "cgroup", "server")
+        ),
+        ({"mode": "nri", "nri_socket": ""}, "qrm.nri_socket", "must be the path of a file"),
+        ({"mode": "nri", "on_failure": "refuses"}, "qrm.on_failure", 'must be "open" or "refuse"'),
         ({"polcy": "none"}, "qrm.polcy", "unknown setting"),
         ({"reserved_cpus": "0-"}, "qrm.reserved_cpus", "neither a number nor a range"),
         ({"names": ["cpu"]}, "qrm.names", "two names"),
@@ -109,6 +119,54 @@ def test_config_check_looks_at_it_too(tmp_path: Path):
     told = CliRunner().invoke(main, ["config", "check", str(file)])
     assert told.exit_code == 2
     assert "qrm.mode: must be" in told.output
+
+
+def noted(tmp_path: Path, *lines: str) -> list[str]:
+    """What `config check` says about a valid [qrm]."""
+    file = tmp_path / "settings.toml"
+    file.write_text("\n".join(["[qrm]", *lines]))
+    told = CliRunner().invoke(main, ["config", "check", "-o", "json", str(file)])
+    assert told.exit_code == 0, told.output
+    found: list[str] = json.loads(told.stdout)["notices"]
+    return found
+
+
+def test_settings_of_another_mode_are_noted(tmp_path: Path):
+    others = ('nri_socket = "/run/nri.sock"', 'nri_name = "a"', 'nri_index = "10"', 'runtime_config = "/etc/c.toml"')
+    for mode in ("dry-run", "cri", "cgroup", "server"):
+        found = noted(tmp_path, f'mode = "{mode}"', *others)
+        assert found == [
+            f'qrm.{name} has no effect with qrm.mode = "{mode}": remove it, or set qrm.mode = "nri"'
+            for name in ("nri_socket", "nri_name", "nri_index", "runtime_config")
+        ]
+    with listening(tmp_path) as path:
+        lines = ('mode = "nri"', f'nri_socket = "{path}"')
+        assert not noted(tmp_path, *lines, 'nri_name = "a"', 'on_failure = "open"', "evict_inadmissible = true")
+        (note,) = noted(tmp_path, *lines, 'runtime_socket = "/run/containerd/containerd.sock"')
+        assert note.startswith('qrm.runtime_socket has no effect with qrm.mode = "nri": remove it')
+    (note,) = noted(tmp_path, "evict_inadmissible = true", "publish_capacity = false")
+    assert note.endswith('remove it, or set qrm.mode = "nri" or "cri" or "cgroup"')
+
+
+def test_what_the_mode_nri_needs_is_noted(tmp_path: Path):
+    (note,) = noted(tmp_path, 'mode = "nri"', f'nri_socket = "{tmp_path}/none.sock"')
+    assert f"this machine has no socket {tmp_path}/none.sock" in note
+    assert 'for example qrm.nri_socket = "/var/run/nri/nri.sock"' in note
+    with listening(tmp_path) as path:
+        (note,) = noted(tmp_path, 'mode = "nri"', f'nri_socket = "{path}"', 'on_failure = "refuse"')
+        assert note.startswith('qrm.on_failure = "refuse": while the manager does not run')
+        assert "load-watcher doctor --only qrm" in note
+
+
+@contextmanager
+def listening(directory: Path) -> Iterator[Path]:
+    """The path of a socket; it is bound by a shorter one, of 107 bytes at most."""
+    path = directory / "nri.sock"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"/proc/self/fd/{(fd := os.open(directory, os.O_PATH))}/nri.sock")
+        os.close(fd)
+        yield path
+    path.unlink()
 
 
 def test_the_flag_of_the_seed(tmp_path: Path):

@@ -196,19 +196,23 @@ def _nearest_key(key: str) -> str:
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def flag_layer(flags: Mapping[str, Any], assigned: Mapping[str, str]) -> SourceValues:
-    """Read the flags (by full key; None: not given), which take precedence over the keys that --set has `assigned`."""
-    layer = SourceValues(part_origin="flag --set")
+def flag_layer(
+    flags: Mapping[str, Any], assigned: Mapping[str, str], origins: Mapping[str, str] | None = None
+) -> SourceValues:
+    """Read the flags (by full key; None: not given), which take precedence over the keys that --set has `assigned`.
+    `origins` name the source of a flag that is not the usual option of its key: "flag --prometheus"."""
+    layer, origin_of = SourceValues(part_origin="flag --set"), origins or {}
     for name, value in (*assigned.items(), *flags.items()):
         if value is None:
             continue
         key = KEYS.get(name)
         if key is not None:
             option = key.setting.flag if name in flags else None
-            layer.given[name] = RawValue(value, f"flag {option or f'--set {name}'}", text=isinstance(value, str))
+            origin = origin_of.get(name, f"flag {option or f'--set {name}'}")
+            layer.given[name] = RawValue(value, origin, text=isinstance(value, str))
         elif name.partition(".")[0] in PARTS:
             _take_part(layer, name, str(value))
-            layer.part_keys[name] = f"flag --set {name}"
+            layer.part_keys[name] = origin_of.get(name, f"flag --set {name}")
         else:
             layer.problems.append(_unknown_key(name, origin=f"flag --set {_printable(name)}"))
     return layer

@@ -61,17 +61,18 @@ def load(
     cwd: Path,
     file: Path | None = None,
     assigned: Mapping[str, str] | None = None,
+    origins: Mapping[str, str] | None = None,
     part_validators: Mapping[str, Validator] | None = None,
 ) -> Settings:
     """Load the settings from flags (by full key; None: not given), keys `assigned` by --set, the environment and the
     file.
 
-    If `file` is None, the file is LOAD_WATCHER_CONFIG, or else load-watcher.toml in `cwd` if it exists.
-    `part_validators` check the tables of other packages, by name ("scheduler", "agent", "qrm"). Raises SettingsError
-    with all problems.
+    If `file` is None, the file is LOAD_WATCHER_CONFIG, or else load-watcher.toml in `cwd` if it exists. `origins` name
+    the sources of flags as in `flag_layer`. `part_validators` check the tables of other packages, by name
+    ("scheduler", "agent", "qrm"). Raises SettingsError with all problems.
     """
     layers = _Layers(
-        _file(file, environ=environ, cwd=cwd), environment_layer(environ), flag_layer(flags, assigned or {})
+        _file(file, environ=environ, cwd=cwd), environment_layer(environ), flag_layer(flags, assigned or {}, origins)
     )
     chosen = _choose_provider(layers.merged(legacy_layer(environ, provider="")).get(NAME), environ=environ)
     legacy = legacy_layer(environ, provider=chosen.name)

@@ -4,6 +4,7 @@ session keeps little memory, reports the reason, and connects again."""
 import asyncio
 import struct
 import tempfile
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -113,6 +114,19 @@ async def test_half_a_frame_and_the_end(attacked: Attacked, size: int):
     assert attacked.failures[0][0] == "bad-frame"
     assert "within a frame" in attacked.failures[0][1]
     await _works(await attacked.registered())
+
+
+async def test_delays_grow_while_each_registration_is_followed_by_invalid_data(attacked: Attacked):
+    """The first delay is 1 ms and doubles; the seventh is at least 64 ms."""
+    for _ in range(7):
+        plugin = await attacked.registered()
+        await asyncio.to_thread(plugin.send, too_long(1, 2**32 - 1))
+        assert await asyncio.to_thread(plugin.is_closed)
+    closed = time.monotonic()
+    plugin = await attacked.registered()
+    assert time.monotonic() - closed > 0.064
+    await _works(plugin)
+    assert [kind for kind, _ in attacked.failures] == ["bad-frame"] * 7
 
 
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
