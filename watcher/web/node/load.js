@@ -29,7 +29,7 @@ function inWords(node) {
   const age = seconds(node.age ?? 0);
   return {
     [STATES.stale]: `stale: newest sample ${age} old`, [STATES.lost]: `lost ${age} ago`,
-    [STATES.silent]: `silent for ${age}${node.last ? `, since ${moment(node.last.sampled)}` : ""}`, [STATES.unheard]: "never heard of",
+    [STATES.silent]: `silent for ${age}${node.last ? `, since ${moment(node.last.sampled)}` : ""}`, [STATES.unheard]: LABELS.unheard,
   }[node.state] ?? LABELS[node.state];
 }
 
