@@ -65,7 +65,7 @@ class _Exchange(BaseHTTPRequestHandler):
             status, content_type, body = self._ask(sent)
         except OSError:
             status, content_type, body = 502, "text/plain", b"Bad Gateway"
-        fault(Reply(self, status, content_type, body))
+        fault(Reply(self, status, content_type, body, question=f"{self.path} {sent.decode()}"))
 
     def _ask(self, sent: bytes) -> tuple[int, str, bytes]:
         """The real answer, uncompressed."""
@@ -78,9 +78,11 @@ class _Exchange(BaseHTTPRequestHandler):
 
 
 class Reply:
-    """A real answer on its way to the client; a fault does with it what it likes."""
+    """A real answer on its way to the client; a fault does with it what it likes. `question` is the path and body of
+    the request."""
 
-    def __init__(self, exchange: _Exchange, status: int, content_type: str, body: bytes) -> None:
+    def __init__(self, exchange: _Exchange, status: int, content_type: str, body: bytes, *, question: str) -> None:
+        self.question = question
         self._exchange = exchange
         self.status = status
         self.content_type = content_type

@@ -3,7 +3,7 @@
 import { ApiError, ask } from "../api.js";
 import { CanvasList } from "./canvas-list.js";
 import { Cells, paintCell } from "./cells.js";
-import { choice, el, field, numbers, renew, select, svg } from "../dom.js";
+import { choice, el, field, numbers, renew, select, svg, told } from "../dom.js";
 import { groupOf, grouped, groupings, meanOf } from "./groups.js";
 import { NodeTable } from "./table.js";
 import { NOTABLE, STRONG, signed, trendsOf } from "./trend.js";
@@ -133,7 +133,7 @@ export function fleetView(app) {
     showProblems();
     summary.replaceChildren(totalsOf(nodes, wanted.metric, overOf(nodes, wanted.metric)), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
     summary.hidden = spread.hidden = Boolean(nothing); // before its width is measured
-    past.hidden = Boolean(nothing) || !trend;
+    past.hidden = Boolean(nothing);
     showPast();
     spread.replaceChildren(el("h2", {}, `Distribution of ${nameOf(wanted.metric)} (${overOf(nodes, wanted.metric)})`), distribution(nodes, wanted.metric, spread.clientWidth));
     const some = picked(nodes, wanted);
@@ -160,7 +160,7 @@ export function fleetView(app) {
 
   /** The load over time, drawn again only if it or the width changes, so that the values at the pointer stay. */
   function showPast() {
-    if (past.hidden) return;
+    if (past.hidden || !trend) return;
     const now = `${trend.end} ${trend.time.length} ${past.clientWidth}`;
     if (now === drawn) return;
     drawn = now;
@@ -168,7 +168,13 @@ export function fleetView(app) {
   }
 
   async function askPast() {
-    trend = (await ask("api/v1/trend")).body;
+    try {
+      trend = (await ask("api/v1/trend")).body;
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (!trend && error.status) past.replaceChildren(told(`No load of the fleet over time: ${error.message}`, error.hint));
+      return;
+    }
     past.hidden = Boolean(app.nothing());
     showPast();
   }
@@ -197,7 +203,7 @@ export function fleetView(app) {
     const shown = wanted.highlight ? some.filter((node) => wanted.highlight.has(node.name)) : some;
     table.set(shown, {
       words, group, groupHead: options.find(([value]) => value === wanted.group)?.[1] ?? "", window: app.window, metrics: metrics(),
-      metric: wanted.metric, labels,
+      metric: wanted.metric, labels, compared: compared(),
     });
   }
 
@@ -231,7 +237,7 @@ export function fleetView(app) {
       const [asked] = await Promise.all([ask("api/v1/labels"), askTrends().catch(ignored), askBounds().catch(ignored)]);
       labels = asked.body;
       update();
-      await askPast().catch(ignored); // the first one reads the whole day from the store
+      await askPast(); // the first one reads the whole day from the store
     },
     end() {
       list.end();
@@ -240,8 +246,7 @@ export function fleetView(app) {
   };
 }
 
-/** Without data of both windows there are no trends; the list of nodes shows the reason. Nor is there a load over time
- *  without a readable store, which is a problem in the list. */
+/** Without data of both windows there are no trends; the list of nodes shows the reason. */
 function ignored(error) {
   if (!(error instanceof ApiError)) throw error;
 }

@@ -170,6 +170,23 @@ def test_findings_of_a_node_with_one_cause_are_one_problem():
     assert "6553.5 is outside 0 to 100 (and 1 more metric); the values were dropped" in problem.text
 
 
+def test_the_cure_that_hot_nodes_share_names_no_pod_of_one_of_them():
+    """The problems of single nodes name one."""
+    fleet = {f"n{number:02d}": {"CPU": steady(90), "Memory": steady(30)} for number in range(40)}
+    table = merge_readings(
+        empty_table(15),
+        PodUsage(
+            tuple(("ci", f"lint-{name}") for name in fleet), tuple(fleet), np.full(40, NOW), np.full(40, 6.0),
+            np.full(40, 1e9),
+        ),
+        now=NOW, silent_s=90, stale_s=300,
+    )  # fmt: skip
+    found = problems(snapshot=snapshot_of(fleet), pods=table, capacities=dict.fromkeys(fleet, EIGHT_CORES))
+    assert found[0].cure.startswith("Limit or move ci/lint-n00;")
+    assert "30 more nodes (n10, n11, n12, …) are between 85 % and 95 % (mean of 5m)" == found[NAMED].text
+    assert "Keep new pods away, and move or limit the pods that make the load." == found[NAMED].cure
+
+
 def test_many_nodes_with_one_cause_share_a_problem():
     """The newest findings have problems of their own; no node is lost."""
     jumps = [finding("jump", f"n{number:02d}", remedy="reported", last_seen=int(END) - number) for number in range(40)]
