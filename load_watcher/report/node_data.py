@@ -9,6 +9,7 @@ import numpy as np
 
 from load_watcher.report.collected import NodeLoads, NodeRequests, NodeSizes
 from load_watcher.report.context import CollectContext
+from load_watcher.report.findings import moment
 from load_watcher.report.reading import BudgetExceeded, ProgressCallback, SeriesGrid, repeated
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import SLOT_S
@@ -57,7 +58,9 @@ class NodeLoadReader:
         except BudgetExceeded as error:
             raise ProviderRefused(f"{context.client.address}: the budget is too small: {error}", hint=BUDGET) from error
         if cpu_grid is None:
-            raise ProviderRefused(f"{context.client.address}: no CPU utilization of nodes", hint=NODE_LOAD)
+            during = f"from {moment(context.begins)} to {moment(context.ends)}"
+            hint = f"{NODE_LOAD}; a report ends at a full hour: wait, if the server has samples only after that"
+            raise ProviderRefused(f"{context.client.address}: no CPU utilization of nodes {during}", hint=hint)
         memory_grid = await context.optional(
             "Memory utilization of nodes",
             "hot hours and peaks by memory, and overload by memory in the simulation",
