@@ -22,7 +22,7 @@ WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile fuzz removal alerts constraints \
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench closed-loop soak hostile fuzz removal alerts constraints \
         lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers originals plans fleet real-parts clean
 
 help: ## list the targets
@@ -63,6 +63,9 @@ check: lint types test ## run lint, types, and test
 
 bench: $(VENV)/.installed-dev real-parts kubernetes ## run every benchmarks/bench_*.py; ARGS=--write-docs updates the tables in docs/
 	$(BIN)/python -m benchmarks $(ARGS)
+
+closed-loop: $(VENV)/.installed-dev ## compare placements by forecasts and by windows on ten traces (an hour); ARGS="bitbrains --data DIRECTORY"
+	$(BIN)/python -m benchmarks.closed_loop $(or $(ARGS),weekly)
 
 soak: $(VENV)/.installed-dev real-parts ## run the service and Prometheus with injected faults for 20 minutes; ARGS="--minutes 5"
 	$(BIN)/python scripts/soak $(ARGS)
@@ -144,7 +147,8 @@ helm: $(VENV)/.made ## build Helm into the cache if missing
 nri-runtime: $(VENV)/.made ## build the runtime side of NRI into the cache if missing
 	@$(BIN)/python scripts/go-programs --optional nri-runtime
 
-nri: $(VENV)/.installed-dev ## run 10,000 random sequences of pods, faults, and restarts against NRI; ARGS="--seed 7 --sequences 500"
+nri: $(VENV)/.installed-dev ## run 10,000 random sequences of pods, faults, and restarts in the mode nri, and 1,000 with containerd/nri; ARGS="--seed 7 --sequences 500"
+	$(BIN)/python -m tests.agent.qrm.nri.sequences $(ARGS)
 	@$(BIN)/python scripts/go-programs nri-runtime
 	$(BIN)/python -m tests.real.nri.sequences $(ARGS)
 

@@ -1,13 +1,14 @@
 """Placement by windows and by forecasts in a closed loop: several traces under all policies, and paired differences.
 
     python -m benchmarks.closed_loop weekly --png closed-loop.png
-    python -m benchmarks.closed_loop bitbrains --data DIRECTORY -o json
-    python -m benchmarks.closed_loop planetlab --data DIRECTORY --seeds 5 --processes 1
+    python -m benchmarks.closed_loop bitbrains --data DIRECTORY --runs bitbrains.csv
+    python -m benchmarks.closed_loop planetlab --data DIRECTORY --seeds 5 --policy Packing --policy Packing:forecast
 
 `weekly` is the scenario of `load-watcher simulate --generate`; the other traces are pods with the load of VMs
 (`benchmarks.vm_pods`), from the files that `python -m benchmarks.bench_backtest` reads. Overloaded pods are throttled.
 The first day does not count, because there are no forecasts. A difference is that of the same trace with forecasts and
-with windows; its interval is the mean ± t * standard error (95 %, Student).
+with windows; its interval is the mean ± t * standard error (95 %, Student). Ten traces take an hour on an idle core:
+`--runs FILE` keeps what is done, and continues there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.bench_backtest import DAYS, SIZES, USAGE
 from benchmarks.report import Table
 from benchmarks.vm_pods import vm_trace
@@ -38,8 +41,9 @@ from watcher.traces.generating import generate
 from watcher.traces.records import Record
 
 BASELINES = ("Random", "PowerOfTwoChoices", "LeastAllocated", "DefaultScheduler")
-PROFILES = ("Packing", "Packing80", "Risk", "LoadAwareScheduling", "HighLoad", "HighLoad95")
+PROFILES = ("Packing", "Packing80", "Risk", "LoadAwareScheduling", "LoadAware95", "HighLoad", "HighLoad95")
 FORECAST = ":forecast"
+POLICIES = (*BASELINES, *(name + suffix for name in PROFILES for suffix in ("", FORECAST)))
 CONFIG = Path(__file__).parent.parent / "docs" / "examples" / "simulation.toml"
 PODS_PER_NODE = 100  # over nine days, in the scenario; some 18 at a time
 DAY_MINUTES = 1440
@@ -105,11 +109,13 @@ def records_of(options: ClosedLoopOptions, seed: int) -> Iterator[Record]:
     return vm_trace(grid, nodes=nodes, seed=seed, days=days)
 
 
-def run(seed: int, options: ClosedLoopOptions) -> list[LoopResult]:
-    """Simulate all policies on the trace of this seed."""
+def run(work: tuple[int, Sequence[str]], options: ClosedLoopOptions) -> list[LoopResult]:
+    """Simulate policies on the trace of a seed."""
+    seed, names = work
+    if not names:
+        return []
     course = read_course(records_of(options, seed))
     profiles = tomllib.loads(CONFIG.read_text())["scheduler"]
-    names = [*BASELINES, *(name + suffix for name in PROFILES for suffix in ("", FORECAST))]
     return [_run_policy(name, seed, course, profiles) for name in names]
 
 
@@ -142,8 +148,7 @@ def table_of(options: ClosedLoopOptions, results: Sequence[LoopResult]) -> Table
     table = Table(title, columns)
     for name, runs in by_policy.items():
         overload, used, worse = "", "", ""
-        if name.endswith(FORECAST):
-            before = by_policy[name.removesuffix(FORECAST)]
+        if name.endswith(FORECAST) and (before := by_policy.get(name.removesuffix(FORECAST))):
             found = difference([(a.overload, b.overload) for a, b in zip(before, runs, strict=True)])
             nodes = difference([(a.nodes_used, b.nodes_used) for a, b in zip(before, runs, strict=True)])
             overload, worse = str(found), f"{found.worse}"
@@ -173,7 +178,7 @@ def draw(path: Path, results: Sequence[LoopResult]) -> None:
     for name, (overload, used) in place.items():
         ahead = name.endswith(FORECAST)
         axes.scatter(used, overload + 1.0, color="#D55E00" if ahead else "#0072B2", zorder=3)
-        if ahead:
+        if ahead and name.removesuffix(FORECAST) in place:
             old, before = place[name.removesuffix(FORECAST)]
             axes.annotate(
                 "", (used, overload + 1.0), (before, old + 1.0), arrowprops={"arrowstyle": "->", "color": "#888"}
@@ -188,12 +193,19 @@ def draw(path: Path, results: Sequence[LoopResult]) -> None:
     figure.savefig(path, metadata={"Software": None})
 
 
-def as_csv(results: Sequence[LoopResult]) -> str:
+def as_csv(results: Sequence[LoopResult], *, header: bool = True) -> str:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(LoopResult.__dataclass_fields__), lineterminator="\n")
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     writer.writerows(asdict(each) for each in results)
     return text.getvalue()
+
+
+def read_runs(path: Path) -> list[LoopResult]:
+    """Read what `as_csv` wrote; a missing file has no runs."""
+    with path.open(newline="") if path.exists() else io.StringIO() as file:
+        return [msgspec.convert(row, LoopResult, strict=False) for row in csv.DictReader(file)]
 
 
 def arguments() -> argparse.Namespace:
@@ -203,7 +215,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--days", type=int, default=9)
     parser.add_argument("--seeds", type=int, default=10, choices=range(2, len(STUDENT_95) + 2), metavar="2..20")
+    parser.add_argument("--policy", action="append", choices=POLICIES, metavar="NAME", help="default: all of them")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--runs", type=Path, help="CSV file of the runs of this trace, to continue")
     parser.add_argument("--png", type=Path, help="picture to write")
     parser.add_argument("-o", "--output", choices=("text", "json", "csv"), default="text")
     given = parser.parse_args()
@@ -215,14 +229,28 @@ def arguments() -> argparse.Namespace:
     return given
 
 
+def measure(given: argparse.Namespace, options: ClosedLoopOptions) -> list[LoopResult]:
+    """Run what is missing in `--runs`; return all runs of the wanted policies, by policy and seed."""
+    wanted, seeds = given.policy or POLICIES, range(1, given.seeds + 1)
+    results = read_runs(given.runs) if given.runs is not None else []
+    done = {(each.policy, each.seed) for each in results}
+    work = [(seed, [name for name in wanted if (name, seed) not in done]) for seed in seeds]
+    with ProcessPoolExecutor(given.processes) as pool:
+        for seed, found in enumerate(pool.map(partial(run, options=options), work), 1):
+            if given.runs is not None and found:
+                header = not given.runs.exists()
+                with given.runs.open("a") as file:
+                    file.write(as_csv(found, header=header))
+            results += found
+            print(f"{seed} of {given.seeds} traces", file=sys.stderr)
+    chosen = [each for each in results if each.policy in wanted and each.seed in seeds]
+    return sorted(chosen, key=lambda each: (POLICIES.index(each.policy), each.seed))
+
+
 def main() -> None:
     given = arguments()
     options = ClosedLoopOptions(given.trace, given.nodes, given.days, given.data)
-    results: list[LoopResult] = []
-    with ProcessPoolExecutor(given.processes) as pool:
-        for seed, found in enumerate(pool.map(partial(run, options=options), range(1, given.seeds + 1)), 1):
-            results += found
-            print(f"{seed} of {given.seeds} traces", file=sys.stderr)
+    results = measure(given, options)
     if given.png is not None:
         draw(given.png, results)
     if given.output == "json":

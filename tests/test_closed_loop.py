@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.closed_loop import BASELINES, FORECAST, PROFILES, ClosedLoopOptions, difference, run
+from benchmarks.closed_loop import POLICIES, ClosedLoopOptions, as_csv, difference, read_runs, run
 from benchmarks.vm_pods import BEGINS, vm_trace
 from load_watcher.forecast.layouts import read_bitbrains
 from tests.load_watcher.forecast.traces import vms, write_bitbrains
@@ -46,11 +46,17 @@ def test_a_difference_is_of_pairs():
     assert 1 == difference([(1.0, 2.0), (2.0, 1.0)]).worse
 
 
+def test_runs_are_continued_from_their_file(tmp_path: Path):
+    found = run((1, ["Random", "Packing"]), ClosedLoopOptions("weekly", 2, 1, None))
+    path = tmp_path / "runs.csv"
+    path.write_text(as_csv(found[:1]) + as_csv(found[1:], header=False))
+    assert found == read_runs(path)
+    assert [] == read_runs(tmp_path / "missing.csv")
+
+
 @pytest.mark.slow
 def test_all_policies_run_on_the_same_trace():
     options = ClosedLoopOptions("weekly", 3, 2, None)
-    found = run(1, options)
-    assert [*BASELINES, *(name + suffix for name in PROFILES for suffix in ("", FORECAST))] == [
-        each.policy for each in found
-    ]
-    assert found == run(1, options)
+    found = run((1, POLICIES), options)
+    assert list(POLICIES) == [each.policy for each in found]
+    assert found == run((1, POLICIES), options)

@@ -58,6 +58,15 @@ class Unit(StrEnum):
     PACKETS_PER_SECOND = "packets/s"
     WATTS = "watts"
 
+    def text(self, value: float) -> str:
+        """A value with the unit, rounded for people: "95.3 %", "12.5 MB/s", "1250 packets/s", "310 W"."""
+        if self is Unit.BYTES_PER_SECOND:
+            power = next((each for each in (3, 2, 1) if abs(value) >= 1000.0**each), 0)
+            return f"{value / 1000.0**power:.3g} {('B', 'kB', 'MB', 'GB')[power]}/s"
+        return f"{round(value, 1):g} {_SYMBOLS[self]}"
+
+
+_SYMBOLS = {Unit.PERCENT: "%", Unit.PACKETS_PER_SECOND: "packets/s", Unit.WATTS: "W"}
 
 # Unit that a source may declare -> (unit of the metric, factor). Units are converted only with this table.
 SOURCE_UNITS: Mapping[str, tuple[Unit, float]] = {

@@ -47,6 +47,7 @@ from agent.qrm.runtime.recording import ReadableRuntime, RecordingRuntime
 from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
+from agent.qrm.store.last_mode import record_mode
 from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.service import node_server
@@ -329,6 +330,8 @@ async def _manage(
     await _serve_socket(settings.pod_resources_path, listing.add_to, stack)
     legacy = LegacyRegistration(manager, settings.state_dir, open_endpoint=observed)
     await _serve_socket(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
+    if settings.mode in APPLYING:
+        await _record_mode(settings)
     stack.push_async_callback(rounds.close)
     _in_background(stack, registry.run(), "qrm-registration")
     _in_background(stack, rounds.run(), "qrm-rounds")
@@ -398,6 +401,14 @@ async def _serve_socket(path: Path, add: Callable[[Any], None], stack: AsyncExit
     except CannotServe as error:
         raise CannotRun(str(error)) from None
     stack.push_async_callback(server.stop)
+
+
+async def _record_mode(settings: QrmSettings) -> None:
+    """Store the mode before it is used. Raises CannotRun."""
+    try:
+        await asyncio.to_thread(record_mode, settings.state_dir, settings.mode)
+    except OSError as error:
+        raise CannotRun(f"cannot write to {settings.state_dir}: {error.strerror}") from None
 
 
 async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:

@@ -35,6 +35,8 @@ from agent.qrm.runtime.found import ContainerGone, FoundContainer, RestoringRunt
 from agent.qrm.settings import CGROUP, CRI, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, decode
 from agent.qrm.store.files import BadState
+from agent.qrm.store.last_mode import FILE as LAST_MODE
+from agent.qrm.store.last_mode import recorded_mode
 from agent.qrm.store.originals import OriginalValues
 from agent.service.node_server import CannotRun
 
@@ -82,28 +84,55 @@ class BeforeAllocation:
         return {**self.everything, **self.originals.of(container_id), **self.kubelet.of(uid, name)}
 
 
-async def restore(settings: QrmSettings) -> list[RestoredContainer]:
-    """Restore the containers of the checkpoint in qrm.state_dir, sorted by pod and container. Raises CannotRun."""
-    if settings.mode not in APPLYING:
-        raise CannotRun(
-            f"qrm.mode {settings.mode} sets nothing on containers\n"
-            f"  set --mode to the mode that the manager had: {', '.join(sorted(APPLYING))}"
-        )
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """The containers, sorted by pod and container, and a summary."""
+
+    containers: tuple[RestoredContainer, ...]
+    text: str
+
+
+async def restore(settings: QrmSettings) -> RestoreReport:
+    """Restore the containers of the checkpoint in qrm.state_dir. Raises CannotRun."""
     path = settings.state_dir / CHECKPOINT
     if not path.exists():
         raise CannotRun(f"the checkpoint {path} does not exist: no containers are known to restore")
     with _without_manager(settings.state_dir):
+        mode = _mode(settings)
+        if mode not in APPLYING:
+            return RestoreReport((), "the manager has set nothing on containers: nothing to restore")
         names = names_by_container(_read_checkpoint(path))
         before = _before_allocation(settings)
-        if settings.mode == CGROUP:
+        if mode == CGROUP:
             found = await asyncio.to_thread(_in_cgroups, settings, names, before)
         else:
-            runtime = CriRuntime(settings.runtime_socket) if settings.mode == CRI else NriRestorer(settings)
+            runtime = CriRuntime(settings.runtime_socket) if mode == CRI else NriRestorer(settings)
             try:
                 found = await _in_runtime(runtime, names, before)
             finally:
                 await runtime.close()
-    return sorted(found, key=lambda each: (each.pod, each.container, each.id))
+    counted = "1 container" if len(found) == 1 else f"{len(found)} containers"
+    text = f"{counted} processed" if found else "no containers with allocations: nothing to restore"
+    return RestoreReport(tuple(sorted(found, key=lambda each: (each.pod, each.container, each.id))), text)
+
+
+def _mode(settings: QrmSettings) -> str:
+    """The mode that the manager had: another one may not find what was set. Raises CannotRun."""
+    try:
+        recorded = recorded_mode(settings.state_dir)
+    except (BadState, OSError) as error:
+        raise CannotRun(
+            f"{settings.state_dir / LAST_MODE}, with the mode of the manager, is unusable: {error}\n"
+            "  move it away, and set --mode to that mode"
+        ) from None
+    if recorded is None:
+        return settings.mode
+    if settings.mode in APPLYING and settings.mode != recorded:
+        raise CannotRun(
+            f"the manager had the mode {recorded}, not {settings.mode}\n  set --mode {recorded}, and give this process "
+            f"access to what that mode needs"
+        )
+    return recorded
 
 
 @contextmanager

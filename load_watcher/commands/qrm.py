@@ -106,7 +106,8 @@ def qrm(context: click.Context, /, **given: Any) -> None:
 @click.option(
     "--mode",
     metavar="MODE",
-    help="The mode that the manager had: nri, cri or cgroup (qrm.mode). [default: dry-run, which is an error]",
+    help="The mode that the manager had: nri, cri or cgroup. [default: qrm.mode if it is one of them, otherwise the "
+    "mode that is stored in --state-dir]",
 )
 @with_options(CONFIG, _STATE_DIR, SET, OUTPUT)
 @click.option("--missing-ok", is_flag=True, help="Exit with 0 if the checkpoint does not exist. [default: exit with 1]")
@@ -143,12 +144,10 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     except CannotRun as error:
         print_error(error, of="load-watcher qrm restore")
         raise SystemExit(1) from None
-    counted = "1 container" if len(found) == 1 else f"{len(found)} containers"
-    text = f"{counted} processed" if found else "no containers with allocations: nothing to restore"
-    lines = [f"{each.called}: {each.text}" for each in found]
-    facts = {"containers": [asdict(each) for each in found], "text": text}
-    print_facts(facts, "\n".join([*lines, text]), output=given["output"])
-    raise SystemExit(1 if any(each.outcome == "failed" for each in found) else 0)
+    facts = {"containers": [asdict(each) for each in found.containers], "text": found.text}
+    lines = [f"{each.called}: {each.text}" for each in found.containers]
+    print_facts(facts, "\n".join([*lines, found.text]), output=given["output"])
+    raise SystemExit(1 if any(each.outcome == "failed" for each in found.containers) else 0)
 
 
 def _with_extra(module: str) -> Any:

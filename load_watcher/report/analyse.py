@@ -45,9 +45,9 @@ class NodeHeat:
 @dataclass(frozen=True, slots=True)
 class HotHours:
     """Node-hours above `threshold` percent. `by_day` [days, 24] has the node-hours by CPU for each UTC day, NaN for
-    hours outside of the report; `days` are the begins of the days (unix seconds). `busy` is the span of the day
+    hours without values; `days` are the begins of the days (unix seconds). `busy` is the span of the day
     (first hour, hour after the last) with most of the hot time; None if there is no such span. `nodes` are sorted by
-    their hot hours."""
+    their hot hours. In `known_hours`, at least one node has a value."""
 
     threshold: float
     node_hours: float
@@ -58,6 +58,7 @@ class HotHours:
     by_day: F64
     busy: tuple[int, int] | None
     nodes: tuple[NodeHeat, ...]
+    known_hours: float
 
 
 def hot_hours(loads: NodeLoads, threshold: float) -> HotHours:
@@ -80,6 +81,7 @@ def hot_hours(loads: NodeLoads, threshold: float) -> HotHours:
         by_day,
         busy_span(np.nansum(by_day, axis=0)),
         tuple(nodes),
+        float(np.count_nonzero(np.isfinite(loads.cpu).any(axis=1)) / HOUR_SLOTS),
     )
 
 
@@ -97,7 +99,8 @@ def _by_day(loads: NodeLoads, hot: Bool) -> tuple[tuple[int, ...], F64]:
     days = tuple(begins + i * DAY_S for i in range(count))
     grid = np.full((count * 24, HOUR_SLOTS), np.nan)
     first = (loads.begins - begins) // SLOT_S
-    grid.ravel()[first : first + len(hot)] = hot.sum(axis=1) / HOUR_SLOTS
+    anything = np.isfinite(loads.cpu).any(axis=1)
+    grid.ravel()[first : first + len(hot)] = np.where(anything, hot.sum(axis=1) / HOUR_SLOTS, np.nan)
     known = np.isfinite(grid).any(axis=1)
     return days, np.where(known, np.nansum(grid, axis=1), np.nan).reshape(count, 24)
 
@@ -207,7 +210,10 @@ def _cluster(nodes: Sequence[NodePeaks], percent: F64, capacity: F64, record: Bo
     sized = [each for each in nodes if np.isfinite(each.capacity)]
     if not sized:
         return None
-    used = np.nansum(percent * capacity / 100.0, axis=1)
+    amounts = percent * capacity / 100.0
+    used = np.nansum(amounts[np.isfinite(amounts).any(axis=1)], axis=1)
+    if not len(used):
+        return None
     total = sum(each.capacity for each in sized)
     bound = sum(each.bound for each in sized)  # NaN if a node has no bound
     requested = [each.requested for each in sized if np.isfinite(each.requested)]
@@ -288,8 +294,9 @@ def workload_shares(
     order = sorted(set(names))
     place = {name: i for i, name in enumerate(order)}
     index = np.array([place[name] for name in names], dtype=np.int64)
-    used = np.nan_to_num(pods.cores)
-    hot = _hot_at(pods, loads, threshold)
+    known = np.isfinite(pods.cores).any(axis=1)
+    used = np.nan_to_num(pods.cores[known])
+    hot = _hot_at(pods, loads, threshold)[known]
     weights = _weights(pods)
     sums = np.zeros((len(used), len(order)))
     np.add.at(sums.T, index, (used * weights).T)

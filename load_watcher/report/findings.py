@@ -22,6 +22,8 @@ from load_watcher.report.collected import ClusterHistory, MissingData
 from load_watcher.report.comparison import ReplayResult
 
 GIB = 1 << 30
+ENOUGH = 0.95
+"""Share of the time that must have values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def amount(value: float, resource: str) -> str:
 def hot_sentence(report: ClusterReport) -> str:
     heat, history = report.heat, report.history
     nodes = len(history.loads.nodes)
-    whole = f"in the {period(history)} of this report"
+    whole = f"in the {period(history)} of this report{_known_part(report)}"
     if not heat.hot_nodes:
         peak = max((each.cpu_peak for each in heat.nodes if math.isfinite(each.cpu_peak)), default=math.nan)
         return (
@@ -103,6 +105,12 @@ def hot_sentence(report: ClusterReport) -> str:
         f"{heat.hot_nodes:,} of {_nodes(nodes)} {verb} above {heat.threshold:g} % CPU for "
         f"{number(heat.node_hours, 1)} node-hours {whole}, {when}."
     )
+
+
+def _known_part(report: ClusterReport) -> str:
+    """How much of the time has values, if it is clearly less than all of it."""
+    hours, known = (report.history.ends - report.history.begins) / 3600.0, report.heat.known_hours
+    return f", of which {known:,.1f} hours have values" if known < ENOUGH * hours else ""
 
 
 def peaks_sentence(report: ClusterReport) -> str:
@@ -123,7 +131,10 @@ def peaks_sentence(report: ClusterReport) -> str:
         known = sum(math.isfinite(each.bound) for each in report.cpu.nodes)
         return f"{text}. {known:,} of {_nodes(len(report.cpu.nodes))} have a bound for the next {record.horizon_h} h."
     freed = amount(cluster.freed, "cpu")
-    return f"{text}. {freed} are beyond the bounds of the next {record.horizon_h} h and could be freed."
+    return (
+        f"{text}. {freed} are above the peaks that are expected in the next {record.horizon_h} hours (level "
+        f"{100.0 * record.level:.0f} %), and could be freed."
+    )
 
 
 def bound_text(peaks: NodePeaks, resources: ResourcePeaks) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 
 from load_watcher.report.collected import NodeLoads, NodeRequests, NodeSizes
 from load_watcher.report.context import CollectContext
-from load_watcher.report.findings import moment
 from load_watcher.report.reading import BudgetExceeded, ProgressCallback, SeriesGrid, repeated
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import SLOT_S
@@ -33,6 +32,7 @@ NODE_LOAD = (
     "scrape a node exporter on each node, or set the query with --set provider.queries.CPU.expression=… and "
     "provider.queries.CPU.unit=ratio; load-watcher doctor --provider prometheus --address URL lists what the server has"
 )
+WAIT = "run the report again after the next whole hour; a report ends with a whole hour"
 BUDGET = (
     "raise --max-samples, lower --days, or create the recording rule instance:node_cpu_utilisation:rate5m of the node "
     "exporter's mixin, so that the server does not read the counters of all CPUs"
@@ -58,9 +58,7 @@ class NodeLoadReader:
         except BudgetExceeded as error:
             raise ProviderRefused(f"{context.client.address}: the budget is too small: {error}", hint=BUDGET) from error
         if cpu_grid is None:
-            during = f"from {moment(context.begins)} to {moment(context.ends)}"
-            hint = f"{NODE_LOAD}; a report ends at a full hour: wait, if the server has samples only after that"
-            raise ProviderRefused(f"{context.client.address}: no CPU utilization of nodes {during}", hint=hint)
+            raise await self._no_cpu()
         memory_grid = await context.optional(
             "Memory utilization of nodes",
             "hot hours and peaks by memory, and overload by memory in the simulation",
@@ -77,13 +75,8 @@ class NodeLoadReader:
 
     async def _metric(self, key: str, progress: ProgressCallback) -> tuple[SeriesGrid, int] | None:
         """Percent of capacity by node, one row per slot, and the seconds between values; None without series."""
-        context, metric = self._context, METRIC_BY_KEY[key]
-        config = context.config
-        query = config.queries.get(key)
-        label = (query.node_label if query else None) or config.node_label
-        state = PrometheusMetricState(metric, candidates(metric, query, matchers=config.matchers), label)
-        deadline = asyncio.get_running_loop().time() + config.fetch_deadline
-        fetching = PrometheusFetchContext(1, context.ends - 900.0, float(context.ends), deadline, True, context.ends)
+        context = self._context
+        state, fetching = self._state(key), self._fetching(context.ends)
         plan = await self._search.find_plan(state, fetching)
         if plan is None:
             return None
@@ -108,6 +101,25 @@ class NodeLoadReader:
         slots = (context.ends - context.begins) // SLOT_S
         values = repeated(named.values * SOURCE_UNITS[plan.candidate.unit][1], step // SLOT_S, slots)
         return SeriesGrid(named.keys, np.clip(values, 0.0, 100.0)), step
+
+    def _state(self, key: str) -> PrometheusMetricState:
+        config, metric = self._context.config, METRIC_BY_KEY[key]
+        query = config.queries.get(key)
+        label = (query.node_label if query else None) or config.node_label
+        return PrometheusMetricState(metric, candidates(metric, query, matchers=config.matchers), label)
+
+    def _fetching(self, at: int) -> PrometheusFetchContext:
+        deadline = asyncio.get_running_loop().time() + self._context.config.fetch_deadline
+        return PrometheusFetchContext(1, at - 900.0, float(at), deadline, True, at)
+
+    async def _no_cpu(self) -> ProviderRefused:
+        """The error for a source without CPU utilization at the end of the report."""
+        context, now = self._context, int(self._context.options.ends)
+        if now > context.ends and await self._search.find_plan(self._state("CPU"), self._fetching(now)) is not None:
+            return ProviderRefused(
+                f"{context.client.address}: the CPU utilization of nodes begins after the last whole hour", hint=WAIT
+            )
+        return ProviderRefused(f"{context.client.address}: no CPU utilization of nodes", hint=NODE_LOAD)
 
     async def _nodes_now(self, plan: PrometheusQueryPlan) -> int:
         """The number of series of a stored series, or of the guard of an expression; at least 1."""

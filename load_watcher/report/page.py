@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+import numpy as np
+
 from load_watcher.report import findings, pictures
 from load_watcher.report.analyse import NodeHeat, NodePeaks, ResourcePeaks, WorkloadShare, hourly_peaks
 from load_watcher.report.comparison import Interval, PolicyOutcome
@@ -39,7 +41,7 @@ def as_page(report: ClusterReport) -> str:
         *_section("Peaks, requests and capacity", findings.peaks_sentence(report), _peaks(report)),
         *_section("Workloads", findings.workloads_sentence(report), _workloads(report)),
         *_section("Other placements", findings.replay_sentence(report), _policies(report)),
-        *_section("What is missing for more", findings.missing_sentence(report), _missing(report)),
+        *_section("What is missing", findings.missing_sentence(report), _missing(report)),
         *_section("How this was read", "All values are from queries to the source; nothing was changed.", _how(report)),
         "</main>\n</body>\n</html>",
     ]
@@ -106,7 +108,8 @@ def _hot(report: ClusterReport) -> Iterator[str]:
     if heat.hot_nodes:
         caption = f"Node-hours above {heat.threshold:g} % CPU, by day and hour of the day (UTC)."
         yield _figure(pictures.day_map(heat), caption)
-        yield _legend((("none", "no data"), ("h0", "0"), ("h1", "few"), ("h6", "most")))
+        most = f"{np.nanmax(heat.by_day):,.1f} node-hours"
+        yield _legend((("none", "no data"), ("h0", "0"), ("h1", "more than 0"), ("h6", most)))
     shown = heat.nodes[:SHOWN_NODES]
     names = [each.node for each in shown]
     caption = f"Highest CPU utilization in each hour (UTC), of the {len(names)} nodes with the most hot hours."
@@ -129,9 +132,15 @@ def _peaks(report: ClusterReport) -> Iterator[str]:
     if clusters:
         heads = ("cluster", *_PEAK_HEADS)
         yield from _table(
-            "Cluster, cores and GiB", heads, (_amounts(kind, kind, cluster) for kind, cluster in clusters)
+            "Cluster, cores and GiB",
+            heads,
+            (_amounts("CPU" if kind == "cpu" else kind, kind, cluster) for kind, cluster in clusters),
         )
-        note = "Could be freed: what is allocatable beyond the bounds of the nodes. One in twenty bounds is exceeded."
+        horizon = f"{report.cpu.record.horizon_h} hours"
+        note = (
+            f"The bound is the highest use that is expected in the next {horizon}; one in twenty is exceeded. Could be "
+            "freed: what is allocatable above the bounds of the nodes."
+        )
         yield from _text([note], "quiet")
     first = report.cpu.nodes[0]
     yield from _text([f"Busiest node {first.node}: {findings.bound_text(first, report.cpu)}."])
@@ -160,9 +169,10 @@ def _record_text(each: ResourcePeaks) -> str:
     record, name = each.record, "CPU" if each.resource == "cpu" else "Memory"
     if record.reason or not record.count:
         return f"{name}: no record of bounds: {record.reason or 'no bound is older than its horizon'}."
+    above = f"{100.0 * record.severity:.2f} %"
     return (
         f"{name}: of {record.count:,} bounds for {record.horizon_h} h (level {100.0 * record.level:.0f} %) in the last "
-        f"week, {100.0 * record.coverage:.1f} % held; the mean severity is {100.0 * record.severity:.2f} %."
+        f"week, {100.0 * record.coverage:.1f} % held; on average, peaks were {above} above them."
     )
 
 
@@ -226,7 +236,8 @@ def _interval(found: Interval | None) -> str:
         return "–"
     if not math.isfinite(found.low):
         return f"{found.mean:+,.1f} (one replay, no interval)"
-    return f"{found.mean:+,.1f} ({found.low:+,.1f} to {found.high:+,.1f})"
+    mean, low, high = (f"{round(value, 1) + 0.0:+,.1f}" for value in (found.mean, found.low, found.high))
+    return f"{mean} ({low} to {high})"
 
 
 def _missing(report: ClusterReport) -> Iterator[str]:

@@ -16,6 +16,7 @@ from load_watcher.report.analyse import HotHours, NodePeaks
 from load_watcher.report.comparison import ReplayResult
 from watcher.arrays import F64
 
+LONGEST_NAME = 20
 LEVELS = 6
 """Colour steps of heat maps, besides the step for 0 and for unknown values."""
 
@@ -34,6 +35,17 @@ def _text(x: float, y: float, text: str, kind: str = "") -> str:
 def _cell(x: float, y: float, width: float, height: float, kind: str, title: str) -> str:
     place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
     return f'<rect {place} class="{kind}"><title>{escape(title)}</title></rect>'
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The names without the domain that all of them have, and of those that are still too long, both ends."""
+    parts = [name.split(".")[1:] for name in names]
+    common = 0
+    if len(names) > 1:
+        while all(len(part) > common and part[-1 - common] == parts[0][-1 - common] for part in parts):
+            common += 1
+    own = [".".join(name.split(".")[: -common or None]) for name in names]
+    return [name if len(name) <= LONGEST_NAME else f"{name[:9]}…{name[-10:]}" for name in own]
 
 
 def day_map(heat: HotHours) -> str:
@@ -79,8 +91,7 @@ def node_map(names: Sequence[str], peaks: F64, begins: int) -> str:
             time = begins + hour * 3600
             if time % 86400 == 0 and hour + 8 < hours:
                 yield _text(left + hour * width, 11, datetime.fromtimestamp(time, UTC).strftime("%a %d.%m"))
-        for row, name in enumerate(names):
-            short = name if len(name) <= 20 else f"{name[:9]}…{name[-10:]}"
+        for row, (name, short) in enumerate(zip(names, short_names(names), strict=True)):
             yield f"<g>{_text(0, top + row * height + 10, short)}<title>{escape(name)}</title></g>"
             yield from _runs(peaks[:, row], left, top + row * height, width, height - 1)
 
@@ -115,9 +126,9 @@ def peak_bars(nodes: Sequence[NodePeaks]) -> str:
             x = left + full * percent / 100.0
             yield f'<line x1="{x:g}" x2="{x:g}" y1="14" y2="{16 + height * len(nodes):g}" class="grid"/>'
             yield _text(x, 10, f"{percent} %", "label end" if percent == 100 else "label")
-        for row, each in enumerate(nodes):
+        shown = short_names([each.node for each in nodes])
+        for row, (each, short) in enumerate(zip(nodes, shown, strict=True)):
             y = 16.0 + row * height
-            short = each.node if len(each.node) <= 20 else f"{each.node[:9]}…{each.node[-10:]}"
             yield f"<g>{_text(0, y + 11, short)}<title>{escape(each.node)}</title></g>"
             yield from _bar(left, y, full, each)
 

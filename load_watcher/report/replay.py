@@ -47,6 +47,8 @@ POLICIES = (DEFAULT, "TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwa
 DAY_S, WARM_UP_S = 86400, 86400
 REFRESH_S = 300.0
 MOST_DAYS = 5
+KNOWN = 0.9
+"""Share of the time of a replay in which pods must be known."""
 MOST_PODS = 1500
 ORDERS = 5
 """Random orders of one day that are simulated if there are fewer than three whole days."""
@@ -145,9 +147,16 @@ class _RecordedCluster:
         return tuple(sorted(chosen))
 
     def days(self) -> list[int]:
-        """The begins of whole days with the warm-up before them, oldest first."""
+        """The begins of whole days with the warm-up before them, oldest first; those in which pods are known."""
         ends, first = self.history.ends, self.recorded.begins
-        return [begins for begins in (ends - k * DAY_S for k in range(MOST_DAYS, 0, -1)) if begins - WARM_UP_S >= first]
+        begins = [ends - k * DAY_S for k in range(MOST_DAYS, 0, -1)]
+        return [each for each in begins if each - WARM_UP_S >= first and self._is_known(each)]
+
+    def _is_known(self, day: int) -> bool:
+        """Whether pods are known in most of a day and its warm-up."""
+        rows = self._rows(day - WARM_UP_S, day + DAY_S)
+        known = np.count_nonzero(self.recorded.exists[rows].any(axis=1))
+        return bool(known >= KNOWN * (WARM_UP_S + DAY_S) / self.recorded.step)
 
     def overload(self, day: int, threshold: float) -> float:
         """Node-hours above the threshold (percent) on a day with the recorded placement."""

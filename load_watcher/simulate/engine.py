@@ -243,7 +243,7 @@ class _Cluster:
 
     def _place(self, now: float) -> None:
         """Try to place each waiting pod once. A pod with the same requests as a pod that fits nowhere is skipped, and
-        one of the same owner and size as a pod that no node accepted: within a minute, nodes only fill."""
+        one that is equal for filters to a pod that no node accepted: within a minute, nodes only fill."""
         if not self.waiting:
             return
         self._read_windows()
@@ -257,7 +257,8 @@ class _Cluster:
         for pod in self.waiting:
             info = self.infos[pod]
             asked = info.requests.get(CPU, 0), info.requests.get(MEMORY, 0)
-            if asked in failed or _alike(pods[pod].record) in refused:
+            alike = _alike(pods[pod].record, by_owner=self.decider.by_owner)
+            if asked in failed or alike in refused:
                 still.append(pod)
                 continue
             fits = self._fits(asked, rows)
@@ -265,7 +266,7 @@ class _Cluster:
                 failed.add(asked)
             chosen = self._choose(info, rows[fits], present[fits], now)
             if chosen is None:
-                refused.add(_alike(pods[pod].record))
+                refused.add(alike)
                 still.append(pod)
             else:
                 self._start(pod, chosen, now)
@@ -453,10 +454,11 @@ def _bound(pod: Pod, node: str) -> Pod:
     return Pod(pod.metadata, spec, PodStatus("Running"))
 
 
-def _alike(record: PodRecord) -> tuple[object, ...]:
-    """What a filter can know of a pod, apart from its name: equal for the pods of one workload."""
+def _alike(record: PodRecord, *, by_owner: bool) -> tuple[object, ...]:
+    """What a filter can know of a pod, apart from its name; with `by_owner` also the name of its owner."""
+    owner = record.owner or record.uid if by_owner else record.owner.partition("/")[0]
     size = record.cores, record.bytes, record.cores_limit, record.bytes_limit
-    return (record.pod.partition("/")[0], record.owner or record.uid, record.priority, *size)
+    return (record.pod.partition("/")[0], owner, record.priority, *size)
 
 
 def _limits(course: TracePod) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.profiles import default_scheduler
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
-from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
+from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of, known_names
 from watcher.arrays import I64, Bool
 from watcher.core.messages import nearest
 from watcher.fleet.noise import key_of
@@ -47,6 +47,11 @@ class PolicyError(ValueError):
 
 class PlacementDecider(Protocol):
     """A policy applied to the nodes of a table."""
+
+    @property
+    def by_owner(self) -> bool:
+        """Whether `passes` may depend on the name of the pod's owner."""
+        ...
 
     def prepare(self) -> None:
         """Called after each new copy of the load."""
@@ -121,6 +126,7 @@ class RequestPolicy:
 class _ByRequests:
     score: Score
     table: ClusterTable
+    by_owner: bool = False
 
     def prepare(self) -> None:
         pass
@@ -199,7 +205,8 @@ class ProfilePolicy:
             raise PolicyError(f"{self.name} cannot be simulated", hint)
         if not profile.scoring and not profile.filtering:
             raise PolicyError(f"{self.name} neither filters nor scores", "enable a plug-in under score or filter")
-        return _ByProfile(profile, 100 if self.settings.precise_scores else 10, table)
+        others = any(each.name not in PLUGINS for each in self.settings.plugins)
+        return _ByProfile(profile, 100 if self.settings.precise_scores else 10, table, by_owner=others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +214,7 @@ class _ByProfile:
     profile: ProfileRunner
     most: int
     table: ClusterTable
+    by_owner: bool  # the project's own filters use owners only with the usage of pods, which a trace does not have
 
     def prepare(self) -> None:
         for _ in self.profile.prepare():

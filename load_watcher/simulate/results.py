@@ -149,21 +149,23 @@ def _used(shares: F32) -> F64:
     return 100.0 * np.minimum(shares.astype(np.float64), 1.0)
 
 
-def _p95(values: F64) -> np.floating:
-    return np.percentile(values, 95.0)
+def _p95(values: F64, axis: int | None = None) -> F64:
+    return np.asarray(np.percentile(values, 95.0, axis=axis))
 
 
-def _p99(values: F64) -> np.floating:
-    return np.percentile(values, 99.0)
+def _p99(values: F64) -> F64:
+    return np.asarray(np.percentile(values, 99.0))
 
 
-def _of_all(values: F64, of: Callable[[F64], np.floating]) -> float:
+def _of_all(values: F64, of: Callable[..., F64]) -> float:
     """A statistic of the known values; 0 if there are none."""
     known = values[~np.isnan(values)]
     return float(of(known)) if len(known) else 0.0
 
 
-def _each_minute(values: F64, of: Callable[[F64], np.floating]) -> F64:
+def _each_minute(values: F64, of: Callable[..., F64]) -> F64:
     """A statistic over the existing nodes by minute [minutes]; NaN without nodes."""
+    if values.size and not np.isnan(values).any():
+        return np.asarray(of(values, axis=1))
     found = [of(row[known]) if (known := ~np.isnan(row)).any() else np.nan for row in values]
     return np.array(found, dtype=np.float64)

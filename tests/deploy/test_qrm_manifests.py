@@ -3,6 +3,10 @@ directories than each mode needs."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +14,14 @@ from typing import Any
 import pytest
 import requests
 
+from agent.qrm.nri.runtime_config import TOLERATION
 from agent.qrm.settings import QrmSettings, read_settings
 from tests.agent.qrm.test_main import NODE, Qrm, World, cri, world
-from tests.deploy.rendering import ChartError, Manifest, charted, composed, of_part, only, settings_in
+from tests.deploy.rendering import ChartError, Manifest, charted, composed, kustomized, of_part, only, settings_in
 from tests.deploy.test_manifests import DEPLOY, granted, problems, read
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.kube import KINDS
-from tests.real.nri.node import nri_node, wait_until_known
+from tests.real.nri.node import PLUGIN, container_id, nri_node, wait_until_known
 from tests.real.nri.runtime import Refused
 from tests.real.parts import free_port
 from tests.waiting import PATIENCE_SECONDS, eventually, wait_for
@@ -27,6 +32,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 NAME = "load-watcher-qrm"
 WATCHER = "http://load-watcher.load-watcher:2020"
+FITS, LARGE = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
 # What makes the chart render what components add: their names, settings, and other values.
 SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "dry-run": (("qrm-podmonitor",), {}, {"podMonitor": {"enabled": True}}),
@@ -178,10 +184,16 @@ def test_its_pod_starts_where_the_runtime_requires_the_plugin(
 ) -> None:
     """The default validator of NRI tolerates pods with this annotation, if its key is in the runtime's settings."""
     mode, *ways = both
-    for rendered in ways:
-        metadata = only(rendered, "DaemonSet", NAME)["spec"]["template"]["metadata"]
-        tolerated = metadata.get("annotations", {}).get("tolerate-missing-nri-plugins.noderesource.dev")
-        assert ("true" if mode == "nri" else None) == tolerated
+    with nri_node() as node, node.runtime(required=[PLUGIN], tolerate=TOLERATION) as runtime:
+        for uid, rendered in zip((FITS, LARGE), ways, strict=True):
+            metadata = only(rendered, "DaemonSet", NAME)["spec"]["template"]["metadata"]
+            runtime.run_pod(f"{NAME}/{NAME}", uid, annotations=metadata.get("annotations", {}))
+            if mode == "nri":
+                runtime.create(uid, container_id(uid))
+                continue
+            assert TOLERATION not in metadata.get("annotations", {})
+            with pytest.raises(Refused, match=f'required plugin "{PLUGIN}" not present'):
+                runtime.create(uid, container_id(uid))
 
 
 def test_in_the_mode_server_it_has_no_token_and_no_rights(tmp_path: Path) -> None:
@@ -233,9 +245,6 @@ def as_installed(world: World, manifests: list[Manifest], port: int, **more: str
     return Qrm(world.directory / "run", *arguments, config=text, env=environment)
 
 
-FITS, LARGE = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
-
-
 async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: World, tmp_path: Path) -> None:
     manifests = composed(tmp_path, DEPLOY / "qrm", "qrm-cri", "qrm-evict")
     (container,) = daemon(manifests)["containers"]
@@ -270,3 +279,67 @@ def test_in_the_mode_nri_it_runs_as_it_is_installed_and_uses_every_right_that_it
         with pytest.raises(Refused, match="TopologyAffinityError"):
             node.create(runtime, "default/large", LARGE)
         wait_for(lambda: asked_of(node) == rights(manifests), what="all rights to be used")
+
+
+# --- removal ---------------------------------------------------------------------------------------------------------
+
+
+def restoring(directory: Path, mode: str) -> list[Manifest]:
+    """deploy/qrm-restore with the component of a mode, as its comment says."""
+    made = shutil.copytree(DEPLOY / "qrm-restore", directory / "qrm-restore")
+    text = (made / "kustomization.yaml").read_text()
+    assert "- ../components/qrm-cri\n" in text
+    text = text.replace("../components/qrm-cri", f"../components/qrm-{mode}")
+    (made / "kustomization.yaml").write_text(text.replace("- ../", f"- {os.path.relpath(DEPLOY, made)}/"))
+    return kustomized(made)
+
+
+@pytest.mark.parametrize("mode", ["cri", "cgroup", "nri"])
+def test_the_managers_can_be_removed_in_good_order(tmp_path: Path, mode: str) -> None:
+    """Each pod restores with what the manager had, but for its rights, and then does nothing."""
+    (tmp_path / "before").mkdir()
+    before = composed(tmp_path / "before", DEPLOY / "qrm", f"qrm-{mode}", "qrm-evict", "qrm-publish")
+    manager = daemon(list(of_part(before, NAME).values()))
+    manifests, chart = restoring(tmp_path, mode), installed(mode, {}, {"restore": True})
+    assert [] == problems(manifests) + problems(chart)
+    ours, theirs = of_part(manifests, NAME), of_part(chart, NAME)
+    # Helm removes these two; kubectl would leave them with the rights of the manager.
+    assert [] == ours.pop(f"ClusterRole {NAME}")["rules"]
+    del ours[f"ClusterRoleBinding {NAME}"]
+    pod = daemon(list(ours.values()))
+    (running,), (restore,), (idle,) = manager["containers"], pod["initContainers"], pod["containers"]
+    assert ["qrm", "restore", "--missing-ok", f"--mode={mode}"] == restore["args"]
+    for part in ("image", "env", "volumeMounts", "securityContext"):
+        assert running[part] == restore[part]
+    assert manager["volumes"] == pod["volumes"]
+    assert ["sleep", "infinity"] == idle["command"]
+    assert not {"args", "env", "volumeMounts", "ports", "livenessProbe"} & idle.keys()
+    assert (set(), set()) == (rights(manifests), rights(chart))
+    assert not pod["automountServiceAccountToken"]
+    restore["args"].pop()  # the chart has the mode in the settings
+    ours[f"ConfigMap {NAME}"]["data"] = theirs[f"ConfigMap {NAME}"]["data"]
+    assert ours == theirs
+
+
+async def test_containers_are_restored_as_it_is_removed(world: World, tmp_path: Path) -> None:
+    """Without the Kubernetes API."""
+    (tmp_path / "before").mkdir()
+    manifests = composed(tmp_path / "before", DEPLOY / "qrm", "qrm-cri")
+    world.pod("default/fits", FITS, "storage-service", cpu="4")
+    async with FakeRuntime(world.socket, containers=set()) as runtime:
+        runtime.add(cri(FITS), "container0", "default/fits", FITS)
+        with as_installed(world, manifests, free_port(), RUNTIME_SOCKET=str(world.socket)) as qrm:
+            await eventually(lambda: cri(FITS) in runtime.cpusets(), what="CPUs of its own")
+        asked = len(world.kube.asked)
+        (container,) = daemon(restoring(tmp_path, "cri"))["initContainers"]
+        restore = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "load_watcher", *container["args"], "--config", str(qrm.config_file)),
+            cwd=qrm.directory,
+            env=dict(qrm.environment()),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await restore.communicate()
+        assert 0 == restore.returncode
+        assert b"default/fits, container container0: restored: CpusetCpus is 0-79" in out
+        assert ("0-79", "0-1") == runtime.cpuset_of(cri(FITS))
+        assert asked == len(world.kube.asked)

@@ -20,7 +20,7 @@ from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.prometheus import PrometheusQueryClient
 from tests.hostile import TOKEN
 from watcher.agents import usage as agents_usage
-from watcher.agents.pages import AgentError, AgentPages, EndpointKind, clients_by_kind
+from watcher.agents.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind
 from watcher.client import WatcherClient, WatcherError
 from watcher.client.node import NodeClient
 from watcher.core.kubernetes.errors import KubeError
@@ -203,7 +203,7 @@ def peers(url: str, directory: Path) -> Exchange:
 
 def agent_pages(url: str, directory: Path) -> Exchange:
     (directory / "token").write_text(TOKEN)
-    client = AgentPages(
+    client = AgentProxy(
         clients_by_kind(settings(directory, agents__urls=[url], agents__token_file=str(directory / "token")))
     )
 

@@ -14,10 +14,10 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 TRICKLE_SECONDS = 0.05
 
@@ -64,7 +64,7 @@ class _Exchange(BaseHTTPRequestHandler):
             status, content_type, body = self._ask(sent)
         except OSError:
             status, content_type, body = 502, "text/plain", b"Bad Gateway"
-        fault(Reply(self, status, content_type, body))
+        fault(Reply(self, status, content_type, body, question=f"{self.path} {sent.decode()}"))
 
     def _ask(self, sent: bytes) -> tuple[int, str, bytes]:
         """The real answer, uncompressed."""
@@ -77,13 +77,25 @@ class _Exchange(BaseHTTPRequestHandler):
 
 
 class Reply:
-    """A real answer on its way to the client; a fault does with it what it likes."""
+    """A real answer on its way to the client; a fault does with it what it likes. `question` is the path and body of
+    the request."""
 
-    def __init__(self, exchange: _Exchange, status: int, content_type: str, body: bytes) -> None:
+    def __init__(self, exchange: _Exchange, status: int, content_type: str, body: bytes, *, question: str) -> None:
+        self.question = question
         self._exchange = exchange
         self.status = status
         self.content_type = content_type
         self.body = body
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the request."""
+        return dict(self._exchange.headers.items())
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """The parameters in the address of the request: query, start, end, step."""
+        return dict(parse_qsl(urlsplit(self._exchange.path).query))
 
     def begin(self, *, status: int | None = None, content_type: str | None = None, length: int | None = None) -> None:
         """Send status and headers; what is not given is the real answer's."""
@@ -198,6 +210,49 @@ def half_json(reply: Reply) -> None:
     half = reply.body[: len(reply.body) // 2]
     reply.begin(length=len(half))
     reply.send(half)
+
+
+def only_with(headers: Mapping[str, str]) -> Fault:
+    """401 to requests without these headers, as from an authenticating gateway."""
+
+    def fault(reply: Reply) -> None:
+        if headers.items() <= reply.headers.items():
+            passed_on(reply)
+            return
+        body = b"Unauthorized"
+        reply.begin(status=401, content_type="text/plain", length=len(body))
+        reply.send(body)
+
+    return fault
+
+
+def hang_beyond(steps: int) -> Fault:
+    """Nothing for range queries of more steps, as from a server that is too slow for them."""
+
+    def fault(reply: Reply) -> None:
+        asked = reply.asked
+        if "step" in asked and (float(asked["end"]) - float(asked["start"])) / float(asked["step"]) >= steps:
+            hang(reply)
+        else:
+            passed_on(reply)
+
+    return fault
+
+
+def once_asked(text: str, act: Callable[[], object]) -> Fault:
+    """Act when the first query with this text comes, before it is answered: its answer is lost, as are later ones if
+    the act ends the server."""
+    done = threading.Event()
+
+    def fault(reply: Reply) -> None:
+        if text in reply.asked.get("query", "") and not done.is_set():
+            done.set()
+            act()
+            unavailable(reply)
+        else:
+            passed_on(reply)
+
+    return fault
 
 
 def slow(seconds: float) -> Fault:

@@ -234,7 +234,7 @@ def test_findings_can_be_narrowed(demo: Demo, light: Tab) -> None:
     light.open(f"{demo.url}/#/findings?kind=out_of_range", shows="Queries to the source")
     rows = light.cells("Findings")
     assert rows
-    wrong = f"{node_with(demo, 'sometimes reports')}: impossible values: 6553.5 is outside 0 to 100"
+    wrong = f"{node_with(demo, 'sometimes reports')}: impossible values: 6553.5 % is outside 0 to 100 %"
     assert [("warning", wrong)] == [(row[0], row[1][: len(wrong)]) for row in rows]
     light.page.get_by_label("Node contains").fill("nobody")
     assert [["no findings"]] == light.cells("Findings")

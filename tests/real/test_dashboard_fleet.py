@@ -182,7 +182,7 @@ def test_without_labels_it_is_said_what_is_missing(light: Tab) -> None:
 def test_a_trend_is_the_short_window_against_the_long_one(light: Tab) -> None:
     """A load that rose is marked, in the cell and in the table; one that did not is not."""
     with Live(zoned()) as live:
-        light.open(f"{url(live)}#/fleet?sort=rising", shows="trend, short against long window")
+        light.open(f"{url(live)}#/fleet?sort=rising", shows="trend, 5m less 15m")
         light.page.get_by_role("listbox", name="Nodes as cells").focus()
         assert active(light).startswith("ci-1, ")
         assert "CPU trend ▲ +20.0 points" in active(light)

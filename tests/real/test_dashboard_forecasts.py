@@ -88,8 +88,9 @@ def test_without_forecasts_a_node_shows_the_lines_that_enable_them(light: Tab) -
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, PHONE)])
 def test_the_fleet_is_coloured_and_sorted_by_forecasts(browser: Any, dark: bool, width: int) -> None:
     with Live(service()) as live, tab(browser, dark=dark, width=width) as opened:
-        opened.open(f"{url(live)}#/fleet?metric=cpuBound", shows="Distribution of CPU forecast, 6h")
-        opened.wait_for("CPU forecast, highest")
+        opened.open(f"{url(live)}#/fleet?metric=cpuBound", shows="Distribution of CPU forecast (6h)")
+        opened.wait_for("CPU forecast (6h), highest")
+        opened.wait_for("the colour is the")
         assert [] == opened.unfit()
         opened.open(f"{url(live)}#/fleet?as=table&metric=cpuBound", shows="CPU forecast")
         rows = {row[0].split()[0]: row for row in opened.cells("Nodes")}

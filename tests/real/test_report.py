@@ -1,7 +1,6 @@
 """`load-watcher report` against a real Prometheus, and its page in a real browser."""
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -135,8 +134,7 @@ def test_a_server_without_nodes(full: Prometheus, tmp_path: Path):
     """Ten days ago the server had no data."""
     result = run(full.url, tmp_path, "--end", str(time.time() - 10 * 86400))
     assert result.exit_code == 2
-    assert re.search(r"no CPU utilization of nodes from \S+ \d\d:00 UTC to \S+ \d\d:00 UTC", result.stderr)
-    assert "a report ends at a full hour" in result.stderr
+    assert "no CPU utilization of nodes" in result.stderr
     assert "provider.queries.CPU.expression" in result.stderr
 
 

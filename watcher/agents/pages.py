@@ -52,7 +52,7 @@ class AgentError(Exception):
         self.hint = hint
 
 
-class AgentPages:
+class AgentProxy:
     """Fetches pages of the endpoints that the clients, by kind, discover. Use it within `life`."""
 
     def __init__(self, clients: Mapping[EndpointKind, AgentClient]) -> None:
@@ -124,7 +124,7 @@ def clients_by_kind(settings: Settings) -> Mapping[EndpointKind, AgentClient]:
     return {kind: client for kind, client in each.items() if client is not None}
 
 
-def from_settings(settings: Settings) -> AgentPages | None:
+def from_settings(settings: Settings) -> AgentProxy | None:
     """Build the pages of the dashboard, None if the settings name neither agents nor QoS Resource Managers."""
     clients = clients_by_kind(settings)
-    return AgentPages(clients) if clients else None
+    return AgentProxy(clients) if clients else None

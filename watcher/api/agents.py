@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs, web
 
-from watcher.agents.pages import PAGES, AgentError, AgentPages
+from watcher.agents.pages import PAGES, AgentError, AgentProxy
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import query_values, truncated
 from watcher.platform.http.responses import json_response
@@ -47,7 +47,7 @@ class AgentsDocument(msgspec.Struct):
 class AgentRoutes:
     """Routes of /api/v1/agents and of the proxied pages."""
 
-    def __init__(self, agents: AgentPages) -> None:
+    def __init__(self, agents: AgentProxy) -> None:
         self._agents = agents
 
     def routes(self) -> list[Route]:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 MOST_VALUES = 60_000  # of one response
 MOST_HOURS = 24  # of one request
 COMPLETE_SLOTS = 10  # an hour with fewer slots with samples is fetched
-EMPTY_HOURS = 24  # after this many hours without samples, the source has none from before
+EMPTY_HOURS = 48  # after this many hours without samples, the source has none from before; it may lack a whole day
 FAILURES = 3  # consecutive failures that end the backfill until the next hour
 SAMPLES_PER_S = 0.1  # of a node and two metrics, assumed of a source that has no maxima
 
@@ -53,7 +53,7 @@ def missing_maxima(
     the (metric, hour) to leave out."""
     stop_slot = int(now // SLOT_S) - 1  # the newest slot is not complete
     newest = stop_slot // HOUR_SLOTS
-    hours = fleet.config.slots // HOUR_SLOTS
+    hours = fleet.config.slots // HOUR_SLOTS + 1  # bounds are from whole hours, before the newest one
     found: list[MissingMaxima] = []
     for metric in METRICS:
         first = (newest - hours + 1) * HOUR_SLOTS

@@ -6,6 +6,7 @@ export const STATES = { fresh: "fresh", stale: "stale", silent: "silent", unhear
 /** Display texts of the states. */
 export const LABELS = { ...STATES, unheard: "never reported" };
 export const METRICS = { cpu: "CPU", memory: "Memory" };
+export const NEWEST = "newest sample"; // the "window" of a load without one
 /** Metrics of forecasts: { key, type, label }. */
 export const BOUNDS = [{ key: "cpuBound", type: "CPU", label: "CPU forecast" }, { key: "memoryBound", type: "Memory", label: "Memory forecast" }];
 
@@ -57,7 +58,7 @@ function loadsOf(columns, type) {
       column.values.forEach((value, row) => { if (value != null) put(row, value, column.window); });
     }
   };
-  fill("Latest", (row, value) => { loads[row] = { mean: value, deviation: null, window: "newest sample" }; });
+  fill("Latest", (row, value) => { loads[row] = { mean: value, deviation: null, window: NEWEST }; });
   fill("AVG", (row, value, window) => { loads[row] = { mean: value, deviation: null, window }; });
   fill("STD", (row, value) => { if (loads[row]) loads[row].deviation = value; });
   return loads;

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -49,6 +51,8 @@ class _NriState(msgspec.Struct, frozen=True):
     """The fields of `nri` in GET /qrm that the doctor reads."""
 
     plugin: str
+    socket: str
+    on_failure: str
     trouble: str
     runtime: _RuntimeFacts | None
     unpinned: int = 0
@@ -61,16 +65,26 @@ class _QrmState(msgspec.Struct, frozen=True):
 
 
 async def check_qrm(examination: CheckContext) -> Sequence[CheckResult]:
-    """Check the QoS Resource Manager with the [qrm] settings, if they have the mode nri."""
+    """Check the QoS Resource Manager if it runs in mode nri, or if it does not run and [qrm] has this mode. The
+    settings of a running manager count, since manifests set some of them by arguments."""
     own, _ = await in_thread(lambda: read_settings(examination.get(Settings).parts.get("qrm", {}), cwd=examination.cwd))
-    if own.mode != NRI:
-        return [skipped(f"qrm.mode is {own.mode}: only the requirements of nri are checked")]
     try:
-        state, results = await _running(own)
+        running, results = await _running(own)
     except CannotRun as error:
         return [fail(str(error).partition("\n")[0], "check qrm.token_file")]
+    state = None if running is None else running.nri
+    if state is None and own.mode != NRI:
+        mode = own.mode if running is None else running.mode
+        return results or [skipped(f"the mode is {mode}: only the requirements of nri are checked")]
     facts = _RuntimeFacts() if state is None or state.runtime is None else state.runtime
-    if state is None and not results:
+    if state is not None:
+        results += _reported(state, page_url(own))
+        name = state.plugin.partition("-")[2]
+        own = replace(own, nri_socket=Path(state.socket), nri_name=name, on_failure=state.on_failure)
+    elif running is not None:
+        message = f"the manager at {page_url(own)} runs in mode {running.mode}, not in mode nri of these settings"
+        results.append(warn(message, "restart it with these settings"))
+    elif not results:
         missing = f"no QoS Resource Manager responds at {page_url(own)}; checking the requirements of mode nri"
         results = [skipped(missing), await _socket(own)]
     try:
@@ -87,8 +101,9 @@ async def check_qrm(examination: CheckContext) -> Sequence[CheckResult]:
 # --- the manager and the socket --------------------------------------------------------------------------------------
 
 
-async def _running(own: QrmSettings) -> tuple[_NriState | None, list[CheckResult]]:
-    """The manager at the configured address; None without a result if none responds there. Raises CannotRun."""
+async def _running(own: QrmSettings) -> tuple[_QrmState | None, list[CheckResult]]:
+    """The state of the manager at the configured address; None without a result if none responds there. Raises
+    CannotRun."""
     url, token = page_url(own), await in_thread(lambda: read_token(own.token_file))
     try:
         async with page_session() as session:
@@ -98,14 +113,10 @@ async def _running(own: QrmSettings) -> tuple[_NriState | None, list[CheckResult
     if status == 401:
         return None, [fail(f"the manager at {url} requires its token", "set qrm.token_file to the file with its token")]
     try:
-        found = decode_json(body, type=_QrmState)
+        return decode_json(body, type=_QrmState), []
     except msgspec.DecodeError:
         message = f"the program that responds at {url} is not a load-watcher qrm of this version ({status})"
         return None, [fail(message, "stop that program, set another qrm.port, or use the version of the manager")]
-    if found.nri is None:
-        cure = "restart it with these settings"
-        return None, [warn(f"the manager at {url} runs in mode {found.mode}, not in mode nri of these settings", cure)]
-    return found.nri, list(_reported(found.nri, url))
 
 
 def _reported(state: _NriState, url: str) -> Iterator[CheckResult]:

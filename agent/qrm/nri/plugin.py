@@ -213,6 +213,7 @@ class NriPlugin:
 
     async def _create(self, request: pb.CreateContainerRequest) -> pb.CreateContainerResponse:
         self._table.add_container(request.pod, request.container)
+        self._rounds.manager.set_applied(request.container.id, None)  # a runtime may use an id again
         try:
             found = await self._in_time(self._created(request.pod, request.container), "CreateContainer")
         except CallFailed:

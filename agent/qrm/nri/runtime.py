@@ -10,7 +10,7 @@ from typing import Any
 from agent.qrm.manager.manager import Manager
 from agent.qrm.nri.failures import NriFindings
 from agent.qrm.nri.plugin import NriPlugin
-from agent.qrm.nri.session import NriSession
+from agent.qrm.nri.session import FIRST_DELAY_S, NriSession
 from agent.qrm.nri.table import RuntimePods, RuntimeTable
 from agent.qrm.nri.updates import RoundUpdates
 from agent.qrm.pod_source import NodePodSources
@@ -20,9 +20,12 @@ from agent.qrm.store.originals import OriginalValues
 
 
 class NriRuntime:
-    """Built before the rounds, which use `pods`, `updates` and `active`; `run` then serves the runtime."""
+    """Built before the rounds, which use `pods`, `updates` and `active`; `run` then serves the runtime. `first_delay`
+    is that of the session, in seconds."""
 
-    def __init__(self, settings: QrmSettings, manager: Manager, pods: NodePodSources) -> None:
+    def __init__(
+        self, settings: QrmSettings, manager: Manager, pods: NodePodSources, *, first_delay: float = FIRST_DELAY_S
+    ) -> None:
         self.label = f"{settings.nri_index}-{settings.nri_name}"
         self.findings = NriFindings(time.time)
         self.table = RuntimeTable()
@@ -33,6 +36,7 @@ class NriRuntime:
             name=settings.nri_name,
             index=settings.nri_index,
             failed=self._failed,
+            first_delay=first_delay,
         )
         self.updates = RoundUpdates(manager, self.session.update, self.findings)
         self.plugin: NriPlugin | None = None

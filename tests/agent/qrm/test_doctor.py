@@ -67,7 +67,7 @@ def place() -> Iterator[Place]:
 
 def test_it_is_skipped_without_the_mode(place: Place):
     doctor("--only", "qrm").one("qrm", "skipped", "no [qrm] table")
-    place.told(mode="cri").one("qrm", "skipped", "qrm.mode is cri")
+    place.told(mode="cri").one("qrm", "skipped", "the mode is cri")
 
 
 def test_a_runtime_that_listens(place: Place):

@@ -16,6 +16,7 @@ from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.restore import RestoredContainer, restore
 from agent.qrm.settings import QrmSettings, read_settings
 from agent.qrm.store.checkpoint import encode
+from agent.qrm.store.last_mode import record_mode
 from agent.qrm.store.originals import UNKNOWN, OriginalValues
 from agent.service.node_server import CannotRun
 from tests.agent.qrm.plugins.test_sysfs import as_files, put
@@ -67,6 +68,10 @@ def told(found: list[RestoredContainer]) -> list[tuple[str, str, str, str]]:
     return [(each.pod, each.container, each.outcome.value, each.text) for each in found]
 
 
+async def restored(settings: QrmSettings) -> list[RestoredContainer]:
+    return list((await restore(settings)).containers)
+
+
 # --- through the container runtime -----------------------------------------------------------------------------------
 
 
@@ -83,14 +88,14 @@ async def test_containers_get_all_cpus_and_memory_nodes_and_a_second_run_changes
         runtime.add(IDS[3], "main", "shop/db", UIDS[3], cpuset_cpus="9")
         settings = node.settings("cri", runtime_socket=str(runtime.path))
         gone = (UIDS[1], "ended", "gone", "has ended, nothing to restore")
-        assert told(await restore(settings)) == [
+        assert told(await restored(settings)) == [
             gone,
             ("shop/web", "main", "done", "restored: CpusetCpus is 0-79, CpusetMems is 0-1"),
             ("shop/web", "sidecar", "done", "restored: CpusetCpus is 0-79"),
         ]
         assert [runtime.cpuset_of(id) for id in IDS] == [ALL, ("0-79", "1"), ("8", "1"), ("9", "")]
         sent = len(runtime.updates)
-        assert told(await restore(settings)) == [
+        assert told(await restored(settings)) == [
             gone,
             ("shop/web", "main", "not needed", "nothing to restore"),
             ("shop/web", "sidecar", "not needed", "nothing to restore"),
@@ -103,7 +108,7 @@ async def test_a_container_that_was_never_pinned_is_left_alone(node: Node):
     node.allocated(UIDS[0])
     async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
         runtime.add(IDS[0], "main", "shop/web", UIDS[0])
-        (found,) = await restore(node.settings("cri", runtime_socket=str(runtime.path)))
+        (found,) = await restored(node.settings("cri", runtime_socket=str(runtime.path)))
         assert found.outcome.value == "not needed"
         assert not runtime.updates
 
@@ -113,7 +118,7 @@ async def test_a_runtime_that_reports_no_resources_is_sent_the_same_values_each_
     async with FakeRuntime(node.directory / "cri.sock", containers=set(), reports=False) as runtime:
         runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5", cpuset_mems="0")
         for _ in range(2):
-            (found,) = await restore(node.settings("cri", runtime_socket=str(runtime.path)))
+            (found,) = await restored(node.settings("cri", runtime_socket=str(runtime.path)))
             assert found.outcome.value == "done"
         assert runtime.updates == [(IDS[0], {"cpuset_cpus": "0-79", "cpuset_mems": "0-1"})] * 2
 
@@ -148,7 +153,7 @@ async def test_sets_of_the_kubelets_own_managers_are_restored_and_not_overwritte
         runtime.add(IDS[1], "main", "b/overwritten", UIDS[1], cpuset_cpus="2-5", cpuset_mems="0")
         runtime.add(IDS[2], "main", "c/shared", UIDS[2], cpuset_cpus="2-5", cpuset_mems="0")
         settings = node.settings("cri", runtime_socket=str(runtime.path))
-        assert told(await restore(settings)) == [
+        assert told(await restored(settings)) == [
             ("a/kubelets", "main", "not needed", "nothing to restore"),
             ("b/overwritten", "main", "done", "restored: CpusetCpus is 15-19, CpusetMems is 1"),
             ("c/shared", "main", "done", "restored: CpusetCpus is 0-9,20-79, CpusetMems is 0-1"),
@@ -168,7 +173,7 @@ async def test_other_properties_get_the_stored_values_and_unknown_ones_are_repor
     async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
         for number in range(2):
             runtime.add(IDS[number], "main", f"pod/{number}", UIDS[number], cpuset_cpus="2-5", cpu_shares=512)
-        assert told(await restore(node.settings("cri", runtime_socket=str(runtime.path)))) == [
+        assert told(await restored(node.settings("cri", runtime_socket=str(runtime.path)))) == [
             ("pod/0", "main", "done", "restored: CpuShares is 1024, CpusetCpus is 0-39"),
             (
                 "pod/1",
@@ -187,11 +192,11 @@ async def test_what_the_runtime_refuses_is_reported_and_the_others_are_restored(
     async with FakeRuntime(node.directory / "cri.sock", containers=set(), cpus="0-39") as runtime:
         runtime.add(IDS[0], "main", "pod/0", UIDS[0], cpuset_cpus="2-5")
         runtime.add(IDS[1], "main", "pod/1", UIDS[1], cpuset_cpus="0-79", cpuset_mems="0")
-        refused, restored = await restore(node.settings("cri", runtime_socket=str(runtime.path)))
+        refused, other = await restored(node.settings("cri", runtime_socket=str(runtime.path)))
         assert refused.outcome.value == "failed"
         assert "not restored:" in refused.text
         assert "INVALID_ARGUMENT: CPUs 40-79 are not there" in refused.text
-        assert restored.text == "restored: CpusetMems is 0-1"
+        assert other.text == "restored: CpusetMems is 0-1"
 
 
 async def test_no_runtime_answers(node: Node):
@@ -255,7 +260,7 @@ async def test_cgroup_files_get_the_set_of_the_pod_and_a_second_run_changes_noth
         f"{name} is {value or 'inherited'}"
         for name, value in zip(("CpusetCpus", "CpusetMems"), groups.inherited(), strict=True)
     )
-    found = await restore(settings)
+    found = await restored(settings)
     assert [(each.pod, each.container, each.id, each.text) for each in found] == [
         (UIDS[0], "", IDS[0], f"restored: {written}"),
         (UIDS[0], "", IDS[1], "nothing to restore"),
@@ -263,7 +268,7 @@ async def test_cgroup_files_get_the_set_of_the_pod_and_a_second_run_changes_noth
     ]
     assert groups.sets(UIDS[0], IDS[0]) == groups.inherited()
     assert groups.sets(UIDS[2], IDS[2]) == ("9", "0")
-    assert {each.outcome.value for each in await restore(settings)} == {"not needed", "gone"}
+    assert {each.outcome.value for each in await restored(settings)} == {"not needed", "gone"}
 
 
 async def test_cgroup_files_with_the_kubelets_own_sets(node: Node, groups: Groups):
@@ -279,7 +284,7 @@ async def test_cgroup_files_with_the_kubelets_own_sets(node: Node, groups: Group
     groups.container(UIDS[0], IDS[0], "10-14", mems)
     groups.container(UIDS[0], IDS[1], "2-5", mems)
     groups.container(UIDS[1], IDS[2], "2-5", mems)
-    kept, ambiguous, shared = await restore(node.settings("cgroup"))
+    kept, ambiguous, shared = await restored(node.settings("cgroup"))
     assert (kept.outcome.value, groups.sets(UIDS[0], IDS[0])) == ("not needed", ("10-14", mems))
     assert (ambiguous.outcome.value, groups.sets(UIDS[0], IDS[1])) == ("failed", ("2-5", mems))
     assert ambiguous.text.endswith("cgroup files do not show which is whose; restore with --mode cri")
@@ -295,13 +300,13 @@ async def test_a_file_of_a_group_gets_its_stored_content(node: Node):
         groups.fake.write(groups.fake.container_path(UIDS[0], id, "Burstable"), "memory.high", "1000000\n")
     await OriginalValues(node.state).record(IDS[0], {"Unified.memory.high": "max"})
     settings = node.settings("cgroup")
-    assert [each.text for each in await restore(settings)] == [
+    assert [each.text for each in await restored(settings)] == [
         "restored: Unified.memory.high is max",
         "nothing to restore",
     ]
     contents = [groups.fake.read(groups.fake.container_path(UIDS[0], id, "Burstable"), "memory.high") for id in IDS[:2]]
     assert contents == ["max", "1000000\n"], "the second one was not set by the manager"
-    assert {each.outcome.value for each in await restore(settings)} == {"not needed"}
+    assert {each.outcome.value for each in await restored(settings)} == {"not needed"}
 
 
 async def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_restored(node: Node):
@@ -313,10 +318,10 @@ async def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_rest
     place = groups.fake.root / groups.fake.container_path(UIDS[0], IDS[0], "Burstable").lstrip("/")
     (place / "cpuset.mems").unlink()
     (place / "cpuset.mems").symlink_to(node.directory / "elsewhere")
-    refused, restored = await restore(node.settings("cgroup"))
+    refused, other = await restored(node.settings("cgroup"))
     assert refused.outcome.value == "failed"
     assert "cpuset.mems: symbolic links are not followed" in refused.text
-    assert restored.outcome.value == "done"
+    assert other.outcome.value == "done"
     assert not (node.directory / "elsewhere").exists()
 
 
@@ -331,10 +336,32 @@ async def test_without_groups_of_the_kubelet_pods_have_not_ended(node: Node):
 
 
 @pytest.mark.parametrize("mode", ["dry-run", "server"])
-async def test_a_mode_that_sets_nothing_is_an_error(node: Node, mode: str):
+async def test_the_mode_is_that_of_the_manager(node: Node, mode: str):
+    """Nothing was set without one; the settings may be those of dry-run already."""
     node.allocated(UIDS[0])
-    with pytest.raises(CannotRun, match=rf"qrm.mode {mode} sets nothing .*\n  set --mode to .*: cgroup, cri, nri"):
-        await restore(node.settings(mode))
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5")
+        settings = node.settings(mode, runtime_socket=str(runtime.path))
+        report = await restore(settings)
+        assert (report.containers, report.text) == (
+            (),
+            "the manager has set nothing on containers: nothing to restore",
+        )
+        record_mode(node.state, "cri")
+        (found,) = (await restore(settings)).containers
+        assert found.outcome.value == "done"
+
+
+async def test_another_mode_than_that_of_the_manager_is_an_error(node: Node):
+    """The runtime does not report what was written to cgroup files."""
+    node.allocated(UIDS[0])
+    record_mode(node.state, "cgroup")
+    with pytest.raises(CannotRun, match=r"the manager had the mode cgroup, not cri\n  set --mode cgroup, and give"):
+        await restore(node.settings("cri"))
+    for content in (b"{", b"{}"):
+        (node.state / "last_mode").write_bytes(content)
+        with pytest.raises(CannotRun, match=r"(?s)last_mode, with .*is unusable: .*\n  move it away, and set --mode"):
+            await restore(node.settings("cri"))
 
 
 async def test_a_checkpoint_that_is_missing_or_damaged_is_an_error_and_remains(node: Node):

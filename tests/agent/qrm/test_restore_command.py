@@ -128,5 +128,7 @@ async def test_a_container_that_is_not_restored_and_a_node_without_a_checkpoint(
         code, out, _ = await restore(qrm)
         assert code == 1
         assert "default/pod0, container container0: not restored: " in out
-        assert (await restore(qrm, "--mode", "dry-run"))[0] == 1
+        assert (await restore(qrm, "--mode", "dry-run"))[:2] == (1, out), "the stored mode"
+        code, _, err = await restore(qrm, "--mode", "cgroup")
+        assert (code, "the manager had the mode cri, not cgroup\n  set --mode cri" in err) == (1, True)
         assert (await restore(qrm, "--mode", "somehow"))[0] == 2

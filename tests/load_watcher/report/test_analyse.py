@@ -132,9 +132,9 @@ def test_the_workload_of_a_pod(pod, owner, workload):
     assert workload_of(pod, owner) == workload
 
 
-def sampled_shares(most: int) -> WorkloadShares:
+def sampled_shares(most: int, seed: int = 5) -> WorkloadShares:
     """300 nodes, of which ten are hot in the first half, with pods of 20 workloads of different sizes."""
-    random = np.random.default_rng(5)
+    random = np.random.default_rng(seed)
     names = tuple(f"node-{i:03d}" for i in range(300))
     cpu = np.full((DAY_S // SLOT_S, 300), 30.0)
     cpu[: len(cpu) // 2, :10] = 95.0
@@ -151,14 +151,16 @@ def sampled_shares(most: int) -> WorkloadShares:
 
 def test_shares_of_a_sample_of_the_nodes_are_within_their_intervals():
     """About one in twenty intervals does not contain the share of all nodes."""
-    whole = {each.workload: each for each in sampled_shares(300).workloads}
-    found = sampled_shares(90)
-    assert (len(found.sample.nodes), len(found.sample.hottest)) == (90, 10)
-    inside = [abs(each.share - whole[each.workload].share) <= each.share_error for each in found.workloads]
-    assert len(inside) == 20
-    assert sum(inside) >= 17
-    assert all(0.0 < each.share_error < 0.05 for each in found.workloads)
-    assert sum(each.share for each in found.workloads) == pytest.approx(1.0)
+    inside = []
+    for seed in range(10):
+        whole = {each.workload: each.share for each in sampled_shares(300, seed).workloads}
+        found = sampled_shares(90, seed)
+        assert (len(found.sample.nodes), len(found.sample.hottest)) == (90, 10)
+        assert sum(each.share for each in found.workloads) == pytest.approx(1.0)
+        assert all(each.share_error > 0.0 for each in found.workloads)
+        inside += [abs(each.share - whole[each.workload]) <= each.share_error for each in found.workloads]
+    assert len(inside) == 10 * 20
+    assert 0.88 <= sum(inside) / len(inside) <= 0.99
 
 
 def test_all_hot_nodes_in_the_sample_give_exact_shares_of_the_hot_hours():

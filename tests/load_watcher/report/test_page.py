@@ -14,6 +14,7 @@ from load_watcher.report.comparison import Interval, PolicyOutcome, ReplayResult
 from load_watcher.report.document import as_document, as_text
 from load_watcher.report.findings import ClusterReport, make_report
 from load_watcher.report.page import as_page
+from load_watcher.report.pictures import short_names
 from tests.load_watcher.report.histories import history
 
 EVIL = "<script>alert(1)</script>\"'&"
@@ -115,3 +116,10 @@ def test_a_short_history_states_why_there_is_no_bound(days):
     loads = replace(cut.loads, cpu=cut.loads.cpu[:144], memory=cut.loads.memory[:144])
     document = as_document(report_of(replace(cut, loads=loads)))
     assert "There is no bound for the next hours: less than a day of history." in document["findings"]["peaks"]
+
+
+def test_names_in_pictures_lose_the_domain_that_all_have():
+    assert short_names(["a.example.org", "b.example.org"]) == ["a", "b"]
+    assert short_names(["a.example.org", "a.example.com"]) == ["a.example.org", "a.example.com"]
+    assert short_names(["only.example.org"]) == ["only.example.org"]
+    assert short_names(["a-very-long-name-of-a-node", "b"]) == ["a-very-lo…-of-a-node", "b"]

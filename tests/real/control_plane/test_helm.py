@@ -173,7 +173,11 @@ def test_helm_test_runs_the_doctor_and_removes_its_pod(prepared: ApiServer, run:
         (SEPARATE, ["urlPrefix: http://load-watcher-extender.apps.svc:2025/scheduler/default"]),
         ({"agent": {"enabled": True}}, ["what it would do", "logs daemonset/load-watcher-agent"]),
         ({"agent": {"enabled": True, "restore": True}}, ["logs daemonset/load-watcher-agent -c restore"]),
-        ({"qrm": {"enabled": True}}, ["logs daemonset/load-watcher-qrm"]),
+        ({"qrm": {"enabled": True}}, ["what it decides", "logs daemonset/load-watcher-qrm"]),
+        (
+            {"qrm": {"enabled": True, "restore": True}},
+            ["what it restored", "logs daemonset/load-watcher-qrm -c restore"],
+        ),
     ],
 )
 def test_the_notes_have_the_next_commands_of_the_mode(run: Run, values: dict[str, Any], commands: list[str]) -> None:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.qrm import cpuset
 from agent.qrm.pods import ROLE_ANNOTATION
 from tests.agent.qrm.test_main import NODE, Qrm, World, the_seeds_machine
 from tests.fakes.kube import PODS, FakeKube
@@ -84,14 +83,3 @@ def wait_until_known(qrm: Qrm, *uids: str) -> None:
         return set(uids) <= {pod["uid"] for pod in qrm.state()["pods"]}
 
     wait_for(known, what=f"the manager to know {', '.join(uids)}")
-
-
-def overlaps(cpusets: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Pairs of containers that share CPUs, with the CPUs."""
-    names = sorted(cpusets)
-    return [
-        (one, other, cpuset.text(shared))
-        for at, one in enumerate(names)
-        for other in names[at + 1 :]
-        if (shared := cpuset.parse(cpusets[one]) & cpuset.parse(cpusets[other]))
-    ]

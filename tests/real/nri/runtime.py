@@ -83,11 +83,18 @@ def find_nri_runtime() -> Path:
 class NriRuntime:
     """A runtime that listens for plug-ins at `socket`, from its start to the end of the `with` block.
 
-    `required` are plug-ins without which the default validator refuses containers; `timeout` is in seconds.
+    `required` are plug-ins without which the default validator refuses containers, except those with the annotation
+    `tolerate`; `timeout` is in seconds.
     """
 
     def __init__(
-        self, socket: Path, *, required: Sequence[str] = (), timeout: float = 2.0, program: Path | None = None
+        self,
+        socket: Path,
+        *,
+        required: Sequence[str] = (),
+        tolerate: str = "",
+        timeout: float = 2.0,
+        program: Path | None = None,
     ) -> None:
         self.socket = socket
         self.events: list[Mapping[str, Any]] = []
@@ -96,6 +103,7 @@ class NriRuntime:
         """Plug-ins of the runtime itself."""
         self._program = program or find_nri_runtime()
         self._flags = [f"-socket={socket}", f"-timeout={timeout}s", f"-required={','.join(required)}"]
+        self._flags.append(f"-tolerate={tolerate}")
         self._log = socket.with_suffix(".log")
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()

@@ -8,7 +8,6 @@ The exit status is 1 if there is a finding. A finding names its sequence and its
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import random
@@ -18,29 +17,27 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import requests
 
-from agent.qrm import cpuset
+from tests.agent.qrm.nri.overlap import overlaps, shared_with
+from tests.agent.qrm.nri.sequences import Found, run_checks
 from tests.agent.qrm.test_main import NODE, RESERVED
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady
 from tests.real.nri.forked import ManagerForks
-from tests.real.nri.node import CONTAINER, NriNode, container_id, nri_node, overlaps
+from tests.real.nri.node import CONTAINER, NriNode, container_id, nri_node
 from tests.real.nri.runtime import Refused
 from tests.real.parts import free_port
 from tests.waiting import PATIENCE_SECONDS, PAUSE_SECONDS
 from watcher.core.publishing.documents import Published
 
 STEPS = 14
-CHUNK = 100
 SETTLE_S = 30.0
 EXCLUSIVE = "storage-service"
 ROLES = (EXCLUSIVE, EXCLUSIVE, EXCLUSIVE, "online-micro_service", "ETL")
@@ -50,12 +47,8 @@ LOADS = (5.0, 26.25, 60.0, 95.0)
 """Load of the node in percent; each leads to other pools."""
 
 
-class Found(AssertionError):
-    """A sequence has a result that must not be."""
-
-
 @dataclass
-class Sequence:
+class ProcessLife:
     """One sequence on a node of its own directory. `load` sets the load of the node."""
 
     name: str
@@ -105,6 +98,7 @@ class Sequence:
 
     def _start(self) -> None:
         self.steps.append("start manager")
+        self._port = free_port()
         lines = (RESERVED, *LINES, f'watcher = "{self.watcher}"', f"metrics_port = {free_port()}")
         self._config.write_text(self.node.settings(*lines, period=PERIOD))
         self._pid = self.forks.start(self._config, self._port)
@@ -212,10 +206,9 @@ class Sequence:
 
     def _apart(self) -> bool:
         """Whether no pool has exclusive CPUs."""
-        exclusive = self._exclusive()
-        taken = frozenset[int]().union(*(cpuset.parse(each) for each in exclusive.values()))
-        given = self._runtime.cpusets()
-        return not any(cpuset.parse(given[container_id(uid)]) & taken for uid in self._pods if uid not in exclusive)
+        exclusive, given = self._exclusive(), self._runtime.cpusets()
+        pools = {uid: given[container_id(uid)] for uid in self._pods if uid not in exclusive}
+        return not shared_with(pools, exclusive)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -264,7 +257,7 @@ class Checked:
         self.findings: list[str] = []
         self.steps: Counter[str] = Counter()
 
-    def run(self, names: list[str]) -> None:
+    def run(self, names: Sequence[str]) -> None:
         """Run the sequences with these names."""
         service = FakeService(published=_at(LOADS[0]))
 
@@ -273,7 +266,7 @@ class Checked:
 
         with nri_node() as node, ManagerForks() as forks, Live(service) as live:
             for name in names:
-                sequence = Sequence(name, node, forks, f"http://127.0.0.1:{live.port}", load)
+                sequence = ProcessLife(name, node, forks, f"http://127.0.0.1:{live.port}", load)
                 try:
                     sequence.run()
                 except Found as error:
@@ -285,7 +278,7 @@ def _at(percent: float) -> Published:
     return publish(snapshot_of({NODE: {"CPU": steady(percent), "Memory": steady(40)}}))
 
 
-def check(names: list[str]) -> tuple[list[str], Counter[str]]:
+def check(names: Sequence[str]) -> tuple[list[str], Counter[str]]:
     """Run sequences on a node of their own; return the findings and the number of steps by kind."""
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # killed managers do not end their watches
     checked = Checked()
@@ -293,26 +286,10 @@ def check(names: list[str]) -> tuple[list[str], Counter[str]]:
     return checked.findings, checked.steps
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run sequences; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.real.nri.sequences")
-    parser.add_argument("--sequences", type=int, default=10_000, help="number of sequences (default: %(default)s)")
-    parser.add_argument("--seed", default="1", help="seed of the sequences (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=2 + (os.cpu_count() or 1), help="number of nodes at a time")
-    parser.add_argument("--only", help="run only this sequence, for example 1/17")
-    options = parser.parse_args(arguments)
-    names = [options.only] if options.only else [f"{options.seed}/{number}" for number in range(options.sequences)]
-    began, checked = time.perf_counter(), Checked()
-    chunks = [names[at : at + CHUNK] for at in range(0, len(names), CHUNK)]
-    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
-        for chunk, (findings, steps) in zip(chunks, pool.map(check, chunks), strict=True):
-            checked.findings += findings
-            checked.steps.update(steps)
-            print("\n".join([*findings, f"{chunk[0]} to {chunk[-1]}: {len(findings)} findings"]), flush=True)
-    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(checked.steps.items()))
-    seconds = time.perf_counter() - began
-    print(f"{len(names)} sequences ({counted}) in {seconds:.0f} s: {len(checked.findings)} findings")
-    return 1 if checked.findings else 0
+    prog, workers = "python -m tests.real.nri.sequences", 2 + (os.cpu_count() or 1)
+    return run_checks(check, arguments, prog=prog, sequences=1000, workers=workers)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from agent.qrm import cpuset
 from agent.qrm.nri.session import NriSession
 from tests.agent.qrm.test_main import NODE, Qrm
 from tests.fakes.kube import PODS, FakeKube
-from tests.real.nri.containerd import Containerd, allowed_cpus
+from tests.real.nri.containerd import CGROUPS, Containerd, allowed_cpus
 from tests.real.nri.recording import methods
 from tests.real.parts import REPOSITORY
 from tests.waiting import PATIENCE_SECONDS, eventually, wait_for
@@ -64,8 +64,8 @@ async def test_the_session_registers_with_containerd_and_sets_cpus(containerd: C
 # --- load-watcher qrm, and restore -----------------------------------------------------------------------------------
 
 
-def qrm(directory: Path, kube: FakeKube, containerd: Containerd, mode: str) -> Qrm:
-    """A manager with two pools of one CPU each, or more."""
+def qrm(directory: Path, kube: FakeKube, containerd: Containerd, mode: str, *lines: str, min_online: int = 1) -> Qrm:
+    """A manager with two pools of one CPU each, or more; with `min_online` 0, one of two CPUs can be exclusive."""
     nest = f'cgroup_nest = "{containerd.group}"\ncgroup_driver = "cgroupfs"' if mode == "cgroup" else ""
     config = f"""
 [kubernetes]
@@ -77,25 +77,73 @@ runtime_socket = "{containerd.socket}"
 nri_socket = "{containerd.nri_socket}"
 kubelet_dir = "{directory}"
 reconcile_period = "200ms"
-min_online = 1
+min_online = {min_online}
 min_offline = 1
 reserved_memory = "0"
 {nest}
 """
+    config += "\n".join(lines)
     return Qrm(directory / "qrm", config=config)
 
 
-def put_pod(kube: FakeKube, id: str = "") -> None:
+def put_pod(kube: FakeKube, id: str = "", role: str = "ETL") -> None:
     """The pod of the container `id`, by default without a running container."""
     statuses = [{"name": "main", "containerID": f"containerd://{id}", "state": {"running": {}}}] if id else []
     requests = {"cpu": "1", "memory": "16Mi"}
     kube.put(
         PODS,
         "default/pod1",
-        metadata={"uid": UID, "annotations": {"kubernetes.io/pod-role": "ETL"}},
+        metadata={"uid": UID, "annotations": {"kubernetes.io/pod-role": role}},
         spec={"nodeName": NODE, "containers": [{"name": "main", "resources": {"requests": requests}}]},
         status={"phase": "Running" if id else "Pending", "qosClass": "Burstable", "containerStatuses": statuses},
     )
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment of a process."""
+    variables = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
+    return dict(each.split("=", 1) for each in variables)
+
+
+def cgroup_cpus(pid: int) -> str:
+    """cpuset.cpus of the control group of a process, in version 1 or 2."""
+    groups = dict(line.split(":", 2)[1:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    top = CGROUPS / "cpuset" if "cpuset" in groups else CGROUPS
+    return (top / groups.get("cpuset", groups.get("", "")).lstrip("/") / "cpuset.cpus").read_text().strip()
+
+
+def test_the_manager_sets_exclusive_cpus_and_the_environment_before_the_start(containerd: Containerd):
+    """`load-watcher qrm` with the topology of this machine; a second manager after SIGKILL keeps the CPUs."""
+    everything = cpuset.parse(Path("/sys/devices/system/cpu/online").read_text())
+    if len(everything) < 2:
+        pytest.skip("a single CPU cannot be exclusive")
+    lines = ('nic_roles = ["storage-service"]', 'nics = ["eth0 numa=0 ipv6=fdbd:dc05:3:154::20"]')
+    with tempfile.TemporaryDirectory(prefix="qrm-") as name, FakeKube() as kube:
+        kube.node(NODE)
+        manager = qrm(Path(name), kube, containerd, "nri", *lines, min_online=0)
+        put_pod(kube, role="storage-service")
+        with manager:
+            wait_for(lambda: manager.state()["nri"]["connected"], what="the runtime")
+            wait_for(lambda: manager.state()["pods"], what="the pod")
+            pod = containerd.run_pod("default/pod1", UID, {"kubernetes.io/pod-role": "storage-service"})
+            id = containerd.create(pod, "default/pod1", UID, {}, container="main")
+            given = containerd.spec(id)["linux"]["resources"]["cpu"]["cpus"]
+            process = containerd.start_container(id)
+            (state,) = manager.state()["pods"]
+            allocated = state["containers"]["main"]
+            assert len(cpuset.parse(given)) == 1
+            assert given == allocated["cpu"]["allocation_result"]
+            assert (allowed_cpus(process), cgroup_cpus(process)) == (given, given)
+            envs = allocated["NIC"]["envs"]
+            assert "fdbd:dc05:3:154::20" in envs.values()
+            assert envs.items() <= environment(process).items()
+            manager.kill()
+        put_pod(kube, id, role="storage-service")
+        with manager:
+            wait_for(lambda: manager.state()["nri"]["connected"], what="the runtime")
+            wait_for(lambda: manager.state()["pods"], what="the pod")
+            assert (allowed_cpus(process), cgroup_cpus(process)) == (given, given)
+            assert manager.metric("qrm_nri_unpinned_total") == 0
 
 
 def restore(qrm: Qrm) -> tuple[int, str]:

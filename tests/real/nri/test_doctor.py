@@ -53,6 +53,17 @@ def test_what_a_running_manager_knows(node: NriNode):
 def test_a_manager_in_another_mode(node: NriNode):
     with node.run(mode="dry-run") as qrm:
         told(qrm, node.directory / "none").one("qrm", "warn", "runs in mode dry-run, not in mode nri")
+        told(qrm, node.directory / "none", mode="cri").one("qrm", "skipped", "the mode is dry-run")
+
+
+def test_the_mode_of_the_running_manager_counts(node: NriNode):
+    """deploy/components/qrm-nri sets the mode by an argument, so that the settings file in the pod has dry-run."""
+    with node.runtime() as runtime, node.manage(RESERVED, 'on_failure = "refuse"') as qrm:
+        runtime.wait_for_plugin()
+        wait_for(lambda: qrm.metric("qrm_nri_connected") == 1, what="the synchronization")
+        found = told(qrm, node.directory / "none", mode="dry-run")
+        found.one("qrm", "ok", "the plug-in 50-load-watcher is registered")
+        found.one("qrm", "warn", "unknown whether a refusal works while the manager does not run")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.qrm.nri.overlap import overlaps
 from tests.agent.qrm.test_main import NICS, NODE, RESERVED, step
 from tests.fakes.kube import EVENTS
 from tests.fakes.service import FakeService, Live
@@ -17,7 +18,6 @@ from tests.real.nri.node import (
     NriNode,
     container_id,
     nri_node,
-    overlaps,
     wait_until_known,
 )
 from tests.real.nri.runtime import Refused

@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.fakes.service import Answer, Live, Protection
 from watcher.agents.client import AgentClient, ClientOptions
 from watcher.agents.discovery import AgentDiscovery, EndpointSource, NamedEndpoints
-from watcher.agents.pages import AgentPages, EndpointKind
+from watcher.agents.pages import AgentProxy, EndpointKind
 from watcher.api.agents import AgentRoutes
 from watcher.platform.http import openapi
 from watcher.platform.http.openapi import Operation
@@ -87,7 +87,7 @@ def showing(
 ) -> Iterator[Live]:
     """A service that shows those that these know of."""
     options = ClientOptions(token_file=str(token_file or ""))
-    pages = AgentPages({kind: AgentClient(AgentDiscovery(source), options) for kind, source in sources.items()})
+    pages = AgentProxy({kind: AgentClient(AgentDiscovery(source), options) for kind, source in sources.items()})
     with Live(routes=AgentRoutes(pages).routes(), lives=[pages.life], protection=protection) as live:
         yield live
 

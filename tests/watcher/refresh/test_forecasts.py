@@ -293,7 +293,7 @@ def test_the_days_that_the_source_has_are_fetched_newest_first():
         cpu = [request for request in of.requests if request[2] == CPU.name]
         assert cpu == sorted(cpu, reverse=True)
         assert all(until - since <= 86400 for since, until, _ in cpu)
-        assert len(cpu) <= 4, "the source was asked for more than a day before its first samples"
+        assert len(cpu) <= 5, "the source was asked for more than two days before its first samples"
 
     play(story, of=of)
 

@@ -39,6 +39,7 @@ ACTIVE_AT_LEAST_S = 300.0
 """A finding that was not repeated for longer is past: its severity is info."""
 REPEATED_INTERVALS = 2.0
 """A finding that every tick repeats is past after this time."""
+HOT_CURE = "Keep new pods away, and move or limit the pods that make the load."
 _OF_FLEET = ("source", "service", "lost")
 _NEEDED = (MetricType.CPU, MetricType.MEMORY)
 _OF_SOURCE = (FindingKind.QUERY_FAILED, FindingKind.PARTIAL_RESPONSE)
@@ -193,9 +194,11 @@ def _hot_problems(given: ProblemInputs, hot: Sequence[HotNode], ages: Mapping[st
     for node in hot:
         severity = Severity.CRITICAL if node.percent >= CRITICAL_PERCENT else Severity.WARNING
         by_severity[severity].append(_hot_problem(given, node, severity, age=ages.get(node.name)))
-    yield from _each_or_together(by_severity[Severity.CRITICAL], f"{{}} are at {CRITICAL_PERCENT:.0f} % or more")
-    below = f"{{}} are between {HOT_PERCENT:.0f} % and {CRITICAL_PERCENT:.0f} %"
-    yield from _each_or_together(by_severity[Severity.WARNING], below)
+    over = "" if given.snapshot is None else f" (mean of {given.snapshot.windows[0].label})"
+    critical = f"{{}} are at {CRITICAL_PERCENT:.0f} % or more{over}"
+    yield from _each_or_together(by_severity[Severity.CRITICAL], critical, cure=HOT_CURE)
+    below = f"{{}} are between {HOT_PERCENT:.0f} % and {CRITICAL_PERCENT:.0f} %{over}"
+    yield from _each_or_together(by_severity[Severity.WARNING], below, cure=HOT_CURE)
     is_hot = {node.name for node in hot}
     stale = [(age, name) for name, age in ages.items() if name not in is_hot]
     cure = "Check the exporter of the node, or the scrapes of the source."
@@ -215,7 +218,7 @@ def _hot_problem(given: ProblemInputs, node: HotNode, severity: Severity, *, age
     text = f"{node.name}: {' and '.join(each.text(given.now) for each in node.resources)}"
     text += f"; {node.load}" if node.load else ""
     text += f"; its newest sample is {duration_text(age)} old" if age is not None else ""
-    cure, command = "Keep new pods away, and move or limit the pods that make the load.", f"kubectl cordon {node.name}"
+    cure, command = HOT_CURE, f"kubectl cordon {node.name}"
     if given.host:
         cure, command = "Find the process that makes the load.", "top"
     elif node.outside:
@@ -234,8 +237,9 @@ def _pods_command(node: str) -> str:
     return f"kubectl get pods --all-namespaces --field-selector spec.nodeName={node}"
 
 
-def _each_or_together(problems: Sequence[FleetProblem], together: str) -> Iterator[FleetProblem]:
-    """Yield the first problems unchanged and the others as one, whose sentence is `together` with the nodes for {}."""
+def _each_or_together(problems: Sequence[FleetProblem], together: str, *, cure: str = "") -> Iterator[FleetProblem]:
+    """Yield the first problems unchanged and the others as one, whose sentence is `together` with the nodes for {}.
+    `cure` is that of the others if the cures name nodes or pods."""
     named = len(problems) if len(problems) <= NAMED + 1 else NAMED
     yield from problems[:named]
     rest = problems[named:]
@@ -245,6 +249,7 @@ def _each_or_together(problems: Sequence[FleetProblem], together: str) -> Iterat
     yield replace(
         first,
         text=together.format(_counted(nodes, more=True)),
+        cure=cure or first.cure,
         command=DOCTOR if first.command else "",
         nodes=nodes,
         since=min((problem.since for problem in rest if problem.since is not None), default=None),

@@ -25,22 +25,25 @@ NAMED_SHARE = 0.25  # of the node's usage: a pod that uses less is not named
 OUTSIDE_SHARE = 0.5  # of the node's usage: if the pods use less, other processes make the load
 MOST_NAMED = 2
 GIB = 2.0**30
+NEWEST = "newest sample"
 NO_PODS: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HotResource:
-    """CPU or memory of a hot node: `percent` is the mean over the shortest window, or the newest sample without one.
-    `since` is in unix seconds, None if unknown; `longer`: the load began before the stored samples."""
+    """CPU or memory of a hot node: `percent` is the mean over the shortest window, or the newest sample without one;
+    `over` says which: "mean of 5m". `since` is in unix seconds, None if unknown; `longer`: the load began before the
+    stored samples."""
 
     name: str
     percent: float
+    over: str
     since: float | None
     longer: bool
 
     def text(self, now: float) -> str:
-        """The load and its duration at `now` (unix seconds): "CPU at 95 % for 12 min"."""
-        said = f"{self.name} at {self.percent:.0f} %"
+        """The load and its duration at `now` (unix seconds): "CPU at 95 % (mean of 5m) for 12 min"."""
+        said = f"{self.name} at {self.percent:.0f} % ({self.over})"
         if self.since is None:
             return said
         return f"{said} for {duration_text(now - self.since)}{' or longer' if self.longer else ''}"
@@ -92,7 +95,8 @@ def _hot(snapshot: Snapshot, windows: MetricWindows) -> Iterator[tuple[int, HotR
     values, times = (None, None) if snapshot.samples is None else snapshot.samples(windows.metric.name)
     for row in rows.tolist():
         since, longer = (None, False) if values is None or times is None else _since(values[:, row], times[:, row])
-        yield row, HotResource(RESOURCES[windows.metric.key], float(load[row]), since, longer)
+        over = NEWEST if np.isnan(shortest[row]) else f"mean of {snapshot.windows[0].label}"
+        yield row, HotResource(RESOURCES[windows.metric.key], float(load[row]), over, since, longer)
 
 
 def _since(values: F64, times: F64) -> tuple[float | None, bool]:

@@ -33,7 +33,7 @@ def carry_findings(metric: Metric, filled: Cells) -> tuple[Finding, ...]:
         filled,
         np.ones(len(filled.slot), dtype=bool),
         metric=metric,
-        text=lambda value, _time: f"the sample was dropped; the previous value {value:g} replaces it",
+        text=lambda value, _time: f"the sample was dropped; the previous value {metric.unit.text(value)} replaces it",
         summary="their samples were dropped; the previous values replace them",
     )
 
@@ -73,7 +73,7 @@ def jumps(
         cells,
         candidate,
         metric=metric,
-        text=lambda value, _time: f"jumped to {value:g}, far from its usual values; the sample is used",
+        text=lambda value, _time: f"jumped to {metric.unit.text(value)}, far from its usual values; the sample is used",
         summary="jumped far from their usual values; the samples are used",
     )
 

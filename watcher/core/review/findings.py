@@ -239,5 +239,5 @@ class ReviewLimits:
         return self.mode == "enforce"
 
 
-def _is(words: str) -> Callable[[float, float], str]:
-    return lambda value, _time: f"{value:g} is {words}"
+def _is(metric: Metric, words: str) -> Callable[[float, float], str]:
+    return lambda value, _time: f"{metric.unit.text(value)} is {words}"

@@ -51,7 +51,7 @@ def _impossible_kind(metric: Metric) -> FindingKind:
 
 def _impossible_text(metric: Metric) -> str:
     if metric.unit is Unit.PERCENT:
-        return "outside 0 to 100 percent by more than 5 points"
+        return "outside 0 to 100 % by more than 5 points"
     return "negative: a rate cannot be below zero, a counter was reset"
 
 
@@ -193,7 +193,7 @@ def _leave_out(
         cells,
         impossible & beside_good,
         metric=metric,
-        text=lambda value, _time: f"one of its series has the value {value:g}, {_impossible_text(metric)}",
+        text=lambda value, _: f"one of its series has the value {metric.unit.text(value)}, {_impossible_text(metric)}",
         summary=f"one series of each node has a value {_impossible_text(metric)}",
     )
     keep = ~(bad & beside_good)
@@ -310,7 +310,7 @@ def _clean_findings(
             cells,
             affected,
             metric=metric,
-            text=_is(words),
+            text=_is(metric, words),
             summary=f"their values are {words}",
         )
     return findings

@@ -120,7 +120,7 @@ export class Cells {
     const width = this.width - GAP, height = this.height - GAP;
     const marked = this.highlight?.has(node.name);
     if (this.highlight && !marked) context.globalAlpha = FADED;
-    paintCell(context, node, this.metric, { x, y, width, height }, this.text ? Math.min(height, width * 0.25) : width);
+    paintCell(context, node, this.metric, { x, y, width, height }, this.text ? sizeOfMark(width, height) : width);
     if (this.text) this.write(context, node, { x, y, width, height });
     else this.corners(context, node, { x, y, width });
     context.globalAlpha = 1;
@@ -146,10 +146,12 @@ export class Cells {
     context.fillStyle = load ? heat(load.mean).ink : colour("ink");
     context.textBaseline = "top";
     context.font = "12px system-ui, sans-serif";
-    context.fillText(fitted(context, node.name, width - 12), x + 6, y + 6);
+    const beside = node.state === STATES.fresh ? 0 : sizeOfMark(width, height); // the mark is right of the text
+    const across = [STATES.stale, STATES.quarantined].includes(node.state) ? beside : 0; // its mark is as high as the cell
+    context.fillText(fitted(context, node.name, width - 12 - beside), x + 6, y + 6);
     context.font = "600 14px system-ui, sans-serif";
     const trend = load && mark(node.trend?.[this.metric]) ? `  ${signed(node.trend[this.metric])}` : "";
-    context.fillText(`${note(node, load)}${trend}`, x + 6, y + height - 20, width - 12);
+    context.fillText(`${note(node, load)}${trend}`, x + 6, y + height - 20, width - 12 - across);
   }
 
   hit(x, y) {
@@ -175,6 +177,11 @@ export class Cells {
     const next = index + by;
     return next < 0 || next >= this.items.length ? index : next;
   }
+}
+
+/** The width of the mark of a state in a cell with text. */
+function sizeOfMark(width, height) {
+  return Math.min(height, width * 0.25);
 }
 
 /** A name that fits into `room` pixels: without its domain, or cut in its middle. */

@@ -3,7 +3,7 @@
 import { ApiError, ask } from "../api.js";
 import { CanvasList } from "./canvas-list.js";
 import { Cells, paintCell } from "./cells.js";
-import { choice, el, field, numbers, renew, select, svg } from "../dom.js";
+import { choice, el, field, numbers, renew, select, svg, told } from "../dom.js";
 import { groupOf, grouped, groupings, meanOf } from "./groups.js";
 import { NodeTable } from "./table.js";
 import { NOTABLE, STRONG, signed, trendsOf } from "./trend.js";
@@ -77,6 +77,17 @@ export function fleetView(app) {
     return { ...METRICS, ...Object.fromEntries(known.map(({ key, label }) => [key, label])) };
   }
 
+  /** The window of a metric, or the horizon of a forecast, like "15m". */
+  function overOf(nodes, metric) {
+    return metric in METRICS ? app.window : nodes.find((node) => node[metric])?.[metric].window ?? "";
+  }
+
+  /** The windows that trends compare, as text. */
+  function compared() {
+    const { windows = [], default_window: longest } = app.state.overview ?? {};
+    return `${windows[0]} less ${longest}`;
+  }
+
   function wants() {
     const metric = get("metric", "cpu");
     return {
@@ -120,11 +131,11 @@ export function fleetView(app) {
     const nothing = app.nothing();
     const gone = app.state.silent?.listed === false && nodes.some((node) => node.state === STATES.silent);
     showProblems();
-    summary.replaceChildren(totalsOf(nodes, wanted.metric), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
+    summary.replaceChildren(totalsOf(nodes, wanted.metric, overOf(nodes, wanted.metric)), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
     summary.hidden = spread.hidden = Boolean(nothing); // before its width is measured
-    past.hidden = Boolean(nothing) || !trend;
+    past.hidden = Boolean(nothing);
     showPast();
-    spread.replaceChildren(el("h2", {}, `Distribution of ${nameOf(wanted.metric)}, ${wanted.metric in METRICS ? app.window : horizonOf(nodes, wanted.metric)}`), distribution(nodes, wanted.metric, spread.clientWidth));
+    spread.replaceChildren(el("h2", {}, `Distribution of ${nameOf(wanted.metric)} (${overOf(nodes, wanted.metric)})`), distribution(nodes, wanted.metric, spread.clientWidth));
     const some = picked(nodes, wanted);
     shownNodes.textContent = some.length === nodes.length ? "" : `${some.length} of ${count(nodes.length, "node")}`;
     showMarked(wanted.highlight, nodes);
@@ -141,15 +152,15 @@ export function fleetView(app) {
   /** The legend, made again only if it changes, so that an open definition stays open. */
   function showKey(metric, nodes) {
     const least = cells.text ? NOTABLE : STRONG;
-    const now = JSON.stringify([metric, [...new Set(nodes.map((node) => node.state))], least, nodes.some((node) => node.trend), colour("ink")]);
+    const now = JSON.stringify([metric, [...new Set(nodes.map((node) => node.state))], least, nodes.some((node) => node.trend), colour("ink"), compared()]);
     if (legend.dataset.about === now) return;
     legend.dataset.about = now;
-    legend.replaceChildren(...key(metric, nodes, least));
+    legend.replaceChildren(...key(metric, nodes, least, compared()));
   }
 
   /** The load over time, drawn again only if it or the width changes, so that the values at the pointer stay. */
   function showPast() {
-    if (past.hidden) return;
+    if (past.hidden || !trend) return;
     const now = `${trend.end} ${trend.time.length} ${past.clientWidth}`;
     if (now === drawn) return;
     drawn = now;
@@ -157,7 +168,13 @@ export function fleetView(app) {
   }
 
   async function askPast() {
-    trend = (await ask("api/v1/trend")).body;
+    try {
+      trend = (await ask("api/v1/trend")).body;
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (!trend && error.status) past.replaceChildren(told(`No load of the fleet over time: ${error.message}`, error.hint));
+      return;
+    }
     past.hidden = Boolean(app.nothing());
     showPast();
   }
@@ -186,7 +203,7 @@ export function fleetView(app) {
     const shown = wanted.highlight ? some.filter((node) => wanted.highlight.has(node.name)) : some;
     table.set(shown, {
       words, group, groupHead: options.find(([value]) => value === wanted.group)?.[1] ?? "", window: app.window, metrics: metrics(),
-      metric: wanted.metric, labels,
+      metric: wanted.metric, labels, compared: compared(),
     });
   }
 
@@ -220,7 +237,7 @@ export function fleetView(app) {
       const [asked] = await Promise.all([ask("api/v1/labels"), askTrends().catch(ignored), askBounds().catch(ignored)]);
       labels = asked.body;
       update();
-      await askPast().catch(ignored); // the first one reads the whole day from the store
+      await askPast(); // the first one reads the whole day from the store
     },
     end() {
       list.end();
@@ -229,8 +246,7 @@ export function fleetView(app) {
   };
 }
 
-/** Without data of both windows there are no trends; the list of nodes shows the reason. Nor is there a load over time
- *  without a readable store, which is a problem in the list. */
+/** Without data of both windows there are no trends; the list of nodes shows the reason. */
 function ignored(error) {
   if (!(error instanceof ApiError)) throw error;
 }
@@ -251,26 +267,22 @@ function noteOf(nodes, metric) {
   return `${count(nodes.length, "node")}${mean == null ? "" : `, mean ${percent(mean, 0)}`}`;
 }
 
-/** The horizon of the forecasts of the nodes, like "6h". */
-function horizonOf(nodes, metric) {
-  return nodes.find((node) => node[metric])?.[metric].window ?? "";
-}
 
 /** The name of a metric or forecast. */
 function nameOf(metric) {
   return METRICS[metric] ?? BOUNDS.find(({ key }) => key === metric).label;
 }
 
-function totalsOf(nodes, metric) {
+function totalsOf(nodes, metric, over) {
   const { states, mean, median, p90, highest } = totals(nodes, metric);
   const other = Object.entries(states).filter(([state, many]) => many && state !== STATES.fresh);
-  const name = nameOf(metric);
+  const name = `${nameOf(metric)} (${over})`;
   const links = other.flatMap(([state, many], i) => [i ? ", " : "", el("a", { href: `#/fleet?as=table&state=${state}` }, `${many} ${LABELS[state]}`)]);
   const table = (order, value) => (value == null ? NONE : el("a", { href: `#/fleet?as=table&metric=${metric}&order=${order}` }, percent(value)));
   return numbers([
     ["Nodes", [el("a", { href: "#/fleet?as=table&sort=name" }, nodes.length.toLocaleString("en")), links.length ? links : "all fresh"]],
     [`${name}, highest`, highest ? [percent(highest[metric].mean), el("a", { href: `#/node/${encodeURIComponent(highest.name)}` }, highest.name)] : NONE],
-    [`${name}, mean`, table(`-${metric}`, mean)],
+    [`${name}, mean of nodes`, table(`-${metric}`, mean)],
     [`${name}, median`, table(`-${metric}`, median)],
     [`${name}, 90th percentile`, table(`-${metric}`, p90)],
   ]);
@@ -321,7 +333,7 @@ function words(node) {
 }
 
 /** The legend: loads, the states that occur, and the mark of trends of at least `least` points if there are any. */
-function key(metric, nodes, least) {
+function key(metric, nodes, least, compared) {
   const states = new Set(nodes.map((node) => node.state));
   const sample = (node, label) => {
     const canvas = el("canvas", { width: 36, height: 36, "aria-hidden": "true" });
@@ -337,6 +349,7 @@ function key(metric, nodes, least) {
     ...(states.has(STATES.stale) ? [sample({ ...load(50), state: STATES.stale }, term("stale"))] : []),
     ...[STATES.silent, STATES.unheard, STATES.quarantined, STATES.lost].filter((state) => states.has(state))
       .map((state) => sample({ state }, term(state, LABELS[state]))),
-    ...(nodes.some((node) => node.trend) ? [el("span", {}, `▲ ▼ trend, short against long window: ${least} points or more`)] : []),
+    ...(metric in METRICS ? [] : [el("span", {}, "the colour is the ", term("bound"), " of the ", term("forecast"))]),
+    ...(nodes.some((node) => node.trend) ? [el("span", {}, `▲ ▼ trend, ${compared}: ${least} points or more`)] : []),
   ];
 }

@@ -55,7 +55,8 @@ export class NodeTable {
     this.shown = ""; // what the table shows; it is replaced only if this changes, so that text can be selected
   }
 
-  /** Shows nodes. `options`: words, group, groupHead, window, metrics (as in `columnsOf`), metric, labels. */
+  /** Shows nodes. `options`: words, group, groupHead, window, metrics (as in `columnsOf`), metric, labels, and `compared`,
+   *  the windows of the trend in words. */
   set(nodes, options) {
     const { app } = this;
     const all = columnsOf(options);
@@ -71,10 +72,10 @@ export class NodeTable {
       shown.map((node) => [node.name, node.cpu, node.memory, node.cpuBound, node.memoryBound, node.trend, node.group, options.words(node)])]);
     if (now === this.shown) return;
     this.shown = now;
-    renew(this.root, this.bar(rows, page, pages, () => this.csv()), this.table(shown, columns, order, options.words));
+    renew(this.root, this.bar(rows, page, pages, () => this.csv(), options), this.table(shown, columns, order, options.words));
   }
 
-  bar(rows, page, pages, csv) {
+  bar(rows, page, pages, csv, { window, compared }) {
     const go = (text, label, to) => el("button.plain", {
       disabled: to < 1 || to > pages, "aria-label": label, onclick: () => this.app.set({ page: to === 1 ? null : to }),
     }, text);
@@ -82,6 +83,7 @@ export class NodeTable {
     return el("div.table-bar", {},
       el("span.quiet", { role: "status" }, `${first.toLocaleString("en")}–${Math.min(rows.length, page * ROWS).toLocaleString("en")} of ${count(rows.length, "node")}`),
       pages > 1 ? el("span.pages", {}, go("‹ previous", "previous page", page - 1), go("next ›", "next page", page + 1)) : null,
+      el("span.quiet", {}, `means of ${window}, trend: ${compared}`),
       el("button.plain", { onclick: () => save(csv(), "load-watcher-nodes.csv") }, "Download CSV"));
   }
 

@@ -39,7 +39,7 @@ export function nodeView(app) {
   const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), problems, unknown, ...sections);
   const pictures = new HistoryCharts(charts, more);
   let lookedUp = ""; // why there is no stored history of a node that is not in the fleet
-  let built = "", ofScheduler = null, podRows = null, podsAgain = 0, all = false, absent = false, labels = {};
+  let built = "", ofScheduler = null, podRows = null, podsOver = "", podsAgain = 0, all = false, absent = false, labels = {};
 
   const find = () => app.state.nodes.find((each) => each.name === name);
 
@@ -106,7 +106,7 @@ export function nodeView(app) {
     }
     try {
       const { body } = await ask(`api/v1/forecasts?host=${encodeURIComponent(name)}`);
-      changed(ahead, [], () => []);
+      changed(ahead, ["terms"], () => [el("p.fine", {}, "Terms: ", term("forecast"), ", ", term("bound"), ".")]);
       return body.forecasts;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -145,7 +145,10 @@ export function nodeView(app) {
     podsAgain = performance.now() + EVERY_MS; // stays if the node has no pods, which is status 404
     const { body } = await ask(`api/v1/pods?host=${encodeURIComponent(name)}`);
     podsAgain = 0;
-    podRows = body.pod.map((pod, i) => ({ namespace: body.namespace[i], name: pod, cores: body.cores[i], bytes: body.bytes[i] }))
+    const mean = body.averages.find((each) => each.window === app.window && each.cores.every((value) => value != null) && each.bytes.every((value) => value != null));
+    const from = mean ?? body;
+    podsOver = mean ? `Mean of ${mean.window}.` : `Newest reading, ${seconds(Math.max(0, body.timestamp - Math.max(...body.time)))} old; the load of the node is a mean of ${app.window}.`;
+    podRows = body.pod.map((pod, i) => ({ namespace: body.namespace[i], name: pod, cores: from.cores[i], bytes: from.bytes[i] }))
       .sort((a, b) => (b.cores ?? -1) - (a.cores ?? -1) || `${a.namespace}/${a.name}`.localeCompare(`${b.namespace}/${b.name}`));
     showPods();
   }
@@ -159,7 +162,7 @@ export function nodeView(app) {
     const outside = outsideOf(podRows, find(), capacity);
     if (outside) cells.unshift([term("outside"), cpu(outside.cores), NONE]);
     const rest = podRows.length - rows.length;
-    changed(pods, [cells.length, podRows, outside, capacity], () => [table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
+    changed(pods, [cells.length, podRows, podsOver, outside, capacity], () => [el("p.quiet", {}, podsOver), table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
       rest > 0 ? el("button.plain", { type: "button", onclick: () => { all = true; showPods(); } }, `Show ${count(rest, "more pod")}`) : ""]);
   }
 

@@ -134,16 +134,16 @@ function candidatesOf(decision) {
 function difference(here, there, { ranking: ranked }) {
   if (there.rejected) return el("p", {}, nodeLink(there.name), ": ", there.rejected, ".");
   const total = here.score - there.score;
-  const verdict = total === 0 ? `both score ${score(here.score)}`
+  const verdict = total === 0 ? `Both score ${score(here.score)}`
     : `${here.name} scores ${score(here.score)}, ${there.name} ${score(there.score)}`;
   const rows = here.plugins.map((plugin, i) => {
     const other = there.plugins[i];
     const weight = ranked.plugins[i].weight;
     return [weight === 1 ? plugin.name : `${plugin.name} × ${weight}`, score(plugin.score), score(other.score), plugin.reason, other.reason];
   });
-  return el("div.stack", {}, el("p", {}, sentence(verdict), "."),
-    table(`${here.name} and ${there.name}`, [["Plug-in"], [here.name, "number"], [there.name, "number"], [`Reason, ${here.name}`, "long"],
-      [`Reason, ${there.name}`, "long"]], rows));
+  return el("div.stack", {}, el("p", {}, verdict, "."),
+    table(`${here.name} and ${there.name}`, [["Plug-in"], [here.name, "number"], [there.name, "number"], [`Reason, ${here.name}`],
+      [`Reason, ${there.name}`]], rows));
 }
 
 function others(body, namespace, name) {

@@ -4,6 +4,7 @@ import { ask } from "../api.js";
 import { el, field, numbers, renew, select, table } from "../dom.js";
 import { count, moment, seconds } from "../format.js";
 import { badge, cure, sentence } from "./problems.js";
+import { TERMS, term } from "../terms/definitions.js";
 
 const MOST = 200;
 const SEVERITIES = [["", "all"], ["critical", "critical"], ["warning", "warning"], ["info", "info"]];
@@ -12,8 +13,8 @@ const REVIEW = {
 };
 
 export function findingsView(app) {
-  const summary = el("div"), tools = el("div.tools"), list = el("div"), sources = el("div");
-  const root = el("div.stack", {}, summary, el("section.card", {}, el("h2", {}, "Findings"), tools, list),
+  const summary = el("div"), tools = el("div.tools"), list = el("div"), terms = el("p.fine"), sources = el("div");
+  const root = el("div.stack", {}, summary, el("section.card", {}, el("h2", {}, "Findings"), tools, list, terms),
     el("section.card", {}, el("h2", {}, "Queries to the source"), sources));
   let found = null, built = "", listed = "";
 
@@ -38,6 +39,7 @@ export function findingsView(app) {
     const some = problems.problems.filter((each) => (!kind || each.kind === kind) && (!severity || each.severity === severity)
       && (!text || each.nodes.some((node) => node.toLowerCase().includes(text))));
     renew(summary, totalsOf(problems));
+    showTerms(causes.map(([kind]) => kind));
     const now = JSON.stringify([some, problems.timestamp]);
     if (now !== listed) {
       listed = now;
@@ -56,6 +58,14 @@ export function findingsView(app) {
       ["Review of samples", REVIEW[found.review_mode] ?? found.review_mode],
       ["Source", [snapshot?.source ?? "–", provider?.ok === false ? provider.reason : provider?.ok ? "responds" : "not queried yet"]],
     ]);
+  }
+
+  /** The definitions of the causes, made again only if these change, so that an open one stays open. */
+  function showTerms(kinds) {
+    const used = ["finding", "window", ...kinds.filter((kind) => Object.hasOwn(TERMS, kind))];
+    if (terms.dataset.about === String(used)) return;
+    terms.dataset.about = String(used);
+    terms.replaceChildren("Terms: ", ...used.flatMap((key, i) => [i ? ", " : "", term(key)]), ".");
   }
 
   function showList(some, now) {

@@ -78,8 +78,13 @@ export class Plot {
     context.lineWidth = 2;
     context.stroke();
     context.font = "600 12px system-ui, sans-serif";
-    const aside = align === "left" ? 8 : -10;
-    write(context, label, this.across(at[0]) + aside, this.up(at[1]) - 2, align, "middle", stroke);
+    const aside = align === "left" ? 8 : -10, left = this.across(at[0]) + aside, top = this.up(at[1]) - 2;
+    const width = context.measureText(label).width + 6;
+    context.fillStyle = colour("card"); // the label is readable above dots
+    context.globalAlpha = 0.8;
+    context.fillRect(align === "left" ? left - 3 : left - width + 3, top - 9, width, 18);
+    context.globalAlpha = 1;
+    write(context, label, left, top, align, "middle", stroke);
   }
 
   path(context, points) {

@@ -12,7 +12,7 @@ const OWN = "your own";
 export function scoreView(app) {
   const text = el("textarea", { id: "manifest", value: pasted(), spellcheck: false, "aria-describedby": "manifest-help" });
   const own = ownProfile();
-  const profiles = el("div"), answer = el("div.stack"), why = el("div");
+  const profiles = el("div.tools"), answer = el("div.stack"), why = el("div");
   const form = el("form.card.stack", { onsubmit: (event) => { event.preventDefault(); rank(); } },
     el("h2", {}, "A pod"),
     el("div", {}, el("label.quiet", { htmlFor: "manifest" }, "Manifest, YAML or JSON"), text,

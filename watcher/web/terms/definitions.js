@@ -17,6 +17,8 @@ export const TERMS = {
   lost: ["lost", "The node disappeared together with many others: a partial outage of the monitoring. /watcher returns 503 meanwhile.", "reference/review.md#partial-outages"],
   hot: ["hot", "CPU or memory is at 85 % or more, averaged over the selected window. 85 % is a usual threshold of HighLoadFilter.", "reference/dashboard.md"],
   busy: ["busy", "CPU or memory is at 60 to 85 %, averaged over the selected window.", "reference/dashboard.md"],
+  forecast: ["forecast", "An upper bound of the load in the next hours, from the maxima of the last days, and how often such bounds held.", "concepts/forecast.md"],
+  bound: ["bound", "The load that a forecast says is not exceeded within its horizon, at the stated level: at 95 %, 19 of 20 bounds hold.", "concepts/forecast.md"],
   window: ["window", "The period over which a value is averaged: 5, 10 or 15 minutes that end with the newest sample.", "reference/glossary.md"],
   mean: ["µ, mean", "The average of the samples of a window, in percent of the capacity of the node.", "reference/glossary.md"],
   deviation: ["σ, deviation", "The standard deviation of the samples of a window, in percentage points: how much the load varies.", "reference/glossary.md"],

@@ -77,7 +77,7 @@ def test_a_hot_node_is_named_with_the_pods_that_make_the_load(cores, said):
     (found,) = problems(
         snapshot=snapshot_of(history), pods=pods_on("hot", **cores), capacities={"hot": EIGHT_CORES}
     )  # fmt: skip
-    assert f"hot: CPU at 95 % for 12 min; {said}" == found.text
+    assert f"hot: CPU at 95 % (mean of 5m) for 12 min; {said}" == found.text
     assert (Severity.CRITICAL, ("hot",)) == (found.severity, found.nodes)
     assert ("describe pod lint" in found.command) == ("lint" in cores)
 
@@ -86,14 +86,14 @@ def test_a_load_that_is_older_than_the_samples_says_so():
     """And without pods, the sentence ends there; a small dip does not begin the time again."""
     history = steady(90)
     history[30] = 80.0
-    assert ["a: CPU at 90 % for 15 min or longer"] == texts(snapshot=snapshot_of({"a": {"CPU": history}}))
+    assert ["a: CPU at 90 % (mean of 5m) for 15 min or longer"] == texts(snapshot=snapshot_of({"a": {"CPU": history}}))
 
 
 def test_cpu_and_memory_of_one_node_are_one_problem():
     """CPU first."""
     both = snapshot_of({"a": {"CPU": steady(88), "Memory": steady(97)}})
     (found,) = problems(snapshot=both)
-    assert found.text.startswith("a: CPU at 88 % for 15 min or longer and memory at 97 %")
+    assert found.text.startswith("a: CPU at 88 % (mean of 5m) for 15 min or longer and memory at 97 % (mean of 5m)")
     assert found.severity is Severity.CRITICAL
 
 
@@ -168,6 +168,23 @@ def test_findings_of_a_node_with_one_cause_are_one_problem():
     (problem,) = problems(findings=found)
     assert (15, 2) == (problem.findings, len(problem.metrics))
     assert "6553.5 is outside 0 to 100 (and 1 more metric); the values were dropped" in problem.text
+
+
+def test_the_cure_that_hot_nodes_share_names_no_pod_of_one_of_them():
+    """The problems of single nodes name one."""
+    fleet = {f"n{number:02d}": {"CPU": steady(90), "Memory": steady(30)} for number in range(40)}
+    table = merge_readings(
+        empty_table(15),
+        PodUsage(
+            tuple(("ci", f"lint-{name}") for name in fleet), tuple(fleet), np.full(40, NOW), np.full(40, 6.0),
+            np.full(40, 1e9),
+        ),
+        now=NOW, silent_s=90, stale_s=300,
+    )  # fmt: skip
+    found = problems(snapshot=snapshot_of(fleet), pods=table, capacities=dict.fromkeys(fleet, EIGHT_CORES))
+    assert found[0].cure.startswith("Limit or move ci/lint-n00;")
+    assert "30 more nodes (n10, n11, n12, …) are between 85 % and 95 % (mean of 5m)" == found[NAMED].text
+    assert "Keep new pods away, and move or limit the pods that make the load." == found[NAMED].cure
 
 
 def test_many_nodes_with_one_cause_share_a_problem():

@@ -405,6 +405,16 @@ def spread_of(median: float, mad: float, count: int, asked: list[str] | None = N
 
 
 @pytest.mark.parametrize(
+    ("metric", "value", "said"),
+    [(CPU, 95.26, "95.3 %"), (TRANSMIT, 5.25e8, "525 MB/s"), (TRANSMIT, 1.5e10, "15 GB/s"), (ENERGY, 800.0, "800 W")],
+)
+def test_a_jump_is_told_with_its_unit(metric, value, said):
+    cells = cells_of(("a", NOW, value))
+    (found,) = faults.jumps(metric, cells, previous=np.array([1e-3]), spread=spread_of(0.0, 0.0, 20), limits=LIMITS)
+    assert f"jumped to {said}, far from its usual values; the sample is used" == found.reason
+
+
+@pytest.mark.parametrize(
     ("metric", "value", "previous", "spread", "jumped"),
     [
         (CPU, 95.0, 20.0, (20.0, 1.0, 20), True),

@@ -1,0 +1,288 @@
+"""Random sequences of pods, SIGKILL of the manager, restarts of the runtime and resizes of pools in one event loop:
+exclusive CPUs stay disjoint, and all containers are pinned in the end.
+
+    python -m tests.agent.qrm.nri.sequences [--sequences N] [--seed TEXT] [--workers N] [--only NAME]
+
+Manager, plug-ins, checkpoint and session are those of `load-watcher qrm`; the runtime is tests/fakes/nri_runtime.py. A
+SIGKILL cancels all tasks of the manager and leaves the files. tests/real/nri/sequences.py does the same with processes
+and containerd's runtime side. The exit status is 1 if there is a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+from agent.qrm.nri.calls import CallFailed
+from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
+from tests.agent.qrm.nri.memory import GIB, MemoryManager, PodsCopy, node_loop
+from tests.agent.qrm.nri.overlap import overlaps, shared_with
+from tests.fakes.nri_runtime import MemoryRuntime
+
+STEPS = 14
+CHUNK = 100
+SETTLE_S = 20.0
+CONTAINER = "container0"
+EXCLUSIVE = "storage-service"
+ROLES = (EXCLUSIVE, EXCLUSIVE, EXCLUSIVE, "online-micro_service", "ETL")
+SIZES = (8, 20, 40, 60)
+"""Sizes of the online pool."""
+TURNS = 150
+"""Turns of the event loop within which a SIGKILL comes; the creation of a container takes about half as many."""
+IN_MEMORY = Path("/dev/shm")
+
+
+class Found(AssertionError):
+    """A sequence has a result that must not be."""
+
+
+@dataclass
+class Life:
+    """One sequence on a node with files in `directory`."""
+
+    name: str
+    directory: Path
+    steps: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.name)
+        self._roles: dict[str, str] = {}  # of the pods with a container, by UID
+        self._ids: dict[str, str] = {}  # of their containers
+        self._made = 0
+        self._copy = PodsCopy()
+        self._runtime = MemoryRuntime(self.directory / "nri.sock")
+        self._manager: MemoryManager | None = None
+
+    async def run(self) -> None:
+        """Run all steps. Raises Found."""
+        await self._runtime.start()
+        try:
+            await self._start()
+            for _ in range(STEPS):
+                await self._random.choice(self._possible())()
+                self._check_exclusive()
+            await self._settle()
+        finally:
+            if self._manager is not None:
+                await self._manager.kill()
+            await self._runtime.stop()
+
+    def _possible(self) -> list[Callable[[], Awaitable[None]]]:
+        """Steps, more likely ones repeatedly."""
+        steps = [self._create, self._create, self._create, self._restart_runtime]
+        if self._roles:
+            steps += [self._end, self._create_again]
+        if self._manager is not None:
+            return [*steps, self._resize, self._round, self._kill, self._kill_during]
+        return [*steps, self._start, self._start]
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        self.steps.append("start manager")
+        self._manager = MemoryManager(self.directory, self._runtime.socket, self._copy)
+        await self._manager.start()
+        if self._random.random() < 0.8:
+            await self._connected()
+
+    async def _connected(self) -> None:
+        until = time.monotonic() + SETTLE_S
+        while self._runtime.plugin is None:
+            if time.monotonic() > until:
+                raise Found("the plug-in does not connect")
+            await asyncio.sleep(0.001)
+
+    async def _kill(self) -> None:
+        self.steps.append("kill manager")
+        assert self._manager is not None
+        await self._manager.kill()
+        self._manager = None
+
+    async def _kill_during(self) -> None:
+        """SIGKILL while a container is created."""
+        turns = self._random.randint(0, TURNS)
+        self.steps.append(f"kill during (turn {turns})")
+        creating = asyncio.create_task(self._create())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert self._manager is not None
+        await self._manager.kill()
+        self._manager = None
+        await creating
+
+    async def _create(self) -> None:
+        self._made += 1
+        uid, role, cpus = f"pod-{self._made}", self._random.choice(ROLES), self._random.randint(1, 8)
+        self.steps.append(f"create {self._made} {role} {cpus}")
+        containers = (PodContainer(CONTAINER, {"cpu": float(cpus), "memory": float(GIB)}),)
+        pod = QrmPod(uid, "default", uid, annotations={ROLE_ANNOTATION: role}, containers=containers)
+        if self._random.random() < 0.8:
+            self._copy.known[uid] = pod
+        self._round_meanwhile()
+        sandbox = pb.PodSandbox(id=uid, uid=uid, name=uid, namespace="default")
+        try:
+            await self._runtime.run_pod(sandbox)
+            self._ids[uid] = f"{uid}-0"
+            await self._runtime.create(sandbox, self._container(uid))
+            self._roles[uid] = role
+            self._copy.known[uid] = pod
+        except CallFailed as error:
+            self.steps.append(f"refused {error}")
+            await self._forget(uid)
+
+    def _container(self, uid: str) -> pb.Container:
+        return pb.Container(id=self._ids[uid], pod_sandbox_id=uid, name=CONTAINER)
+
+    async def _create_again(self) -> None:
+        """A container ends, and another one with its name, and perhaps its id, starts in the same pod."""
+        uid = self._random.choice(sorted(self._roles))
+        self.steps.append(f"restart container {uid}")
+        self._round_meanwhile()
+        await self._runtime.end(self._ids[uid])
+        if self._random.random() < 0.5:
+            self._ids[uid] += "0"
+        try:
+            await self._runtime.create(self._runtime.pods[uid], self._container(uid))
+        except CallFailed as error:
+            self.steps.append(f"refused {error}")
+            await self._forget(uid)
+
+    async def _end(self) -> None:
+        uid = self._random.choice(sorted(self._roles))
+        self.steps.append(f"end {uid}")
+        self._round_meanwhile()
+        await self._runtime.end(self._ids[uid])
+        await self._forget(uid)
+
+    async def _forget(self, uid: str) -> None:
+        await self._runtime.end_pod(uid)
+        self._copy.known.pop(uid, None)
+        self._roles.pop(uid, None)
+        self._ids.pop(uid, None)
+
+    async def _resize(self) -> None:
+        size = self._random.choice(SIZES)
+        self.steps.append(f"resize {size}")
+        assert self._manager is not None
+        await self._manager.resize(size)
+
+    async def _round(self) -> None:
+        self.steps.append("round")
+        assert self._manager is not None
+        await self._manager.rounds.round()
+
+    def _round_meanwhile(self) -> None:
+        if self._manager is not None and self._random.random() < 0.5:
+            self._manager.begin(self._manager.rounds.round())
+
+    async def _restart_runtime(self) -> None:
+        lost = [uid for uid in sorted(self._roles) if self._random.random() < 0.2]
+        self.steps.append(f"restart runtime, lost {lost}")
+        await self._runtime.restart(lost=[self._ids[uid] for uid in lost])
+        for uid in lost:
+            await self._forget(uid)
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _given(self) -> dict[str, str]:
+        return {uid: self._runtime.cpus(self._ids[uid]) for uid in self._roles}
+
+    def _exclusive(self) -> dict[str, str]:
+        return {uid: cpus for uid, cpus in self._given().items() if self._roles[uid] == EXCLUSIVE}
+
+    def _check_exclusive(self) -> None:
+        """Exclusive CPUs are disjoint after each step; containers that started unpinned have none yet."""
+        if shared := overlaps(self._exclusive()):
+            raise Found(f"exclusive CPUs are shared: {shared}")
+
+    async def _settle(self) -> None:
+        """With a manager, rounds pin all containers, and pools have no exclusive CPUs."""
+        if self._manager is None:
+            await self._start()
+        until = time.monotonic() + SETTLE_S
+        while not await self._settled():
+            if time.monotonic() > until:
+                raise Found(f"not all containers are pinned: {self._given()}; {self._wanted()}")
+            await asyncio.sleep(0.001)
+
+    async def _settled(self) -> bool:
+        assert self._manager is not None
+        await self._connected()
+        await self._manager.rounds.round()
+        self._check_exclusive()
+        given, exclusive = self._given(), self._exclusive()
+        pools = {uid: cpus for uid, cpus in given.items() if uid not in exclusive}
+        return given == self._wanted() and not shared_with(pools, exclusive)
+
+    def _wanted(self) -> dict[str, str]:
+        """The CPUs that the manager has allocated; "" for an inadmissible pod."""
+        assert self._manager is not None
+        manager = self._manager.manager
+        return {uid: str(manager.properties(uid, CONTAINER).get("CpusetCpus", "")) for uid in self._roles}
+
+
+def check(names: Sequence[str]) -> tuple[list[str], Counter[str]]:
+    """Run sequences; return the findings and the number of steps by kind."""
+    logging.disable(logging.ERROR)
+    findings, steps = [], Counter[str]()
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="nri-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as directory:
+            life = Life(name, Path(directory))
+            try:
+                with node_loop() as runner:
+                    runner.run(life.run())
+            except Found as error:
+                findings.append(f"{name}: {error}\n  {'; '.join(life.steps)}")
+            steps.update(" ".join(step.split()[:1]) for step in life.steps)
+    return findings, steps
+
+
+def run_checks(
+    check: Callable[[Sequence[str]], tuple[list[str], Counter[str]]],
+    arguments: Sequence[str] | None,
+    *,
+    prog: str,
+    sequences: int,
+    workers: int,
+) -> int:
+    """Run sequences in processes; return the exit status. `sequences` and `workers` are the defaults."""
+    parser = argparse.ArgumentParser(prog=prog)
+    parser.add_argument("--sequences", type=int, default=sequences, help="number of sequences (default: %(default)s)")
+    parser.add_argument("--seed", default="1", help="seed of the sequences (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=workers, help="number of nodes at a time")
+    parser.add_argument("--only", help="run only this sequence, for example 1/17")
+    options = parser.parse_args(arguments)
+    names = [options.only] if options.only else [f"{options.seed}/{number}" for number in range(options.sequences)]
+    began, found, counts = time.perf_counter(), 0, Counter[str]()
+    chunks = [names[at : at + CHUNK] for at in range(0, len(names), CHUNK)]
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        for chunk, (findings, steps) in zip(chunks, pool.map(check, chunks), strict=True):
+            found += len(findings)
+            counts.update(steps)
+            print("\n".join([*findings, f"{chunk[0]} to {chunk[-1]}: {len(findings)} findings"]), flush=True)
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    print(f"{len(names)} sequences ({counted}) in {time.perf_counter() - began:.0f} s: {found} findings")
+    return 1 if found else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run sequences; return the exit status."""
+    prog = "python -m tests.agent.qrm.nri.sequences"
+    return run_checks(check, arguments, prog=prog, sequences=10_000, workers=os.cpu_count() or 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
