@@ -6,7 +6,7 @@ export const STATES = { fresh: "fresh", stale: "stale", silent: "silent", unhear
 /** Display texts of the states. */
 export const LABELS = { ...STATES, unheard: "never reported" };
 export const METRICS = { cpu: "CPU", memory: "Memory" };
-export const NEWEST = "newest sample"; // the "window" of a load without one
+const NEWEST = "newest sample"; // the "window" of a load without one
 /** Metrics of forecasts: { key, type, label }. */
 export const BOUNDS = [{ key: "cpuBound", type: "CPU", label: "CPU forecast" }, { key: "memoryBound", type: "Memory", label: "Memory forecast" }];
 

@@ -83,7 +83,7 @@ export class NodeTable {
     return el("div.table-bar", {},
       el("span.quiet", { role: "status" }, `${first.toLocaleString("en")}–${Math.min(rows.length, page * ROWS).toLocaleString("en")} of ${count(rows.length, "node")}`),
       pages > 1 ? el("span.pages", {}, go("‹ previous", "previous page", page - 1), go("next ›", "next page", page + 1)) : null,
-      el("span.quiet", {}, `means of ${window}, trend: ${compared}`),
+      el("span.quiet", {}, `means of ${window}`, el("span.wide", {}, `, trend: ${compared}`)),
       el("button.plain", { onclick: () => save(csv(), "load-watcher-nodes.csv") }, "Download CSV"));
   }
 

@@ -2,7 +2,7 @@
 
 import { el } from "../dom.js";
 import { NONE, bytes, cores, moment, percent, seconds } from "../format.js";
-import { LABELS, METRICS, NEWEST, STATES } from "../load.js";
+import { LABELS, METRICS, STATES } from "../load.js";
 import { term } from "../terms/definitions.js";
 import { heat } from "../theme.js";
 
@@ -16,20 +16,15 @@ export function condition(node) {
   const load = highest ? node[highest].mean : null;
   const [key, kind] = node.state !== STATES.fresh ? [node.state, node.state === STATES.silent ? "bad" : "warn"]
     : load >= HOT_PERCENT ? ["hot", "bad"] : load >= BUSY_PERCENT ? ["busy", "warn"] : [null, "good"];
-  const words = node.state !== STATES.fresh ? inWords(node) : key ? `${key}: ${METRICS[highest]} at ${percent(load)} (${overOf(node[highest])})` : load == null ? "load unknown" : "normal load";
+  const words = node.state !== STATES.fresh ? inWords(node) : key ? `${key}: ${METRICS[highest]} at ${percent(load)} (${node[highest].window})` : load == null ? "load unknown" : "normal load";
   return [el(`span.condition.${kind}`, {}, key ? term(key, words) : words)];
-}
-
-/** What a load is averaged over: "mean of 15m". */
-export function overOf({ window }) {
-  return window === NEWEST ? window : `mean of ${window}`;
 }
 
 function inWords(node) {
   const age = seconds(node.age ?? 0);
   return {
     [STATES.stale]: `stale: newest sample ${age} old`, [STATES.lost]: `lost ${age} ago`,
-    [STATES.silent]: `silent for ${age}${node.last ? `, since ${moment(node.last.sampled)}` : ""}`, [STATES.unheard]: "never heard of",
+    [STATES.silent]: `silent for ${age}${node.last ? `, since ${moment(node.last.sampled)}` : ""}`, [STATES.unheard]: LABELS.unheard,
   }[node.state] ?? LABELS[node.state];
 }
 
@@ -57,7 +52,7 @@ function bar(load, label, amount, { capacity, allocatable, requested, limits }) 
     track.append(mark);
   }
   const numbers = [
-    ["used", used == null ? NONE : percent(used), [capacity ? `${amount((used * capacity) / 100)}` : "", load?.deviation == null ? "" : `± ${percent(load.deviation)}`, load ? overOf(load) : ""]],
+    ["used", used == null ? NONE : percent(used), [capacity ? `${amount((used * capacity) / 100)}` : "", load?.deviation == null ? "" : `± ${percent(load.deviation)}`, load?.window ?? ""]],
     ...[["requested", requested], ["allocatable", allocatable], ["limits", limits]].filter(([, value]) => value != null)
       .map(([key, value]) => [key, share(value) == null ? amount(value) : percent(share(value), 0), [share(value) == null ? "" : amount(value)]]),
   ];

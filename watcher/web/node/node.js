@@ -13,7 +13,7 @@ import { missing, term } from "../terms/definitions.js";
 import { explanation, reasonOf, scoreOf } from "../score/why.js";
 
 const RANGES = [["-1h", "1 h", 3600, "1m"], ["-6h", "6 h", 21600, "2m"], ["-24h", "24 h", 86400, "5m"]];
-const FIRST_PODS = 8;
+const FIRST_PODS = matchMedia("(max-width: 45rem)").matches ? 6 : 8;
 const EVERY_MS = 60_000; // pod usage changes once a minute
 const LABEL_KEYS = [["node.kubernetes.io/instance-type", ""], ["topology.kubernetes.io/zone", "zone "]];
 const SCHEDULER = `[scheduler.default]
@@ -28,18 +28,18 @@ export function nodeView(app) {
   const heading = el("h2.title"), facts = el("p.quiet"), way = el("nav.way", { "aria-label": "Nodes" });
   const problems = el("div", { hidden: true });
   const bars = el("div"), pods = el("div"), findings = el("div"), scores = el("div"), known = el("div"), charts = el("div.columns"), more = el("div.columns");
-  const ranges = el("div.tools"), unknown = el("div"), ahead = el("div");
+  const ranges = el("div"), unknown = el("div"), ahead = el("div"), terms = el("p.quiet"), podsOver = el("small.quiet");
   const deviations = el("details", { open: matchMedia("(min-width: 40rem)").matches }, el("summary", {}, "Deviation"), more);
   const sections = [
-    el("section.card", {}, el("h2", {}, "Load"), bars), el("section.card", {}, el("h2", {}, "Pods that make the load"), pods),
-    el("section.card", {}, el("h2", {}, "History of the ", term("window", "windows")), ranges, charts, ahead, deviations),
+    el("section.card", {}, el("h2", {}, "Load"), bars), el("section.card", {}, el("h2", {}, "Pods that make the load", podsOver), pods),
+    el("section.card", {}, el("h2", {}, "History of the ", term("window", "windows")), el("div.tools", {}, ranges, terms), charts, ahead, deviations),
     el("section.card", {}, el("h2", {}, "Scores"), scores), el("section.card", {}, el("h2", {}, "Findings"), findings),
     known,
   ];
   const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), problems, unknown, ...sections);
   const pictures = new HistoryCharts(charts, more);
   let lookedUp = ""; // why there is no stored history of a node that is not in the fleet
-  let built = "", ofScheduler = null, podRows = null, podsOver = "", podsAgain = 0, all = false, absent = false, labels = {};
+  let built = "", ofScheduler = null, podRows = null, podsAgain = 0, all = false, absent = false, labels = {};
 
   const find = () => app.state.nodes.find((each) => each.name === name);
 
@@ -106,7 +106,8 @@ export function nodeView(app) {
     }
     try {
       const { body } = await ask(`api/v1/forecasts?host=${encodeURIComponent(name)}`);
-      changed(ahead, ["terms"], () => [el("p.fine", {}, "Terms: ", term("forecast"), ", ", term("bound"), ".")]);
+      changed(ahead, [], () => []);
+      changed(terms, [], () => [term("forecast"), ", ", term("bound")]);
       return body.forecasts;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -147,7 +148,7 @@ export function nodeView(app) {
     podsAgain = 0;
     const mean = body.averages.find((each) => each.window === app.window && each.cores.every((value) => value != null) && each.bytes.every((value) => value != null));
     const from = mean ?? body;
-    podsOver = mean ? `Mean of ${mean.window}.` : `Newest reading, ${seconds(Math.max(0, body.timestamp - Math.max(...body.time)))} old; the load of the node is a mean of ${app.window}.`;
+    podsOver.textContent = mean ? ` · mean of ${mean.window}` : " · newest reading";
     podRows = body.pod.map((pod, i) => ({ namespace: body.namespace[i], name: pod, cores: from.cores[i], bytes: from.bytes[i] }))
       .sort((a, b) => (b.cores ?? -1) - (a.cores ?? -1) || `${a.namespace}/${a.name}`.localeCompare(`${b.namespace}/${b.name}`));
     showPods();
@@ -162,7 +163,7 @@ export function nodeView(app) {
     const outside = outsideOf(podRows, find(), capacity);
     if (outside) cells.unshift([term("outside"), cpu(outside.cores), NONE]);
     const rest = podRows.length - rows.length;
-    changed(pods, [cells.length, podRows, podsOver, outside, capacity], () => [el("p.quiet", {}, podsOver), table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
+    changed(pods, [cells.length, podRows, outside, capacity], () => [table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
       rest > 0 ? el("button.plain", { type: "button", onclick: () => { all = true; showPods(); } }, `Show ${count(rest, "more pod")}`) : ""]);
   }
 

@@ -12,7 +12,7 @@ const REPOSITORY = "";
 export const TERMS = {
   stale: ["stale", "No new sample for three sample intervals, at least 90 s. The last windows are served, with their age.", "reference/dashboard.md"],
   silent: ["silent", "No sample for longer than refresh.max_staleness (5 min by default). The node is not served to schedulers.", "reference/dashboard.md#silent-nodes"],
-  unheard: ["never heard of", "The cluster has this node, but the source never reported a sample of it. Often a label of the source has another node name.", "reference/dashboard.md#silent-nodes"],
+  unheard: ["never reported", "The cluster has this node, but the source never reported a sample of it. Often a label of the source has another node name.", "reference/dashboard.md#silent-nodes"],
   quarantined: ["quarantined", "All metrics of the node have repeated exactly the same values. The node is not served until one of them changes.", "reference/review.md"],
   lost: ["lost", "The node disappeared together with many others: a partial outage of the monitoring. /watcher returns 503 meanwhile.", "reference/review.md#partial-outages"],
   hot: ["hot", "CPU or memory is at 85 % or more, averaged over the selected window. 85 % is a usual threshold of HighLoadFilter.", "reference/dashboard.md"],
