@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -91,12 +92,24 @@ def _run(tasks: Sequence[_Task], progress: Progress) -> list[tuple[PolicyDay, ..
     results: dict[int, tuple[PolicyDay, ...]] = {}
     progress(66, "simulation")
     # The processes of a fork would share the threads' locks.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_on_interrupt) as pool:
         futures = {pool.submit(_simulate_day, task): i for i, task in enumerate(tasks)}
-        for future in as_completed(futures):
-            results[futures[future]] = future.result()
-            progress(66 + round(32 * len(results) / len(tasks)), "simulation")
+        try:
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                progress(66 + round(32 * len(results) / len(tasks)), "simulation")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
     return [results[i] for i in range(len(tasks))]
+
+
+def _end_on_interrupt() -> None:
+    """Let Ctrl-C end a process without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _simulate_day(task: _Task) -> tuple[PolicyDay, ...]:
