@@ -238,7 +238,14 @@ def test_ctrl_c_leaves_no_files(full: Prometheus, tmp_path: Path):
         way.fault = hang_beyond(1)
         page = ("--prometheus", way.url, "--file", str(tmp_path / "report.html"))
         command = [sys.executable, "-m", "load_watcher", "report", *page]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        # A job in the background of a shell inherits SIGINT as ignored.
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as process:
             wait_for(lambda: way.waiting > 0, what="a query that has no answer")
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate(timeout=60)
