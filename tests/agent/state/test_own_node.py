@@ -87,8 +87,8 @@ def test_a_node_of_another_name_is_reported_with_the_cure(caplog: pytest.LogCapt
     with FakeKube() as server:
 
         async def inside(node: OwnNode) -> None:
-            cure = "Set agent.node, or the environment variable NODE_NAME"
-            await eventually(lambda: any(cure in each for each in caplog.messages), what="the message")
+            await eventually(lambda: caplog.messages, what="the message")
+            assert "Set agent.node, or the environment variable NODE_NAME" in caplog.messages[0]
             assert node.labels() is None
 
         reading(server, inside)
