@@ -57,7 +57,7 @@ SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _ReplayTask:
     course: TraceColumns
     seed: int
     threshold: float
@@ -76,7 +76,7 @@ def replay(history: ClusterHistory, threshold: float, *, progress: Progress) -> 
         return "the sizes of the nodes are unknown"
     whole = len(days) >= 3
     seeds = [(day, SEED) for day in days] if whole else [(days[-1], SEED + i) for i in range(ORDERS)]
-    tasks = [_Task(cluster.course(day, seed), seed, threshold) for day, seed in seeds]
+    tasks = [_ReplayTask(cluster.course(day, seed), seed, threshold) for day, seed in seeds]
     results = _run(tasks, progress)
     recorded_overload = float(np.mean([cluster.overload(day, threshold) for day, _ in seeds]))
     pods = max(len(task.course.pods) for task in tasks)
@@ -87,7 +87,7 @@ def replay(history: ClusterHistory, threshold: float, *, progress: Progress) -> 
     )
 
 
-def _run(tasks: Sequence[_Task], progress: Progress) -> list[tuple[PolicyDay, ...]]:
+def _run(tasks: Sequence[_ReplayTask], progress: Progress) -> list[tuple[PolicyDay, ...]]:
     workers = min(len(tasks), os.cpu_count() or 1)
     results: dict[int, tuple[PolicyDay, ...]] = {}
     progress(66, "simulation")
@@ -112,7 +112,7 @@ def _end_on_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _simulate_day(task: _Task) -> tuple[PolicyDay, ...]:
+def _simulate_day(task: _ReplayTask) -> tuple[PolicyDay, ...]:
     found = []
     warm_up = WARM_UP_S // 60
     for name in POLICIES:
