@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.nri.calls import CallFailed, Code
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
-from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import QrmPod
 
 STARTED = frozenset({pb.CONTAINER_RUNNING, pb.CONTAINER_PAUSED})
