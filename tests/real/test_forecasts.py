@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from contextlib import closing
@@ -12,9 +13,15 @@ import pytest
 
 from tests.conftest import RunService, StartPrometheus
 from tests.real.cluster_history import OUT_OF_ORDER
+from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.remote_write import Series
 from tests.service import Service
 from tests.waiting import wait_for
+from watcher.core.forecast.maxima import encode
+from watcher.model import MaximaHour, TickRecord, Window
+from watcher.platform.settings.sections.samples import StoreSettings
+from watcher.platform.settings.tables import Settings
+from watcher.service.build import store_of
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -76,3 +83,68 @@ def test_two_days_of_prometheus_become_bounds_that_outlive_a_kill_and_an_outage(
 def stored_hours(service: Service) -> int:
     with closing(sqlite3.connect(service.directory / "load-watcher.db")) as file:
         return int(file.execute("SELECT count(*) FROM maxima_hour").fetchone()[0])
+
+
+# --- kill -9 at 5,000 nodes ------------------------------------------------------------------------------------------
+
+MANY = 5000
+STILL = """
+[refresh]
+interval = "30s"
+resolution = "15s"
+max_staleness = "1h"
+"""
+
+
+async def fill_week(url: str, *, now: float) -> None:
+    """Add a week of maxima of the nodes and metrics that the database has some of."""
+    store = store_of(Settings(store=StoreSettings(url=url)), program="test")
+    await store.open()
+    try:
+        known = await store.maxima()
+        random, first = np.random.default_rng(3), int(now // 3600) - 168
+        origins = {each.hour.metric: each.provenance for each in known}
+        nodes = max((each.hour.nodes for each in known), key=len)
+        for hour in range(first, first + 168, 12):
+            part = tuple(
+                MaximaHour(metric, each, nodes, encode(random.uniform(10, 90, (12, len(nodes)))))
+                for metric in origins
+                for each in range(hour, hour + 12)
+            )
+            windows = (Window("15m", 900),)
+            store.save(TickRecord(now, now, "Prometheus", 15, windows, origins, (), (), maxima=part))
+    finally:
+        await store.close()
+
+
+def all_bounds(service: Service) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """The bounds and issue times of all nodes; empty until each node has one."""
+    found = forecasts(service)
+    complete = len(found) == 2 * MANY and all(each["state"] == "bound" for each in found.values())
+    return {key: (each["bound"], each["issued"]) for key, each in found.items()} if complete else {}
+
+
+@pytest.mark.timeout(600)
+def test_a_week_of_five_thousand_nodes_outlives_a_kill(
+    place: str, start_prometheus: StartPrometheus, run_service: RunService
+) -> None:
+    """With SQLite and with PostgreSQL; the second start has no source."""
+    prometheus = start_prometheus()
+    now = time.time()
+    prometheus.write(recording_rule_series(make_fleet(MANY, start=now - 960, end=now - 7)))
+    arguments = ("--provider", "prometheus", "--address", prometheus.url, "--store-url", place)
+    service = run_service(*arguments, config=STILL)
+    wait_for(lambda: len(forecasts(service)) == 2 * MANY, what="the nodes", timeout=200)
+    service.stop()
+    asyncio.run(fill_week(place, now=now))
+    service.launch()
+    wait_for(lambda: all_bounds(service), what="the bounds of the week", timeout=200, ignoring=(OSError,))
+    before = all_bounds(service)
+    service.kill()
+    prometheus.stop()
+    service.launch()
+    wait_for(lambda: all_bounds(service), what="the bounds after the kill", timeout=200, ignoring=(OSError,))
+    after = all_bounds(service)
+    assert after.keys() == before.keys()
+    same = {issued for _, issued in before.values()} == {issued for _, issued in after.values()}
+    assert after == before or not same, "the bounds of the same hour differ"
