@@ -1,5 +1,8 @@
-"""example.org/scratch: exclusive disks on the NUMA node of the CPUs. SCRATCH_DISKS lists the disks with their NUMA nodes:
-"nvme0=0 nvme1=1". The environment variable SCRATCH of a container lists its disks."""
+"""example.org/scratch: exclusive disks on the NUMA node of the CPUs.
+
+SCRATCH_DISKS lists the disks with their NUMA nodes: "nvme0=0 nvme1=1". The environment variable SCRATCH of a container
+lists its disks.
+"""
 
 from __future__ import annotations
 
