@@ -188,7 +188,7 @@ class NriPlugin:
             pod = self._pods.find(request.pod.uid, monotonic=self._monotonic())
             if pod is not None:
                 await self._in_time(self._rounds.admit(pod), "RunPodSandbox")
-        except (PodsUnknown, Unanswered):
+        except (PodsUnknown, Unanswered, OSError):
             pass
         return pb.RunPodSandboxResponse()
 
@@ -237,7 +237,10 @@ class NriPlugin:
     ) -> tuple[pb.CreateContainerResponse, Properties]:
         """The answer, and the properties that it sets. Raises CallFailed for an inadmissible pod, and Unanswered."""
         pod = self._known(sandbox, container)
-        admission = await self._rounds.admit(pod)
+        try:
+            admission = await self._rounds.admit(pod)
+        except OSError as error:
+            raise Unanswered("checkpoint", error_text(error)) from None
         if not admission.admitted:
             raise self._refusal(pod, admission)
         try:

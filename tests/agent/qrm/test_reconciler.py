@@ -130,6 +130,18 @@ async def test_a_full_disk_is_told_and_the_next_round_goes_on():
     assert node.state()["last_reconcile"]["trouble"] == ""
 
 
+async def test_a_full_disk_makes_no_pod_inadmissible():
+    """Such a pod would get an Event, and perhaps be evicted."""
+    node = Node()
+    node.world.full = True
+    await node.round("p")
+    assert "cannot write the checkpoint: No space left" in node.state()["last_reconcile"]["trouble"]
+    assert (node.told, node.state()["inadmissible"], node.rounds.admissions) == ([], [], {})
+    node.world.full = False
+    await node.round("p")
+    assert (node.set, node.rounds.admissions) == (["p 0-1"], {("admitted", ""): 1})
+
+
 async def test_what_the_runtime_refuses_is_counted_and_told():
     node = Node()
     node.refuses = "the runtime is away"

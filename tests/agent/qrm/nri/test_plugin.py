@@ -1,13 +1,16 @@
 """The plug-in with the components of `load-watcher qrm` and a runtime in the same event loop."""
 
+import os
 import tempfile
 from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.qrm.main import CHECKPOINT
 from agent.qrm.nri.calls import CallFailed
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
@@ -41,6 +44,14 @@ class PluginNode:
         await manager.start()
         await eventually(lambda: self.runtime.plugin is not None, what="the plug-in")
         return manager
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """The checkpoint cannot be written: its new file is a directory."""
+        fresh = self.directory / f".{CHECKPOINT}.{os.getpid()}"
+        fresh.mkdir()
+        yield
+        fresh.rmdir()
 
     def pod(self, uid: str, *, cpu: float = 4.0, role: str = "storage-service") -> pb.PodSandbox:
         """Put a pod into the copy; return its sandbox."""
@@ -158,6 +169,30 @@ def test_refuse_prevents_a_container_of_an_unknown_pod(node: PluginNode):
         assert (node.runtime.containers, manager.nri.findings.unpinned) == ({}, 0)
         node.copy.answered = True
         assert await node.create(node.pod("a"), "c") == "2-5"
+        await manager.kill()
+
+    node.run(test())
+
+
+@pytest.mark.parametrize("on_failure", ["open", "refuse"])
+def test_a_checkpoint_that_cannot_be_written_is_a_failure_and_makes_no_pod_inadmissible(
+    node: PluginNode, on_failure: str
+):
+    async def test() -> None:
+        manager = await node.manage(on_failure=on_failure)
+        sandbox = node.pod("a")
+        with node.full_disk():
+            if on_failure == "open":
+                assert await node.create(sandbox, "c") == ""
+            else:
+                with pytest.raises(CallFailed, match=r"could not be written: Is a directory \(qrm\.on_failure\)"):
+                    await node.create(sandbox, "c")
+        assert manager.nri.findings.counts == {"checkpoint": 1}
+        assert (manager.rounds.inadmissible, manager.rounds.admissions) == ([], {})
+        if on_failure == "refuse":
+            assert await node.create(sandbox, "c") == "2-5"
+        await manager.rounds.round()
+        assert node.runtime.cpus("c") == "2-5"
         await manager.kill()
 
     node.run(test())
