@@ -136,6 +136,7 @@ class MemoryRuntime:
                 raise
             if found is not None:
                 container.linux.resources.MergeFrom(found.adjust.linux.resources)
+                container.linux.devices.extend(found.adjust.linux.devices)
                 container.env.extend(f"{each.key}={each.value}" for each in found.adjust.env)
                 self._apply(found.update)
             self.containers[container.id] = container

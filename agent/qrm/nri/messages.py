@@ -98,11 +98,23 @@ def adjustment(
     made = pb.ContainerAdjustment(annotations=options.annotations, mounts=map(_mount, options.mounts))
     own = {each.partition("=")[0] for each in container.env}
     made.env.extend(pb.KeyValue(key=key, value=value) for key, value in sorted(options.envs.items()) if key not in own)
-    made.linux.devices.extend(devices)
+    permissions = {each.container_path: each.permissions for each in options.devices}
+    for device in devices:
+        made.linux.devices.append(device)
+        if denied := _denied(permissions.get(device.path, "")):
+            rule = pb.LinuxDeviceCgroup(type=device.type, access=denied)  # allow is false
+            rule.major.value, rule.minor.value = device.major, device.minor
+            made.linux.resources.devices.append(rule)
     set_properties(made.linux.resources, options.properties)
     if OOM_SCORE in options.properties:
         made.linux.oom_score_adj.value = int(options.properties[OOM_SCORE])
     return made
+
+
+def _denied(permissions: str) -> str:
+    """What a rule has to deny, because runtimes allow reading and writing of each added device. They allow containers
+    to make nodes of all devices (m), and without permissions, nothing is denied."""
+    return "".join(each for each in "rw" if permissions and each not in permissions)
 
 
 def _mount(mount: BindMount) -> pb.Mount:
