@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from agent.qos import QosClass
 from agent.qrm import cpuset
-from agent.qrm.manager.admission import ContainerOptions
+from agent.qrm.manager.admission import ApplyFailed, ContainerOptions
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, UNIFIED, BindMount, Properties, Value
 from agent.qrm.manager.request import CPU, MEMORY, NIC
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
@@ -123,9 +123,12 @@ def _mount(mount: BindMount) -> pb.Mount:
 
 
 def update(container_id: str, properties: Properties, *, ignore_failure: bool = False) -> pb.ContainerUpdate:
-    """The update of a running container."""
+    """The update of a container. Raises ApplyFailed if a message cannot have these properties."""
     made = pb.ContainerUpdate(container_id=container_id, ignore_failure=ignore_failure)
-    set_properties(made.linux.resources, properties)
+    try:
+        set_properties(made.linux.resources, properties)
+    except ValueError as error:
+        raise ApplyFailed(f"the properties cannot be sent to the runtime: {error}") from None
     return made
 
 

@@ -164,11 +164,11 @@ class NriPlugin:
     async def _updates(self, *, without: str = "") -> list[pb.ContainerUpdate]:
         """The updates that running containers need now, those that lose CPUs first. The next round repeats them, since
         the runtime does not report which of them failed."""
-        due: dict[str, Properties] = {}
+        due: dict[str, pb.ContainerUpdate] = {}
         names: dict[str, str] = {}
 
         async def collect(pod: QrmPod, container: PodContainer, properties: Properties) -> None:
-            due[container.id] = properties
+            due[container.id] = update(container.id, properties, ignore_failure=True)
             names[container.id] = f"{pod.key}/{container.name}"
 
         try:
@@ -180,7 +180,7 @@ class NriPlugin:
             self._rounds.manager.set_applied(container_id, None)
         self._findings.applied(names)
         due.pop(without, None)
-        return [update(id, properties, ignore_failure=True) for id, properties in due.items()]
+        return list(due.values())
 
     # --- pods --------------------------------------------------------------------------------------------------------
 
