@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import shutil
 import subprocess
 import sys
@@ -65,18 +65,18 @@ def generate(program: Path, data: Path, *arguments: str) -> dict[str, int]:
 def report(server: Prometheus, folder: Path, *, end: int, days: float) -> Cost:
     page = folder / "report.html"
     command = [sys.executable, "-m", "load_watcher", "report", "--prometheus", server.url, "--days", str(days)]
-    before, began, server_before = children(), time.monotonic(), server.cpu_seconds()
     command += ["--end", str(end), "--file", str(page)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wall, after = time.monotonic() - began, children()
+    began, server_before = time.monotonic(), server.cpu_seconds()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)  # with the processes of its simulation; `ru_maxrss` is of the largest
+    wall = time.monotonic() - began
+    if process.returncode is None:
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
     document = json.loads(page.with_suffix(".json").read_text())
-    own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Cost(wall, own, server.cpu_seconds() - server_before, after.ru_maxrss / 1024.0, document)
-
-
-def children() -> resource.struct_rusage:
-    """What the processes of earlier subprocesses used; its `ru_maxrss` is the highest of them, in KiB."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = used.ru_utime + used.ru_stime
+    return Cost(wall, own, server.cpu_seconds() - server_before, used.ru_maxrss / 1024.0, document)
 
 
 @contextmanager

@@ -218,8 +218,8 @@ async def _in_runtime(runtime: RestoringRuntime, names: Names, before: BeforeAll
     pods = {each.pod_uid: each.pod for each in found}
     there = {(each.pod_uid, each.name) for each in found}
     results = [_gone(pods.get(uid, uid), name) for uid, name in names if (uid, name) not in there]
-    ours = [(each, names[each.pod_uid, each.name]) for each in found if (each.pod_uid, each.name) in names]
-    return results + [await _restored(runtime, each, own, before) for each, own in ours]
+    allocated = [(each, names[each.pod_uid, each.name]) for each in found if (each.pod_uid, each.name) in names]
+    return results + [await _restored(runtime, each, own, before) for each, own in allocated]
 
 
 async def _restored(

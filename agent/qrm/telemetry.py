@@ -89,7 +89,7 @@ class QrmMetrics:
         yield gauge("qrm_manager_silent_seconds", text, silence)
         if self.nri is not None:
             yield from self._answers.collect()
-            yield from _of_nri(self.nri)
+        yield from _of_nri(self.nri)
         if self.cpu is not None:
             yield from self._of_pools(self.cpu)
 
@@ -108,12 +108,18 @@ class QrmMetrics:
         yield counter("qrm_resize", "Resizes of the online pool.", resizes)
 
 
-def _of_nri(nri: NriRuntime) -> Iterator[Family]:
+def _of_nri(nri: NriRuntime | None) -> Iterator[Family]:
+    """Families without samples in other modes, so that alerts refer to known metrics."""
+    connected: list[tuple[dict[str, str], float]] = []
+    unpinned, failures = connected.copy(), connected.copy()
+    if nri is not None:
+        connected = [({}, float(not nri.trouble))]
+        unpinned = [({}, float(nri.findings.unpinned))]
+        failures = [({"kind": kind}, float(n)) for kind, n in sorted(nri.findings.counts.items())]
     text = "Whether the container runtime calls the NRI plug-in (1) or containers start without allocations (0)."
-    yield gauge("qrm_nri_connected", text, [({}, float(not nri.trouble))])
+    yield gauge("qrm_nri_connected", text, connected)
     text = "Containers created without their allocations, which the next round applies."
-    yield counter("qrm_nri_unpinned", text, [({}, float(nri.findings.unpinned))])
-    failures = [({"kind": kind}, float(n)) for kind, n in sorted(nri.findings.counts.items())]
+    yield counter("qrm_nri_unpinned", text, unpinned)
     yield counter("qrm_nri_failures", "Failures of the NRI plug-in, and containers of inadmissible pods.", failures)
 
 

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 import msgspec
 from aiohttp import hdrs
 
+from agent.service.node_server import Listening
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
 
 ANSWER_S = 5.0
-
-
-class Listening(Protocol):
-    """Settings of a process with HTTP pages."""
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def port(self) -> int: ...
 
 
 def page_url(own: Listening) -> str:

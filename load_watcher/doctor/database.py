@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from load_watcher.doctor.listening import DetectedService
+from load_watcher.doctor.listening import detected_url
 from load_watcher.doctor.source import TickResult
 from watcher.model import DEFAULT_OPERATORS
 from watcher.platform.checks.examination import CheckContext, in_thread
@@ -25,7 +25,7 @@ LITTLE_ROOM = 256 * 2**20
 async def database(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that `serve` can store its history and continue with the stored one."""
     found = examination.get(Settings)
-    serving = examination.get(DetectedService).url
+    serving = await detected_url(examination)
     try:
         seen = await in_thread(lambda: look(_database_of(found)))
     except StoreError as error:

@@ -96,6 +96,14 @@ async def port(examination: CheckContext) -> Sequence[CheckResult]:
     return [fail(f"{where} is in use by {listener}", "stop that program, or set another server.port")]
 
 
+async def detected_url(examination: CheckContext) -> str:
+    """Return the URL of the load-watcher at the address of the settings, "" for none; `--only` may omit the check of
+    the port."""
+    if examination.find(DetectedService) is None:
+        await port(examination)
+    return examination.get(DetectedService).url
+
+
 async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) -> str:
     """Describe the differences between the settings of the running service and `settings`; "" if there are none, or if
     they are unknown.
@@ -165,7 +173,7 @@ def _listener_on(port: int) -> str:
 async def service(examination: CheckContext) -> Sequence[CheckResult]:
     """Check a running service by its own reports: liveness, readiness, source, and findings of the sample review."""
     found = examination.get(Settings)
-    url = examination.url or examination.get(DetectedService).url
+    url = examination.url or await detected_url(examination)
     if not url:
         return [skipped(f"no service runs at {own_url(found)}; --url checks another one")]
     where = without_credentials(url)

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from load_watcher.doctor import extenders, thresholds
+from load_watcher.doctor.forecasts import check_forecasts
 from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.overload import check_requests
 from load_watcher.doctor.plugin_arguments import TRIMARAN, check_plugin_arguments
@@ -55,6 +56,7 @@ async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
     running = examination.find(Exposition)
     exposition = "" if running is None else running.text
     results += check_requests(profiles, exposition)
+    results += check_forecasts(profiles, settings, exposition) if settings is not None else ()
     results += check_requests(of_kube_scheduler, exposition, instead="use the extender of load-watcher, and ")
     if results:
         return results

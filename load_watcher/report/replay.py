@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _ReplayTask:
     course: TraceColumns
     seed: int
     threshold: float
@@ -75,7 +76,7 @@ def replay(history: ClusterHistory, threshold: float, *, progress: Progress) -> 
         return "the sizes of the nodes are unknown"
     whole = len(days) >= 3
     seeds = [(day, SEED) for day in days] if whole else [(days[-1], SEED + i) for i in range(ORDERS)]
-    tasks = [_Task(cluster.course(day, seed), seed, threshold) for day, seed in seeds]
+    tasks = [_ReplayTask(cluster.course(day, seed), seed, threshold) for day, seed in seeds]
     results = _run(tasks, progress)
     recorded_overload = float(np.mean([cluster.overload(day, threshold) for day, _ in seeds]))
     pods = max(len(task.course.pods) for task in tasks)
@@ -86,20 +87,32 @@ def replay(history: ClusterHistory, threshold: float, *, progress: Progress) -> 
     )
 
 
-def _run(tasks: Sequence[_Task], progress: Progress) -> list[tuple[PolicyDay, ...]]:
+def _run(tasks: Sequence[_ReplayTask], progress: Progress) -> list[tuple[PolicyDay, ...]]:
     workers = min(len(tasks), os.cpu_count() or 1)
     results: dict[int, tuple[PolicyDay, ...]] = {}
     progress(66, "simulation")
     # The processes of a fork would share the threads' locks.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_on_interrupt) as pool:
         futures = {pool.submit(_simulate_day, task): i for i, task in enumerate(tasks)}
-        for future in as_completed(futures):
-            results[futures[future]] = future.result()
-            progress(66 + round(32 * len(results) / len(tasks)), "simulation")
+        try:
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                progress(66 + round(32 * len(results) / len(tasks)), "simulation")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
     return [results[i] for i in range(len(tasks))]
 
 
-def _simulate_day(task: _Task) -> tuple[PolicyDay, ...]:
+def _end_on_interrupt() -> None:
+    """Let Ctrl-C end a process without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _simulate_day(task: _ReplayTask) -> tuple[PolicyDay, ...]:
     found = []
     warm_up = WARM_UP_S // 60
     for name in POLICIES:

@@ -31,6 +31,8 @@ class FakeRuntime(pb_grpc.RuntimeServiceServicer):
         self.hold = asyncio.Event()
         """Updates wait until it is set, after `held` of them."""
         self.held: int | None = None
+        self.waiting = 0
+        """Updates that wait now."""
         self.updates: list[tuple[str, dict[str, Any]]] = []
         self.refused: list[str] = []
 
@@ -55,7 +57,11 @@ class FakeRuntime(pb_grpc.RuntimeServiceServicer):
             field.name: dict(value) if field.name == "unified" else value for field, value in request.linux.ListFields()
         }
         if self.held is not None and len(self.updates) >= self.held:
-            await self.hold.wait()
+            self.waiting += 1
+            try:
+                await self.hold.wait()
+            finally:
+                self.waiting -= 1
         self.updates.append((request.container_id, given))
         self._resources(request.container_id).MergeFrom(request.linux)
         return pb.UpdateContainerResourcesResponse()

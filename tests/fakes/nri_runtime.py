@@ -90,7 +90,7 @@ class MemoryRuntime:
 
     async def start(self) -> None:
         self.socket.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._serve, str(self.socket))
+        self._server = await asyncio.start_unix_server(self._accepted, str(self.socket))
 
     async def stop(self) -> None:
         """End as with SIGKILL; containers keep running."""
@@ -180,14 +180,22 @@ class MemoryRuntime:
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link, task = PluginLink(reader, writer), asyncio.current_task()
-        assert task is not None
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Not a coroutine: `stop` has to know a connection whose task has not begun, and that task may never begin."""
+        link = PluginLink(reader, writer)
+        if self._server is None or not self._server.is_serving():
+            link.close()
+            return
+        task = asyncio.create_task(self._serve(link))
         self._links.add(task)
+        task.add_done_callback(self._links.discard)
+        task.add_done_callback(lambda _: link.close())
+
+    async def _serve(self, link: PluginLink) -> None:
         working: set[PluginLinkTask] = set()
         try:
             decoder = FrameDecoder()
-            while received := await reader.read(1 << 16):
+            while received := await link.reader.read(1 << 16):
                 for message in decoder.feed(received):
                     if message.connection == RUNTIME_CONNECTION:
                         working.add(asyncio.create_task(self._answer(link, message)))
@@ -204,7 +212,6 @@ class MemoryRuntime:
             await asyncio.gather(*working, return_exceptions=True)
             if self.plugin is link:
                 self.plugin = None
-            self._links.discard(task)
 
     async def _answer(self, link: PluginLink, message: Message) -> None:
         request = decode_request(message.data or b"")

@@ -52,8 +52,12 @@ class Tab:
 
     def cells(self, caption: str) -> list[list[str]]:
         """The rows of a table, by its caption."""
-        script = """(table) => [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.innerText))"""
-        found: list[list[str]] = self.page.get_by_role("table", name=caption).evaluate(script)
+        # A table that the page has just replaced has no layout: its innerText includes hidden text.
+        script = """(table) => table.isConnected ?
+            [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.innerText)) : null"""
+        found: list[list[str]] | None = None
+        while found is None:
+            found = self.page.get_by_role("table", name=caption).evaluate(script)
         return found
 
     def unfit(self) -> list[str]:

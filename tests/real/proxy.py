@@ -36,6 +36,7 @@ class _Proxy(ThreadingHTTPServer):
         self.fault: Fault = passed_on
         self.closing = threading.Event()
         self.questions = 0
+        self.waiting = 0
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hung up is no news here."""
@@ -114,6 +115,7 @@ class Reply:
 
     def wait(self, seconds: float = 3600.0) -> bool:
         """Keep the client waiting; true if the proxy is being closed."""
+        self._exchange.server.waiting += 1
         return self._exchange.server.closing.wait(seconds)
 
 
@@ -138,6 +140,11 @@ class FaultyProxy:
     def questions(self) -> int:
         """How many requests there were."""
         return self._server.questions
+
+    @property
+    def waiting(self) -> int:
+        """How many clients were kept waiting."""
+        return self._server.waiting
 
     @property
     def fault(self) -> Fault:

@@ -2,6 +2,9 @@
 and servers that are slow, end, or lack data."""
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +26,7 @@ from tests.real.cluster_history import (
 )
 from tests.real.parts import Prometheus, VictoriaMetrics, new_secret
 from tests.real.proxy import FaultyProxy, hang_beyond, once_asked, only_with
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -226,3 +230,26 @@ def test_pods_are_read_on_a_sample_of_a_large_cluster(tmp_path: Path):
     assert workloads["total_cores"] == pytest.approx(truth, rel=0.05)
     assert "on 30 of 60 nodes" in result.stdout
     assert "Estimated from the pods on 30 of 60 nodes" in (tmp_path / "report.html").read_text()
+
+
+def test_ctrl_c_leaves_no_files(full: Prometheus, tmp_path: Path):
+    """While a query runs: the exit code is that of an interrupt, without a traceback."""
+    with FaultyProxy(full.url) as way:
+        way.fault = hang_beyond(1)
+        page = ("--prometheus", way.url, "--file", str(tmp_path / "report.html"))
+        command = [sys.executable, "-m", "load_watcher", "report", *page]
+        # A job in the background of a shell inherits SIGINT as ignored.
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as process:
+            wait_for(lambda: way.waiting > 0, what="a query that has no answer")
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert output.strip().endswith("Aborted!")
+    assert "Traceback" not in output
+    assert list(tmp_path.iterdir()) == []

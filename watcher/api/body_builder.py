@@ -28,6 +28,11 @@ WORKERS = 2  # threads that encode bodies on request; the tick and the provider 
 Made = TypeVar("Made")
 
 
+def etag_of(tag: str, encoding: Encoding) -> str:
+    """The ETag of the content `tag` in an encoding."""
+    return f'"{tag}-{encoding}"'
+
+
 class BodyBuilder:
     """Builds response bodies outside the event loop's thread."""
 
@@ -83,11 +88,8 @@ class BodyBuilder:
     ) -> web.Response:
         """Response with the body that `make` builds, or 304. `tag` identifies the content and becomes the ETag with the
         encoding; `kept` as in `cached_body`; `scope` is the prefix of the cache control (`CurrentSnapshot.scope`)."""
-
-        def etag(coding: Encoding) -> str:
-            return f'"{tag}-{coding}"'
-
         encoding = encoding_for(request)
+        etag = partial(etag_of, tag)
         headers = CIMultiDict(
             {
                 hdrs.CONTENT_TYPE: JSON,

@@ -18,9 +18,7 @@ from watcher.api.service import ServiceView
 from watcher.core.forecast.document import disabled_document, forecasts_body, horizon_label
 from watcher.core.forecast.fleet import ForecastTable
 from watcher.platform.http.parameters import hosts_of, query_values, types_of, unknown_value
-from watcher.platform.http.responses import (
-    BodyCache,
-)
+from watcher.platform.http.responses import BodyCache
 from watcher.refresh.forecasts import PublishedForecasts
 
 ALL = "all"

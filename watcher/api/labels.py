@@ -15,9 +15,7 @@ from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
 from watcher.api.service import ServiceView
 from watcher.core.publishing.labels import labels_document
 from watcher.platform.http.parameters import query_values
-from watcher.platform.http.responses import (
-    BodyCache,
-)
+from watcher.platform.http.responses import BodyCache
 
 NO_LABELS = (
     "labels come from the Node objects of the Kubernetes API, which are unknown here: run load-watcher in the cluster, "

@@ -11,17 +11,14 @@ import msgspec
 from aiohttp import web
 
 from watcher.api import operations
-from watcher.api.body_builder import BodyBuilder
+from watcher.api.body_builder import BodyBuilder, etag_of
 from watcher.api.data_errors import check_complete
 from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
 from watcher.api.service import ServiceView
 from watcher.core.problems.fleet_problems import ProblemInputs, problems_document
 from watcher.core.publishing.wire import ErrorDetail
 from watcher.platform.http.parameters import query_values
-from watcher.platform.http.responses import (
-    BodyCache,
-    encoding_for,
-)
+from watcher.platform.http.responses import BodyCache, encoding_for
 from watcher.platform.http.routing import ApiError
 
 RENEWED_EVERY_S = 15
@@ -46,7 +43,7 @@ class ProblemHandlers:
         state = self._tag(given)
         if state != self._state:
             self._state, self._kept = state, BodyCache(BODY_CACHE_BYTES)
-        if self._kept.get(f'"{state}-{encoding_for(request)}"') is None:
+        if self._kept.get(etag_of(state, encoding_for(request))) is None:
             given = replace(given, capacities=await self._service.capacities())
         return await self._body_builder.tagged_response(
             request, partial(_body, given), tag=state, kept=self._kept, scope=self._current.scope

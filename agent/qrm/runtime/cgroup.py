@@ -124,8 +124,12 @@ class CgroupRuntime:
 
 
 def _failure(pod: QrmPod, container: PodContainer, error: Exception) -> ApplyFailed:
-    hint = getattr(error, "hint", "")
-    return ApplyFailed(f"{pod.key}, container {container.name}: {error}. {hint}".rstrip(". "))
+    return ApplyFailed(f"{pod.key}, container {container.name}: {with_hint(error)}")
+
+
+def with_hint(error: Exception) -> str:
+    """The text of an error with its cure, if it has one."""
+    return f"{error}. {getattr(error, 'hint', '')}".rstrip(". ")
 
 
 def open_pod(

@@ -17,7 +17,7 @@ from agent.cgroups.errors import CgroupError, CgroupGone, CgroupUnsupported
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSETS, UNIFIED, Properties
 from agent.qrm.pods import QrmPod
-from agent.qrm.runtime.cgroup import CONTROLLER, FILES, is_same_set, open_container, open_pod, read_text
+from agent.qrm.runtime.cgroup import CONTROLLER, FILES, is_same_set, open_container, open_pod, read_text, with_hint
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class CgroupRestorer:
                     if id is not None
                 ]
         except (CgroupError, NoCgroups, ValueError) as error:
-            raise ApplyFailed(_text(error)) from None
+            raise ApplyFailed(with_hint(error)) from None
 
     def _restore(
         self, group: RestoredGroup, above: CgroupDirectory, name: str, uid: str, assigned: Mapping[str, frozenset[str]]
@@ -69,7 +69,7 @@ class CgroupRestorer:
         except CgroupGone:
             group.gone = True
         except (CgroupError, NoCgroups, ValueError) as error:
-            group.failed = _text(error)
+            group.failed = with_hint(error)
         return group
 
     def _restore_set(
@@ -105,7 +105,3 @@ class CgroupRestorer:
             if read_text(directory, file) != value:
                 directory.write(file, value)
                 group.written[property_name] = value
-
-
-def _text(error: Exception) -> str:
-    return f"{error}. {getattr(error, 'hint', '')}".rstrip(". ")

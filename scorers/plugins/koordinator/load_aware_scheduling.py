@@ -347,28 +347,33 @@ class LoadAwareScheduling:
         }
         inputs = self._inputs(pod) | {"comparison": self.args.comparison} | view.forecasts.inputs()
         inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
-        compared = partial(self._details, percent=percent, limits=limits, over=over)
+        compared = partial(self._details, view=view, percent=percent, limits=limits, over=over)
 
         def details(i: int) -> str:
             return view.silent_since(i) or "; ".join(filter(None, [compared(i), self._forecast_text(view, i)]))
 
-        bounds = partial(view.forecasts.steps, resources=self._ahead)
-        return Verdicts(codes, reasons, steps, inputs, details=details, more_steps=bounds)
+        return Verdicts(codes, reasons, steps, inputs, details=details, more_steps=partial(self._bounds, view))
 
     def _forecast_text(self, view: NodeUsageView, i: int) -> str:
         """The forecasts of the node in column `i` of the view, "" if they are not used."""
+        if view.prod[i]:
+            return "forecast: none of prod pods, so their measured usage counts" if self.args.ahead else ""
         return view.forecasts.text(i, self._ahead)
 
-    def _details(self, i: int, *, percent: F64, limits: I64, over: Bool) -> str:
+    def _bounds(self, view: NodeUsageView, i: int) -> dict[str, float]:
+        return {} if view.prod[i] else view.forecasts.steps(i, self._ahead)
+
+    def _details(self, i: int, *, view: NodeUsageView, percent: F64, limits: I64, over: Bool) -> str:
         """The usage with the pod and the threshold: of the first resource that exceeds it, otherwise of all that have
         one."""
+        of = " of prod pods" if view.prod[i] else ""
         which = [int(over[:, i].argmax())] if over[:, i].any() else np.flatnonzero(limits[:, i] > 0).tolist()
         reached = "not below" if self.args.comparison == "ge" else "above"
         passing = "below" if self.args.comparison == "ge" else "at most"
         return "; ".join(
-            f"{self._names[r]} unknown"
+            f"{self._names[r]}{of} unknown"
             if np.isnan(percent[r, i])
-            else f"{self._names[r]} {percent[r, i]:.0f} %, {reached if over[r, i] else passing} {limits[r, i]} %"
+            else f"{self._names[r]}{of} {percent[r, i]:.0f} %, {reached if over[r, i] else passing} {limits[r, i]} %"
             for r in which
         )
 
@@ -397,8 +402,7 @@ class LoadAwareScheduling:
             message = self._reason(view, percent[:, i], int(rows[i]), i, float(values[i]))
             return f"most nodes have no valid metrics, so all score 0; {message}" if few else message
 
-        bounds = partial(view.forecasts.steps, resources=self._ahead)
-        return Scores(values.astype(np.float64), steps, inputs, reason, bounds)
+        return Scores(values.astype(np.float64), steps, inputs, reason, partial(self._bounds, view))
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """EQUAL_SCORES if the measurements of most nodes are missing or expired, otherwise ""."""
@@ -468,6 +472,7 @@ class LoadAwareScheduling:
             age=age,
             silent=np.where(found & expired, now - age, np.nan),
             adding=adding,
+            prod=np.full(len(rows), adding != DELTA),
             forecasts=self._table.load.forecast(self.args.ahead if adding == DELTA else "", rows),
         )
 

@@ -37,7 +37,8 @@ def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
 class NodeUsageView:
     """Usage of n nodes, [resources, n]. Where `there` [n] is false, `measured` is not available and only the
     estimates of pods are used. `found` [n] marks nodes with a NodeMetric and silent nodes, `judged` nodes whose
-    NodeMetric has usage, and `adding` is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds, and
+    NodeMetric has usage, and `adding` is the index of the sum of `AssignedPods` in `delta`. `prod` [n]: the usage is
+    that of prod pods, which has no forecast. `age` is in seconds, and
     `silent` is the time of the last sample (unix seconds) of nodes without a valid measurement, NaN for all others.
     """
 
@@ -53,6 +54,7 @@ class NodeUsageView:
     age: F64
     silent: F64
     adding: int
+    prod: Bool
     forecasts: RowForecasts
 
     def percent(self) -> F64:
@@ -79,4 +81,5 @@ def chosen_by_node(which: Bool, one: NodeUsageView, other: NodeUsageView) -> Nod
         delta=np.where(which, one.delta, other.delta),
         used=np.where(which, one.used, other.used),
         there=np.where(which, one.there, other.there),
+        prod=np.where(which, one.prod, other.prod),
     )

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ async def test_after_a_manager_containers_are_restored_and_beside_one_they_are_n
 
 
 async def test_a_manager_does_not_start_beside_it_and_after_kill_9_it_runs_again(world: World):
-    """The runtime hangs after the first container."""
+    """The runtime hangs after the first container. The process is stopped, so that it does not give up meanwhile."""
     async with FakeRuntime(world.socket, containers=set()) as runtime:
         for number, uid in enumerate(UIDS):
             world.pod(f"default/pod{number}", uid, "storage-service", cpu="4")
@@ -97,11 +98,13 @@ async def test_a_manager_does_not_start_beside_it_and_after_kill_9_it_runs_again
             await eventually(lambda: len(runtime.cpusets()) == 2, what="both to be pinned")
         runtime.held = len(runtime.updates) + 1
         restoring = await start(qrm)
-        await eventually(lambda: len(runtime.updates) == runtime.held, what="the first to be restored")
+        await eventually(lambda: runtime.waiting == 1, what="the first to be restored, and the second to wait")
+        restoring.send_signal(signal.SIGSTOP)
         manager = await asyncio.to_thread(refused, qrm)
         assert "another load-watcher serves" in manager
         restoring.kill()
         await restoring.wait()
+        await eventually(lambda: runtime.waiting == 0, what="the request of the killed process to be cancelled")
         runtime.hold.set()
         assert sorted(runtime.cpuset_of(cri(uid))[0] for uid in UIDS) == ["0-79", "6-9"]
         code, out, _ = await restore(qrm)

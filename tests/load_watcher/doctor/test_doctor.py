@@ -29,6 +29,7 @@ from tests.doctor import Told, doctor
 from tests.fakes.kube import LEASES, NODE_METRICS, NODES, POD_METRICS, PODS, FakeKube, Fault
 from tests.fakes.kube_rules import status_object
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
+from tests.fakes.service import Live
 from tests.real.parts import REPOSITORY, free_port, make_certificates
 from tests.waiting import wait_for
 from watcher.koordinator.lease import LEASE
@@ -150,7 +151,7 @@ def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
     (series,) = (line for line in lines if line.startswith("ok      series       CPU: instance:node_cpu:ratio"))
     assert len(series) > 80
     assert "skipped scheduler    no scheduler configuration given (--scheduler-config FILE)" in lines
-    assert " 0 warnings, 0 failed, 9 skipped" in lines[-1]
+    assert " 0 warnings, 0 failed, 10 skipped" in lines[-1]
     assert not [line for line in lines if "fix:" in line], "nothing is wrong"
 
 
@@ -162,7 +163,7 @@ def test_only_failures_and_warnings_may_be_printed(source: list[str], tmp_path: 
     failed, fix, summary = result.stdout.splitlines()
     assert failed.startswith("fail    scheduler    bad.yaml: invalid YAML")
     assert "fix:" in fix
-    assert re.fullmatch(r"[1-9]\d+ ok, 0 warnings, 1 failed, 8 skipped", summary)
+    assert re.fullmatch(r"[1-9]\d+ ok, 0 warnings, 1 failed, 9 skipped", summary)
     document = json.loads(CliRunner().invoke(main.main, ["doctor", "-o", "json", *bad]).stdout)
     assert ["scheduler"] == [each["name"] for each in document["checks"]]
     assert document["counts"]["ok"] > 9
@@ -233,6 +234,17 @@ def test_log_messages_are_shown_with_the_given_level_and_format(source: list[str
     ended = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert {True} == {line.startswith(first) for line in ended.stderr.splitlines()}
     assert "debug" in ended.stderr
+
+
+@pytest.mark.parametrize("check", ["service", "database"])
+def test_a_check_alone_detects_the_service_by_itself(source: list[str], check: str):
+    """Without the line of the check `port`, which --only leaves out."""
+    with Live() as live:
+        told = doctor(*source, "--port", str(live.port), "--only", check)
+        assert {"settings", check} == {line.name for line in told.lines}
+        assert 0 == told.exit_code, str(told)
+    told = doctor(*source, "--only", "service")
+    told.one("service", "skipped", "no service runs at", "--url checks another one")
 
 
 # --- settings and surroundings ---------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ FUNCTIONS = {
         "test_scheduling_faults",
         "test_scheduling_reserve",
         "test_benchmarks",
+        "test_turn_off",
     ),
     "fleet of agents": ("test_fleet",),
     "Trimaran plug-ins of scheduler-plugins v0.34.7": ("test_scheduling_trimaran",),

@@ -28,7 +28,13 @@ from tests.waiting import eventually
 from watcher.core.review import findings as review_findings
 from watcher.core.review import samples as review_samples
 from watcher.model import Cells, Finding, FindingKind
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import (
+    ProviderError,
+    ProviderMalformed,
+    ProviderRefused,
+    ProviderTimeout,
+    ProviderUnreachable,
+)
 from watcher.providers.base import Fetch, Provider
 
 NOW = 1_700_000_040.0  # a multiple of 60
@@ -122,7 +128,7 @@ def failure(kind: Kind, address: str, **given: Any) -> ProviderError:
 
 def check_error(error: ProviderError, *, address: str) -> None:
     """It is named, says where and what to do, and tells no secret."""
-    assert type(error) in (ProviderUnreachable, ProviderRefused, ProviderMalformed)
+    assert type(error) in (ProviderTimeout, ProviderUnreachable, ProviderRefused, ProviderMalformed)
     assert str(error).startswith(address)
     assert error.hint
     assert SECRET not in f"{error} {error.hint}"

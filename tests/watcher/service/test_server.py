@@ -205,7 +205,7 @@ async def test_node_metrics_are_written_where_the_settings_say_so(
             await eventually(follows, what="the new policy")
             assert 60 == watcher.view.collect_policies.of("elsewhere", {}).aggregate_duration_s
             assert watcher.view.publisher is publisher
-    assert "changes of koordinator.publish, lease_namespace and writes_per_second take effect" in caplog.text
+    assert "changes of publish in [koordinator] take effect only after a restart" in caplog.text
 
 
 def _serves(watcher: Watcher, node: str) -> bool:

@@ -87,7 +87,7 @@ class CapacityWeights:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _FleetSums:
     """Sums over nodes by time: weighted `values` and their `weights` [t, 2], and the number of `nodes` [t]."""
 
     times: I64
@@ -135,7 +135,7 @@ class FleetTrend:
 
     def add(self, grids: Iterable[WindowGrid], weights: CapacityWeights) -> None:
         """Add the means over the nodes of all grids together; the last mean of a step counts."""
-        sums: _Sums | None = None
+        sums: _FleetSums | None = None
         for grid in grids:
             found = _sums(grid, weights)
             if sums is None or not np.array_equal(sums.times, found.times):
@@ -174,7 +174,7 @@ class FleetTrend:
             memory=_rounded([each.memory for each in means]),
         )
 
-    def _take(self, sums: _Sums | None) -> None:
+    def _take(self, sums: _FleetSums | None) -> None:
         if sums is None:
             return
         with np.errstate(invalid="ignore"):
@@ -188,14 +188,14 @@ class FleetTrend:
                 self.version += 1
 
 
-def _sums(grid: WindowGrid, weights: CapacityWeights) -> _Sums:
+def _sums(grid: WindowGrid, weights: CapacityWeights) -> _FleetSums:
     values = np.full((len(grid.times), 2, len(grid.names)), np.nan)
     for row, column in enumerate(_COLUMNS):
         if column in grid.columns:
             values[:, row] = grid.values[:, grid.columns.index(column)]
     known = ~np.isnan(values)
     weight = np.where(known, weights.of(grid.names), 0.0)
-    return _Sums(
+    return _FleetSums(
         grid.times,
         (np.where(known, values, 0.0) * weight).sum(axis=2),
         weight.sum(axis=2),

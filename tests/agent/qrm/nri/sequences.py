@@ -19,8 +19,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -234,12 +235,23 @@ class Life:
         return {uid: str(manager.properties(uid, CONTAINER).get("CpusetCpus", "")) for uid in self._roles}
 
 
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Without the errors that faults cause."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def check(names: Sequence[str]) -> tuple[list[str], Counter[str]]:
     """Run sequences; return the findings and the number of steps by kind."""
-    logging.disable(logging.ERROR)
     findings, steps = [], Counter[str]()
     for name in names:
-        with tempfile.TemporaryDirectory(prefix="nri-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as directory:
+        where = IN_MEMORY if IN_MEMORY.is_dir() else None
+        with without_log(), tempfile.TemporaryDirectory(prefix="nri-", dir=where) as directory:
             life = Life(name, Path(directory))
             try:
                 with node_loop() as runner:

@@ -650,6 +650,30 @@ def test_a_reading_from_before_a_pod_was_there_is_of_another_one(seconds, counte
     assert scores.steps["cpu of pods not measured yet"].tolist() == [counted]
 
 
+def test_with_thresholds_of_prod_pods_the_explanation_states_their_measured_usage_and_no_forecast() -> None:
+    """Prod pods use 650 of 10,000 millicores, 15 % with the new pod, which is what their threshold is compared with;
+    another pod is compared with the bound of the node."""
+    old = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600, priority=9500)
+    loads = load({"a": {**busy(30.0), ("CPU", "FORECAST"): 80.0}}, horizon="6h")
+    cluster = table([node("a", SHAPE)], [old], loads)
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.65, GI)}))
+    args = {
+        "nodeMetricSource": "windowsAndPods",
+        "usageThresholds": {"cpu": 70},
+        "prodUsageThresholds": {"cpu": 10},
+        "scoreAccordingProdUsage": True,
+        "use": "forecast",
+    }
+    _, verdicts, scores = ask(cluster, args, priority=9500)
+    compared = "forecast: none of prod pods, so their measured usage counts"
+    assert verdicts.details(0) == f"cpu of prod pods 15 %, above 10 %; {compared}"
+    assert compared in scores.reason(0)
+    assert verdicts.more_steps(0) == scores.more_steps(0) == {}
+    _, verdicts, scores = ask(cluster, args, priority=5500)
+    assert verdicts.details(0).startswith("cpu 83 %, above 70 %; forecast: cpu at most 80 % within 6 h")
+    assert verdicts.more_steps(0)["cpu forecast %"] == 80.0
+
+
 def test_thresholds_of_prod_pods_go_before_those_of_percentiles() -> None:
     """And the reason is that of plain usage."""
     reported = {("default", "p"): PodMetric({"cpu": 7000}, prod=True)}

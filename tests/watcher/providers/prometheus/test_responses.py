@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watcher.core.messages import SHOWN_CHARACTERS, printable
-from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, ProviderTimeout, ProviderUnreachable
 from watcher.platform.sources.http_client import HttpResponse
 from watcher.platform.sources.prometheus import error_of, read_envelope, series_of
 from watcher.providers.prometheus.queries import NodeLabel
@@ -121,7 +121,7 @@ def test_another_type_of_result_is_malformed(kind: str):
         (
             422,
             '{"status":"error","errorType":"execution","error":"expanding series: context deadline exceeded"}',
-            ProviderUnreachable,
+            ProviderTimeout,
             "timed out on the server",
             "Recording rules",
         ),
@@ -135,7 +135,7 @@ def test_another_type_of_result_is_malformed(kind: str):
         (
             500,
             '{"status":"error","errorType":"timeout","error":"slow"}',
-            ProviderUnreachable,
+            ProviderTimeout,
             "timed out on the server",
             "Recording",
         ),
