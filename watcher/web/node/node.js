@@ -212,10 +212,10 @@ export function nodeView(app) {
   };
 }
 
-/** Renders the result of `make` into `place` if `about` has changed, and not while a definition in it is open. */
+/** Renders the result of `make` into `place` if `about` has changed, so that an open definition stays open otherwise. */
 function changed(place, about, make) {
   const now = JSON.stringify(about);
-  if (place.dataset.about === now || place.querySelector(":popover-open")) return; // the next round renders it
+  if (place.dataset.about === now) return;
   place.dataset.about = now;
   renew(place, ...make());
 }
