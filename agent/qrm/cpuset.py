@@ -55,9 +55,14 @@ def text(cpus: Iterable[int]) -> str:
 
 
 def canonical(given: str) -> str:
+    """The list format of a set. Raises ValueError that quotes the invalid part."""
+    return text(parse(given))
+
+
+def canonical_or_unchanged(given: str) -> str:
     """The list format of a set; unchanged if it is not a set."""
     try:
-        return text(parse(given))
+        return canonical(given)
     except ValueError:
         return given
 

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.qrm.cluster_client import QrmClusterClient
-from agent.qrm.external_plugins import outside_plugins
+from agent.qrm.cluster.client import QrmClusterClient
+from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
 from agent.qrm.kubelet.contact import SilenceReport
 from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources
 from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
@@ -33,11 +33,11 @@ from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.plugins.cpu_topology import CpuTopology
+from agent.qrm.plugins.external import outside_plugins
 from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import NicPlugin
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
-from agent.qrm.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
@@ -417,7 +417,7 @@ async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack
     settings, rounds = parts.settings, parts.rounds
     windows = None
     if settings.watcher is not None:
-        from agent.qrm.node_windows import node_windows
+        from agent.qrm.cluster.node_windows import node_windows
 
         token = read_token(settings.watcher_token_file)
         windows = node_windows(settings.watcher, settings.node_name(), token=token)

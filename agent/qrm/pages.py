@@ -11,11 +11,11 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from agent.qrm import cpuset
+from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.kubelet.contact import SILENT_S
 from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.plugins.adjuster import Adjuster
-from agent.qrm.pod_source import NodePodSources
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.settings import QrmSettings
 from agent.qrm.telemetry import QrmMetrics

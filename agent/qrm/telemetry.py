@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import Metric as Family
 
+from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.kubelet.contact import ManagerContact
 from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.plugins.cpu import CpuPlugin
-from agent.qrm.pod_source import NodePodSources
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.roles import OFFLINE, ONLINE
 from watcher.platform.telemetry.instruments import Timings, counter, gauge

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="CHECK",
     help="Run only this check and the checks that it needs; can be repeated. CHECK is settings, surroundings, port, "
-    "service, database, source, series, freshness, cadence, clock, samples, addresses, pods, kubernetes, permissions, "
-    "nodes, dashboard, scheduler, agent or qrm; docs/tasks/doctor.md describes them. [default: all]",
+    "service, database, source, series, freshness, cadence, clock, samples, retention, addresses, pods, kubernetes, "
+    "permissions, nodes, dashboard, scheduler, agent or qrm; docs/tasks/doctor.md describes them. [default: all]",
 )
 @click.option(
     "--failures",

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import sqlite3
+import asyncio
 import time
-from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from tests.conftest import RunService, StartPrometheus
 from tests.real.cluster_history import OUT_OF_ORDER
+from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.remote_write import Series
 from tests.service import Service
 from tests.waiting import wait_for
+from watcher.core.forecast.maxima import encode
+from watcher.model import MaximaHour, TickRecord, Window
+from watcher.platform.settings.sections.samples import StoreSettings
+from watcher.platform.settings.tables import Settings
+from watcher.service.build import store_of
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -63,7 +69,8 @@ def test_two_days_of_prometheus_become_bounds_that_outlive_a_kill_and_an_outage(
     found = forecasts(service)["a", "CPU"]
     assert 70 <= found["bound"] < 70.5, "the maximum of each five minutes has the minute at 70 %"
     assert 2 * 86400 <= found["history_s"] <= 3 * 86400
-    wait_for(lambda: stored_hours(service) >= 120, what="the hours of both metrics in the store")
+    place = f"sqlite:///{service.directory / 'load-watcher.db'}"
+    wait_for(lambda: stored_hours(place) >= 120, what="the hours of both metrics in the store")
     service.kill()
     prometheus.stop()
     service.launch()
@@ -73,6 +80,83 @@ def test_two_days_of_prometheus_become_bounds_that_outlive_a_kill_and_an_outage(
     assert found["bound"] == again["bound"]
 
 
-def stored_hours(service: Service) -> int:
-    with closing(sqlite3.connect(service.directory / "load-watcher.db")) as file:
-        return int(file.execute("SELECT count(*) FROM maxima_hour").fetchone()[0])
+def stored_hours(url: str) -> int:
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return int(connection.execute(sa.text("SELECT count(*) FROM maxima_hour")).scalar_one())
+
+
+# --- kill -9 at 5,000 nodes ------------------------------------------------------------------------------------------
+
+MANY = 5000
+STILL = """
+[refresh]
+interval = "15s"
+resolution = "15s"
+max_staleness = "1h"
+"""
+
+
+async def fill_week(url: str, *, now: float) -> None:
+    """Add a week of maxima of the nodes and metrics that the database has some of."""
+    store = store_of(Settings(store=StoreSettings(url=url)), program="test")
+    await store.open()
+    try:
+        known = await store.maxima()
+        random, first = np.random.default_rng(3), int(now // 3600) - 168
+        origins = {each.hour.metric: each.provenance for each in known}
+        nodes = max((each.hour.nodes for each in known), key=len)
+        for hour in range(first, first + 168, 12):
+            part = tuple(
+                MaximaHour(metric, each, nodes, encode(random.uniform(10, 90, (12, len(nodes)))))
+                for metric in origins
+                for each in range(hour, hour + 12)
+            )
+            windows = (Window("15m", 900),)
+            store.save(TickRecord(now, now, "Prometheus", 15, windows, origins, (), (), maxima=part))
+    finally:
+        await store.close()
+
+
+def all_bounds(service: Service) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """The bounds and issue times of all nodes; empty until each node has one."""
+    found = forecasts(service)
+    complete = len(found) == 2 * MANY and all(each["state"] == "bound" for each in found.values())
+    return {key: (each["bound"], each["issued"]) for key, each in found.items()} if complete else {}
+
+
+def wait_for_bounds(service: Service) -> dict[tuple[str, str], tuple[Any, Any]]:
+    seen: list[dict[tuple[str, str], tuple[Any, Any]]] = []
+
+    def complete() -> bool:
+        seen.append(all_bounds(service))
+        return bool(seen[-1])
+
+    wait_for(complete, what="the bounds of all nodes", timeout=200, ignoring=(OSError,))
+    return seen[-1]
+
+
+@pytest.mark.timeout(600)
+def test_a_week_of_five_thousand_nodes_outlives_a_kill(
+    place: str, start_prometheus: StartPrometheus, run_service: RunService
+) -> None:
+    """With SQLite and with PostgreSQL; the last start has no source."""
+    prometheus = start_prometheus()
+    now = time.time()
+    prometheus.write(recording_rule_series(make_fleet(MANY, start=now - 960, end=now - 7)))
+    arguments = ("--provider", "prometheus", "--address", prometheus.url, "--store-url", place)
+    service = run_service(*arguments, config=STILL)
+    service.wait_for_status(200, "/readyz", timeout=100)
+    wait_for(lambda: stored_hours(place) >= 2, what="the newest hour of both metrics in the store", timeout=100)
+    service.stop()
+    asyncio.run(fill_week(place, now=now))
+    service.launch()
+    before = wait_for_bounds(service)
+    prometheus.stop()
+    for _ in range(2):  # an hour may end between the two starts
+        service.kill()
+        service.launch()
+        earlier, before = before, wait_for_bounds(service)
+        if {issued for _, issued in earlier.values()} == {issued for _, issued in before.values()}:
+            break
+    assert before == earlier

@@ -10,7 +10,17 @@ import numpy as np
 from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig, ForecastTable
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
-from watcher.model import CARRIED, Cells, MaximaHour, Metric, Provenance, SampleBlock, SnapshotForecasts, StoredMaxima
+from watcher.model import (
+    CARRIED,
+    Cells,
+    MaximaHour,
+    Metric,
+    Provenance,
+    RestoredSamples,
+    SampleBlock,
+    SnapshotForecasts,
+    StoredMaxima,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +37,8 @@ class ForecastHistory:
     def __init__(self, config: ForecastConfig | None) -> None:
         self.fleet = None if config is None else FleetForecast(config)
         self.fitting: dict[str, Collection[Provenance]] = {}
+        self.restored: RestoredSamples | None = None
+        """Samples of the same source from before the start, until the stored hours are loaded."""
         self.holds = False
         """Whether stored hours are still to be loaded: until then, an hour that is stored would replace them."""
         self._stored_slot = -1
@@ -54,9 +66,15 @@ class ForecastHistory:
 
     def load(self, stored: Sequence[StoredMaxima], now: float) -> bool:
         """Add stored hours whose origin fits; return whether all of them fit. Others may fit later, when the names of
-        the cluster's nodes are known."""
+        the cluster's nodes are known. The restored samples are added, too: no hour has the newest of them, and the
+        source may not respond."""
         if self.fleet is None:
             return True
+        if self.restored is not None:
+            known, of = self.restored.provenance, self.restored.blocks
+            blocks = [each for each in of if known.get(each.metric) in self.fitting.get(each.metric, ())]
+            self.add_blocks(blocks, resolution=self.restored.resolution)
+            self.restored = None
         fits = [each for each in stored if each.provenance in self.fitting.get(each.hour.metric, ())]
         for own in (True, False):
             hours = [each.hour for each in fits if each.own is own]

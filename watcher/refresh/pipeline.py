@@ -327,6 +327,7 @@ class SamplePipeline:
         if same:
             # until the source responds, stored maxima fit if they are of the same origin as the stored samples
             self.forecasts.fitting |= {name: (origin,) for name, origin in restored.provenance.items()}
+            self.forecasts.restored = restored
             self._guard.expect_back(restored.lost, now=now)
             self._silent.restore(restored.silent, now=now)
         # a fleet that was known shortly before a restart must not shrink unnoticed

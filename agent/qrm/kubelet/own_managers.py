@@ -75,9 +75,9 @@ def read_kubelet_sets(directory: Path) -> KubeletSets:
         mems = _MemoryState()
     try:
         return KubeletSets(
-            {uid: {name: _canonical(text) for name, text in own.items()} for uid, own in cpus.entries.items()},
+            {uid: {name: cpuset.canonical(text) for name, text in own.items()} for uid, own in cpus.entries.items()},
             {uid: {name: _nodes(blocks) for name, blocks in own.items()} for uid, own in mems.entries.items()},
-            _canonical(cpus.default_cpu_set),
+            cpuset.canonical(cpus.default_cpu_set),
         )
     except ValueError as error:
         raise BadKubeletState(f"{directory / CPU_STATE}: {error}") from None
@@ -92,10 +92,6 @@ def _read(path: Path, kind: type[StateT]) -> StateT | None:
         raise BadKubeletState(f"cannot read {path}: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise BadKubeletState(f"{path} is not a state file of the kubelet: {error}") from None
-
-
-def _canonical(text: str) -> str:
-    return cpuset.text(cpuset.parse(text))
 
 
 def _nodes(blocks: tuple[_MemoryBlock, ...]) -> str:

@@ -53,7 +53,7 @@ def properties_in(resources: pb.LinuxResources, names: Iterable[str]) -> dict[st
         if name in CPUSETS:
             text = resources.cpu.cpus if name == CPUSET_CPUS else resources.cpu.mems
             if text:
-                found[name] = cpuset.canonical(text)
+                found[name] = cpuset.canonical_or_unchanged(text)
         elif name.startswith(UNIFIED):
             if (key := name.removeprefix(UNIFIED)) in resources.unified:
                 found[name] = resources.unified[key]

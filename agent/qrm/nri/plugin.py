@@ -121,7 +121,6 @@ class NriPlugin:
         try:
             self._parts.add(request)
         except CallFailed as error:
-            self._parts = SynchronizedParts()
             self._findings.add("refused", f"Synchronize: {error}")
             raise
         if request.more:

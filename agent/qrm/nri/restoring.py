@@ -12,7 +12,7 @@ from agent.qrm.nri.calls import CallFailed
 from agent.qrm.nri.messages import properties_in, update
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.nri.session import NriSession
-from agent.qrm.nri.table import EXISTING
+from agent.qrm.nri.table import EXISTING, SynchronizedParts
 from agent.qrm.runtime.found import FoundContainer
 from agent.qrm.settings import QrmSettings
 
@@ -27,9 +27,10 @@ class NriRestorer:
     runtime then reports which of them failed."""
 
     def __init__(self, settings: QrmSettings) -> None:
-        self._pods: dict[str, pb.PodSandbox] = {}
+        self._parts = SynchronizedParts()
+        self._refusal: CallFailed | None = None
+        self._complete = asyncio.Event()  # the lists, or their refusal
         self._containers: dict[str, pb.Container] = {}
-        self._complete = asyncio.Event()
         self._session = NriSession(
             settings.nri_socket,
             lambda: {
@@ -60,10 +61,14 @@ class NriRestorer:
         if not self._complete.is_set():
             lost = self._connection.done()
             raise ApplyFailed(self._connection.result()[1] if lost else f"no lists within {LIST_S:g} s")
+        if self._refusal is not None:
+            raise ApplyFailed(f"{self._session.socket}: Synchronize: {self._refusal}")
+        pods = {each.id: each for each in self._parts.pods}
+        self._containers = {each.id: each for each in self._parts.containers}
         return [
             FoundContainer(each.id, each.name, f"{pod.namespace}/{pod.name}", pod.uid)
             for each in self._containers.values()
-            if each.state in EXISTING and (pod := self._pods.get(each.pod_sandbox_id)) is not None
+            if each.state in EXISTING and (pod := pods.get(each.pod_sandbox_id)) is not None
         ]
 
     async def properties(self, container: FoundContainer, names: Iterable[str]) -> Properties | None:
@@ -84,8 +89,12 @@ class NriRestorer:
 
     async def _synchronize(self, payload: bytes) -> bytes:
         request = pb.SynchronizeRequest.FromString(payload)
-        self._pods |= {pod.id: pod for pod in request.pods}
-        self._containers |= {each.id: each for each in request.containers}
+        try:
+            self._parts.add(request)
+        except CallFailed as error:
+            self._refusal = error
+            self._complete.set()
+            raise
         if not request.more:
             asyncio.get_running_loop().call_soon(self._complete.set)
         return pb.SynchronizeResponse(more=request.more).SerializeToString()

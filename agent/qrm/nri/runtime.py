@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
+from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.manager.manager import Manager
 from agent.qrm.nri.failures import NriFindings
 from agent.qrm.nri.plugin import NriPlugin
 from agent.qrm.nri.session import FIRST_DELAY_S, NriSession
 from agent.qrm.nri.table import RuntimePods, RuntimeTable
 from agent.qrm.nri.updates import RoundUpdates
-from agent.qrm.pod_source import NodePodSources
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.settings import REFUSE, QrmSettings
 from agent.qrm.store.originals import OriginalValues

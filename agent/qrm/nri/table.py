@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.nri.calls import CallFailed, Code
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
-from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import QrmPod
 
 STARTED = frozenset({pb.CONTAINER_RUNNING, pb.CONTAINER_PAUSED})
@@ -29,8 +29,8 @@ class RuntimeContainer:
 
 
 class SynchronizedParts:
-    """The pods and containers of one synchronization, which comes in messages of up to 4 MiB. Annotations, labels and
-    environments, which make up most of a message, are not kept."""
+    """The pods and containers of the synchronization of one connection, which comes in messages of up to 4 MiB.
+    Annotations, labels and environments, which make up most of a message, are not kept."""
 
     def __init__(self) -> None:
         self.pods: list[pb.PodSandbox] = []
@@ -38,8 +38,11 @@ class SynchronizedParts:
         self._size = 0
 
     def add(self, request: pb.SynchronizeRequest) -> None:
-        """Keep a part. Raises CallFailed if all parts together are too large."""
-        pods = [pb.PodSandbox(id=each.id, uid=each.uid) for each in request.pods]
+        """Keep a part. Raises CallFailed if all parts together are too large; nothing is kept then, and all further
+        parts are refused."""
+        pods = [
+            pb.PodSandbox(id=each.id, uid=each.uid, namespace=each.namespace, name=each.name) for each in request.pods
+        ]
         containers = [
             pb.Container(
                 id=each.id,
@@ -52,6 +55,7 @@ class SynchronizedParts:
         ]
         self._size += sum(each.ByteSize() for each in (*pods, *containers))
         if self._size > MAX_SYNCHRONIZED:
+            self.pods, self.containers = [], []
             message = f"the pods and containers of a synchronization exceed {MAX_SYNCHRONIZED} bytes"
             raise CallFailed(Code.RESOURCE_EXHAUSTED, message)
         self.pods += pods

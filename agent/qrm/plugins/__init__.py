@@ -1,4 +1,5 @@
-"""The built-in resource plug-ins (CPUs, memory, network cards), and the adjuster that resizes the CPU pools.
+"""The built-in resource plug-ins (CPUs, memory, network cards), those of other packages (`external`), and the adjuster
+that resizes the CPU pools.
 
 `base` defines the interface of a plug-in. `cpu` is the CPU plug-in by roles and `katalyst` the one by Katalyst's rules;
 `calculator` selects CPUs, and `resize` computes the sizes of the pools.

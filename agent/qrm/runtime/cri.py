@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from agent.qrm.cpuset import canonical
+from agent.qrm import cpuset
 from agent.qrm.kubelet.channel import open_channel
 from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
@@ -116,7 +116,7 @@ def properties_in(resources: pb.LinuxContainerResources, names: Iterable[str]) -
         else:
             value = getattr(resources, FIELDS[name], "") if name in FIELDS else ""
         if value:
-            found[name] = canonical(value) if name in CPUSETS else value
+            found[name] = cpuset.canonical_or_unchanged(value) if name in CPUSETS else value
     return found
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agent.qrm.cluster_client import QrmClusterClient
+from agent.qrm.cluster.client import QrmClusterClient
+from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.manager.admission import Admission, ApplyFailed
 from agent.qrm.manager.allocation import Properties
-from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.reconciler import RETRY_S, Reconciler
 from agent.qrm.telemetry import QrmMetrics
+from tests.agent.qrm.cluster.test_pod_source import Known
 from tests.agent.qrm.manager.test_manager import Fake, World, pod
-from tests.agent.qrm.test_pod_source import Known
 from tests.fakes.kube import EVENTS, NODES, PODS, FakeKube
 from tests.waiting import eventually
 from watcher.platform.kube.client import KubeClient

@@ -1,6 +1,7 @@
 """`load-watcher qrm restore`: containers get the values back that they had before, in each mode; what ended is named,
 and what cannot be restored is an error."""
 
+import asyncio
 import fcntl
 import json
 from collections.abc import Iterator
@@ -13,6 +14,18 @@ import pytest
 from agent.cgroups.paths import Driver
 from agent.qrm.main import CHECKPOINT
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
+from agent.qrm.nri.calls import (
+    PLUGIN_SERVICE,
+    CallFailed,
+    CallRequest,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from agent.qrm.nri.frames import PLUGIN_CONNECTION, REQUEST, RESPONSE, RUNTIME_CONNECTION, Message
+from agent.qrm.nri.frames import encode as encode_message
+from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.nri.table import MAX_SYNCHRONIZED
 from agent.qrm.restore import RestoredContainer, restore
 from agent.qrm.settings import QrmSettings, read_settings
 from agent.qrm.store.checkpoint import encode
@@ -23,6 +36,7 @@ from tests.agent.qrm.plugins.test_sysfs import as_files, put
 from tests.agent.qrm.vectors import machine
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.cri import FakeRuntime
+from tests.fakes.nri import RuntimeSocket, raw
 
 UIDS = tuple(f"{number:08d}-0000-4000-8000-000000000000" for number in range(4))
 IDS = tuple(digit * 64 for digit in "abcd")
@@ -204,6 +218,34 @@ async def test_no_runtime_answers(node: Node):
     for mode, key in (("cri", "runtime_socket"), ("nri", "nri_socket")):
         with pytest.raises(CannotRun, match=r"(?s)cannot list the containers: .*none.sock.*\n  check the runtime"):
             await restore(node.settings(mode, **{key: str(node.directory / "none.sock")}))
+
+
+async def test_lists_of_the_runtime_beyond_the_limit_are_an_error_at_once(node: Node):
+    """The last part is not awaited."""
+    node.allocated(UIDS[0])
+    socket = node.directory / "nri.sock"
+    part = pb.SynchronizeRequest(containers=[pb.Container(id="x" * 4_000_000)], more=True).SerializeToString()
+    streams = range(1, 19, 2)
+
+    def send(runtime: RuntimeSocket) -> list[bytes]:
+        plugin = runtime.accept()
+        plugin.read_until(lambda: bool(plugin.calls), "RegisterPlugin")
+        plugin.send(raw(RUNTIME_CONNECTION, next(iter(plugin.calls)), RESPONSE, encode_response(b"")))
+        for number, stream in enumerate(streams, start=1):
+            request = encode_request(CallRequest(PLUGIN_SERVICE, "Synchronize", part, 1.0))
+            plugin.send(encode_message(Message(PLUGIN_CONNECTION, stream, REQUEST, request)))
+            plugin.read_until(lambda number=number: len(plugin.answers) == number, "the answer")  # type: ignore[misc]
+        return [plugin.answers[stream] for stream in streams]
+
+    with RuntimeSocket(socket) as runtime:
+        sent = asyncio.create_task(asyncio.to_thread(send, runtime))
+        with pytest.raises(CannotRun) as caught:
+            await restore(node.settings("nri", nri_socket=str(socket)))
+        *kept, refused = await sent
+    assert all(pb.SynchronizeResponse.FromString(decode_response(each)).more for each in kept)
+    with pytest.raises(CallFailed, match=f"exceed {MAX_SYNCHRONIZED} bytes"):
+        decode_response(refused)
+    assert str(caught.value).startswith(f"cannot list the containers: {socket}: Synchronize: the pods and containers")
 
 
 # --- cgroup files ----------------------------------------------------------------------------------------------------

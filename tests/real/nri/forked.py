@@ -62,8 +62,6 @@ class ManagerForks:
 
 def main() -> None:
     """Fork managers until the input ends."""
-    import agent.qrm.main  # in each fork, without a second import
-    import agent.qrm.node_windows  # noqa: F401
     from load_watcher.commands.qrm import settings_of
     from load_watcher.main import main as load_watcher
 

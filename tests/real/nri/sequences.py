@@ -8,7 +8,6 @@ The exit status is 1 if there is a finding. A finding names its sequence and its
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import shutil
@@ -26,7 +25,7 @@ from typing import Any
 import requests
 
 from tests.agent.qrm.nri.overlap import overlaps, shared_with
-from tests.agent.qrm.nri.sequences import Found, run_checks
+from tests.agent.qrm.nri.sequences import Found, run_checks, without_log
 from tests.agent.qrm.test_main import NODE, RESERVED
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady
@@ -280,9 +279,9 @@ def _at(percent: float) -> Published:
 
 def check(names: Sequence[str]) -> tuple[list[str], Counter[str]]:
     """Run sequences on a node of their own; return the findings and the number of steps by kind."""
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # killed managers do not end their watches
     checked = Checked()
-    checked.run(names)
+    with without_log():  # killed managers do not end their watches
+        checked.run(names)
     return checked.findings, checked.steps
 
 

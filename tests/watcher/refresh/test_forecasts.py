@@ -270,6 +270,29 @@ def test_a_restart_during_an_outage_of_the_source_serves_the_stored_bounds():
     play(second, records=records)
 
 
+def test_a_restart_during_an_outage_has_no_bound_below_the_newest_stored_samples():
+    records = StoredDays()
+
+    async def first(refresher, of, clock):
+        await refresher.tick()
+        clock.pass_time(60)
+        await refresher.tick()
+        of.put("a", every(15, NOW + 60, NOW + 120), lambda time: 90.0 + wave(time) % 5.0)
+        clock.pass_time(60)
+        await refresher.tick()
+
+    async def second(refresher, of, clock):
+        of.down = ProviderUnreachable("no route")
+        await refresher.restore(records.restored())
+        await refresher.tick()
+        found = forecast(refresher)
+        assert found.bound is not None
+        assert 90.0 <= found.bound
+
+    play(first, records=records)
+    play(second, records=records)
+
+
 # --- the past of the source ------------------------------------------------------------------------------------------
 
 

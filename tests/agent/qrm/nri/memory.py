@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions, Quantity
 from agent.qrm.main import CHECKPOINT, Checkpoint
@@ -26,7 +27,6 @@ from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.memory import MemoryPlugin
-from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.roles import DEFAULT_ROLES

@@ -10,8 +10,8 @@ import pytest
 
 from agent.cgroups.detection import find_layout
 from agent.cgroups.paths import Driver
+from agent.qrm.cluster.node_windows import WatcherLoadWindows
 from agent.qrm.kubelet.grpc_server import PluginServer
-from agent.qrm.node_windows import WatcherLoadWindows
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage, ResizeDecision, WindowReading
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings

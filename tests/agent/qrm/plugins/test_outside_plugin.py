@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.external_plugins import outside_plugins
 from agent.qrm.plugins.base import ResourcePlugin
+from agent.qrm.plugins.external import outside_plugins
 from agent.qrm.roles import DEFAULT_ROLES
 from tests.agent.qrm.kubelet.test_grpc_server import serving
 from tests.agent.qrm.plugins.test_plugins import SEED, cpu_plugin

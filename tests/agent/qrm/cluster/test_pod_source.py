@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.qrm.pod_source import NodePodSources, QrmPodObject, api_pods, kubelet_pods, qrm_pod
+from agent.qrm.cluster.pod_source import NodePodSources, QrmPodObject, api_pods, kubelet_pods, qrm_pod
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.state.kubelet import kubelet_access
 from agent.state.readings import PodsUnknown

@@ -1,0 +1,2 @@
+"""The manager's sources and requests outside its node's runtime: pods from the Kubernetes API or the kubelet, Events
+and node resources in the Kubernetes API, and load windows from load-watcher."""

@@ -1,0 +1,127 @@
+"""The updates of a round: one message in the manager's order, what fails is sent again in the next round, and what
+changes while the runtime handles a message is sent at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from agent.qrm.manager.admission import ManagerSettings
+from agent.qrm.manager.allocation import AllocationInfo, Allocations
+from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.topology import TopologyPolicy
+from agent.qrm.nri.calls import CallFailed, Code
+from agent.qrm.nri.failures import NriFindings
+from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.nri.updates import REPEATS, RoundUpdates
+from agent.qrm.pods import PodContainer, QrmPod
+
+Sent = list[tuple[str, str]]
+
+
+class PinnedNode:
+    """Running containers with CPUs, and a runtime that remembers the messages. `meanwhile` runs while the runtime
+    handles a message; the runtime cannot update the containers `refused`, and responds with `error` if there is one."""
+
+    def __init__(self) -> None:
+        self.allocations = Allocations()
+        self.pods: list[QrmPod] = []
+        self.messages: list[Sent] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.refused: set[str] = set()
+        self.error: CallFailed | None = None
+        self.findings = NriFindings(lambda: 0.0)
+
+        async def save() -> None:
+            pass
+
+        settings = ManagerSettings(nodes=frozenset({0}), policy=TopologyPolicy.RESTRICTED)
+        self.manager = Manager(settings, self.allocations, save=save, monotonic=lambda: 0.0)
+        self.updates = RoundUpdates(self.manager, self._send, self.findings)
+
+    def give(self, id: str, cpus: str) -> None:
+        """The container `id` of the pod `id` has these CPUs now."""
+        if id not in {pod.uid for pod in self.pods}:
+            self.pods.append(QrmPod(id, "default", id, containers=(PodContainer("main", id=id),)))
+        self.allocations.set(id, "main", "cpu", AllocationInfo("CpusetCpus", allocation_result=cpus))
+
+    async def round(self) -> tuple[list[Sent], dict[str, str]]:
+        """One round: the messages, and the errors by container."""
+        self.messages = []
+        await self.manager.reconcile(self.pods, self.updates.apply)
+        failed = await self.updates.deliver()
+        return self.messages, failed
+
+    async def _send(self, updates: Sequence[pb.ContainerUpdate]) -> list[pb.ContainerUpdate]:
+        self.messages.append([(each.container_id, each.linux.resources.cpu.cpus) for each in updates])
+        assert not any(each.ignore_failure for each in updates), "the runtime reports what failed"
+        self.meanwhile()
+        if self.error is not None:
+            raise self.error
+        return [each for each in updates if each.container_id in self.refused]
+
+
+@pytest.fixture
+def node() -> PinnedNode:
+    node = PinnedNode()
+    node.give("a", "0-3")
+    node.give("b", "4-7")
+    return node
+
+
+async def test_one_message_with_those_that_lose_cpus_first_and_nothing_without_a_change(node: PinnedNode):
+    assert await node.round() == ([[("a", "0-3"), ("b", "4-7")]], {})
+    assert await node.round() == ([], {})
+    node.give("a", "0-5")
+    node.give("b", "6-7")
+    assert await node.round() == ([[("b", "6-7"), ("a", "0-5")]], {})
+    assert not node.findings.counts
+
+
+async def test_a_container_that_the_runtime_cannot_update_is_sent_again_in_the_next_round(node: PinnedNode):
+    why = "the runtime could not update the container"
+    node.refused = {"b"}
+    assert await node.round() == ([[("a", "0-3"), ("b", "4-7")]], {"default/b/main": why})
+    assert await node.round() == ([[("b", "4-7")]], {"default/b/main": why})
+    node.refused = set()
+    assert await node.round() == ([[("b", "4-7")]], {})
+    assert node.findings.counts == {"update": 2}
+
+
+async def test_after_a_lost_response_all_containers_are_sent_again(node: PinnedNode):
+    node.error = CallFailed(Code.DEADLINE_EXCEEDED, "no response to UpdateContainers within 5 s")
+    why = "UpdateContainers: no response to UpdateContainers within 5 s"
+    message = [("a", "0-3"), ("b", "4-7")]
+    assert await node.round() == ([message], {"default/a/main": why, "default/b/main": why})
+    node.error = None
+    assert await node.round() == ([message], {})
+    assert node.findings.as_json()[0]["message"].endswith(why)
+
+
+async def test_what_changes_while_the_runtime_handles_a_message_is_sent_at_once(node: PinnedNode):
+    """The runtime may have applied another answer of the plug-in before this message."""
+    node.meanwhile = lambda: node.give("b", "6-7")
+    assert await node.round() == ([[("a", "0-3"), ("b", "4-7")], [("b", "6-7")]], {})
+
+
+async def test_a_container_that_keeps_changing_ends_the_round_after_some_messages(node: PinnedNode):
+    def change() -> None:
+        node.give("b", f"4-{7 + len(node.messages)}")
+
+    node.meanwhile = change
+    messages, failed = await node.round()
+    assert messages == [[("a", "0-3"), ("b", "4-7")], *([("b", f"4-{last}")] for last in range(8, 7 + REPEATS))]
+    assert failed == {}
+    node.meanwhile = lambda: None
+    assert await node.round() == ([[("b", f"4-{7 + REPEATS}")]], {})
+
+
+async def test_a_container_that_fails_in_a_repeated_message_is_reported(node: PinnedNode):
+    def change() -> None:
+        node.give("b", "6-7")
+        node.refused = {"b"} if len(node.messages) > 1 else set()
+
+    node.meanwhile = change
+    messages, failed = await node.round()
+    assert (len(messages), list(failed)) == (2, ["default/b/main"])
