@@ -9,7 +9,7 @@ from load_watcher.doctor.listening import detected_url
 from load_watcher.doctor.source import TickResult
 from watcher.model import DEFAULT_OPERATORS
 from watcher.platform.checks.examination import CheckContext, in_thread
-from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
+from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
 from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.tables import Settings
 from watcher.store.commands import database_at, look
@@ -83,8 +83,8 @@ async def retention(examination: CheckContext) -> Sequence[CheckResult]:
     limit = store.max_size or default_max_size(values, retention=store.retention)
     hours = store.retention / 3600
     message = (
-        f"the windows of {len(snapshot.nodes):,} nodes take about {needed / MB:,.0f} MB in {hours:g} h; the database "
-        f"may have {limit / MB:,.0f} MB"
+        f"the windows of {count(len(snapshot.nodes), 'node')} take about {needed / MB:,.0f} MB in {hours:g} h; "
+        f"the database may have {limit / MB:,.0f} MB"
     )
     if limit < needed:
         message += f", enough for {hours * limit / needed:.0f} h"

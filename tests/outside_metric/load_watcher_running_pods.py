@@ -1,5 +1,4 @@
-"""kubelet_running_pods: how many pods run on the node. Each that is evicted releases one, so that a rule can keep a
-node to a number of pods; they cannot be throttled for it."""
+"""kubelet_running_pods: the number of pods on the node. An eviction releases one; throttling releases none."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ NAME = "kubelet_running_pods"
 
 
 def evict(pod: PodState, grace: float | None, circumstances: PlanContext) -> PodSteps:
-    """One pod fewer, and what it uses besides, which closes other gaps too."""
+    """Release one pod and its usage, which closes the gaps of other metrics too."""
     return eviction(pod, grace, NAME, {**usage_released(pod), "pods": 1.0})
 
 
 def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
-    """The youngest of the least important goes first."""
+    """Pods of the lowest class and priority are evicted first, of these the youngest."""
     return (
         ActionMetric(
             name=NAME,

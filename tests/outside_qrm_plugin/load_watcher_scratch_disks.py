@@ -1,5 +1,8 @@
-"""example.org/scratch: disks that a container has to itself, near its CPUs. SCRATCH_DISKS says which there are, and on
-which NUMA node: "nvme0=0 nvme1=1". A container finds its own in the environment variable SCRATCH."""
+"""example.org/scratch: exclusive disks on the NUMA node of the CPUs.
+
+SCRATCH_DISKS lists the disks with their NUMA nodes: "nvme0=0 nvme1=1". The environment variable SCRATCH of a container
+lists its disks.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class ScratchDisks:
         self._given: dict[str, dict[str, list[str]]] = {}
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """Each node that has enough disks left; none of them: no way."""
+        """The NUMA nodes with enough unassigned disks; empty if no node has enough."""
         if request.container_type == ContainerType.INIT:
             return None
         kept = self._given.get(request.pod_uid, {}).get(request.container_name, [])
@@ -39,7 +42,7 @@ class ScratchDisks:
         return tuple(Hint(frozenset({node}), preferred=True) for node in sorted(left) if left[node] >= whole(request))
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The first that are free on the node of the hint."""
+        """Assign the first unassigned disks of the hint's NUMA nodes."""
         if request.container_type == ContainerType.INIT:
             return None
         containers = self._given.get(request.pod_uid, {})
@@ -49,12 +52,11 @@ class ScratchDisks:
             more = free[: whole(request) - len(kept)]
             kept = [*kept, *more]
             if len(kept) < whole(request):
-                raise CannotAllocate(f"{whole(request)} scratch disks were asked for, and {len(kept)} are free")
+                raise CannotAllocate(f"{whole(request)} scratch disks were requested; {len(kept)} are free")
             self._given[request.pod_uid] = {**containers, request.container_name: kept}
         return self._info(kept)
 
     def remove(self, pod_uid: str) -> None:
-        """Its disks are free."""
         self._given.pop(pod_uid, None)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
@@ -80,7 +82,7 @@ class ScratchDisks:
         try:
             given = {pod: {name: list(disks) for name, disks in e.items()} for pod, e in document["disks"].items()}
         except (AttributeError, KeyError, TypeError):
-            raise ValueError("it is no state of scratch disks") from None
+            raise ValueError("not a state of scratch disks") from None
         if gone := {d for each in given.values() for disks in each.values() for d in disks} - self._disks.keys():
             raise ValueError(f"these disks have gone: {', '.join(sorted(gone))}")
         self._given = given
@@ -105,9 +107,9 @@ class ScratchDisks:
 
 
 def plugin(machine: CpuTopology, roles: RoleTable) -> ScratchDisks:
-    """What load-watcher calls, once. Which roles pods may have does not matter here."""
+    """load-watcher calls this function once. The plug-in ignores the roles."""
     disks = dict(pair.split("=") for pair in os.environ.get("SCRATCH_DISKS", "").split())
     numbered = {disk: int(node) for disk, node in disks.items()}
-    if strange := set(numbered.values()) - machine.nodes.keys():
-        raise ValueError(f"SCRATCH_DISKS names NUMA nodes that do not exist on this machine: {sorted(strange)}")
+    if unknown := set(numbered.values()) - machine.nodes.keys():
+        raise ValueError(f"SCRATCH_DISKS names NUMA nodes that do not exist on this machine: {sorted(unknown)}")
     return ScratchDisks(numbered)

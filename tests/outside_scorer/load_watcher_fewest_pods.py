@@ -1,8 +1,8 @@
-"""FewestPods: prefer nodes with few pods, however much these use.
+"""FewestPods: prefer nodes with few pods, independent of their usage.
 
     score = 100 * (1 - pods / fullAt)
 
-and 0 where there are more. It needs no metrics.
+and 0 for more pods than fullAt. It needs no metrics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scorers.plugin_api.framework import MAX_SCORE, Scores
 
 
 class FewestPodsArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`fullAt`: with how many pods a node scores 0."""
+    """`fullAt`: the number of pods from which a node scores 0."""
 
     full_at: Annotated[int, msgspec.Meta(gt=0)] = 110
 
@@ -35,12 +35,12 @@ class FewestPods:
         self._full_at = arguments.full_at
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: npt.NDArray[np.int64], *, now: float) -> Scores:
-        """All nodes at once; pods of which only a reservation is known are counted too."""
+        """Score all nodes in one call; pods with only a reservation are counted too."""
         pods = table.pods[rows]
         values = MAX_SCORE * np.clip(1.0 - pods / self._full_at, 0.0, 1.0)
         return Scores(
             values,
             steps={"pods": pods},
             inputs={"fullAt": self._full_at},
-            reason=lambda i: f"{pods[i]} pods, and {self._full_at} would be too many",
+            reason=lambda i: f"{pods[i]} pods; nodes with {self._full_at} or more score 0",
         )

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from watcher.model import (
     LastSample,
     MaximaHour,
+    Operator,
     Provenance,
     RestoredSamples,
     SampleBlock,
@@ -358,9 +359,9 @@ def minutes_of_window(mine: Rows, *, window: str, start: int, end: int) -> list[
     return list(mine.execute(query.order_by(window_minute.c.time)).scalars())
 
 
-def grids_of_hour(mine: Rows, *, window: str, hour: int) -> Iterator[Grid]:
-    """The chunks of a compacted hour, decoded one at a time."""
-    return (codec.decode_chunk(payload) for payload in chunk_payloads(mine, window, hour))
+def averages_of_hour(mine: Rows, *, window: str, hour: int) -> Iterator[Grid]:
+    """The averages of a compacted hour, decoded one chunk at a time."""
+    return (codec.decode_chunk(payload, operator=Operator.AVG) for payload in chunk_payloads(mine, window, hour))
 
 
 def grids_of_minutes(mine: Rows, *, window: str, times: Iterable[int]) -> Iterator[Grid]:

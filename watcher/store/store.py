@@ -412,7 +412,7 @@ class Store:
                 grown.add(schema.grids_of_minutes(rows, window=window, times=lacking), weights)
                 hours = schema.hours_of_window(rows, window=window, start=start, end=end)
                 for hour in grown.lacking_hours(rows.watcher, hours, start=start, end=end):
-                    grown.add_hour(rows.watcher, hour, schema.grids_of_hour(rows, window=window, hour=hour), weights)
+                    grown.add_hour(rows.watcher, hour, schema.averages_of_hour(rows, window=window, hour=hour), weights)
             return grown
 
         return await self.read(read)

@@ -13,9 +13,10 @@ import pytest
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import eventually
 from tests.watcher.refresh.test_tick import Records, every
-from watcher.core.forecast.document import ForecastState, NodeForecast, node_forecasts
+from watcher.core.forecast.document import NodeForecast, node_forecasts
 from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
+from watcher.core.forecast.states import ForecastState
 from watcher.model import MaximaHour, Provenance, SeriesBatch, StoredMaxima
 from watcher.platform.sources.errors import ProviderUnreachable
 from watcher.providers.base import Fetch

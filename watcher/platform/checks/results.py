@@ -81,5 +81,5 @@ def shorten_nodes(names: Sequence[str], of: Sequence[object]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Format a number with its noun: "1 node", "3 nodes"."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    """Format a number with its noun: "1 node", "5,000 nodes"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
