@@ -289,7 +289,7 @@ class LastSample:
 class SnapshotForecasts:
     """The forecasts of the nodes of a snapshot by (metric name, horizon such as "6h"), each [n]: `bounds` in percent,
     NaN without one; `coverage`, the share (0 to 1) of the bounds of the last week that held, NaN if none was judged;
-    `states`, codes of core.forecast.document.STATES. `horizon` is the default one, `level` is 0 to 1."""
+    `states`, codes of core.forecast.states.STATES. `horizon` is the default one, `level` is 0 to 1."""
 
     horizon: str
     level: float

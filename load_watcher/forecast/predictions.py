@@ -14,8 +14,8 @@ from load_watcher.forecast.deals import Machines
 from load_watcher.forecast.predictors import Predictor, bounds_of, compared, quantile_code
 from load_watcher.forecast.usage import BacktestError
 from watcher.arrays import F64, U8
-from watcher.core.forecast.bound import Calibration
-from watcher.core.forecast.maxima import DAY_SLOTS, HOUR_SLOTS, SLOT_S, decode, encode, span_maxima
+from watcher.core.forecast.bound import Calibration, least_history
+from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, decode, encode, span_maxima
 
 EVERY_SLOTS = 2 * HOUR_SLOTS
 _CHUNK = 256
@@ -36,8 +36,13 @@ class BacktestOptions:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether the history is long enough for the correction, which needs a day."""
-        return self.history >= DAY_SLOTS
+        """Whether the history is long enough for a bound of the service."""
+        return self.history >= self.least
+
+    @property
+    def least(self) -> int:
+        """The slots before the first bound of the service."""
+        return least_history(self.horizon // HOUR_SLOTS)
 
     @property
     def span(self) -> int:
@@ -103,7 +108,7 @@ def _predict_chunk(machines: Machines, chunk: slice, options: BacktestOptions, f
 
 def _shipped_bounds(spans: U8, at: tuple[int, ...], options: BacktestOptions) -> Iterator[tuple[U8, F64 | float]]:
     """Yield the code of the shipped bound [m] and the stated coverage [m] for each prediction, from the maxima as the
-    service stores them. The correction begins after a day and is advanced every hour."""
+    service stores them. The correction begins with the first bound and is advanced every hour."""
 
     def visible(slot: int) -> U8:
         return spans[max(0, slot - options.history) : slot - options.span + 1]
@@ -112,8 +117,9 @@ def _shipped_bounds(spans: U8, at: tuple[int, ...], options: BacktestOptions) ->
         for slot in at:
             yield quantile_code(visible(slot), options.level), np.nan
         return
-    calibration = Calibration(spans.shape[1], horizon=options.horizon // HOUR_SLOTS, level=options.level)
-    for slot in range(DAY_SLOTS, at[-1] + 1, HOUR_SLOTS):
+    horizon = options.horizon // HOUR_SLOTS
+    calibration = Calibration(spans.shape[1], horizon=horizon, level=options.level, history=options.history)
+    for slot in range(options.least, at[-1] + 1, HOUR_SLOTS):
         calibration.advance(visible(slot), slot // HOUR_SLOTS)
         if slot >= at[0] and (slot - at[0]) % EVERY_SLOTS == 0:
             yield calibration.bound().copy(), calibration.record(visible(slot)).coverage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,11 @@ import numpy as np
 
 from watcher.arrays import I64
 from watcher.client import NodeForecasts
-from watcher.core.forecast.document import ForecastState
+from watcher.core.forecast.states import reason_of
 from watcher.model import MetricType
 
 NO_FORECASTS = "the watcher serves no forecasts"
 DISABLED = "forecasts are disabled in the watcher"
-REASONS: Mapping[str, str] = {
-    ForecastState.SHORT_HISTORY: "less than a day of history",
-    ForecastState.NO_SAMPLES: "no samples in the history",
-    ForecastState.PENDING: "the history is not evaluated yet",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class RowForecasts:
             if place < 0 or kind not in forecasts.bounds:
                 why = "no load data of this node"
             elif math.isnan(bound := float(forecasts.bounds[kind][place])):
-                why = _reason(forecasts.states[kind][place])
+                why = reason_of(forecasts.states[kind][place], _hours(self.horizon))
             else:
                 coverage = float(forecasts.coverage[kind][place])
                 record = "not judged yet" if math.isnan(coverage) else f"coverage {100 * coverage:.1f} %"
@@ -99,11 +94,11 @@ def why_missing(forecasts: NodeForecasts | None, horizon: str, where: I64) -> st
     if any(not np.isnan(bounds[there]).all() for bounds in forecasts.bounds.values()):
         return ""
     states = {states[place] for states in forecasts.states.values() for place in there.tolist()}
-    return " or ".join(_reason(each) for each in sorted(states)) or "no node has load data"
+    return " or ".join(reason_of(each, _hours(horizon)) for each in sorted(states)) or "no node has load data"
 
 
-def _reason(state: str) -> str:
-    return REASONS.get(state, state)
+def _hours(horizon: str) -> int:
+    return int(horizon.removesuffix("h"))
 
 
 def hours_text(horizon: str) -> str:

@@ -17,8 +17,15 @@ from scorers.decisions.records import PlacementDecision
 from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable, StoredDecision
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.times import time_text
-from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
-from watcher.platform.http.parameters import BadParameter, query_values, single_value, time_of, truncated
+from watcher.platform.http.openapi import MISSING, Operation, Parameter, ResponseSpec, failure
+from watcher.platform.http.parameters import (
+    BadParameter,
+    accepts_empty,
+    query_values,
+    single_value,
+    time_of,
+    truncated,
+)
 from watcher.platform.http.responses import json_response
 from watcher.platform.http.routing import Access, ApiError, Route
 
@@ -34,6 +41,7 @@ _LIMIT = Parameter(
     f"how many other decisions about the pod to list; default: {LISTED}",
     {"type": "integer", "minimum": 0, "maximum": MOST_LISTED},
 )
+_PARAMETERS = (_POD, _AT, _LIMIT, MISSING)
 
 
 class DecisionsHandler:
@@ -55,30 +63,37 @@ class DecisionsHandler:
         """Return the routes for the watcher's application."""
         answers = {
             200: ResponseSpec(
-                "the decision, its reasons and outcome, and other decisions about the pod", dict[str, Any]
+                "the decision, its reasons and outcome, and other decisions about the pod; with `missing=empty` and "
+                "without a decision, `decision` is null, `reason` says why, and `now` is the node of the pod",
+                dict[str, Any],
             ),
             400: failure("the pod is missing or the time is invalid"),
             404: failure("no such decision; `log` describes the contents of the log, `pod` the node of the pod"),
             503: failure("decisions_unavailable: the store cannot answer"),
         }
-        operation = Operation("explain the placement of a pod", answers, (_POD, _AT, _LIMIT))
+        operation = Operation("explain the placement of a pod", answers, _PARAMETERS)
         return [Route("/scheduler/decisions", "scheduler_decisions", self.why, operation, access=Access.DETAIL)]
 
     async def why(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
         """Return the decision about a pod."""
-        values = query_values(request.rel_url.raw_query_string, known=(_POD.name, _AT.name, _LIMIT.name))
+        values = query_values(request.rel_url.raw_query_string, known=[each.name for each in _PARAMETERS])
         namespace, name = _pod_of(values)
         at = time_of(values, _AT.name, now=self._now(), default=self._now()) if _AT.name in values else None
-        limit = _limit_of(values)
+        limit, empty = _limit_of(values), accepts_empty(values)
         try:
             return json_response(await self._answer((namespace, name), at=at, limit=limit))
         except DecisionsUnavailable as error:
             raise ApiError(503, "decisions_unavailable", str(error), error.hint) from error
+        except ApiError as error:
+            if not empty or error.status != 404:
+                raise
+            return json_response(_empty_document((namespace, name), error))
 
     async def _answer(self, pod: tuple[str, str], *, at: int | None, limit: int) -> dict[str, Any]:
         if not self._recorder.is_on:
             hint = 'set store.decisions = "24h" and restart'
-            raise ApiError(404, "not_found", 'the decision log is off: store.decisions is "0s"', hint)
+            extra = {"log": None, "pod": self._current(pod)}
+            raise ApiError(404, "not_found", 'the decision log is off: store.decisions is "0s"', hint, extra=extra)
         await self._recorder.flush()
         newest = DecisionQuery(kind="placement", pod=pod, limit=1)
         until = newest if at is None else replace(newest, end=(at + 1) * MICROSECONDS)  # requests have whole seconds
@@ -124,6 +139,12 @@ class DecisionsHandler:
         held = await self._store.placements_held()
         first, last = (None if time is None else time / MICROSECONDS for time in (held.first, held.last))
         return {"kept_s": self._store.decision_retention_s, "count": held.count, "from": first, "to": last}
+
+
+def _empty_document(pod: tuple[str, str], error: ApiError) -> dict[str, Any]:
+    """The document without a decision: why, and the node of the pod as in the error."""
+    reason = {"reason": error.message, "hint": error.hint, "now": error.extra["pod"], "log": error.extra["log"]}
+    return {"pod": "/".join(pod), "decision": None, "others": [], **reason}
 
 
 def _readable(row: StoredDecision) -> PlacementDecision:

@@ -49,8 +49,8 @@ from scorers.shadow.mode import ShadowMode
 from watcher.arrays import I64
 from watcher.core.kubernetes.objects import Pod
 from watcher.platform.http.bodies import large_response, read_body
-from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
-from watcher.platform.http.parameters import query_values, single_value
+from watcher.platform.http.openapi import MISSING, Operation, Parameter, ResponseSpec, failure
+from watcher.platform.http.parameters import accepts_empty, query_values, single_value
 from watcher.platform.http.responses import json_response
 from watcher.platform.http.routing import JSON, Access, ApiError, Handler, Route, has_certificate
 from watcher.platform.http.sites import host_name, is_address
@@ -127,6 +127,7 @@ class Extender:
         bound = ResponseSpec("whether the pod was bound", wire.ExtenderBindingResult)
         why = ResponseSpec("every plug-in's inputs, steps and scores", dict[str, Any])
         nodes = {200: ResponseSpec("known state of the nodes", dict[str, Any]), 404: _UNKNOWN_PROFILE}
+        of_node = Operation("a node", nodes, (_PROFILE, _NODE, MISSING))
         plugins = {200: ResponseSpec("plug-ins with their arguments, and the profiles", dict[str, Any])}
         asked = partial(Operation, parameters=(_PROFILE,), request=wire.ExtenderArgs)
         binding = Operation("bind a pod", {200: bound, **wrong}, (_PROFILE,), request=wire.ExtenderBindingArgs)
@@ -147,7 +148,7 @@ class Extender:
             look(f"{at}/explain", "scheduler_explain", self.explain, explaining, method="POST"),
             look(f"{at}/score", "scheduler_score", self.score, self._scoring(), method="POST"),
             look(f"{at}/nodes", "scheduler_nodes", self.nodes, Operation("all nodes", nodes, (_PROFILE,))),
-            look(f"{at}/nodes/{{node}}", "scheduler_node", self.nodes, Operation("a node", nodes, (_PROFILE, _NODE))),
+            look(f"{at}/nodes/{{node}}", "scheduler_node", self.nodes, of_node),
             Route("/scheduler/plugins", "scheduler_plugins", self.plugins, Operation("plug-ins and profiles", plugins)),
         ]
 
@@ -296,9 +297,11 @@ class Extender:
     async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Return the table's data of all nodes or one node."""
         self._profile(captured[0])
+        known = [MISSING.name] if captured[1:] else []
+        empty = accepts_empty(query_values(request.rel_url.raw_query_string, known=known))
         names = captured[1:] or sorted(self.table.row)
         for name in names:
-            if name not in self.table.row:
+            if name not in self.table.row and not empty:
                 raise ApiError(404, "not_found", f"unknown node {name!r}", "kubectl get nodes lists them")
         reserved: dict[str, list[str]] = {}
         for key, node in self.table.reserved.items():

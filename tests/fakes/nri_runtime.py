@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ class PluginLink:
         return kind.FromString(await self.waiting[stream])
 
     def close(self) -> None:
-        self.writer.close()
+        self.writer.transport.abort()
         for each in self.waiting.values():
             if not each.done():
                 each.set_exception(LostPlugin())
@@ -78,24 +79,28 @@ class PluginLink:
 class MemoryRuntime:
     """Listens for one plug-in at `socket`."""
 
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
+    def __init__(self, path: Path) -> None:
+        self.socket = path
         self.pods: dict[str, pb.PodSandbox] = {}
         self.containers: dict[str, pb.Container] = {}
         self.plugin: PluginLink | None = None
         """The plug-in, once it knows all containers."""
         self._links: set[PluginLinkTask] = set()
         self._lock = asyncio.Lock()
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
 
     async def start(self) -> None:
         self.socket.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._accepted, str(self.socket))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.socket))
+        self._listener.listen()
+        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     async def stop(self) -> None:
         """End as with SIGKILL; containers keep running."""
-        assert self._server is not None
-        self._server.close()
+        assert self._listener is not None
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
         for each in list(self._links):
             each.cancel()
         await asyncio.gather(*self._links, return_exceptions=True)
@@ -131,6 +136,7 @@ class MemoryRuntime:
                 raise
             if found is not None:
                 container.linux.resources.MergeFrom(found.adjust.linux.resources)
+                container.linux.devices.extend(found.adjust.linux.devices)
                 container.env.extend(f"{each.key}={each.value}" for each in found.adjust.env)
                 self._apply(found.update)
             self.containers[container.id] = container
@@ -180,18 +186,16 @@ class MemoryRuntime:
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Not a coroutine: `stop` has to know a connection whose task has not begun, and that task may never begin."""
-        link = PluginLink(reader, writer)
-        if self._server is None or not self._server.is_serving():
-            link.close()
-            return
-        task = asyncio.create_task(self._serve(link))
+    def _accept(self, listener: socket.socket) -> None:
+        """Not a server of asyncio: `stop` has to know each connection, also one whose task has not begun."""
+        accepted, _ = listener.accept()
+        task = asyncio.create_task(self._serve(accepted))
         self._links.add(task)
         task.add_done_callback(self._links.discard)
-        task.add_done_callback(lambda _: link.close())
+        task.add_done_callback(lambda _: accepted.close())
 
-    async def _serve(self, link: PluginLink) -> None:
+    async def _serve(self, accepted: socket.socket) -> None:
+        link = PluginLink(*await asyncio.open_unix_connection(sock=accepted))
         working: set[PluginLinkTask] = set()
         try:
             decoder = FrameDecoder()
@@ -212,6 +216,8 @@ class MemoryRuntime:
             await asyncio.gather(*working, return_exceptions=True)
             if self.plugin is link:
                 self.plugin = None
+            with suppress(ConnectionError):
+                await link.writer.wait_closed()
 
     async def _answer(self, link: PluginLink, message: Message) -> None:
         request = decode_request(message.data or b"")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.pods import publish_pods, small_pods
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of
 from tests.load_watcher.demo.test_demo import Demo, node_with
@@ -18,6 +19,7 @@ from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.parts import REPOSITORY, Prometheus
 from tests.service import Service
 from tests.waiting import wait_for
+from watcher.core.publishing.documents import Published
 
 pytestmark = pytest.mark.real
 
@@ -200,6 +202,15 @@ def test_over_prometheus_alone_the_page_names_once_what_is_unknown(tmp_path: Pat
             assert [] == light.wrong
 
 
+def test_a_node_without_pods_is_said_to_have_none(light: Tab) -> None:
+    """Without a request that is refused, while the pods of other nodes are known."""
+    service = FakeService(pods=publish_pods(small_pods()))
+    with Live(service) as live:
+        light.open(f"http://127.0.0.1:{live.port}/#/node/node-3", shows="No pod usage is known for this node")
+        light.open(f"http://127.0.0.1:{live.port}/#/node/node-2", shows="a/web-1")
+        assert [] == light.wrong
+
+
 def test_agents_say_what_they_would_show_and_how(light: Tab) -> None:
     with Live() as live:
         light.open(f"http://127.0.0.1:{live.port}/#/agents", shows="The plans and actions of the node agents")
@@ -215,6 +226,53 @@ def test_a_definition_stays_open_while_the_page_asks_again(light: Tab) -> None:
             light.ask_now()
         light.page.wait_for_load_state("networkidle")
         assert "measured load" in light.page.locator(DEFINITION).inner_text()
+
+
+def loaded(percent: float) -> Published:
+    """Two nodes, with an own tag for each load."""
+    fleet = {name: {"CPU": [percent] * 60} for name in ("node-1", "node-2")}
+    return publish(snapshot_of(fleet), tag=f"t{percent:.0f}")
+
+
+@pytest.mark.parametrize("pointer", [False, True], ids=["focused", "hovered"])
+def test_a_definition_stays_open_over_new_data(light: Tab, pointer: bool) -> None:
+    """And the load beside it is the new one; the page of the next node has no open definition."""
+    service = FakeService(published=loaded(26.0))
+    with Live(service) as live:
+        light.open(f"http://127.0.0.1:{live.port}/#/node/node-1", shows="26.0 %")
+        used = light.page.get_by_role("button", name="used", exact=True).first
+        if pointer:
+            used.hover()
+            light.page.locator(DEFINITION).hover()
+        else:
+            used.focus()
+        for percent in (37.0, 88.0, 89.0):  # the heading has a term from 85 % on
+            service.published = loaded(percent)
+            light.ask_now()
+            light.wait_for(f"{percent} %")
+            assert "measured load" in light.page.locator(DEFINITION).inner_text()
+            assert pointer or "used" == light.page.evaluate("document.activeElement.textContent")
+        light.page.get_by_role("link", name="next").click()
+        light.wait_for("2 of 2 by CPU load")
+        light.wait_for("hot: CPU at 89.0 %")
+        assert 0 == light.page.locator(DEFINITION).count()
+        service.published = loaded(90.0)
+        light.ask_now()
+        light.wait_for("hot: CPU at 90.0 %")
+        assert [] == light.wrong
+
+
+def test_a_closed_definition_stays_closed_over_new_data(light: Tab) -> None:
+    service = FakeService(published=loaded(88.0))
+    with Live(service) as live:
+        light.open(f"http://127.0.0.1:{live.port}/#/node/node-1", shows="hot: CPU at 88.0 %")
+        light.page.get_by_role("button", name="hot: CPU").focus()
+        light.press("Escape")
+        service.published = loaded(89.0)
+        light.ask_now()
+        light.wait_for("hot: CPU at 89.0 %")
+        assert light.page.evaluate("document.activeElement.textContent").startswith("hot: CPU at 89.0 %")
+        assert 0 == light.page.locator(DEFINITION).count()
 
 
 def test_the_states_in_the_legend_of_the_fleet_have_definitions(light: Tab) -> None:

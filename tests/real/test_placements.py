@@ -178,7 +178,7 @@ def test_a_pod_without_a_decision_is_said_to_run_on_its_node(demo: Demo, light: 
     i = next(i for i, name in enumerate(pods["pod"]) if name not in decided)
     light.open(f"{demo.url}/#/placements/{pods['namespace'][i]}/{pods['pod'][i]}", shows="The pod runs on")
     assert light.page.get_by_role("link", name=pods["node"][i]).is_visible()
-    assert [] == light.errors()
+    assert [] == light.wrong
 
 
 def test_without_scheduling_plug_ins_the_views_say_what_they_would_show(light: Tab) -> None:

@@ -28,7 +28,7 @@ from watcher.core.publishing.wire import (
 )
 from watcher.core.windows.fleet_trend import TrendDocument
 from watcher.core.windows.silent_nodes import SilentDocument
-from watcher.platform.http.openapi import OPERATOR, TYPE, Operation, Parameter, ResponseSpec, failure
+from watcher.platform.http.openapi import MISSING, OPERATOR, TYPE, Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import MAX_POINTS, MOST_MINUTES
 
 
@@ -193,6 +193,7 @@ PODS = Operation(
         Parameter("host", "only pods on the nodes with these names", repeatable=True),
         Parameter("namespace", "only pods in these namespaces", repeatable=True),
         MINUTES,
+        MISSING,
     ),
     'With refresh.pods = "auto", pod usage is collected only after the first request, which returns 404.',
 )

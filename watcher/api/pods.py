@@ -18,7 +18,7 @@ from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
 from watcher.api.service import ServiceView
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed
-from watcher.platform.http.parameters import minutes_of, query_values
+from watcher.platform.http.parameters import accepts_empty, minutes_of, query_values
 from watcher.platform.http.responses import (
     BodyCache,
     body_response,
@@ -61,7 +61,7 @@ class PodHandlers:
         if etag_matches(request, etag):
             return not_modified(headers)
         if selected:
-            make = partial(selected_pods, service, pods, selected, minutes=minutes)
+            make = partial(selected_pods, service, pods, selected, minutes=minutes, empty=accepts_empty(values))
             text = await self._body_builder.in_thread(make)
             body = await self._body_builder.in_thread(partial(compressed, text, encoding))
         else:
@@ -97,18 +97,25 @@ def pod_headers(pods: PublishedPods, etag: str, encoding: Encoding, *, scope: st
 
 
 def selected_pods(
-    service: ServiceView, pods: PublishedPods, values: Mapping[str, Sequence[str]], *, minutes: int
+    service: ServiceView, pods: PublishedPods, values: Mapping[str, Sequence[str]], *, minutes: int, empty: bool
 ) -> bytes:
-    """The JSON document of the pods on the selected nodes and in the selected namespaces. Raises ApiError if no pod
-    matches."""
+    """The JSON document of the pods on the selected nodes and in the selected namespaces. If no pod matches, raises
+    ApiError, or returns a document without pods with `empty`."""
     nodes, namespaces = _names(values, "host"), _names(values, "namespace")
     rows = pods.rows(nodes, namespaces)
     if len(rows):
         return pods.body(rows, minutes=minutes)
+    error = _no_match(service, pods, nodes)
+    if empty:
+        return pods.body(rows, minutes=minutes, reason=error.message)
+    raise error
+
+
+def _no_match(service: ServiceView, pods: PublishedPods, nodes: Collection[str] | None) -> ApiError:
     for node in sorted(nodes or ()):
         if node not in pods.nodes and (service.published is None or node not in service.published.row):
-            raise unknown_host_error(node)
-    raise ApiError(
+            return unknown_host_error(node)
+    return ApiError(
         404,
         "no_pods",
         "no pods found on the requested nodes and in the requested namespaces",

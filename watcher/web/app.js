@@ -137,15 +137,17 @@ function poll() {
 }
 
 async function round() {
-  const lacking = app.state.overview?.error ?? null; // as of the last round
-  await Promise.all([askOverview(), lacking ? null : askColumns(), lacking ? null : keep("silent"), keep("problems")]);
-  if (lacking) await askAfterError();
-  app.state.nodes = nodesOf(app.state.columns, app.state.overview, app.state.silent);
+  const { state } = app, first = !state.overview;
+  if (first) await askOverview(); // which says whether there are nodes to request
+  const lacking = !state.overview || state.overview.error; // as of the last round
+  if (state.overview) await Promise.all([first ? null : askOverview(), lacking ? null : askColumns(), lacking ? null : keep("silent"), keep("problems")]);
+  if (lacking && state.answered) await askAfterError();
+  state.nodes = nodesOf(state.columns, state.overview, state.silent);
   openOnlyNode();
   showState();
   view?.update();
   try {
-    await view?.refresh?.();
+    if (state.answered) await view?.refresh?.(); // otherwise, each of its requests would fail, too
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
   }
@@ -165,7 +167,6 @@ async function askOverview() {
 /** Requests the nodes if the overview says that they are there now; otherwise its error is that of the nodes. */
 async function askAfterError() {
   const { state } = app, { error } = state.overview;
-  if (!state.answered) return;
   if (!NO_COLUMNS.includes(error?.code)) await askColumns();
   else state.columnsError = new ApiError(503, error.code, error.message, error.hint);
   if (error?.code === "no_metrics") Object.assign(state, { columns: null, silent: null });
@@ -269,9 +270,10 @@ function showAge() {
 
 /** The element that a view shows instead of an empty list of nodes; null if nodes are available. */
 app.nothing = () => {
-  const { nodes, columnsError, overview } = app.state;
+  const { nodes, columnsError, overview, why } = app.state;
   if (nodes.length) return null;
-  if (columnsError) return told(`Nothing to show: ${columnsError.message}`, columnsError.hint);
+  const error = columnsError ?? why;
+  if (error) return told(`Nothing to show: ${error.message}`, error.hint);
   return overview ? told("No nodes yet.", "Nodes are listed after the first samples.") : told("loading…");
 };
 

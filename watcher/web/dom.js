@@ -67,17 +67,37 @@ export function numbers(entries) {
   }));
 }
 
-/** Replaces the children of `place`; the focus moves to the new element with the same name. */
+/** True while `renew` restores what was focused and open. */
+export let renewing = false;
+
+/** Replaces the children of `place`; the focus moves to the new element with the same name, and an open definition is
+ *  opened again. */
 export function renew(place, ...children) {
-  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : "";
+  const focused = placeOf(document.activeElement, place), open = placeOf(place.querySelector("[data-term][aria-expanded=true]"), place);
   place.replaceChildren(...children);
-  if (!focused) return;
-  const again = [...place.querySelectorAll("a, button, [tabindex]")].find((each) => nameOf(each) === focused);
-  again?.focus({ preventScroll: true });
+  renewing = true;
+  elementAt(open, place)?.click();
+  elementAt(focused, place)?.focus({ preventScroll: true });
+  renewing = false;
 }
 
+/** [name, number among the elements with this name] of an element in `place`; null if it is elsewhere. */
+function placeOf(element, place) {
+  if (!element || !place.contains(element)) return null;
+  return [nameOf(element), named(nameOf(element), place).indexOf(element)];
+}
+
+function elementAt(found, place) {
+  return found && (named(found[0], place)[found[1]] ?? null);
+}
+
+function named(name, place) {
+  return [...place.querySelectorAll("a, button, [tabindex]")].filter((each) => nameOf(each) === name);
+}
+
+/** A term has a name that stays if its label, which may contain a number, changes. */
 function nameOf(element) {
-  return element.getAttribute("aria-label") ?? element.textContent;
+  return element.dataset.term ?? element.getAttribute("aria-label") ?? element.textContent;
 }
 
 /** A card with a message and a hint, shown instead of data. */

@@ -64,14 +64,15 @@ def plain_bounds(load: Sequence[float], at: int, horizon: int) -> dict[tuple[str
 
 
 def plain_calibrated(load: Sequence[float], capacity: float, at: int, horizon: int, level: float) -> float:
-    """The shipped bound at slot `at`: the correction goes hour by hour through the history since the first day."""
+    """The shipped bound at slot `at`: the correction goes hour by hour through the history since the first bound, and
+    judges bounds from three days on."""
     stored = [rounded_up(value, capacity) for value in load[:at]]
     peaks = peaks_within(stored, 0, at, horizon)
     alpha = 1.0 - level
     issued: dict[int, float] = {}
-    for now in range(DAY, at + 1, HOUR):
+    for now in range(max(DAY, 3 * horizon), at + 1, HOUR):
         begun = now - horizon
-        if begun in issued:
+        if begun in issued and begun >= 3 * DAY:
             exceeded = peaks[begun] > issued[begun] + 1e-6
             alpha = min(max(alpha + RATE * ((1.0 - level) - exceeded), LOWEST), 1.0)
         bound = smallest_covering(peaks[max(0, now - WEEK) : now - horizon + 1], min(1.0 - alpha, 1.0))

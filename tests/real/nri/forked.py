@@ -1,7 +1,7 @@
 """Managers that start in a tenth of a second, because their modules are imported before: for tests that kill hundreds.
 
-`python -m tests.real.nri.forked` reads lines of JSON, [config file, port, log file], forks a `load-watcher qrm` for
-each, and writes its process id.
+`python -m tests.real.nri.forked` reads lines of JSON, [config file, log file], forks a `load-watcher qrm` for each,
+and writes its process id.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ManagerForks:
         )
         self._pids: set[int] = set()
 
-    def start(self, config: Path, port: int) -> int:
-        """Start a manager; return its process id."""
+    def start(self, config: Path, log: Path) -> int:
+        """Start a manager on any free port; return its process id."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
-        self._parent.stdin.write(json.dumps([str(config), port, str(config.with_suffix(".log"))]) + "\n")
+        self._parent.stdin.write(json.dumps([str(config), str(log)]) + "\n")
         self._parent.stdin.flush()
         pid = int(self._parent.stdout.readline())
         self._pids.add(pid)
@@ -68,7 +68,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     warm = False
     for line in sys.stdin:
-        config, port, log = json.loads(line)
+        config, log = json.loads(line)
         if not warm:
             settings_of({"config": Path(config), "assigned": ()})
             gc.freeze()  # no copies of pages in the forks
@@ -84,7 +84,7 @@ def main() -> None:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         os.chdir(Path(config).parent)
-        load_watcher(["qrm", "--host", "127.0.0.1", "--port", str(port), "--config", config])
+        load_watcher(["qrm", "--host", "127.0.0.1", "--port", "0", "--config", config])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import sys
 import threading
@@ -32,7 +33,6 @@ from tests.fakes.snapshots import publish, snapshot_of, steady
 from tests.real.nri.forked import ManagerForks
 from tests.real.nri.node import CONTAINER, NriNode, container_id, nri_node
 from tests.real.nri.runtime import Refused
-from tests.real.parts import free_port
 from tests.waiting import PATIENCE_SECONDS, PAUSE_SECONDS
 from watcher.core.publishing.documents import Published
 
@@ -42,6 +42,7 @@ EXCLUSIVE = "storage-service"
 ROLES = (EXCLUSIVE, EXCLUSIVE, EXCLUSIVE, "online-micro_service", "ETL")
 PERIOD = "100ms"
 LINES = ('adjust_interval = "100ms"', "step_down = 0", 'min_down_period = "0s"')
+LISTENS = re.compile(rb"load-watcher qrm listens on (\S+)\n")
 LOADS = (5.0, 26.25, 60.0, 95.0)
 """Load of the node in percent; each leads to other pools."""
 
@@ -62,10 +63,12 @@ class ProcessLife:
         self._pods: dict[str, str] = {}  # roles by UID, of the containers that were created
         self._made = 0
         self._pid: int | None = None
-        self._port = free_port()
+        self._url = ""
         self._http = requests.Session()
         self._http.trust_env = False
         self._config = self.node.directory / self.name.replace("/", "-") / "settings.toml"
+        self._log = self._config.with_suffix(".log")
+        self._logged = 0  # bytes of earlier managers
 
     def run(self) -> None:
         """Run all steps. Raises Found."""
@@ -97,10 +100,11 @@ class ProcessLife:
 
     def _start(self) -> None:
         self.steps.append("start manager")
-        self._port = free_port()
-        lines = (RESERVED, *LINES, f'watcher = "{self.watcher}"', f"metrics_port = {free_port()}")
+        lines = (RESERVED, *LINES, f'watcher = "{self.watcher}"')
         self._config.write_text(self.node.settings(*lines, period=PERIOD))
-        self._pid = self.forks.start(self._config, self._port)
+        self._log.touch()
+        self._url, self._logged = "", self._log.stat().st_size
+        self._pid = self.forks.start(self._config, self._log)
         if self._random.random() < 0.8:
             self._await(lambda: self._runtime.plugins > 0, "the plug-in")
 
@@ -219,17 +223,20 @@ class ProcessLife:
 
     def _state(self) -> dict[str, Any]:
         """What the manager says; empty while it does not answer."""
+        if not self._url:
+            listens = LISTENS.search(self._log.read_bytes(), self._logged)
+            if listens is None:
+                return {}
+            self._url = listens[1].decode()
         try:
-            found: dict[str, Any] = self._http.get(
-                f"http://127.0.0.1:{self._port}/qrm", timeout=PATIENCE_SECONDS
-            ).json()
+            found: dict[str, Any] = self._http.get(f"{self._url}/qrm", timeout=PATIENCE_SECONDS).json()
         except requests.RequestException:
             return {}
         return found
 
     def _check_alive(self) -> None:
         if self._pid is not None and not Path(f"/proc/{self._pid}").exists():
-            raise Found(f"the manager has ended: {self._config.with_suffix('.log').read_text()[-1000:]}")
+            raise Found(f"the manager has ended: {self._log.read_text()[-1000:]}")
 
     def _await(self, condition: Callable[[], bool], what: str, *, fatal: bool = True) -> None:
         until = time.monotonic() + (SETTLE_S if fatal else 2.0)

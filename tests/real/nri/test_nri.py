@@ -217,6 +217,6 @@ def test_sigkill_and_restarts_of_the_runtime_keep_exclusive_cpus(node: NriNode):
 def test_random_sequences_have_no_findings():
     """Pods, SIGKILL, restarts of the runtime and resizes in any order; `make nri` runs more."""
     checked = Checked()
-    checked.run([f"test/{number}" for number in range(int(os.environ.get("LOAD_WATCHER_NRI_SEQUENCES", "50")))])
+    checked.run([f"test/{number}" for number in range(int(os.environ.get("LOAD_WATCHER_NRI_SEQUENCES", "25")))])
     assert not checked.findings, "\n".join(checked.findings)
     assert checked.steps.keys() >= {"create", "kill", "load", "restart", "end"}

@@ -444,6 +444,22 @@ def test_what_cannot_be_answered_is_said(served: Served, query: Mapping[str, str
         assert hint in answer.json()["error"]["hint"]
 
 
+@pytest.mark.parametrize("at", ["", str(int(NOW) - 60)])
+def test_an_absent_decision_is_a_document_on_request(served: Served, at: str) -> None:
+    """With the reason and the node of the pod, as in the error."""
+    served.place(*NAMES)
+    served.event(node="n03")
+    query = {"pod": "web" if at else "other/web"} | ({"at": at} if at else {})
+    error, answer = served.ask(**query), served.ask(**query, missing="empty")
+    assert (404, 200) == (error.status, answer.status)
+    document = answer.json()
+    assert (None, []) == (document["decision"], document["others"])
+    assert (document["reason"], document["hint"]) == (error.error["message"], error.error["hint"])
+    assert (document["now"], document["log"]) == (error.json()["pod"], error.json()["log"])
+    assert (document["now"] or {}).get("node") == ("n03" if at else None)
+    assert 400 == served.ask(**query, missing="null").status
+
+
 def test_names_that_no_pod_has_are_remembered_all_the_same(served: Served) -> None:
     """As the database can have them; anybody may ask about anything."""
     odd = "we\0b" * 200
@@ -460,7 +476,9 @@ def test_where_decisions_are_not_wanted_none_is_kept() -> None:
         made.place(*NAMES)
         made.event(node="n03")
         answer = made.ask(pod="web")
+        empty = made.ask(pod="web", missing="empty").json()
     assert (404, 'the decision log is off: store.decisions is "0s"') == (answer.status, answer.error["message"])
+    assert (None, answer.error["message"], "n03") == (empty["decision"], empty["reason"], empty["now"]["node"])
 
 
 def test_a_store_that_cannot_be_read_is_no_trouble_of_the_scheduler(served: Served) -> None:

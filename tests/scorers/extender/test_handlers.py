@@ -459,6 +459,7 @@ def test_what_is_known_of_a_node(served: Served) -> None:
     assert found["estimates"] == {}
     assert set(served.live.ask("/scheduler/p/nodes").json()["nodes"]) == {"cold", "warm", "hot"}
     assert served.live.ask("/scheduler/p/nodes/nobody").status == 404
+    assert served.live.ask("/scheduler/p/nodes/nobody?missing=empty").json() == {"nodes": {}}
 
 
 def test_every_number_is_told_with_its_age_and_its_window(served: Served) -> None:

@@ -23,9 +23,9 @@ PATH = "/api/v1/forecasts"
 
 
 def fleet() -> FleetForecast:
-    """Two days of node-1 and of a silent node, an hour of node-2, nothing of node-3."""
+    """Eight days of node-1 and of a silent node, an hour of node-2, nothing of node-3."""
     made = FleetForecast(CONFIG)
-    for node, hours in (("node-1", 48), ("silent", 48), ("node-2", 1)):
+    for node, hours in (("node-1", 192), ("silent", 192), ("node-2", 1)):
         slots = np.arange((HOUR - hours) * HOUR_SLOTS, HOUR * HOUR_SLOTS)
         for metric, percent in ((CPU, 40.0), (MEMORY, 60.0)):
             node_index = np.zeros(len(slots), dtype=np.int64)

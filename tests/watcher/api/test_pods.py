@@ -95,6 +95,8 @@ def test_parameters_select(query, expected):
         ("namespace=none", 404, "no_pods"),
         ("pod=web-0", 400, "bad_request"),
         ("nodes=node-1", 400, "bad_request"),
+        ("host=node-3&missing=none", 400, "bad_request"),
+        ("host=node-3&missing=error", 404, "no_pods"),
     ],
 )
 def test_what_is_not_there_is_an_error(query, status, code):
@@ -102,6 +104,24 @@ def test_what_is_not_there_is_an_error(query, status, code):
     with Live(with_pods()) as live:
         answer = live.ask(f"{PODS}?{query}")
     assert (status, code) == (answer.status, answer.error["code"])
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("host=node-3", "no pods found on the requested nodes and in the requested namespaces"),
+        ("namespace=none&minutes=2", "no pods found on the requested nodes and in the requested namespaces"),
+        ("host=node-9", "no metrics for node 'node-9'"),
+    ],
+)
+def test_an_empty_list_on_request_has_the_reason(query: str, reason: str) -> None:
+    with Live(with_pods()) as live:
+        answer = live.ask(f"{PODS}?{query}&missing=empty")
+        found = live.ask(f"{PODS}?host=node-1&missing=empty").json()
+    assert 200 == answer.status
+    document = answer.json()
+    assert ([], [], reason) == (document["pod"], document["averages"][0]["cores"], document["reason"])
+    assert (["web-0"], False) == (found["pod"], "reason" in found)
 
 
 def test_asking_is_what_has_the_source_asked():

@@ -257,5 +257,5 @@ class _Broken(PublishedPods):
         self.__dict__.update(publish_pods(small_pods(), tag="broken").__dict__)
         self._body = body
 
-    def body(self, rows: I64 | None = None, *, minutes: int = 0) -> bytes:
+    def body(self, rows: I64 | None = None, *, minutes: int = 0, reason: str = "") -> bytes:
         return self._body

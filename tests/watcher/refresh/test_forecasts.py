@@ -13,9 +13,10 @@ import pytest
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import eventually
 from tests.watcher.refresh.test_tick import Records, every
-from watcher.core.forecast.document import ForecastState, NodeForecast, node_forecasts
+from watcher.core.forecast.document import NodeForecast, node_forecasts
 from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
+from watcher.core.forecast.states import ForecastState
 from watcher.model import MaximaHour, Provenance, SeriesBatch, StoredMaxima
 from watcher.platform.sources.errors import ProviderUnreachable
 from watcher.providers.base import Fetch
@@ -45,8 +46,9 @@ class StoredDays(Records):
             StoredMaxima(MaximaHour(CPU.name, hour, ("a",), codes), origin, own) for hour in range(HOUR - 48, HOUR)
         ]
 
-    async def maxima(self) -> list[StoredMaxima]:
-        return [*self.stored, *await super().maxima()]
+    async def maxima(self, hours: range | None = None) -> list[StoredMaxima]:
+        chosen = [each for each in self.stored if hours is None or each.hour.hour in hours]
+        return [*chosen, *await super().maxima(hours)]
 
 
 @dataclass

@@ -12,6 +12,10 @@ A negative alpha means that even the highest maximum of the history was exceeded
 by one step of a code for each 0.01 of alpha. Without this, the coverage of a growing load stays below the level.
 A bound is issued every hour. Hours are numbered from the Unix epoch; hour h begins at h * 3600 s.
 
+Bounds from less than three days of history are exceeded more often than they state. They are issued, but not judged:
+otherwise, the coverage and the correction after a restart, which goes through the history from its begin, would differ
+from those of a process that ran on.
+
 Pure: no I/O, no clock.
 """
 
@@ -32,22 +36,40 @@ LOWEST = -0.2
 _STEPS_BEYOND = 100.0
 """Steps of a code above the highest maximum for an alpha of -1: at most 20 steps, 7.9 % of a node."""
 WEEK_HOURS = 168
+MATURE_SLOTS = 3 * DAY_SLOTS
+"""History from which bounds are judged; half of the kept history, if that is shorter."""
 _CODES = 256
+
+
+def least_history(horizon: int) -> int:
+    """Return the slots of history without which there is no bound over `horizon` hours."""
+    return max(DAY_SLOTS, 3 * horizon * HOUR_SLOTS)
 
 
 class Calibration:
     """The correction of each of n nodes for one metric, horizon (in hours) and level (0 to 1), and the bounds issued.
+    `history` are the slots that are kept.
 
     `alpha` [n] is the share of spans that may exceed the next bound. `issued` [hours, n] has the codes of the bounds
     whose outcome was unknown in the last week, row (hour mod hours), 0 if none was issued; `hour` is the newest one.
+    Bounds up to the hour `young` [n] are not judged, because their history was too short.
     """
 
-    def __init__(self, nodes: int, *, horizon: int, level: float) -> None:
+    def __init__(self, nodes: int, *, horizon: int, level: float, history: int = 7 * DAY_SLOTS) -> None:
         self.horizon = horizon
         self.level = level
         self.hour: int | None = None
         self.alpha: F64 = np.full(nodes, 1.0 - level)
         self.issued: U8 = np.zeros((WEEK_HOURS + horizon, nodes), dtype=np.uint8)
+        self.young: I64 = np.full(nodes, -1, dtype=np.int64)
+        self._least = least_history(horizon) - horizon * HOUR_SLOTS + 1  # spans
+        self._mature = max(self._least, min(MATURE_SLOTS, history // 2) - horizon * HOUR_SLOTS + 1)
+
+    def forget(self, column: int) -> None:
+        """Reset a node: its column gets another one."""
+        self.alpha[column] = 1.0 - self.level
+        self.issued[:, column] = 0
+        self.young[column] = -1
 
     def bound(self) -> U8:
         """Return the codes of the newest bounds [n], 0 for nodes without one."""
@@ -72,6 +94,7 @@ class Calibration:
                 _count(counts, spans[end - HOUR_SLOTS : end])
             self._judge(spans[end - 1], each)
             self.issued[each % len(self.issued)] = self._codes(counts)
+            self.young = np.where(counts[:, 1:].sum(axis=1) < self._mature, each, self.young)
             self.hour = each
 
     def _codes(self, counts: I64) -> U8:
@@ -80,15 +103,10 @@ class Calibration:
         beyond = np.ceil(np.maximum(-self.alpha, 0.0) * _STEPS_BEYOND - 1e-9)
         return np.where(codes > 0, np.minimum(codes + beyond, _CODES - 1), 0).astype(np.uint8)
 
-    @property
-    def _least(self) -> int:
-        """The number of spans in a day of history: with fewer spans there is no bound."""
-        return max(1, DAY_SLOTS - self.horizon * HOUR_SLOTS + 1)
-
     def _judge(self, outcome: U8, hour: int) -> None:
         """Correct `alpha` by the bounds whose horizon ends at `hour`."""
         due = self.issued[(hour - self.horizon) % len(self.issued)]
-        known = (due > 0) & (outcome > 0)
+        known = (due > 0) & (outcome > 0) & (hour - self.horizon > self.young)
         step = RATE * ((1.0 - self.level) - (outcome > due))
         self.alpha = np.where(known, np.clip(self.alpha + step, LOWEST, 1.0), self.alpha)
 
@@ -105,7 +123,8 @@ class Calibration:
         hours = np.arange(self.hour - self.horizon - WEEK_HOURS + 1, self.hour - self.horizon + 1)
         rows = len(spans) - 1 - (self.hour - self.horizon - hours) * HOUR_SLOTS
         hours, rows = hours[rows >= 0], rows[rows >= 0]
-        return track_record(self.issued[hours % len(self.issued)], spans[rows])
+        judged = np.where(hours[:, None] > self.young, self.issued[hours % len(self.issued)], 0).astype(np.uint8)
+        return track_record(judged, spans[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +165,8 @@ def _rows_before(spans: U8, hour: int, earlier: int) -> int:
 
 def _counts(spans: U8) -> I64:
     counts = np.zeros((spans.shape[1], _CODES), dtype=np.int64)
-    _count(counts, spans)
+    for first in range(0, len(spans), DAY_SLOTS):  # the whole history as int64 would take 8 MB
+        _count(counts, spans[first : first + DAY_SLOTS])
     return counts
 
 

@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from enum import StrEnum
 
 import msgspec
 import numpy as np
 
 from watcher.arrays import I64, U8
+from watcher.core.forecast.bound import MATURE_SLOTS, WEEK_HOURS, least_history
 from watcher.core.forecast.fleet import METRICS, ForecastConfig, ForecastTable
+from watcher.core.forecast.maxima import SLOT_S
+from watcher.core.forecast.states import STATES, ForecastState, reason_of, span_text
 from watcher.core.publishing.wire import UnixSeconds
 from watcher.model import METRIC_BY_NAME, MetricType, SnapshotForecasts
 
 CHUNK = 1000
 """Nodes per call of the encoder, which holds the GIL."""
 DISABLED = "forecasts are disabled: set forecast.enabled = true"
-
-
-class ForecastState(StrEnum):
-    """State of a forecast. `bound`: there is one. `short_history`: less than a day of samples. `no_samples`: none in
-    the history. `pending`: the history is not evaluated yet. `disabled`: forecast.enabled is false."""
-
-    BOUND = "bound"
-    SHORT_HISTORY = "short_history"
-    NO_SAMPLES = "no_samples"
-    PENDING = "pending"
-    DISABLED = "disabled"
-
-
-STATES = tuple(ForecastState)
-"""The states by their codes in SnapshotForecasts."""
 
 
 class NodeForecast(msgspec.Struct, frozen=True):
@@ -78,12 +65,24 @@ def horizon_label(hours: int) -> str:
     return f"{hours}h"
 
 
-def bound_text(bound: float, *, level: float, coverage: float, severity: float) -> str:
-    """State a bound in percent, its level, and its record (0 to 1; NaN: no bound was judged)."""
-    record = "no bound of the last week has been judged"
-    if not math.isnan(coverage):
-        record = f"coverage in the last week {100 * coverage:.1f} %, severity {100 * severity:.1f} %"
-    return f"at most {math.ceil(bound - 1e-9)} % (level {100 * level:g} %; {record})"
+def bound_text(bound: float, *, level: float, coverage: float, severity: float, judged: int, history_s: int) -> str:
+    """State a bound in percent, its level, the history that it is from, if that is short, and its record (0 to 1; NaN:
+    no bound was judged)."""
+    parts = [f"level {100 * level:g} %"]
+    if history_s < MATURE_SLOTS * SLOT_S:
+        parts.append(f"from {history_s / 86400:.1f} days of history")
+    if math.isnan(coverage):
+        parts.append("no bound has been judged")
+    else:
+        parts.append(f"coverage {judged_period(judged)} {100 * coverage:.1f} %, severity {100 * severity:.1f} %")
+    return f"at most {math.ceil(bound - 1e-9)} % ({'; '.join(parts)})"
+
+
+def judged_period(judged: int) -> str:
+    """Return the time that a node's judged hourly bounds are from: "in the last week" if most of it was judged."""
+    if judged > WEEK_HOURS // 2:
+        return "in the last week"
+    return f"of the last {judged} bounds" if judged > 1 else "of one bound"
 
 
 def node_forecasts(
@@ -103,24 +102,27 @@ def _forecast(table: ForecastTable, node: str, row: int | None, name: str, horiz
     state, known = ForecastState.NO_SAMPLES, 0
     if row is not None:
         column, known = table.columns[name, horizon], int(table.known_s[name][row])
-        bound, coverage, severity = (float(each[row]) for each in (column.bound, column.coverage, column.severity))
-        if not math.isnan(bound):
+        state = STATES[column.states[row]]
+        if state is ForecastState.BOUND:
+            bound, coverage, severity = (float(each[row]) for each in (column.bound, column.coverage, column.severity))
+            judged = int(column.judged[row])
             return NodeForecast(
                 node=node,
                 name=name,
                 type=metric.type,
                 horizon=horizon_label(horizon),
-                state=ForecastState.BOUND,
+                state=state,
                 level=level,
-                text=bound_text(bound, level=level, coverage=coverage, severity=severity),
+                text=bound_text(
+                    bound, level=level, coverage=coverage, severity=severity, judged=judged, history_s=known
+                ),
                 history_s=known,
-                judged=int(column.judged[row]),
+                judged=judged,
                 bound=bound,
                 coverage=None if math.isnan(coverage) else round(coverage, 4),
                 severity=None if math.isnan(severity) else round(severity, 6),
                 issued=int(column.issued[row]),
             )
-        state = ForecastState.PENDING if table.pending[row] else state if not known else ForecastState.SHORT_HISTORY
     return NodeForecast(
         node=node,
         name=name,
@@ -128,18 +130,23 @@ def _forecast(table: ForecastTable, node: str, row: int | None, name: str, horiz
         horizon=horizon_label(horizon),
         state=state,
         level=level,
-        text=f"no bound: {reason_of(state, known, table.config)}",
+        text=f"no bound: {_reason(state, known, horizon, table.config)}",
         history_s=known,
     )
 
 
-def reason_of(state: ForecastState, known_s: int, config: ForecastConfig) -> str:
-    """Explain why there is no bound."""
-    if state is ForecastState.PENDING:
-        return "the history is not evaluated yet"
+def _reason(state: ForecastState, known_s: int, horizon: int, config: ForecastConfig) -> str:
+    """Explain why there is no bound, with the history that there is."""
+    kept = span_text(config.history)
     if state is ForecastState.NO_SAMPLES:
-        return f"no samples in the last {config.history // 86400} days"
-    return f"less than a day of history ({known_s / 3600:.1f} h with samples)"
+        return f"no samples in the last {kept.removeprefix('a ')}"
+    reason = reason_of(state, horizon)
+    if state not in (ForecastState.SHORT_HISTORY, ForecastState.GAPS):
+        return reason
+    known = f"{known_s / 3600:.1f} h with samples" if known_s else "the first hour is not complete"
+    if state is ForecastState.SHORT_HISTORY and config.slots < least_history(horizon):
+        known += f"; forecast.history keeps {kept}"
+    return f"{reason} ({known})"
 
 
 def snapshot_forecasts(table: ForecastTable, nodes: Sequence[str]) -> SnapshotForecasts:
@@ -159,11 +166,7 @@ def _states(table: ForecastTable, name: str, horizon: int, places: I64) -> U8:
     """Return the codes of the states of the nodes in the rows `places`, -1 for nodes that are not in the table."""
     codes = np.full(len(places), STATES.index(ForecastState.NO_SAMPLES), dtype=np.uint8)
     found = np.flatnonzero(places >= 0)
-    rows = places[found]
-    known, bound = table.known_s[name][rows] > 0, table.columns[name, horizon].bound[rows]
-    chosen = np.where(known, STATES.index(ForecastState.SHORT_HISTORY), codes[found])
-    chosen = np.where(table.pending[rows], STATES.index(ForecastState.PENDING), chosen)
-    codes[found] = np.where(np.isnan(bound), chosen, STATES.index(ForecastState.BOUND))
+    codes[found] = table.columns[name, horizon].states[places[found]]
     return codes
 
 

@@ -1,8 +1,8 @@
 """The bounds of all nodes: their hourly calculation in chunks, and the table that is served.
 
 A calibration is not stored: after a start, after a gap that was filled, and after a rename, it goes through the history
-again, as if its bounds had been issued then. The stated coverage is therefore that of bounds from the maxima before
-each hour, of which a new calibration has less than the whole history.
+again, as if its bounds had been issued then. A new calibration has less than the whole history before each hour, so it
+judges fewer bounds.
 
 Pure: no I/O, no clock.
 """
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from watcher.core.forecast.bound import Calibration
+from watcher.core.forecast.bound import Calibration, least_history
 from watcher.core.forecast.history import CHUNK_COLUMNS, MaximaHistory
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, decode, span_maxima
+from watcher.core.forecast.states import STATES, ForecastState
 from watcher.model import METRIC_BY_KEY
 
 if TYPE_CHECKING:
@@ -50,8 +51,9 @@ class NodeBounds:
     """The bounds of one metric and horizon for the nodes of a table; each [n]. `bound` in percent: the issued bound, or
     the highest load since it was issued if that is higher; NaN without a bound. `issued` in unix seconds, 0 without
     one. `judged` is the number of bounds of the last week with a known outcome, `coverage` the share of these that
-    held and `severity` their mean excess; NaN without any."""
+    held and `severity` their mean excess; NaN without any. `states` are codes of STATES."""
 
+    states: U8
     bound: F64
     issued: I64
     judged: I64
@@ -63,12 +65,11 @@ class NodeBounds:
 class ForecastTable:
     """The forecasts of all nodes at `timestamp` (unix seconds); immutable. `nodes` are sorted; `columns` are by metric
     name and horizon in hours; `known_s` [n] by metric name are the seconds of history that have samples, as of the
-    newest bounds. `pending` [n]: the history of the node is not evaluated yet."""
+    newest bounds."""
 
     config: ForecastConfig
     timestamp: int
     nodes: tuple[str, ...]
-    pending: Bool
     known_s: Mapping[str, I64]
     columns: Mapping[tuple[str, int], NodeBounds]
 
@@ -77,7 +78,6 @@ class ForecastTable:
         return (
             self.nodes == other.nodes
             and self.config == other.config
-            and np.array_equal(self.pending, other.pending)
             and all(np.array_equal(known, other.known_s[name]) for name, known in self.known_s.items())
             and all(_same(column, other.columns[key]) for key, column in self.columns.items())
         )
@@ -101,7 +101,8 @@ class ForecastTable:
 
 def _same(one: NodeBounds, other: NodeBounds) -> bool:
     return (
-        np.array_equal(one.bound, other.bound, equal_nan=True)
+        np.array_equal(one.states, other.states)
+        and np.array_equal(one.bound, other.bound, equal_nan=True)
         and np.array_equal(one.issued, other.issued)
         and np.array_equal(one.judged, other.judged)
         and np.array_equal(one.coverage, other.coverage, equal_nan=True)
@@ -113,7 +114,7 @@ class ChunkBounds:
     """The calibration of one chunk for one metric and horizon, and the record of its bounds."""
 
     def __init__(self, config: ForecastConfig, horizon: int) -> None:
-        self.calibration = Calibration(CHUNK_COLUMNS, horizon=horizon, level=config.level)
+        self.calibration = Calibration(CHUNK_COLUMNS, horizon=horizon, level=config.level, history=config.slots)
         self.judged: I64 = np.zeros(CHUNK_COLUMNS, dtype=np.int64)
         self.coverage: F64 = np.full(CHUNK_COLUMNS, np.nan)
         self.severity: F64 = np.full(CHUNK_COLUMNS, np.nan)
@@ -127,10 +128,28 @@ class ChunkBounds:
 
     def clear(self, column: int) -> None:
         """Forget a node: its column is free."""
-        self.calibration.alpha[column] = 1.0 - self.calibration.level
-        self.calibration.issued[:, column] = 0
+        self.calibration.forget(column)
         self.judged[column] = 0
         self.coverage[column] = self.severity[column] = np.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much history the nodes of a chunk have, in slots: `known` [250] have a sample, and `age` [250] began since
+    the first of these."""
+
+    known: I64
+    age: I64
+
+
+NO_EXTENT = Extent(np.zeros(CHUNK_COLUMNS, dtype=np.int64), np.zeros(CHUNK_COLUMNS, dtype=np.int64))
+
+
+def _extent_of(maxima: U8, *, stop: int) -> Extent:
+    """Return the extent of [rows, 250] maxima at row `stop`."""
+    known = maxima > 0
+    age = np.where(known.any(axis=0), np.maximum(stop - known.argmax(axis=0), 0), 0)
+    return Extent(np.count_nonzero(known, axis=0).astype(np.int64), age.astype(np.int64))
 
 
 class FleetForecast:
@@ -141,7 +160,7 @@ class FleetForecast:
         self.maxima = MaximaHistory(config.slots)
         self.bounds: list[dict[tuple[str, int], ChunkBounds]] = []
         self._hours: list[int] = []  # of each chunk: the hour of its newest bounds; -1: it has none
-        self._known: list[dict[str, I64]] = []  # of each chunk, by metric: slots with a sample [250]
+        self._extent: list[dict[str, Extent]] = []  # of each chunk, by metric
 
     # --- bounds ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +182,7 @@ class FleetForecast:
         end = stop if self.maxima.head is None else max(stop, self.maxima.head + 1)
         for metric in METRICS:
             known = self.maxima.rows(chunk, metric, first=end - self.maxima.slots, stop=end)
-            self._known[chunk][metric] = np.count_nonzero(known, axis=0).astype(np.int64)
+            self._extent[chunk][metric] = _extent_of(known, stop=len(known) - (end - stop))
             maxima = self.maxima.rows(chunk, metric, first=stop - self.maxima.slots, stop=stop)
             for horizon in self.config.horizons:
                 self.bounds[chunk][metric, horizon].advance(maxima, hour)
@@ -181,7 +200,7 @@ class FleetForecast:
         while len(self._hours) < len(self.maxima.chunks):
             self._hours.append(-1)
             self.bounds.append(self._new_bounds())
-            self._known.append({metric: np.zeros(CHUNK_COLUMNS, dtype=np.int64) for metric in METRICS})
+            self._extent.append(dict.fromkeys(METRICS, NO_EXTENT))
 
     def _new_bounds(self) -> dict[tuple[str, int], ChunkBounds]:
         return {
@@ -200,6 +219,8 @@ class FleetForecast:
     def drop(self, metric: str) -> None:
         """Remove the maxima and bounds of one metric: its source changed."""
         self.maxima.drop(metric)
+        for extent in self._extent:
+            extent[metric] = NO_EXTENT
         for bounds in self.bounds:
             for horizon in self.config.horizons:
                 bounds[metric, horizon] = ChunkBounds(self.config, horizon)
@@ -224,12 +245,13 @@ class FleetForecast:
         nodes = tuple(sorted(self.maxima.nodes))
         order = self.maxima.columns_of(nodes)
         columns: dict[tuple[str, int], NodeBounds] = {}
+        known: dict[str, I64] = {}
         for metric in METRICS:
             since = _joined([self._since(number, metric) for number in range(len(self.bounds))], order)
+            known[metric] = _joined([each[metric].known for each in self._extent], order) * SLOT_S
             for horizon in self.config.horizons:
                 columns[metric, horizon] = self._column(metric, horizon, order, since=since, now=now)
-        known = {metric: _joined([each[metric] for each in self._known], order) * SLOT_S for metric in METRICS}
-        return ForecastTable(self.config, int(now), nodes, self._issued(order) < 0, known, columns)
+        return ForecastTable(self.config, int(now), nodes, known, columns)
 
     def _issued(self, order: I64) -> I64:
         """Return the hour of the newest bounds of the nodes in `order`, -1 for nodes whose chunk has none."""
@@ -240,9 +262,13 @@ class FleetForecast:
         bounds = [each[metric, horizon] for each in self.bounds]
         issued = self._issued(order)
         codes = _joined([each.calibration.bound() for each in bounds], order)
-        codes = np.where(now < (issued + horizon + 1) * 3600 + LATE_S, codes, 0).astype(np.uint8)
+        expired = (codes > 0) & (now >= (issued + horizon + 1) * 3600 + LATE_S)
+        codes = np.where(expired, 0, codes).astype(np.uint8)
         served = np.where(codes > 0, np.maximum(codes, since), 0).astype(np.uint8)
+        known = (since > 0) | (_joined([each[metric].known for each in self._extent], order) > 0)
+        young = _joined([each[metric].age for each in self._extent], order) < least_history(horizon)
         return NodeBounds(
+            states=_states(bound=codes > 0, pending=issued < 0, expired=expired, known=known, young=young),
             bound=np.ceil(decode(served) * 100.0 - 1e-6) / 100.0,  # rounded up: a bound is not rounded below a load
             issued=np.where(codes > 0, issued * 3600, 0),
             judged=_joined([each.judged for each in bounds], order),
@@ -257,6 +283,21 @@ class FleetForecast:
             return np.zeros(CHUNK_COLUMNS, dtype=np.uint8)
         highest: U8 = self.maxima.rows(chunk, metric, first=first, stop=self.maxima.head + 1).max(axis=0)
         return highest
+
+
+def _states(*, bound: Bool, pending: Bool, expired: Bool, known: Bool, young: Bool) -> U8:
+    """Return the codes of the states of nodes: the first of these that applies, each [n]."""
+    cases = (
+        (bound, ForecastState.BOUND),
+        (pending, ForecastState.PENDING),
+        (expired, ForecastState.EXPIRED),
+        (~known, ForecastState.NO_SAMPLES),
+        (young, ForecastState.SHORT_HISTORY),
+    )
+    codes = np.select(
+        [each for each, _ in cases], [STATES.index(state) for _, state in cases], STATES.index(ForecastState.GAPS)
+    )
+    return codes.astype(np.uint8)
 
 
 def _newest_hour(now: float) -> int:

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64
-from watcher.core.forecast.document import STATES, ForecastState
+from watcher.core.forecast.states import STATES, ForecastState
 from watcher.model import METRIC_BY_KEY, Snapshot, SnapshotForecasts, default_window
 
 ANNOTATION = "scheduling.koordinator.sh/usage-thresholds"

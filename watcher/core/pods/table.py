@@ -355,9 +355,9 @@ class PublishedPods:
             each.flags.writeable = False
         return minutes
 
-    def document(self, rows: I64 | None = None, *, minutes: int = 0) -> PodsDocument:
+    def document(self, rows: I64 | None = None, *, minutes: int = 0, reason: str = "") -> PodsDocument:
         """Return the document with all pods, or only with the pods in `rows`, and the readings of the last
-        `minutes`."""
+        `minutes`. `reason` says why there are no pods."""
         table = self.table if rows is None else _rows(self.table, rows)
         return PodsDocument(
             timestamp=int(self.timestamp),
@@ -375,16 +375,17 @@ class PublishedPods:
             bytes=_bytes(table.memory),
             averages=[self._averages(table, window) for window in self.windows],
             minutes=_minutes(table, minutes) if minutes else msgspec.UNSET,
+            reason=reason or msgspec.UNSET,
         )
 
     def _averages(self, table: PodTable, window: Window) -> PodAverages:
         cores, memory = averages(table, window, cadence_s=self.cadence_s)
         return PodAverages(window=window.label, cores=_cores(cores), bytes=_bytes(memory))
 
-    def body(self, rows: I64 | None = None, *, minutes: int = 0) -> bytes:
+    def body(self, rows: I64 | None = None, *, minutes: int = 0, reason: str = "") -> bytes:
         """Return `document` as JSON, encoded one column at a time, because a single call of the encoder would hold the
         GIL until it is done."""
-        document = self.document(rows, minutes=minutes)
+        document = self.document(rows, minutes=minutes, reason=reason)
         if document.minutes:
             lists: list[list[Any]] = [document.minutes.cores, document.minutes.bytes]
             for each in lists:

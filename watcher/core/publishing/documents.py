@@ -26,7 +26,7 @@ import numpy as np
 import zstandard
 
 from watcher.arrays import F64, I64, Bool
-from watcher.core.forecast.document import STATES
+from watcher.core.forecast.states import STATES
 from watcher.core.publishing.compression import (
     CHUNK_NODES,
     PLAIN_BYTES,

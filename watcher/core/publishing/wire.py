@@ -163,7 +163,7 @@ class PodsDocument(msgspec.Struct):
     """Body of GET /api/v1/pods: each list has one value per pod, ordered by namespace and name. `time` is the source's
     time of the newest reading in unix seconds; `cores` and `bytes` are null if the reading lacks them. The source
     averages cores over `cores_span_s` seconds; `bytes_kind` is rss or working_set. The source is queried every
-    `every_s` seconds. `minutes` is present only with `?minutes=`."""
+    `every_s` seconds. `minutes` is present only with `?minutes=`, `reason` only if there are no pods."""
 
     timestamp: UnixSeconds
     source: str
@@ -180,6 +180,7 @@ class PodsDocument(msgspec.Struct):
     bytes: list[int | None]
     averages: list[PodAverages]
     minutes: PodMinutes | msgspec.UnsetType = msgspec.UNSET
+    reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class PodsOffer(msgspec.Struct):

@@ -17,6 +17,7 @@ import msgspec
 
 from watcher.core.publishing.wire import ErrorDocument
 from watcher.model import MetricType, Operator
+from watcher.platform.http.parameters import MISSING_RESPONSES
 
 JSON = "application/json"
 
@@ -81,6 +82,13 @@ OPERATOR = Parameter(
     "only these operators; AVG and STD by default. FORECAST: the upper bound of the next hours, for CPU and Memory",
     {"type": "string", "enum": [operator.value for operator in Operator]},
     repeatable=True,
+)
+
+
+MISSING = Parameter(
+    "missing",
+    "the response if nothing matches: an error (404), or an empty document (200) with the reason",
+    {"type": "string", "enum": list(MISSING_RESPONSES), "default": MISSING_RESPONSES[0]},
 )
 
 

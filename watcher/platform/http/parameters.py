@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 256  # maximum length of a name quoted in a message
 MAX_PARAMETERS = 5_000
 MOST_MINUTES = 1440
+MISSING_RESPONSES = ("error", "empty")
+"""Values of the parameter `missing`, the default first."""
 MAX_POINTS = 11_000  # per series, the same limit as in Prometheus
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?\Z")
 _UNIT_S = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -181,6 +183,15 @@ def minutes_of(values: Mapping[str, Sequence[str]]) -> int:
     if not (given.isascii() and given.isdigit() and len(given) <= 5 and 1 <= int(given) <= MOST_MINUTES):
         raise BadParameter(f"minutes={truncated(given)!r} is invalid", f"use a whole number from 1 to {MOST_MINUTES}")
     return int(given)
+
+
+def accepts_empty(values: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the caller wants an empty document instead of status 404. A browser logs each 404 as an error, also if it
+    is the expected answer. Raises BadParameter for an unknown value."""
+    given = single_value(values, "missing")
+    if given is not None and given not in MISSING_RESPONSES:
+        raise unknown_value("missing", given, MISSING_RESPONSES)
+    return given == MISSING_RESPONSES[1]
 
 
 def aggregate_of(values: Mapping[str, Sequence[str]], known: Sequence[str]) -> str:

@@ -218,7 +218,7 @@ export function fleetView(app) {
   async function askTrends() {
     const { windows = [], default_window: longest } = app.state.overview ?? {};
     const [shortest] = windows;
-    if (!longest || shortest === longest) return;
+    if (!longest || shortest === longest || app.state.columnsError) return;
     const [short, long] = await Promise.all([shortest, longest].map((window) =>
       ask(`api/v1/columns?type=CPU&type=Memory&operator=AVG&window=${encodeURIComponent(window)}`)));
     if (short.changed || long.changed || !trends.size) trends = trendsOf(short.body, long.body, { shortest, longest });
@@ -226,7 +226,7 @@ export function fleetView(app) {
 
   /** Forecasts over the default horizon; without any, the nodes have none. */
   async function askBounds() {
-    if (!app.state.overview?.forecasts?.horizons.length) return;
+    if (!app.state.overview?.forecasts?.horizons.length || app.state.columnsError) return;
     const asked = await ask("api/v1/columns?type=CPU&type=Memory&operator=FORECAST");
     if (asked.changed || !bounds.size) bounds = boundsOf(asked.body);
   }

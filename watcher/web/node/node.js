@@ -14,7 +14,6 @@ import { explanation, reasonOf, scoreOf } from "../score/why.js";
 
 const RANGES = [["-1h", "1 h", 3600, "1m"], ["-6h", "6 h", 21600, "2m"], ["-24h", "24 h", 86400, "5m"]];
 const FIRST_PODS = matchMedia("(max-width: 45rem)").matches ? 6 : 8;
-const EVERY_MS = 60_000; // pod usage changes once a minute
 const LABEL_KEYS = [["node.kubernetes.io/instance-type", ""], ["topology.kubernetes.io/zone", "zone "]];
 const SCHEDULER = `[scheduler.default]
 plugins = [{ name = "TargetLoadPacking" }]`;
@@ -39,7 +38,7 @@ export function nodeView(app) {
   const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), problems, unknown, ...sections);
   const pictures = new HistoryCharts(charts, more);
   let lookedUp = ""; // why there is no stored history of a node that is not in the fleet
-  let built = "", ofScheduler = null, podRows = null, podsAgain = 0, all = false, absent = false, labels = {};
+  let built = "", ofScheduler = null, podRows = null, all = false, absent = false, labels = {};
 
   const find = () => app.state.nodes.find((each) => each.name === name);
 
@@ -142,10 +141,7 @@ export function nodeView(app) {
     if (!app.state.overview) return;
     const { reason, known } = app.state.overview.pods;
     if (!known) throw new ApiError(404, "no_pods", "", reason || "It is collected at the next refresh."); // without a request that fails
-    if (performance.now() < podsAgain) return;
-    podsAgain = performance.now() + EVERY_MS; // stays if the node has no pods, which is status 404
-    const { body } = await ask(`api/v1/pods?host=${encodeURIComponent(name)}`);
-    podsAgain = 0;
+    const { body } = await ask(`api/v1/pods?host=${encodeURIComponent(name)}&missing=empty`);
     const mean = body.averages.find((each) => each.window === app.window && each.cores.every((value) => value != null) && each.bytes.every((value) => value != null));
     const from = mean ?? body;
     podsOver.textContent = mean ? ` · mean of ${mean.window}` : " · newest reading";
@@ -155,6 +151,11 @@ export function nodeView(app) {
   }
 
   function showPods() {
+    if (!podRows.length) {
+      podsOver.textContent = "";
+      changed(pods, [], () => [el("p.quiet", {}, "No pod usage is known for this node: no pods run on it, or the source does not measure them.")]);
+      return;
+    }
     const capacity = ofScheduler?.capacity ?? {};
     const rows = all ? podRows : podRows.slice(0, FIRST_PODS);
     const withShare = (value, write, of) => el("span", {}, write(value), el("small", {}, shareOf(value, of)));
@@ -183,8 +184,9 @@ export function nodeView(app) {
   }
 
   async function askKnown(profile) {
-    const { body } = await ask(`scheduler/${encodeURIComponent(profile)}/nodes/${encodeURIComponent(name)}`);
-    ofScheduler = body.nodes[name];
+    const { body } = await ask(`scheduler/${encodeURIComponent(profile)}/nodes/${encodeURIComponent(name)}?missing=empty`);
+    ofScheduler = body.nodes[name] ?? null;
+    if (!ofScheduler) return el("section.card", {}, el("p.quiet", {}, "The Kubernetes API does not list this node, so its labels, requests and limits are unknown."));
     const open = known.querySelector("details")?.open ?? false;
     update();
     return el("details.card", { open }, el("summary", {}, "Labels and state in the scheduling plug-ins"), stateOf(ofScheduler, labels));

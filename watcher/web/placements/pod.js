@@ -37,8 +37,9 @@ export function placementView(app) {
     if (overview && !overview.scheduler) return withoutDecision(null);
     const at = app.params.get("at");
     try {
-      const path = `scheduler/decisions?pod=${encodeURIComponent(`${namespace}/${name}`)}${at ? `&at=${encodeURIComponent(at)}` : ""}`;
+      const path = `scheduler/decisions?pod=${encodeURIComponent(`${namespace}/${name}`)}&missing=empty${at ? `&at=${encodeURIComponent(at)}` : ""}`;
       const { body } = await ask(path);
+      if (!body.decision) return withoutDecision({ message: body.reason, hint: body.hint, runs: body.now });
       const now = `${body.decision.time} ${body.decision.outcome.sentence} ${body.others.length}`;
       if (now === shown) return;
       shown = now;
@@ -51,9 +52,9 @@ export function placementView(app) {
     }
   }
 
-  /** `error` is null without scheduling plug-ins. */
+  /** `error` says why, and may have the node of the pod (`runs`); it is null without scheduling plug-ins. */
   async function withoutDecision(error) {
-    const runs = error?.body?.pod ?? (app.state.overview?.pods.known ? await measured(namespace, name) : null);
+    const runs = error?.runs ?? (app.state.overview?.pods.known ? await measured(namespace, name) : null);
     const now = `${error?.message} ${runs?.node}`, off = error === null;
     if (now === shown) return;
     shown = now;
@@ -74,7 +75,7 @@ function sentence(text) {
 /** The node of a pod by the source of pod usage; null if it is unknown. */
 async function measured(namespace, name) {
   try {
-    const { body } = await ask(`api/v1/pods?namespace=${encodeURIComponent(namespace)}`);
+    const { body } = await ask(`api/v1/pods?namespace=${encodeURIComponent(namespace)}&missing=empty`);
     const row = body.pod.findIndex((pod, i) => pod === name && body.namespace[i] === namespace);
     return row < 0 ? null : { node: body.node[row] };
   } catch (error) {

@@ -89,8 +89,12 @@ export function scoreView(app) {
       if (asked || !app.state.overview) return;
       asked = true;
       try {
-        await askProfiles();
-        await rank();
+        if (!profiles.firstChild) await askProfiles();
+        const nothing = isOwn() ? app.nothing() : null; // the profiles of the settings have nodes without load, too
+        if (nothing) {
+          asked = false;
+          answer.replaceChildren(nothing);
+        } else await rank();
       } catch (error) {
         asked = false;
         throw error;

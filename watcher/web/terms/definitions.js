@@ -2,7 +2,7 @@
 //
 // docs/reference/glossary.md explains the same terms; tests/real/test_node_page.py compares the links with its headings.
 
-import { el, styles } from "../dom.js";
+import { el, renewing, styles } from "../dom.js";
 
 /** URL of the repository with a trailing slash, set by a release that publishes docs. Without it, links lead to the
  *  definitions in this page (#/terms), which an installation without the repository has. */
@@ -46,7 +46,7 @@ export function term(key, label = TERMS[key]?.[0] ?? key) {
   const [, text, page] = TERMS[key];
   const id = `definition-${ids += 1}`;
   const box = el("span.definition", { id, popover: "manual" }, el("span", {}, `${text} `), docsLink(page, key));
-  const button = el("button.term", { type: "button", "aria-expanded": "false", "aria-controls": id, "aria-describedby": id }, label);
+  const button = el("button.term", { type: "button", "aria-expanded": "false", "aria-controls": id, "aria-describedby": id, "data-term": key }, label);
   const root = el("span.defined", {}, button, box);
   let closing = 0;
   const show = () => {
@@ -56,6 +56,7 @@ export function term(key, label = TERMS[key]?.[0] ?? key) {
     box.showPopover();
     button.setAttribute("aria-expanded", "true");
     place(button, box);
+    if (renewing) closing = setTimeout(() => { if (!root.matches(":hover, :focus-within")) hide(); }, 250);
   };
   const hide = () => {
     clearTimeout(closing);
@@ -65,7 +66,7 @@ export function term(key, label = TERMS[key]?.[0] ?? key) {
   let byPointer = false; // a tap focuses the button before the click, which must not close what the focus has opened
   button.addEventListener("pointerdown", () => { byPointer = true; });
   button.addEventListener("click", () => { show(); byPointer = false; });
-  button.addEventListener("focus", () => { if (!byPointer) show(); });
+  button.addEventListener("focus", () => { if (!byPointer && !renewing) show(); });
   root.addEventListener("mouseenter", show);
   root.addEventListener("mouseleave", () => { closing = setTimeout(hide, 250); });
   root.addEventListener("focusout", (event) => { if (!root.contains(event.relatedTarget)) hide(); });

@@ -36,19 +36,20 @@ def test_fewer_spans_than_a_day_have_no_bound():
     assert [0, 9] == [int(quantile_codes(counts_of([9] * n), np.array([0.9]), least=5)[0]) for n in (4, 5)]
 
 
-def advanced(maxima: np.ndarray, *, horizon: int = 6, level: float = 0.95) -> Calibration:
+def advanced(maxima: np.ndarray, *, horizon: int = 6, level: float = 0.95, history: int = WEEK_SLOTS) -> Calibration:
     """A calibration that went through [slots, n] maxima, at whole hours, with the last 7 days in view."""
-    calibration = Calibration(maxima.shape[1], horizon=horizon, level=level)
+    calibration = Calibration(maxima.shape[1], horizon=horizon, level=level, history=history)
     for end in range(HOUR_SLOTS, len(maxima) + 1, HOUR_SLOTS):
         spans = span_maxima(maxima[max(0, end - WEEK_SLOTS) : end], horizon * HOUR_SLOTS)
         calibration.advance(spans, HOUR + end // HOUR_SLOTS)
     return calibration
 
 
-def test_there_is_no_bound_before_a_day_of_history():
-    maxima = encode(noise(DAY_SLOTS, seed=1))
-    assert 0 == advanced(maxima[:-HOUR_SLOTS]).bound()[0]
-    assert advanced(maxima).bound()[0] > 0
+@pytest.mark.parametrize(("horizon", "days"), [(1, 1), (6, 1), (8, 1), (24, 3)])
+def test_there_is_no_bound_before_a_day_or_three_times_the_horizon(horizon: int, days: int):
+    maxima = encode(noise(days * DAY_SLOTS, seed=1))
+    assert 0 == advanced(maxima[:-HOUR_SLOTS], horizon=horizon).bound()[0]
+    assert advanced(maxima, horizon=horizon).bound()[0] > 0
 
 
 def test_a_constant_load_is_its_own_bound():
@@ -61,7 +62,7 @@ def test_a_constant_load_is_its_own_bound():
 
 def test_an_exceeded_bound_raises_the_quantile_by_the_rate_and_a_kept_one_lowers_it():
     calibration = Calibration(1, horizon=1, level=0.9)
-    slots = np.full((2 * DAY_SLOTS, 1), 20.0)
+    slots = np.full((4 * DAY_SLOTS, 1), 20.0)
     calibration.advance(span_maxima(encode(slots[:-HOUR_SLOTS]), HOUR_SLOTS), HOUR)
     before = float(calibration.alpha[0])
     slots[-1] = 90.0
@@ -76,7 +77,7 @@ def test_an_exceeded_bound_raises_the_quantile_by_the_rate_and_a_kept_one_lowers
 def test_a_load_that_always_grows_has_a_bound_above_its_highest_maximum(days: int, first: float, last: float):
     """By one step for each 0.01 of a negative alpha, and at most 20 steps; with slow growth, that is enough."""
     growing = encode(np.linspace(first, last, days * DAY_SLOTS)[:, None])
-    calibration = advanced(growing)
+    calibration = advanced(growing, history=days * DAY_SLOTS)
     steps = math.ceil(-100.0 * calibration.alpha[0] - 1e-9)
     assert int(calibration.bound()[0]) == int(growing[-1, 0]) + steps
     coverage = calibration.record(span_maxima(growing, 6 * HOUR_SLOTS)).coverage[0]
@@ -117,12 +118,39 @@ def test_bounds_of_an_earlier_week_are_not_judged_after_a_long_gap():
 
 
 def test_hours_without_samples_are_not_judged():
-    maxima = encode(noise(3 * DAY_SLOTS, seed=5))
-    maxima[2 * DAY_SLOTS :] = 0
+    maxima = encode(noise(5 * DAY_SLOTS, seed=5))
+    maxima[4 * DAY_SLOTS :] = 0
     calibration = advanced(maxima)
     spans = span_maxima(maxima, 6 * HOUR_SLOTS)
-    judged = 24 - 3 + 1  # the bounds of the second day whose span has samples in at least half of its slots
+    judged = 24 - 3 + 1  # the bounds of the fourth day whose span has samples in at least half of its slots
     assert judged == calibration.record(spans).count[0]
+
+
+def test_a_restart_states_about_the_coverage_of_the_process_that_ran_on():
+    """Each fourth day has the highest peak, so bounds from a single day are exceeded on the days that follow it: with
+    these, the restarted process stated 86 %, the other one 97 %."""
+    shape = np.maximum(0.0, np.sin(np.arange(DAY_SLOTS) / DAY_SLOTS * 2 * np.pi))[:, None]
+    daily = [5.0 + shape * (20.0, 30.0, 40.0, 60.0)[day % 4] for day in range(23)]
+    load = np.concatenate(daily) + np.random.default_rng(1).standard_normal((23 * DAY_SLOTS, 40))
+    maxima = encode(load)
+    ran_on = advanced(maxima)
+    spans = span_maxima(maxima[-WEEK_SLOTS:], 6 * HOUR_SLOTS)
+    restarted = Calibration(40, horizon=6, level=0.95)
+    restarted.advance(spans, HOUR + len(maxima) // HOUR_SLOTS)
+    stated = [float(each.record(spans).coverage.mean()) for each in (ran_on, restarted)]
+    assert stated[0] == pytest.approx(stated[1], abs=0.05)
+    assert 168 - 6 - 72 + 1 == restarted.record(spans).count[0]
+
+
+def test_half_of_a_short_history_is_enough_for_a_judgement():
+    maxima = encode(noise(4 * DAY_SLOTS, seed=6))
+    spans = span_maxima(maxima, 6 * HOUR_SLOTS)
+    judged = []
+    for history in (4, 7):
+        calibration = Calibration(1, horizon=6, level=0.95, history=history * DAY_SLOTS)
+        calibration.advance(spans, HOUR)
+        judged.append(int(calibration.record(spans).count[0]))
+    assert [96 - 6 - 48 + 1, 96 - 6 - 72 + 1] == judged
 
 
 @settings(max_examples=5)

@@ -4,9 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from watcher.core.forecast.document import ForecastsDocument, ForecastState, NodeForecast, forecasts_body
+from watcher.core.forecast.document import ForecastsDocument, NodeForecast, forecasts_body
 from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastConfig
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
+from watcher.core.forecast.states import ForecastState
 
 CPU, MEMORY = METRICS
 HOUR = 500_000  # since the Unix epoch
@@ -46,7 +47,7 @@ def test_a_constant_load_has_its_own_level_as_the_bound():
     assert HOUR * 3600 == found.issued
     assert "at most 41 % (level 95 %; coverage in the last week 100.0 %, severity 0.0 %)" == found.text
     assert 168 * 3600 == found.history_s
-    assert found.judged > 100
+    assert 168 - 6 - 72 + 1 == found.judged  # those from at least three days of history
 
 
 def test_two_hours_of_history_give_no_bound_and_say_why():
@@ -57,6 +58,65 @@ def test_two_hours_of_history_give_no_bound_and_say_why():
     assert found.bound is None
     assert found.issued is None
     assert "no bound: less than a day of history (2.0 h with samples)" == found.text
+
+
+@pytest.mark.parametrize(
+    ("hours", "horizon", "text"),
+    [
+        (36, 6, "at most 41 % (level 95 %; from 1.5 days of history; no bound has been judged)"),
+        (36, 24, "no bound: less than 3 days of history (36.0 h with samples)"),
+        (96, 6, "at most 41 % (level 95 %; coverage of the last 22 bounds 100.0 %, severity 0.0 %)"),
+        (96, 24, "at most 41 % (level 95 %; coverage of the last 13 bounds 100.0 %, severity 0.0 %)"),
+    ],
+)
+def test_a_bound_from_a_short_history_says_how_long_it_is(hours: int, horizon: int, text: str):
+    fleet = FleetForecast(ForecastConfig())
+    fill(fleet, "a", hours=range(HOUR - hours, HOUR), percent=40.0)
+    found = forecast(fleet, compute(fleet, HOUR), horizon=horizon)
+    assert text == found.text
+    assert hours * 3600 == found.history_s
+
+
+def test_a_kept_history_that_is_too_short_for_a_horizon_is_named():
+    fleet = FleetForecast(ForecastConfig(history=86400))
+    fill(fleet, "a", hours=range(HOUR - 48, HOUR), percent=40.0)
+    now = compute(fleet, HOUR)
+    text = "no bound: less than 3 days of history (24.0 h with samples; forecast.history keeps a day)"
+    assert text == forecast(fleet, now, horizon=24).text
+    assert "from 1.0 days of history" in forecast(fleet, now).text
+    assert "no bound: no samples in the last day" == forecast(fleet, now, kind="Memory").text
+
+
+def test_the_record_of_a_short_kept_history_counts_its_bounds():
+    fleet = FleetForecast(ForecastConfig(history=86400))
+    for hour in range(HOUR, HOUR + 48):
+        fill(fleet, "a", hours=range(hour - 24, hour), percent=40.0)
+        now = compute(fleet, hour)
+    assert "coverage of the last 19 bounds 100.0 %" in forecast(fleet, now).text
+
+
+def test_a_node_that_is_off_most_of_the_day_has_gaps():
+    fleet = FleetForecast(ForecastConfig())
+    for hour in range(HOUR - 168, HOUR):
+        if hour % 24 < 10:
+            fill(fleet, "a", hours=range(hour, hour + 1), percent=40.0)
+    now = compute(fleet, HOUR)
+    found = forecast(fleet, now, horizon=24)
+    assert ForecastState.GAPS == found.state
+    reason = "too few spans of 24 h with samples in half of their slots"
+    assert f"no bound: {reason} (70.0 h with samples)" == found.text
+    assert ForecastState.BOUND == forecast(fleet, now).state
+
+
+def test_bounds_that_are_not_computed_again_expire():
+    fleet = FleetForecast(ForecastConfig())
+    fill(fleet, "a", hours=range(HOUR - 168, HOUR), percent=40.0)
+    now = compute(fleet, HOUR)
+    assert ForecastState.BOUND == forecast(fleet, now + 7 * 3600 - 1).state
+    found = forecast(fleet, now + 7 * 3600)
+    assert ForecastState.EXPIRED == found.state
+    assert "no bound: the newest bound is older than 6 h" == found.text
+    assert ForecastState.BOUND == forecast(fleet, now + 7 * 3600, horizon=24).state
 
 
 def test_a_gap_of_a_day_leaves_the_bound_of_the_other_days():
@@ -121,11 +181,14 @@ def test_another_unit_or_source_removes_the_bounds_of_its_metric():
         fill(fleet, "a", hours=range(HOUR - 48, HOUR), percent=40.0, metric=metric)
     now = compute(fleet, HOUR)
     fleet.drop(CPU)
-    assert forecast(fleet, now).bound is None
+    assert "no bound: no samples in the last 7 days" == forecast(fleet, now).text
     assert ForecastState.BOUND == forecast(fleet, now, kind="Memory").state
     fill(fleet, "a", hours=range(HOUR, HOUR + 1), percent=4.0)
+    begun = forecast(fleet, now)
+    assert ForecastState.SHORT_HISTORY == begun.state
+    assert "no bound: less than a day of history (the first hour is not complete)" == begun.text
     after = forecast(fleet, compute(fleet, HOUR + 1))
-    assert ForecastState.SHORT_HISTORY == after.state
+    assert "no bound: less than a day of history (1.0 h with samples)" == after.text
 
 
 def test_a_renamed_node_keeps_its_bound_under_the_new_name():

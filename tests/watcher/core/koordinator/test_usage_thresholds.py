@@ -14,7 +14,7 @@ from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
 from tests.fakes.snapshots import snapshot_of
 from tests.scorers.simulated_cluster import NOW, info, load, node, rows, table
-from watcher.core.forecast.document import STATES, ForecastState
+from watcher.core.forecast.states import STATES, ForecastState
 from watcher.core.koordinator.usage_thresholds import (
     ANNOTATION,
     NO_THRESHOLDS,

@@ -24,7 +24,7 @@ class ForecastSettings(SettingsTable):
         int(7 * DAY),
         quantities.whole_seconds(lowest=int(DAY), highest=int(28 * DAY)),
         "How long the maxima of five minutes are kept, in memory and in the store. A node with less than a day of "
-        "history has no bound.",
+        "history, or than three times the horizon, has no bound.",
     )
     level: float = setting(
         0.95,
