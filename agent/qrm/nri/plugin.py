@@ -158,7 +158,7 @@ class NriPlugin:
             text = f"the runtime has containers of {len(strange)} pods that the Kubernetes API does not have"
             self._findings.add("unknown-pod", f"{text}, such as {strange[0]}; they keep their allocations")
 
-    async def _updates(self, *, without: str = "") -> list[pb.ContainerUpdate]:
+    async def _updates(self) -> list[pb.ContainerUpdate]:
         """The updates that running containers need now, those that lose CPUs first. The next round repeats them, since
         the runtime does not report which of them failed."""
         due: dict[str, Properties] = {}
@@ -176,7 +176,6 @@ class NriPlugin:
         for container_id in due:
             self._rounds.manager.set_applied(container_id, None)
         self._findings.applied(names)
-        due.pop(without, None)
         return [update(id, properties, ignore_failure=True) for id, properties in due.items()]
 
     # --- pods --------------------------------------------------------------------------------------------------------
@@ -258,7 +257,7 @@ class NriPlugin:
         devices = await _devices(options.devices)
         try:
             await self._originals.record(container.id, properties_in(container.linux.resources, options.properties))
-            updates = await self._updates(without=container.id)
+            updates = await self._updates()
         except OSError as error:
             raise Unanswered("checkpoint", error_text(error)) from None
         return pb.CreateContainerResponse(adjust=adjustment(options, container, devices), update=updates)
