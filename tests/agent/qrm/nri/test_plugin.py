@@ -23,6 +23,8 @@ from tests.agent.qrm.nri.test_messages import guaranteed
 from tests.fakes.nri_runtime import MemoryRuntime
 from tests.waiting import eventually
 
+HELD = "example.org/held"
+
 
 @dataclass
 class PluginNode:
@@ -50,9 +52,9 @@ class PluginNode:
         await eventually(lambda: self.runtime.plugin is not None, what="the plug-in")
         return manager
 
-    def pod(self, uid: str, *, cpu: float = 4.0, role: str = "storage-service", **requests: float) -> pb.PodSandbox:
+    def pod(self, uid: str, *, cpu: float = 4.0, role: str = "storage-service", held: float = 0.0) -> pb.PodSandbox:
         """Put a pod into the copy; return its sandbox."""
-        containers = (PodContainer("main", {"cpu": cpu, "memory": float(GIB), **requests}),)
+        containers = (PodContainer("main", {"cpu": cpu, "memory": float(GIB), **({HELD: held} if held else {})}),)
         self.copy.known[uid] = QrmPod(uid, "default", uid, annotations={ROLE_ANNOTATION: role}, containers=containers)
         return pb.PodSandbox(id=uid, uid=uid, name=uid, namespace="default")
 
@@ -318,9 +320,9 @@ def test_an_answer_comes_before_the_runtime_drops_the_plugin_and_the_work_contin
     async def test() -> None:
         manager = await node.manage()
         held = HeldPlugin()
-        await manager.manager.plugins.register("example.org/held", held)
+        await manager.manager.plugins.register(HELD, held)
         connection = node.runtime.plugin
-        assert await node.create(node.pod("a", **{"example.org/held": 1.0}), "c") == ""
+        assert await node.create(node.pod("a", held=1.0), "c") == ""
         assert node.runtime.plugin is connection
         assert manager.nri.findings.unpinned == 1
         assert manager.nri.state()["findings"][0]["message"].endswith("CreateContainer took more than 0.5 s")
