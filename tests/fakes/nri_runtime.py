@@ -141,6 +141,7 @@ class MemoryRuntime:
                 raise
             if found is not None:
                 container.linux.resources.MergeFrom(found.adjust.linux.resources)
+                container.linux.devices.extend(found.adjust.linux.devices)
                 container.env.extend(f"{each.key}={each.value}" for each in found.adjust.env)
                 if failed := self._apply(found.update):
                     raise CallFailed(Code.INTERNAL, f"cannot update {failed[0].container_id}")

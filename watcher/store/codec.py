@@ -233,18 +233,21 @@ def encode_chunk(grid: Grid) -> bytes:
     return msgspec.msgpack.encode(packed)
 
 
-def decode_chunk(payload: bytes) -> Grid:
-    """Inverse of `encode_chunk`, except for rounding."""
+def decode_chunk(payload: bytes, *, operator: Operator | None = None) -> Grid:
+    """Inverse of `encode_chunk`, except for rounding; only the columns of an operator, None for all."""
     packed: _Chunk = _unpack(payload, _Chunk)
     head: _Head = _unpack(_decompress_any(packed.head), _Head)
     shape = (len(head.columns), len(head.names), len(head.times))
     ranks = [_decompress(rank, size=int(np.prod(shape))) for rank in packed.ranks]
     if len(ranks) != 4:
         raise CodecError("a stored chunk of an hour is incomplete")
-    bits = np.cumsum(_unzigzag(_from_ranks(np.stack(ranks), np.uint32, shape)), axis=2, dtype=np.uint32)
+    wanted = [row for row, column in enumerate(head.columns) if operator in (None, column[1])]
+    parts = np.stack([rank.reshape(shape)[wanted] for rank in ranks])
+    bits = np.cumsum(_unzigzag(_from_ranks(parts, np.uint32, parts.shape[1:])), axis=2, dtype=np.uint32)
     values = (bits << np.uint32(_DROPPED_BITS)).view(np.float32)
     names = tuple(_name_of(key) for key in head.names)
-    return Grid(np.array(head.times, dtype=np.int64), tuple(head.columns), names, values.transpose(2, 0, 1))
+    columns = tuple(head.columns[row] for row in wanted)
+    return Grid(np.array(head.times, dtype=np.int64), columns, names, values.transpose(2, 0, 1))
 
 
 def _shorten(values: F32) -> U32:

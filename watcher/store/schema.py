@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from watcher.model import (
     LastSample,
     MaximaHour,
+    Operator,
     Provenance,
     RestoredSamples,
     SampleBlock,
@@ -256,12 +257,14 @@ class NodeLists:
 # --- maxima ----------------------------------------------------------------------------------------------------------
 
 
-def stored_maxima(mine: Rows) -> list[StoredMaxima]:
-    """All hours of this watcher, and those that only other watchers of the cluster have. Raises CodecError."""
+def stored_maxima(mine: Rows, *, hours: range | None) -> list[StoredMaxima]:
+    """The consecutive `hours`, or all, of this watcher, and those that only other watchers of the cluster have. Raises
+    CodecError."""
+    wanted = sa.true() if hours is None else maxima_hour.c.hour.between(hours.start, hours.stop - 1)
     found: dict[tuple[str, int, str], StoredMaxima] = {}
     for rows in of_cluster(mine):
         lists, own = NodeLists(rows), rows.watcher == mine.watcher
-        for row in rows.execute(sa.select(maxima_hour).where(rows.of_watcher(maxima_hour))):
+        for row in rows.execute(sa.select(maxima_hour).where(rows.of_watcher(maxima_hour), wanted)):
             names = lists[row.nodes]
             hour = MaximaHour(row.metric, row.hour, names, codec.decode_maxima(row.payload, nodes=len(names)))
             found[row.metric, row.hour, row.origin] = StoredMaxima(hour, _origin(row.origin), own)
@@ -356,9 +359,9 @@ def minutes_of_window(mine: Rows, *, window: str, start: int, end: int) -> list[
     return list(mine.execute(query.order_by(window_minute.c.time)).scalars())
 
 
-def grids_of_hour(mine: Rows, *, window: str, hour: int) -> Iterator[Grid]:
-    """The chunks of a compacted hour, decoded one at a time."""
-    return (codec.decode_chunk(payload) for payload in chunk_payloads(mine, window, hour))
+def averages_of_hour(mine: Rows, *, window: str, hour: int) -> Iterator[Grid]:
+    """The averages of a compacted hour, decoded one chunk at a time."""
+    return (codec.decode_chunk(payload, operator=Operator.AVG) for payload in chunk_payloads(mine, window, hour))
 
 
 def grids_of_minutes(mine: Rows, *, window: str, times: Iterable[int]) -> Iterator[Grid]:

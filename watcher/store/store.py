@@ -412,15 +412,15 @@ class Store:
                 grown.add(schema.grids_of_minutes(rows, window=window, times=lacking), weights)
                 hours = schema.hours_of_window(rows, window=window, start=start, end=end)
                 for hour in grown.lacking_hours(rows.watcher, hours, start=start, end=end):
-                    grown.add_hour(rows.watcher, hour, schema.grids_of_hour(rows, window=window, hour=hour), weights)
+                    grown.add_hour(rows.watcher, hour, schema.averages_of_hour(rows, window=window, hour=hour), weights)
             return grown
 
         return await self.read(read)
 
-    async def maxima(self) -> list[StoredMaxima]:
-        """The stored maxima, also those that only other watchers of the cluster have. Raises StoreError if the database
-        cannot be read."""
-        return await self.read(schema.stored_maxima)
+    async def maxima(self, hours: range | None = None) -> list[StoredMaxima]:
+        """The stored maxima, of consecutive `hours` since the Unix epoch or all, also those that only other watchers of
+        the cluster have. Raises StoreError if the database cannot be read."""
+        return await self.read(partial(schema.stored_maxima, hours=hours))
 
     async def read(self, ask: Callable[[Rows], Result]) -> Result:
         """Run a query in a reader thread and return its result. Raises StoreError if the database cannot be read."""

@@ -76,14 +76,14 @@ class CapacityWeights:
         self._capacities = capacities
         every = np.array([*capacities.values()], dtype=np.float64).reshape(-1, 2)
         self._other = every.mean(axis=0) if len(every) else np.ones(2)
-        self._of: tuple[tuple[str, ...], F64] = ((), np.empty((2, 0)))
+        self._of: dict[tuple[str, ...], F64] = {}  # the hours of a day have the same chunks of nodes
 
     def of(self, names: tuple[str, ...]) -> F64:
         """The weights [2, n] for CPU and memory."""
-        if self._of[0] is not names:
+        if names not in self._of:
             rows = [self._capacities.get(name, self._other) for name in names]
-            self._of = names, np.array(rows, dtype=np.float64).reshape(-1, 2).T
-        return self._of[1]
+            self._of[names] = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+        return self._of[names]
 
 
 @dataclass(slots=True)
@@ -189,18 +189,16 @@ class FleetTrend:
 
 
 def _sums(grid: WindowGrid, weights: CapacityWeights) -> _FleetSums:
-    values = np.full((len(grid.times), 2, len(grid.names)), np.nan)
+    weighted, total = np.zeros((len(grid.times), 2)), np.zeros((len(grid.times), 2))
+    any_known = np.zeros((len(grid.times), len(grid.names)), dtype=bool)
     for row, column in enumerate(_COLUMNS):
         if column in grid.columns:
-            values[:, row] = grid.values[:, grid.columns.index(column)]
-    known = ~np.isnan(values)
-    weight = np.where(known, weights.of(grid.names), 0.0)
-    return _FleetSums(
-        grid.times,
-        (np.where(known, values, 0.0) * weight).sum(axis=2),
-        weight.sum(axis=2),
-        known.any(axis=1).sum(axis=1),
-    )
+            values, weight = grid.values[:, grid.columns.index(column)], weights.of(grid.names)[row]
+            known = ~np.isnan(values)
+            any_known |= known
+            weighted[:, row] = np.where(known, values, 0.0) @ weight
+            total[:, row] = known @ weight
+    return _FleetSums(grid.times, weighted, total, any_known.sum(axis=1))
 
 
 def _rounded(values: Sequence[float]) -> list[float | None]:

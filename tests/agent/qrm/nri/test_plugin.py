@@ -1,21 +1,28 @@
 """The plug-in with the components of `load-watcher qrm` and a runtime in the same event loop."""
 
 import asyncio
+import os
+import re
 import tempfile
 from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from agent.qrm.kubelet.plugin_api import PluginOptions, Quantity
-from agent.qrm.manager.allocation import AllocationInfo
+from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions
+from agent.qrm.main import CHECKPOINT
+from agent.qrm.manager.allocation import AllocationInfo, DeviceNode
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint
 from agent.qrm.nri.calls import CallFailed
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.nri.runtime_config import TOLERATION
 from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
+from tests.agent.qrm.manager.test_manager import Fake
 from tests.agent.qrm.nri.memory import GIB, MemoryManager, PodsCopy, node_loop
 from tests.agent.qrm.nri.sequences import check
 from tests.agent.qrm.nri.test_messages import container as runtime_container
@@ -23,7 +30,7 @@ from tests.agent.qrm.nri.test_messages import guaranteed
 from tests.fakes.nri_runtime import MemoryRuntime
 from tests.waiting import eventually
 
-HELD = "example.org/held"
+HELD = "held"
 
 
 @dataclass
@@ -52,9 +59,17 @@ class PluginNode:
         await eventually(lambda: self.runtime.plugin is not None, what="the plug-in")
         return manager
 
-    def pod(self, uid: str, *, cpu: float = 4.0, role: str = "storage-service", held: float = 0.0) -> pb.PodSandbox:
-        """Put a pod into the copy; return its sandbox."""
-        containers = (PodContainer("main", {"cpu": cpu, "memory": float(GIB), **({HELD: held} if held else {})}),)
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """The checkpoint cannot be written: its new file is a directory."""
+        fresh = self.directory / f".{CHECKPOINT}.{os.getpid()}"
+        fresh.mkdir()
+        yield
+        fresh.rmdir()
+
+    def pod(self, uid: str, *, cpu: float = 4.0, role: str = "storage-service", **more: float) -> pb.PodSandbox:
+        """Put a pod into the copy, which requests `more`; return its sandbox."""
+        containers = (PodContainer("main", {"cpu": cpu, "memory": float(GIB), **more}),)
         self.copy.known[uid] = QrmPod(uid, "default", uid, annotations={ROLE_ANNOTATION: role}, containers=containers)
         return pb.PodSandbox(id=uid, uid=uid, name=uid, namespace="default")
 
@@ -64,6 +79,26 @@ class PluginNode:
             await self.runtime.run_pod(sandbox)
         await self.runtime.create(sandbox, pb.Container(id=id, name="main", pod_sandbox_id=sandbox.id))
         return self.runtime.cpus(id)
+
+
+class Cards(Fake):
+    """A plug-in that gives devices. A container cannot start while `broken`."""
+
+    def __init__(self, *devices: DeviceNode) -> None:
+        super().__init__("card", prop="", options=PluginOptions(aligned=True, reconcile=True, pre_start=True))
+        self.devices = devices
+        self.broken = False
+
+    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
+        given = await super().allocate(request)
+        assert given is not None
+        info = msgspec.structs.replace(given["card"], devices=self.devices)
+        self.has[request.pod_uid][request.container_name] = {"card": info}
+        return {"card": info}
+
+    async def pre_start(self, request: ResourceRequest) -> None:
+        if self.broken:
+            raise PluginCallError("card", "PreStartContainer", "UNKNOWN", "the card does not respond")
 
 
 @pytest.fixture
@@ -279,38 +314,16 @@ def test_a_runtime_with_an_earlier_nri_reports_a_removed_pod_as_a_change_of_stat
     node.run(test())
 
 
-class HeldPlugin:
+class HeldPlugin(Fake):
     """A plug-in that gives hints once it is released."""
 
-    options = PluginOptions(aligned=True, reconcile=False)
-
     def __init__(self) -> None:
+        super().__init__(HELD)
         self.released = asyncio.Event()
 
     async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
         await self.released.wait()
         return None
-
-    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
-        return None
-
-    async def pre_start(self, request: ResourceRequest) -> None:
-        pass
-
-    async def remove_pod(self, pod_uid: str) -> None:
-        pass
-
-    async def allocations(self) -> Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]:
-        return {}
-
-    async def aware(self, pod_uid: str, container: str) -> Mapping[str, Quantity]:
-        return {}
-
-    async def allocatable(self) -> Mapping[str, tuple[Quantity, Quantity]]:
-        return {}
-
-    async def close(self) -> None:
-        pass
 
 
 def test_an_answer_comes_before_the_runtime_drops_the_plugin_and_the_work_continues(node: PluginNode):
@@ -327,8 +340,149 @@ def test_an_answer_comes_before_the_runtime_drops_the_plugin_and_the_work_contin
         assert manager.nri.findings.unpinned == 1
         assert manager.nri.state()["findings"][0]["message"].endswith("CreateContainer took more than 0.5 s")
         held.released.set()
+
+
+@pytest.mark.parametrize("on_failure", ["open", "refuse"])
+def test_a_checkpoint_that_cannot_be_written_is_a_failure_and_makes_no_pod_inadmissible(
+    node: PluginNode, on_failure: str
+):
+    async def test() -> None:
+        manager = await node.manage(on_failure=on_failure)
+        sandbox = node.pod("a")
+        with node.full_disk():
+            if on_failure == "open":
+                assert await node.create(sandbox, "c") == ""
+            else:
+                with pytest.raises(CallFailed, match=r"could not be written: Is a directory \(qrm\.on_failure\)"):
+                    await node.create(sandbox, "c")
+        assert manager.nri.findings.counts == {"checkpoint": 1}
+        assert (manager.rounds.inadmissible, manager.rounds.admissions) == ([], {})
+        if on_failure == "refuse":
+            assert await node.create(sandbox, "c") == "2-5"
         await manager.rounds.round()
         assert node.runtime.cpus("c") == "2-5"
+        await manager.kill()
+
+    node.run(test())
+
+
+STATIC = {"kubernetes.io/config.source": "file"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "starts"),
+    [
+        (STATIC, True),
+        ({TOLERATION: "true"}, True),
+        ({f"{TOLERATION}/container.main": "false", TOLERATION: "true"}, False),
+        ({f"{TOLERATION}/pod": "true"}, True),
+        ({TOLERATION: "false"}, False),
+        ({"kubernetes.io/config.source": "api"}, False),
+    ],
+)
+def test_refuse_never_prevents_a_static_or_tolerant_pod_after_a_failure(
+    node: PluginNode, annotations: dict[str, str], starts: bool
+):
+    """The Kubernetes API, without which a changed static pod is unknown, may run in it."""
+
+    async def test() -> None:
+        manager = await node.manage(on_failure="refuse")
+        sandbox = pb.PodSandbox(id="s", uid="s", name="apiserver", namespace="kube-system", annotations=annotations)
+        if starts:
+            assert await node.create(sandbox, "c") == ""
+        else:
+            with pytest.raises(CallFailed, match="do not have the pod yet"):
+                await node.create(sandbox, "c")
+        findings = manager.nri.findings
+        assert (findings.unpinned, findings.refused) == ((1, 0) if starts else (0, 1))
+        assert findings.counts == {"unknown-pod": 1}
+        says = "starts without allocations" if starts else "is not created"
+        assert f"kube-system/apiserver, container main {says}: " in manager.nri.state()["findings"][0]["message"]
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_pod_of_which_a_container_cannot_be_created_is_inadmissible_until_it_can(node: PluginNode):
+    """Also after rounds, and each retry of the kubelet counts once altogether."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        cards = Cards()
+        await manager.manager.plugins.register("card", cards)
+        cards.broken = True
+        sandbox = node.pod("a", card=2.0)
+        for number in range(3):
+            with pytest.raises(CallFailed, match="the card does not respond"):
+                await node.create(sandbox, f"c{number}")
+            await manager.rounds.round()
+            (found,) = manager.rounds.state()["inadmissible"]
+            assert found["pod"] == "default/a"
+            assert "container main: the plug-in for card failed in PreStartContainer" in found["message"]
+        rejected = ("rejected", "UnexpectedAdmissionError")
+        assert manager.rounds.admissions == {("admitted", ""): 1, rejected: 1}
+        assert len(manager.rounds.history) == 2
+        cards.broken = False
+        assert await node.create(sandbox, "c") == "2-5"
+        assert manager.rounds.inadmissible == []
+        cards.broken = True
+        with pytest.raises(CallFailed, match="the card does not respond"):
+            await node.create(sandbox, "again")
+        await node.runtime.end_pod("a")
+        assert manager.rounds.inadmissible == []
+        await manager.kill()
+
+    node.run(test())
+
+
+@pytest.mark.parametrize("on_failure", ["open", "refuse"])
+def test_a_device_that_cannot_be_read_is_a_failure_of_the_device_only(node: PluginNode, on_failure: str):
+    """A directory is not a device either."""
+
+    async def test() -> None:
+        manager = await node.manage(on_failure=on_failure)
+        lost, folder = str(node.directory / "card0"), str(node.directory)
+        devices = (DeviceNode("/dev/a", "/dev/null", "r"), DeviceNode("/dev/b", lost), DeviceNode("/dev/c", folder))
+        await manager.manager.plugins.register("card", Cards(*devices))
+        sandbox = node.pod("a", card=2.0)
+        why = f"cannot read {lost}: No such file or directory, {folder}: it is not a device; mount /dev of the host"
+        if on_failure == "refuse":
+            with pytest.raises(CallFailed, match=re.escape(why)):
+                await node.create(sandbox, "c")
+            sandbox.annotations.update(STATIC)
+        assert await node.create(sandbox, "d") == "2-5"
+        given = node.runtime.containers["d"].linux
+        assert [(each.path, each.major, each.minor) for each in given.devices] == [("/dev/a", 1, 3)]
+        assert [each.access for each in given.resources.devices] == ["w"]
+        assert why in manager.nri.state()["findings"][0]["message"]
+        assert manager.nri.findings.counts["device"] == (2 if on_failure == "refuse" else 1)
+        assert manager.nri.findings.unpinned == 0
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_original_values_go_with_their_containers_without_another_write(node: PluginNode):
+    """Each of these writes would be in the way of a container that is created."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        path = node.directory / "original_values"
+
+        async def create(uid: str) -> None:
+            container = pb.Container(id=f"{uid}-c", name="main", pod_sandbox_id=uid)
+            container.linux.resources.cpu.cpus = "0-9"
+            await node.runtime.run_pod(sandbox := node.pod(uid))
+            await node.runtime.create(sandbox, container)
+
+        await create("a")
+        written = path.read_bytes()
+        assert b'"a-c"' in written
+        await node.runtime.end("a-c")
+        assert path.read_bytes() == written
+        await create("b")
+        assert b'"a-c"' not in path.read_bytes()
+        assert b'"b-c"' in path.read_bytes()
         await manager.kill()
 
     node.run(test())
