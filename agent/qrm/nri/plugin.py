@@ -161,7 +161,7 @@ class NriPlugin:
             text = f"the runtime has containers of {len(strange)} pods that the Kubernetes API does not have"
             self._findings.add("unknown-pod", f"{text}, such as {strange[0]}; they keep their allocations")
 
-    async def _updates(self, *, without: str = "") -> list[pb.ContainerUpdate]:
+    async def _updates(self) -> list[pb.ContainerUpdate]:
         """The updates that running containers need now, those that lose CPUs first. The next round repeats them, since
         the runtime does not report which of them failed."""
         due: dict[str, pb.ContainerUpdate] = {}
@@ -179,7 +179,6 @@ class NriPlugin:
         for container_id in due:
             self._rounds.manager.set_applied(container_id, None)
         self._findings.applied(names)
-        due.pop(without, None)
         return list(due.values())
 
     # --- pods --------------------------------------------------------------------------------------------------------
@@ -286,7 +285,7 @@ class NriPlugin:
             self._findings.add("device", f"{_called(request)} starts without devices: {unreadable}")
         try:
             await self._originals.record(container.id, properties_in(container.linux.resources, options.properties))
-            updates = await self._updates(without=container.id)
+            updates = await self._updates()
         except OSError as error:
             raise Unanswered("checkpoint", error_text(error)) from None
         return pb.CreateContainerResponse(adjust=adjustment(options, container, devices), update=updates)
