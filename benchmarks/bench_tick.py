@@ -171,8 +171,8 @@ class Saving:
     def save(self, record: TickRecord) -> None:
         self.last = record
 
-    async def maxima(self) -> list[StoredMaxima]:
-        return await self.store.maxima()
+    async def maxima(self, hours: range | None = None) -> list[StoredMaxima]:
+        return await self.store.maxima(hours)
 
     async def write(self) -> float:
         """Return the CPU milliseconds of writing the records of the last tick."""

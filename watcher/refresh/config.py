@@ -22,8 +22,8 @@ class TickStore(Protocol):
 
     def save(self, record: TickRecord) -> None: ...
 
-    async def maxima(self) -> list[StoredMaxima]:
-        """The stored maxima. Raises StoreError."""
+    async def maxima(self, hours: range | None = None) -> list[StoredMaxima]:
+        """The stored maxima, of consecutive `hours` since the Unix epoch or all. Raises StoreError."""
         ...
 
 

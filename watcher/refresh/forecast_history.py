@@ -28,6 +28,8 @@ HOURLY_SHARE = 30
 """An hourly step is spread over ticks: at least 4 chunks per tick, or this fraction of all."""
 HOURS_PER_TICK = 24
 """Changed hours, other than the newest, that one tick gives to the store: a backfill changes hundreds."""
+ADDED_SLOTS = 8
+"""Slots of stored samples that are added at once: all of 5,000 nodes would briefly take 25 MB."""
 
 
 class ForecastHistory:
@@ -60,9 +62,12 @@ class ForecastHistory:
         """Raise the maxima by stored samples: those since the maxima were stored last are in no stored hour."""
         for block in blocks:
             if self.fleet is not None and block.metric in METRICS:
-                row, node = np.nonzero(~np.isnan(block.values) & (block.offset_ms != CARRIED))
-                time = (block.first_slot + row) * float(resolution) + block.offset_ms[row, node] / 1000.0
-                self.fleet.maxima.add(block.metric, block.nodes, node, time, block.values[row, node])
+                present = ~np.isnan(block.values) & (block.offset_ms != CARRIED)
+                for first in range(0, len(present), ADDED_SLOTS):
+                    row, node = np.nonzero(present[first : first + ADDED_SLOTS])
+                    row += first
+                    time = (block.first_slot + row) * float(resolution) + block.offset_ms[row, node] / 1000.0
+                    self.fleet.maxima.add(block.metric, block.nodes, node, time, block.values[row, node])
 
     def load(self, stored: Sequence[StoredMaxima], now: float) -> bool:
         """Add stored hours whose origin fits; return whether all of them fit. Others may fit later, when the names of
@@ -81,8 +86,16 @@ class ForecastHistory:
             self.fleet.maxima.load(hours, newest=int(now // SLOT_S), changed=not own)
         if fits:
             self.fleet.restart()
-            log.info("restored %s hours of maxima of %s nodes", len(fits), len(self.fleet.maxima.nodes))
+            log.debug("restored %s hours of maxima of %s nodes", len(fits), len(self.fleet.maxima.nodes))
         return len(fits) == len(stored)
+
+    def hours(self, now: float, most: int) -> list[range]:
+        """Return the hours of the history, the newest first, in ranges of `most` hours."""
+        if self.fleet is None:
+            return []
+        newest = int(now // 3600)
+        oldest = newest - self.fleet.config.slots // HOUR_SLOTS
+        return [range(stop - most, stop) for stop in range(newest + 1, oldest, -most)]
 
     # --- changes -----------------------------------------------------------------------------------------------------
 

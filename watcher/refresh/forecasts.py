@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 LOADS = 10
 """Ticks in which stored maxima of another origin are read again."""
+LOADED_HOURS = 12
+"""Hours that are read at once: seven days of 5,000 nodes would take 20 MB beside the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,15 @@ class ForecastRefresher:
         the names of the cluster's nodes may be known late."""
         if not self._loads_left or not self._history.fitting:
             return
-        try:
-            stored = [*self._given, *([] if self._store is None else await self._store.maxima())]
-        except StoreError as error:
-            log.debug("cannot load the maxima of forecasts yet: %s", error)  # the store reports its errors itself
-            return
-        complete = await self._worker.run(self._history.load, stored, self._clock.now())
+        now, complete = self._clock.now(), True
+        for hours in self._history.hours(now, LOADED_HOURS):
+            stored = [each for each in self._given if each.hour.hour in hours]
+            try:
+                stored += [] if self._store is None else await self._store.maxima(hours)
+            except StoreError as error:
+                log.debug("cannot load the maxima of forecasts yet: %s", error)  # the store reports its errors itself
+                return
+            complete &= await self._worker.run(self._history.load, stored, now)
         self._loads_left = 0 if complete else self._loads_left - 1
         if not self._loads_left:
             self._history.holds, self._given = False, ()

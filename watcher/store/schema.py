@@ -257,12 +257,14 @@ class NodeLists:
 # --- maxima ----------------------------------------------------------------------------------------------------------
 
 
-def stored_maxima(mine: Rows) -> list[StoredMaxima]:
-    """All hours of this watcher, and those that only other watchers of the cluster have. Raises CodecError."""
+def stored_maxima(mine: Rows, *, hours: range | None) -> list[StoredMaxima]:
+    """The consecutive `hours`, or all, of this watcher, and those that only other watchers of the cluster have. Raises
+    CodecError."""
+    wanted = sa.true() if hours is None else maxima_hour.c.hour.between(hours.start, hours.stop - 1)
     found: dict[tuple[str, int, str], StoredMaxima] = {}
     for rows in of_cluster(mine):
         lists, own = NodeLists(rows), rows.watcher == mine.watcher
-        for row in rows.execute(sa.select(maxima_hour).where(rows.of_watcher(maxima_hour))):
+        for row in rows.execute(sa.select(maxima_hour).where(rows.of_watcher(maxima_hour), wanted)):
             names = lists[row.nodes]
             hour = MaximaHour(row.metric, row.hour, names, codec.decode_maxima(row.payload, nodes=len(names)))
             found[row.metric, row.hour, row.origin] = StoredMaxima(hour, _origin(row.origin), own)

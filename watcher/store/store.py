@@ -417,10 +417,10 @@ class Store:
 
         return await self.read(read)
 
-    async def maxima(self) -> list[StoredMaxima]:
-        """The stored maxima, also those that only other watchers of the cluster have. Raises StoreError if the database
-        cannot be read."""
-        return await self.read(schema.stored_maxima)
+    async def maxima(self, hours: range | None = None) -> list[StoredMaxima]:
+        """The stored maxima, of consecutive `hours` since the Unix epoch or all, also those that only other watchers of
+        the cluster have. Raises StoreError if the database cannot be read."""
+        return await self.read(partial(schema.stored_maxima, hours=hours))
 
     async def read(self, ask: Callable[[Rows], Result]) -> Result:
         """Run a query in a reader thread and return its result. Raises StoreError if the database cannot be read."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from load_watcher.simulate.engine import SimulationOptions, simulate
 from load_watcher.simulate.policies import PolicyError, check_unique_names, find_policy
 from scorers.cluster.table import ClusterTable
 from tests.load_watcher.simulate.small import course, load, node, placed, pod, run
@@ -150,3 +151,34 @@ def test_two_of_one_name():
     policy, _ = find("LeastAllocated")
     with pytest.raises(PolicyError, match="is given twice"):
         check_unique_names([policy, policy])
+
+
+OUTSIDE = """
+import numpy as np
+from scorers.plugin_api.arguments import Arguments
+from scorers.plugin_api.framework import Verdicts
+
+class OnlyWeb:
+    name = "OnlyWeb"
+    arguments = Arguments
+
+    def __init__(self, arguments, table, *, profile):
+        pass
+
+    def filter(self, pod, table, rows, *, now):
+        owners = [owner.name for owner in pod.pod.metadata.owner_references]
+        return Verdicts(np.full(len(rows), int(owners != ["web"])), ("", "not of web"))
+"""
+
+
+def test_a_filter_from_outside_is_asked_for_each_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Pods of another owner that are otherwise equal are tried after it refused one."""
+    (tmp_path / "only_web.py").write_text(OUTSIDE)
+    information = tmp_path / "only_web-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: only-web\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[load_watcher.scorers]\nOnlyWeb = only_web:OnlyWeb\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    policy, _ = find("mine", {"mine": {"plugins": [{"name": "OnlyWeb"}]}})
+    of = course(node("a"), pod("x", owner="Deployment/api"), pod("y", owner="Deployment/web"))
+    assert {"y": "a"} == placed(of, simulate(of, policy, SimulationOptions()))

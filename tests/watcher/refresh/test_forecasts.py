@@ -46,8 +46,9 @@ class StoredDays(Records):
             StoredMaxima(MaximaHour(CPU.name, hour, ("a",), codes), origin, own) for hour in range(HOUR - 48, HOUR)
         ]
 
-    async def maxima(self) -> list[StoredMaxima]:
-        return [*self.stored, *await super().maxima()]
+    async def maxima(self, hours: range | None = None) -> list[StoredMaxima]:
+        chosen = [each for each in self.stored if hours is None or each.hour.hour in hours]
+        return [*chosen, *await super().maxima(hours)]
 
 
 @dataclass

@@ -36,9 +36,14 @@ class Records:
     def save(self, record: TickRecord) -> None:
         self.saved.append(record)
 
-    async def maxima(self) -> list[StoredMaxima]:
+    async def maxima(self, hours: range | None = None) -> list[StoredMaxima]:
         """The newest version of each hour."""
-        return [StoredMaxima(hour, record.provenance[hour.metric]) for record in self.saved for hour in record.maxima]
+        found = [(record, hour) for record in self.saved for hour in record.maxima]
+        return [
+            StoredMaxima(hour, record.provenance[hour.metric])
+            for record, hour in found
+            if hours is None or hour.hour in hours
+        ]
 
     def restored(self) -> RestoredSamples:
         """What a store would give back at the next start."""

@@ -49,6 +49,7 @@ async def test_hours_are_found_again_and_replaced_by_newer_versions(place: str) 
         assert expected(first, more) == content(await store.maxima())
     async with opened(place) as store:
         assert expected(first, more) == content(await store.maxima())
+        assert expected(first) == content(await store.maxima(range(HOUR - 2, HOUR)))
 
 
 async def test_an_hour_has_the_origin_of_its_samples(place: str) -> None:

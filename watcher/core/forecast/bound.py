@@ -165,7 +165,8 @@ def _rows_before(spans: U8, hour: int, earlier: int) -> int:
 
 def _counts(spans: U8) -> I64:
     counts = np.zeros((spans.shape[1], _CODES), dtype=np.int64)
-    _count(counts, spans)
+    for first in range(0, len(spans), DAY_SLOTS):  # the whole history as int64 would take 8 MB
+        _count(counts, spans[first : first + DAY_SLOTS])
     return counts
 
 
