@@ -1,8 +1,9 @@
 """The reconcile loop: admits new pods, applies the plug-ins' allocations to containers, and removes pods that ended.
 
-Only a patched kubelet can ask the manager before a container starts. With an unmodified kubelet, a pod that cannot be
-admitted is already running. It is reported (Event, metric, /qrm) and left unchanged; its admission is retried when
-another pod ends, when a plug-in registers, and every minute. The pod is evicted if that is configured.
+In the mode nri, the runtime asks the manager before it creates a container, and the containers of a pod that cannot be
+admitted are not created. In other modes, such a pod is already running, and left unchanged. In all modes, it is
+reported (Event, metric, /qrm), and evicted if that is configured; its admission is retried when another pod ends, when
+a plug-in registers, and every minute, in the mode nri also when the kubelet creates a container again.
 """
 
 from __future__ import annotations
@@ -158,6 +159,8 @@ class Reconciler:
         self._began = monotonic()
         self._ended = monotonic()
         self._registrations = manager.plugins.registrations
+        self._refused: dict[tuple[str, str], AdmissionRecord] = {}  # of admitted pods, by UID and container
+        self._released: set[str] = set()  # since the list of the current round
         self._reported: dict[str, str] = {}
         self._report_tasks: set[asyncio.Task[None]] = set()
 
@@ -168,8 +171,10 @@ class Reconciler:
 
     @property
     def inadmissible(self) -> list[AdmissionRecord]:
-        """The last admissions of running pods that were rejected, by UID."""
-        return [record for _, record in sorted(self.records.items()) if not record.admission.admitted]
+        """The pods that were rejected, or of which a container could not be created, by UID."""
+        found = {uid: record for (uid, _), record in sorted(self._refused.items(), reverse=True)}
+        found |= {uid: record for uid, record in self.records.items() if not record.admission.admitted}
+        return [record for _, record in sorted(found.items())]
 
     async def run(self) -> None:
         """Run a round every `period` seconds until cancelled."""
@@ -199,6 +204,7 @@ class Reconciler:
         """Run one round: admit new pods, remove pods that ended, and apply the plug-ins' allocations to containers."""
         began = self._monotonic()
         result, trouble = Reconciled(), ""
+        self._released.clear()
         try:
             self.known = self._pods.listing(monotonic=began)
             await self._admit(self.known)
@@ -232,7 +238,8 @@ class Reconciler:
         return await self.manager.reconcile(self._admitted(pods), apply, active=active)
 
     async def admit(self, pod: QrmPod) -> Admission:
-        """Admit a pod now, unless it was admitted before; a rejected pod is tried again."""
+        """Admit a pod now, unless it was admitted before; a rejected pod is tried again. Raises OSError."""
+        self._released.discard(pod.uid)
         known = self.records.get(pod.uid)
         if known is not None and known.admission.admitted:
             return known.admission
@@ -241,13 +248,22 @@ class Reconciler:
         self._record(self.records[pod.uid], again=known is not None)
         return admission
 
-    def reject(self, pod: QrmPod, admission: Admission) -> None:
-        """Report a pod of which a container cannot be created although the pod was admitted."""
-        self._record(AdmissionRecord(self._clock(), self._monotonic(), pod, admission), again=False)
+    def reject(self, pod: QrmPod, container: str, admission: Admission) -> None:
+        """Report an admitted pod of which this container cannot be created."""
+        again = (pod.uid, container) in self._refused
+        record = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
+        self._refused[pod.uid, container] = record
+        self._record(record, again=again)
+
+    def accept(self, pod: QrmPod, container: str) -> None:
+        """This container of an admitted pod can be created."""
+        self._refused.pop((pod.uid, container), None)
 
     async def release(self, uid: str) -> None:
         """Release the allocations of a pod that has ended, and forget its admission. Raises OSError."""
+        self._released.add(uid)
         self.records.pop(uid, None)
+        self._refused = {key: record for key, record in self._refused.items() if key[0] != uid}
         self._reported.pop(uid, None)
         await self.manager.release(uid)
 
@@ -264,15 +280,18 @@ class Reconciler:
         resources."""
         kept = self.manager.allocations.pods
         admitted = {uid for uid, record in self.records.items() if record.admission.admitted}
-        return [pod for pod in pods if pod.uid in kept or pod.uid in admitted]
+        return [pod for pod in pods if pod.uid in (kept | admitted) - self._released]
 
     async def _admit(self, pods: tuple[QrmPod, ...]) -> None:
         active = {pod.uid for pod in pods} | set(self._active())
         stirred = self.records.keys() - active or self.manager.plugins.registrations != self._registrations
         self._registrations = self.manager.plugins.registrations
         self.records = {uid: record for uid, record in self.records.items() if uid in active}
+        self._refused = {key: record for key, record in self._refused.items() if key[0] in active}
         self._reported = {uid: text for uid, text in self._reported.items() if uid in active}
         for pod in pods:
+            if pod.uid in self._released:
+                continue
             known = self.records.get(pod.uid)
             if known is not None and known.admission.admitted:
                 continue

@@ -26,13 +26,14 @@ from agent.qrm.kubelet.socket_server import CannotServe, SocketClaim, SocketInUs
 from agent.qrm.main import APPLYING, CHECKPOINT
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, Allocations, Properties
+from agent.qrm.nri.messages import OOM_SCORE
 from agent.qrm.nri.restoring import NriRestorer
 from agent.qrm.plugins.sysfs import NoTopology, memory_nodes, read_machine
 from agent.qrm.runtime.cgroup import layout_finder
 from agent.qrm.runtime.cgroup_restore import CgroupRestorer, RestoredGroup
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.found import ContainerGone, FoundContainer, RestoringRuntime
-from agent.qrm.settings import CGROUP, CRI, QrmSettings
+from agent.qrm.settings import CGROUP, CRI, NRI, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, decode
 from agent.qrm.store.files import BadState
 from agent.qrm.store.last_mode import FILE as LAST_MODE
@@ -40,6 +41,8 @@ from agent.qrm.store.last_mode import recorded_mode
 from agent.qrm.store.originals import OriginalValues
 from agent.service.node_server import CannotRun
 
+IN_RUNTIME = frozenset({CRI, NRI})
+"""Modes that set properties through the container runtime, which shows in both what was set in the other."""
 AGAIN = "create the container again to restore them"
 
 
@@ -108,7 +111,7 @@ async def restore(settings: QrmSettings) -> RestoreReport:
         else:
             runtime = CriRuntime(settings.runtime_socket) if mode == CRI else NriRestorer(settings)
             try:
-                found = await _in_runtime(runtime, names, before)
+                found = await _in_runtime(runtime, names, before, other=NRI if mode == CRI else CRI)
             finally:
                 await runtime.close()
     counted = "1 container" if len(found) == 1 else f"{len(found)} containers"
@@ -117,7 +120,8 @@ async def restore(settings: QrmSettings) -> RestoreReport:
 
 
 def _mode(settings: QrmSettings) -> str:
-    """The mode that the manager had: another one may not find what was set. Raises CannotRun."""
+    """The mode that the manager had, because another one may not find what was set, or one of IN_RUNTIME instead of
+    the other. Raises CannotRun."""
     try:
         recorded = recorded_mode(settings.state_dir)
     except (BadState, OSError) as error:
@@ -126,6 +130,8 @@ def _mode(settings: QrmSettings) -> str:
             "  move it away, and set --mode to that mode"
         ) from None
     if recorded is None:
+        return settings.mode
+    if {settings.mode, recorded} <= IN_RUNTIME:
         return settings.mode
     if settings.mode in APPLYING and settings.mode != recorded:
         raise CannotRun(
@@ -206,14 +212,17 @@ def _before_allocation(settings: QrmSettings) -> BeforeAllocation:
 # --- through the container runtime -----------------------------------------------------------------------------------
 
 
-async def _in_runtime(runtime: RestoringRuntime, names: Names, before: BeforeAllocation) -> list[RestoredContainer]:
-    """Restore through a runtime that knows containers by name. Raises CannotRun."""
+async def _in_runtime(
+    runtime: RestoringRuntime, names: Names, before: BeforeAllocation, *, other: str
+) -> list[RestoredContainer]:
+    """Restore through a runtime that knows containers by name. `other` is another mode that can do this. Raises
+    CannotRun."""
     try:
         found = await runtime.containers()
     except ApplyFailed as error:
         raise CannotRun(
             f"cannot list the containers: {error}\n"
-            "  check the runtime and its socket (qrm.nri_socket, qrm.runtime_socket), or set another --mode"
+            f"  check the runtime and its socket (qrm.nri_socket, qrm.runtime_socket), or set --mode {other}"
         ) from None
     pods = {each.pod_uid: each.pod for each in found}
     there = {(each.pod_uid, each.name) for each in found}
@@ -243,7 +252,9 @@ async def _restored(
         return _gone(container.pod, container.name, container.id)
     except ApplyFailed as error:
         return ended(RestoreOutcome.FAILED, f"not restored: {error}")
-    unknown = sorted(name for name in names - values.keys() if has is None or name in has)
+    # Mode nri sets the score at the creation only, and records no value; the runtime may not report the score.
+    unrecorded = before.originals.missing(container.id, names & {OOM_SCORE})
+    unknown = sorted(name for name in names - values.keys() if has is None or name in has or name in unrecorded)
     if unknown:
         text = f"the values of {', '.join(unknown)} before the allocation are unknown: {AGAIN}"
         return ended(RestoreOutcome.FAILED, "; ".join(filter(None, (_set_text(due), text))))

@@ -111,15 +111,17 @@ class QrmMetrics:
 def _of_nri(nri: NriRuntime | None) -> Iterator[Family]:
     """Families without samples in other modes, so that alerts refer to known metrics."""
     connected: list[tuple[dict[str, str], float]] = []
-    unpinned, failures = connected.copy(), connected.copy()
+    unpinned, refused, failures = connected.copy(), connected.copy(), connected.copy()
     if nri is not None:
         connected = [({}, float(not nri.trouble))]
         unpinned = [({}, float(nri.findings.unpinned))]
+        refused = [({}, float(nri.findings.refused))]
         failures = [({"kind": kind}, float(n)) for kind, n in sorted(nri.findings.counts.items())]
     text = "Whether the container runtime calls the NRI plug-in (1) or containers start without allocations (0)."
     yield gauge("qrm_nri_connected", text, connected)
     text = "Containers created without their allocations, which the next round applies."
     yield counter("qrm_nri_unpinned", text, unpinned)
+    yield counter("qrm_nri_refused", "Containers not created because of a failure (qrm.on_failure).", refused)
     yield counter("qrm_nri_failures", "Failures of the NRI plug-in, and containers of inadmissible pods.", failures)
 
 
@@ -134,6 +136,4 @@ def _of_rounds(rounds: Reconciler) -> Iterator[Family]:
     states = Counter((name, "live" if live else "stopped") for name, live in rounds.manager.plugins.states.items())
     plugins = [({"resource": name, "state": state}, float(n)) for (name, state), n in sorted(states.items())]
     yield gauge("qrm_plugins", "Plug-ins that are or were registered.", plugins)
-    yield gauge(
-        "qrm_inadmissible_pods", "Running pods that were not admitted.", [({}, float(len(rounds.inadmissible)))]
-    )
+    yield gauge("qrm_inadmissible_pods", "Pods that were not admitted.", [({}, float(len(rounds.inadmissible)))])

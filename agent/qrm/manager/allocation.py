@@ -183,6 +183,12 @@ CPUSETS = frozenset({CPUSET_CPUS, CPUSET_MEMS})
 UNIFIED = "Unified."
 _KEY = re.compile(r"[a-z]+(\.[a-z0-9_]+)+")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
+_LARGEST = (1 << 63) - 1
+_RANGES = {"CpuPeriod": (0, _LARGEST), "CpuShares": (0, _LARGEST), "OomScoreAdj": (-1000, 1000)}
+"""The least and the largest value of a property, if not all numbers of 64 bits are valid: the first two are unsigned in
+NRI, the kernel limits the third."""
+MAX_TEXT = 4096
+"""Characters of the content of a cgroup file: the kernel accepts one page."""
 
 
 class BadProperty(ValueError):
@@ -237,11 +243,17 @@ def _value(resource: str, name: str, text: str) -> Value:
     if name.startswith(UNIFIED):
         if not _KEY.fullmatch(name.removeprefix(UNIFIED)):
             raise BadProperty(f"{resource} sets {name[:64]!r}, which is not a cgroup file")
+        if len(text) > MAX_TEXT:
+            raise BadProperty(f"{resource} sets {name} to {len(text)} characters; {MAX_TEXT} are allowed")
         return text
     if name not in FIELDS:
         raise BadProperty(
             f"{resource} sets {name[:64]!r}, which is not a container property; use one of {', '.join(FIELDS)}"
         )
-    if not _WHOLE.fullmatch(text) or abs(int(text)) >= 1 << 63:
+    if not _WHOLE.fullmatch(text) or abs(int(text)) > _LARGEST:
         raise BadProperty(f"{resource} sets {name} to {text[:40]!r}, which is not a whole number")
-    return int(text)
+    value = int(text)
+    least, largest = _RANGES.get(name, (value, value))
+    if not least <= value <= largest:
+        raise BadProperty(f"{resource} sets {name} to {value}, which is not within {least} to {largest}")
+    return value

@@ -77,7 +77,8 @@ class Manager:
 
     async def admit(self, pod: QrmPod, *, active: Collection[str] | None = None) -> Admission:
         """Get hints, merge them and allocate for every container, init containers first; all or nothing. `active` are
-        the UIDs of all running pods, None if unknown."""
+        the UIDs of all running pods, None if unknown. Raises OSError if the checkpoint cannot be written; the pod then
+        has what it had before."""
         async with self._lock:
             if pod.is_skipped(self.settings.skip_annotations, first=True):
                 return Admission(admitted=True)
@@ -98,10 +99,13 @@ class Manager:
                     self._hints[pod.uid, container.name] = dict(merged.hints)
                     await self._allocate(pod, container, kind, index, again=False)
                 await self._save()
-            except (NotAllocated, OSError) as error:
-                failed = {error.container: {error.resource: str(error)}} if isinstance(error, NotAllocated) else {}
+            except OSError:
+                await self._undo(pod, new=new)
+                raise
+            except NotAllocated as error:
+                failed = {error.container: {error.resource: str(error)}}
                 back = await self._undo(pod, new=new)
-                message = f"Allocate failed due to {error_text(error)}, which is unexpected"
+                message = f"Allocate failed due to {error}, which is unexpected"
                 return Admission(False, UNEXPECTED_ERROR, message, decided, offered, failed, back)
             lacks = {each.name: self.missing(pod.uid, each.name) for each in pod.containers}
             return Admission(

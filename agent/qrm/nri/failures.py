@@ -42,6 +42,8 @@ class NriFindings:
         self.counts: Counter[str] = Counter()
         self.unpinned = 0
         """Containers that were created without their allocations."""
+        self.refused = 0
+        """Containers that were not created because of a failure."""
         self.without: frozenset[str] = frozenset()
         """Containers that had none of their properties at the last synchronization, or of which the properties are not
         known yet."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from agent.qos import QosClass
 from agent.qrm import cpuset
-from agent.qrm.manager.admission import ContainerOptions
+from agent.qrm.manager.admission import ApplyFailed, ContainerOptions
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, UNIFIED, BindMount, Properties, Value
 from agent.qrm.manager.request import CPU, MEMORY, NIC
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
@@ -98,11 +98,23 @@ def adjustment(
     made = pb.ContainerAdjustment(annotations=options.annotations, mounts=map(_mount, options.mounts))
     own = {each.partition("=")[0] for each in container.env}
     made.env.extend(pb.KeyValue(key=key, value=value) for key, value in sorted(options.envs.items()) if key not in own)
-    made.linux.devices.extend(devices)
+    permissions = {each.container_path: each.permissions for each in options.devices}
+    for device in devices:
+        made.linux.devices.append(device)
+        if denied := _denied(permissions.get(device.path, "")):
+            rule = pb.LinuxDeviceCgroup(type=device.type, access=denied)  # allow is false
+            rule.major.value, rule.minor.value = device.major, device.minor
+            made.linux.resources.devices.append(rule)
     set_properties(made.linux.resources, options.properties)
     if OOM_SCORE in options.properties:
         made.linux.oom_score_adj.value = int(options.properties[OOM_SCORE])
     return made
+
+
+def _denied(permissions: str) -> str:
+    """What a rule has to deny, because runtimes allow reading and writing of each added device. They allow containers
+    to make nodes of all devices (m), and without permissions, nothing is denied."""
+    return "".join(each for each in "rw" if permissions and each not in permissions)
 
 
 def _mount(mount: BindMount) -> pb.Mount:
@@ -111,9 +123,12 @@ def _mount(mount: BindMount) -> pb.Mount:
 
 
 def update(container_id: str, properties: Properties, *, ignore_failure: bool = False) -> pb.ContainerUpdate:
-    """The update of a running container."""
+    """The update of a container. Raises ApplyFailed if a message cannot have these properties."""
     made = pb.ContainerUpdate(container_id=container_id, ignore_failure=ignore_failure)
-    set_properties(made.linux.resources, properties)
+    try:
+        set_properties(made.linux.resources, properties)
+    except ValueError as error:
+        raise ApplyFailed(f"the properties cannot be sent to the runtime: {error}") from None
     return made
 
 

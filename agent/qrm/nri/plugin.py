@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import stat
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +18,19 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from agent.qrm.manager.admission import UNEXPECTED_ERROR, Admission, ContainerOptions, NotAllocated, error_text
-from agent.qrm.manager.allocation import BadProperty, DeviceNode, Properties
+from agent.qrm.manager.allocation import BadProperty, Properties
 from agent.qrm.nri.calls import CallFailed, Code
 from agent.qrm.nri.connection import Method
+from agent.qrm.nri.devices import read_devices
 from agent.qrm.nri.failures import NriFindings, Unanswered
 from agent.qrm.nri.messages import EVENT_MASK, adjustment, pod_from_runtime, properties_in, update
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.nri.runtime_config import TOLERATION
 from agent.qrm.nri.table import RuntimePods, RuntimeTable, SynchronizedParts
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.store.originals import OriginalValues
+from agent.state.pod_facts import is_static
 from agent.state.readings import PodsUnknown
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ AnswerT = TypeVar("AnswerT")
 BUDGET = 0.5
 """Part of the runtime's timeout after which the plug-in answers without a result."""
 DEFAULT_TIMEOUT_S = 2.0
+TRUE = frozenset({"1", "t", "T", "true", "True", "TRUE"})
+"""What Go parses as true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +161,14 @@ class NriPlugin:
             text = f"the runtime has containers of {len(strange)} pods that the Kubernetes API does not have"
             self._findings.add("unknown-pod", f"{text}, such as {strange[0]}; they keep their allocations")
 
-    async def _updates(self, *, without: str = "") -> list[pb.ContainerUpdate]:
+    async def _updates(self) -> list[pb.ContainerUpdate]:
         """The updates that running containers need now, those that lose CPUs first. The next round repeats them, since
         the runtime does not report which of them failed."""
-        due: dict[str, Properties] = {}
+        due: dict[str, pb.ContainerUpdate] = {}
         names: dict[str, str] = {}
 
         async def collect(pod: QrmPod, container: PodContainer, properties: Properties) -> None:
-            due[container.id] = properties
+            due[container.id] = update(container.id, properties, ignore_failure=True)
             names[container.id] = f"{pod.key}/{container.name}"
 
         try:
@@ -176,8 +179,7 @@ class NriPlugin:
         for container_id in due:
             self._rounds.manager.set_applied(container_id, None)
         self._findings.applied(names)
-        due.pop(without, None)
-        return [update(id, properties, ignore_failure=True) for id, properties in due.items()]
+        return list(due.values())
 
     # --- pods --------------------------------------------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ class NriPlugin:
             pod = self._pods.find(request.pod.uid, monotonic=self._monotonic())
             if pod is not None:
                 await self._in_time(self._rounds.admit(pod), "RunPodSandbox")
-        except (PodsUnknown, Unanswered):
+        except (PodsUnknown, Unanswered, OSError):
             pass
         return pb.RunPodSandboxResponse()
 
@@ -214,30 +216,47 @@ class NriPlugin:
         self._table.add_container(request.pod, request.container)
         self._rounds.manager.set_applied(request.container.id, None)  # a runtime may use an id again
         try:
-            found = await self._in_time(self._created(request.pod, request.container), "CreateContainer")
+            found = await self._in_time(self._created(request), "CreateContainer")
         except CallFailed:
-            self._table.remove_container(request.container)
+            self._forget(request.container)
             raise
         except Unanswered as error:
-            what = f"{request.pod.namespace}/{request.pod.name}, container {request.container.name}"
-            if self._refuses:
-                self._findings.add(error.kind, f"{what} is not created: {error}")
-                self._table.remove_container(request.container)
-                raise CallFailed(Code.UNKNOWN, f"plug-in {self._label}: {error} (qrm.on_failure)") from None
-            self._findings.unpinned += 1
-            self._findings.add(error.kind, f"{what} starts without allocations: {error}")
-            return pb.CreateContainerResponse()
+            return self._after_failure(request, error)
         response, properties = found
         if properties:
             self._rounds.manager.set_applied(request.container.id, properties)
         return response
 
-    async def _created(
-        self, sandbox: pb.PodSandbox, container: pb.Container
-    ) -> tuple[pb.CreateContainerResponse, Properties]:
+    def _after_failure(self, request: pb.CreateContainerRequest, error: Unanswered) -> pb.CreateContainerResponse:
+        """The answer with which a container starts without allocations. Raises CallFailed if it is refused."""
+        what = _called(request)
+        if self._may_refuse(request):
+            self._findings.refused += 1
+            self._findings.add(error.kind, f"{what} is not created: {error}")
+            self._forget(request.container)
+            raise CallFailed(Code.UNKNOWN, f"plug-in {self._label}: {error} (qrm.on_failure)") from None
+        self._findings.unpinned += 1
+        self._findings.add(error.kind, f"{what} starts without allocations: {error}")
+        return pb.CreateContainerResponse()
+
+    def _may_refuse(self, request: pb.CreateContainerRequest) -> bool:
+        """Whether a failure prevents the container. Static pods always start: the Kubernetes API may run in them, and
+        the copy of the pods has a changed one only after the API has its mirror pod."""
+        return self._refuses and not is_static(request.pod.annotations) and not _tolerates_failure(request)
+
+    def _forget(self, container: pb.Container) -> None:
+        """The container does not exist any more."""
+        self._table.remove_container(container)
+        self._originals.drop(container.id)
+
+    async def _created(self, request: pb.CreateContainerRequest) -> tuple[pb.CreateContainerResponse, Properties]:
         """The answer, and the properties that it sets. Raises CallFailed for an inadmissible pod, and Unanswered."""
-        pod = self._known(sandbox, container)
-        admission = await self._rounds.admit(pod)
+        container = request.container
+        pod = self._known(request.pod, container)
+        try:
+            admission = await self._rounds.admit(pod)
+        except OSError as error:
+            raise Unanswered("checkpoint", error_text(error)) from None
         if not admission.admitted:
             raise self._refusal(pod, admission)
         try:
@@ -246,19 +265,27 @@ class NriPlugin:
             options = None  # an ephemeral container
         except (NotAllocated, BadProperty) as error:
             rejected = Admission(False, UNEXPECTED_ERROR, f"container {container.name}: {error}")
-            self._rounds.reject(pod, rejected)
+            self._rounds.reject(pod, container.name, rejected)
             raise self._refusal(pod, rejected) from None
         except OSError as error:
             raise Unanswered("checkpoint", error_text(error)) from None
+        self._rounds.accept(pod, container.name)
         if options is None:
             return pb.CreateContainerResponse(), {}
-        return await self._answer(container, options), options.properties
+        return await self._answer(request, options), options.properties
 
-    async def _answer(self, container: pb.Container, options: ContainerOptions) -> pb.CreateContainerResponse:
-        devices = await _devices(options.devices)
+    async def _answer(
+        self, request: pb.CreateContainerRequest, options: ContainerOptions
+    ) -> pb.CreateContainerResponse:
+        container = request.container
+        devices, unreadable = await read_devices(options.devices)
+        if unreadable and self._may_refuse(request):
+            raise Unanswered("device", unreadable)
+        if unreadable:
+            self._findings.add("device", f"{_called(request)} starts without devices: {unreadable}")
         try:
             await self._originals.record(container.id, properties_in(container.linux.resources, options.properties))
-            updates = await self._updates(without=container.id)
+            updates = await self._updates()
         except OSError as error:
             raise Unanswered("checkpoint", error_text(error)) from None
         return pb.CreateContainerResponse(adjust=adjustment(options, container, devices), update=updates)
@@ -305,7 +332,7 @@ class NriPlugin:
         return pb.StopContainerResponse()
 
     async def _removed(self, request: pb.RemoveContainerRequest) -> pb.RemoveContainerResponse:
-        self._table.remove_container(request.container)
+        self._forget(request.container)
         return pb.RemoveContainerResponse()
 
     async def _changed(self, request: pb.StateChangeEvent) -> pb.Empty:
@@ -319,7 +346,7 @@ class NriPlugin:
         elif request.event == pb.POST_START_CONTAINER:
             self._table.start(request.container)
         elif request.event == pb.REMOVE_CONTAINER:
-            self._table.remove_container(request.container)
+            self._forget(request.container)
         return pb.Empty()
 
     # --- answers in time ---------------------------------------------------------------------------------------------
@@ -369,6 +396,19 @@ class NriPlugin:
         return timed
 
 
+def _called(request: pb.CreateContainerRequest) -> str:
+    """Pod and container, for messages."""
+    return f"{request.pod.namespace}/{request.pod.name}, container {request.container.name}"
+
+
+def _tolerates_failure(request: pb.CreateContainerRequest) -> bool:
+    """Whether the pod has the annotation with which a container may start without a required plug-in, as the default
+    validator of NRI reads it."""
+    keys = (f"{TOLERATION}/container.{request.container.name}", f"{TOLERATION}/pod", TOLERATION)
+    given = next((request.pod.annotations[key] for key in keys if key in request.pod.annotations), "")
+    return given in TRUE
+
+
 def _known(facts: RuntimeFacts) -> tuple[str, str, str]:
     return facts.name or "unknown", facts.version or "unknown", facts.nri or "unknown"
 
@@ -376,26 +416,3 @@ def _known(facts: RuntimeFacts) -> tuple[str, str, str]:
 def _log_late(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.warning("a late answer to the container runtime failed: %s", error)
-
-
-async def _devices(nodes: Sequence[DeviceNode]) -> list[pb.LinuxDevice]:
-    """The devices with their numbers on the host. Raises Unanswered."""
-    if not nodes:
-        return []
-    try:
-        return await asyncio.to_thread(lambda: [_device(node) for node in nodes])
-    except OSError as error:
-        raise Unanswered("device", f"cannot read the device {error.filename}: {error.strerror}") from None
-
-
-def _device(node: DeviceNode) -> pb.LinuxDevice:
-    found = os.stat(node.host_path)
-    return pb.LinuxDevice(
-        path=node.container_path,
-        type="b" if stat.S_ISBLK(found.st_mode) else "c",
-        major=os.major(found.st_rdev),
-        minor=os.minor(found.st_rdev),
-        file_mode=pb.OptionalFileMode(value=stat.S_IMODE(found.st_mode)),
-        uid=pb.OptionalUInt32(value=found.st_uid),
-        gid=pb.OptionalUInt32(value=found.st_gid),
-    )

@@ -87,6 +87,7 @@ class NriRuntime:
             "runtime": None if facts is None else {"name": facts.name, "version": facts.version, "nri": facts.nri},
             "on_failure": "refuse" if self._refuses else "open",
             "unpinned": self.findings.unpinned,
+            "refused": self.findings.refused,
             "failures": dict(sorted(self.findings.counts.items())),
             "findings": self.findings.as_json(),
         }

@@ -29,7 +29,8 @@ class RoundUpdates:
         self._due: dict[str, tuple[QrmPod, PodContainer, Properties]] = {}
 
     async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
-        """Collect the properties of a container, in the order of the calls."""
+        """Collect the properties of a container, in the order of the calls. Raises ApplyFailed."""
+        update(container.id, properties)  # if this fails, the other containers are updated
         self._due[container.id] = pod, container, properties
 
     async def deliver(self) -> dict[str, str]:

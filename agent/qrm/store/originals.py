@@ -54,6 +54,10 @@ class OriginalValues:
             self._values[container_id] = {**values, **self._values.get(container_id, {})}
             await self._write()
 
+    def drop(self, container_id: str) -> None:
+        """Remove the values of a container that has ended; the next write stores this."""
+        self._values.pop(container_id, None)
+
     async def keep(self, container_ids: Collection[str]) -> None:
         """Remove the values of all other containers, which have ended. Raises OSError."""
         kept = {id: values for id, values in self._values.items() if id in container_ids}

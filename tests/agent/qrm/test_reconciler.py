@@ -1,6 +1,7 @@
 """Rounds over pods: admission after the fact, what is told of it, and a round at a time."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from agent.qrm.cluster.client import QrmClusterClient
 from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.manager.admission import Admission, ApplyFailed
-from agent.qrm.manager.allocation import Properties
+from agent.qrm.manager.allocation import AllocationInfo, Properties
+from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.reconciler import RETRY_S, Reconciler
 from agent.qrm.telemetry import QrmMetrics
@@ -128,6 +130,38 @@ async def test_a_full_disk_is_told_and_the_next_round_goes_on():
     node.world.full = False
     await node.round("p")
     assert node.state()["last_reconcile"]["trouble"] == ""
+
+
+async def test_a_full_disk_makes_no_pod_inadmissible():
+    """Such a pod would get an Event, and perhaps be evicted."""
+    node = Node()
+    node.world.full = True
+    await node.round("p")
+    assert "cannot write the checkpoint: No space left" in node.state()["last_reconcile"]["trouble"]
+    assert (node.told, node.state()["inadmissible"], node.rounds.admissions) == ([], [], {})
+    node.world.full = False
+    await node.round("p")
+    assert (node.set, node.rounds.admissions) == (["p 0-1"], {("admitted", ""): 1})
+
+
+async def test_a_pod_that_is_released_during_a_round_is_not_admitted_from_the_list_of_the_round():
+    """In the mode nri, the runtime reports its end while the round admits another pod."""
+
+    class Ending(Fake):
+        async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
+            ending.append(asyncio.create_task(node.rounds.release("b")))
+            await asyncio.sleep(0)
+            return await super().allocate(request)
+
+    ending: list[asyncio.Task[None]] = []
+    node = Node(Ending())
+    await node.round("a", "b")
+    assert [request.pod_uid for request in node.plugin.asked] == ["a"]
+    assert (node.set, node.rounds.records.keys()) == (["a 0-1"], {"a"})
+    await ending.pop()
+    await node.rounds.admit(pod("b", qos="dedicated_cores"))
+    assert node.rounds.records.keys() == {"a", "b"}, "the runtime has another sandbox of the pod"
+    await ending.pop()
 
 
 async def test_what_the_runtime_refuses_is_counted_and_told():

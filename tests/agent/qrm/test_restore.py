@@ -200,6 +200,27 @@ async def test_other_properties_get_the_stored_values_and_unknown_ones_are_repor
         assert [runtime.resources[id].cpu_shares for id in IDS[:2]] == [1024, 512]
 
 
+async def test_the_mode_cri_restores_what_the_mode_nri_set(node: Node):
+    """Without the socket of NRI. The score was set when the container was created; nothing of it is recorded."""
+    node.allocated(UIDS[0], CpusetCpus="2-5", OomScoreAdj="-5")
+    node.allocated(UIDS[1])
+    await OriginalValues(node.state).record(IDS[1], {"CpusetCpus": "0-9"})
+    record_mode(node.state, "nri")
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5")
+        runtime.add(IDS[1], "main", "shop/db", UIDS[1], cpuset_cpus="6-9", cpuset_mems="0")
+        assert told(await restored(node.settings("cri", runtime_socket=str(runtime.path)))) == [
+            ("shop/db", "main", "done", "restored: CpusetCpus is 0-9, CpusetMems is 0-1"),
+            (
+                "shop/web",
+                "main",
+                "failed",
+                "restored: CpusetCpus is 0-79; the values of OomScoreAdj before the allocation are unknown: create the "
+                "container again to restore them",
+            ),
+        ]
+
+
 async def test_what_the_runtime_refuses_is_reported_and_the_others_are_restored(node: Node):
     for uid in UIDS[:2]:
         node.allocated(uid)
@@ -215,8 +236,9 @@ async def test_what_the_runtime_refuses_is_reported_and_the_others_are_restored(
 
 async def test_no_runtime_answers(node: Node):
     node.allocated(UIDS[0])
-    for mode, key in (("cri", "runtime_socket"), ("nri", "nri_socket")):
-        with pytest.raises(CannotRun, match=r"(?s)cannot list the containers: .*none.sock.*\n  check the runtime"):
+    for mode, key, other in (("cri", "runtime_socket", "nri"), ("nri", "nri_socket", "cri")):
+        hint = f"\n  check the runtime and its socket .*, or set --mode {other}$"
+        with pytest.raises(CannotRun, match=f"(?s)cannot list the containers: .*none.sock.*{hint}"):
             await restore(node.settings(mode, **{key: str(node.directory / "none.sock")}))
 
 

@@ -112,4 +112,4 @@ def test_without_a_runtime_it_fails_at_once_and_says_what_to_check(node: NriNode
     code, out, err = restore(qrm)
     assert (code, out) == (1, "")
     assert err.startswith(f"load-watcher qrm restore: cannot list the containers: {node.nri_socket}: ")
-    assert "\n  check the runtime and its socket (qrm.nri_socket, qrm.runtime_socket), or set another --mode\n" in err
+    assert "\n  check the runtime and its socket (qrm.nri_socket, qrm.runtime_socket), or set --mode cri\n" in err

@@ -297,6 +297,28 @@ def test_what_is_no_number_of_64_bits(text: str):
         properties_of({"cpu": AllocationInfo("CpuShares", allocation_result=text)})
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("CpuShares", "-5", "which is not within 0 to 9223372036854775807"),
+        ("CpuPeriod", "-1", "which is not within 0 to 9223372036854775807"),
+        ("OomScoreAdj", "-1001", "which is not within -1000 to 1000"),
+        ("OomScoreAdj", "1001", "which is not within -1000 to 1000"),
+        ("Unified.io.max", "x" * 4097, "to 4097 characters; 4096 are allowed"),
+    ],
+)
+def test_what_a_runtime_cannot_set(name: str, text: str, why: str):
+    with pytest.raises(BadProperty, match=why):
+        properties_of({"cpu": AllocationInfo(name, allocation_result=text)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("CpuShares", 0), ("CpuQuota", -1), ("OomScoreAdj", -1000), ("OomScoreAdj", 1000)]
+)
+def test_what_a_runtime_can_set(name: str, value: int):
+    assert properties_of({"cpu": AllocationInfo(name, allocation_result=str(value))}) == {name: value}
+
+
 def test_capacity():
     case, gone = named("capacity"), named("capacity after grace period")
 
@@ -433,10 +455,8 @@ def test_a_checkpoint_that_cannot_be_written_admits_nobody():
     async def test() -> None:
         world = await World().with_(fake := Fake())
         world.full = True
-        admission = await world.manager.admit(pod())
-        assert admission.message == (
-            "Allocate failed due to the checkpoint could not be written: No space left on device, which is unexpected"
-        )
+        with pytest.raises(OSError, match="No space left on device"):
+            await world.manager.admit(pod())
         assert fake.removed == ["p"]
         assert world.manager.allocations.pods == frozenset()
 

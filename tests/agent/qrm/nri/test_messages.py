@@ -48,6 +48,18 @@ def test_an_adjustment_sets_everything_that_the_plugins_may_give():
     assert dict(resources.unified) == {"memory.high": "max"}
 
 
+@pytest.mark.parametrize(
+    ("permissions", "denied"), [("rwm", ""), ("mrw", ""), ("", ""), ("r", "w"), ("w", "r"), ("rm", "w"), ("m", "rw")]
+)
+def test_permissions_that_a_device_does_not_have_are_denied(permissions: str, denied: str):
+    """The runtime allows rw for each added device, and applies these rules after its own."""
+    options = ContainerOptions({}, {}, {}, devices=(DeviceNode("/dev/in", "/dev/out", permissions),))
+    device = pb.LinuxDevice(path="/dev/in", type="c", major=10, minor=200)
+    rules = adjustment(options, pb.Container(), [device]).linux.resources.devices
+    found = [(each.allow, each.type, each.major.value, each.minor.value, each.access) for each in rules]
+    assert found == ([(False, "c", 10, 200, denied)] if denied else [])
+
+
 def test_an_adjustment_without_values_changes_nothing():
     """A field that is set to its default would overwrite the container's value."""
     made = adjustment(ContainerOptions({}, {}, {}), pb.Container(env=["PATH=/bin"]), [])

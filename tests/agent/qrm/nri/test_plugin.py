@@ -1,20 +1,36 @@
 """The plug-in with the components of `load-watcher qrm` and a runtime in the same event loop."""
 
+import asyncio
+import os
+import re
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions
+from agent.qrm.main import CHECKPOINT
+from agent.qrm.manager.allocation import AllocationInfo, DeviceNode
+from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.topology import Hint
 from agent.qrm.nri.calls import CallFailed
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.nri.runtime_config import TOLERATION
 from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
+from tests.agent.qrm.manager.test_manager import Fake
 from tests.agent.qrm.nri.memory import GIB, MemoryManager, PodsCopy, node_loop
 from tests.agent.qrm.nri.sequences import check
+from tests.agent.qrm.nri.test_messages import container as runtime_container
+from tests.agent.qrm.nri.test_messages import guaranteed
 from tests.fakes.nri_runtime import MemoryRuntime
 from tests.waiting import eventually
+
+HELD = "held"
 
 
 @dataclass
@@ -22,10 +38,11 @@ class PluginNode:
     """A node without pods; `run` runs a test in its event loop, with the runtime."""
 
     directory: Path
+    timeout: float = 60.0
     copy: PodsCopy = field(default_factory=PodsCopy)
 
     def __post_init__(self) -> None:
-        self.runtime = MemoryRuntime(self.directory / "nri.sock")
+        self.runtime = MemoryRuntime(self.directory / "nri.sock", timeout=self.timeout)
 
     def run(self, test: Coroutine[Any, Any, None]) -> None:
         async def running() -> None:
@@ -42,9 +59,17 @@ class PluginNode:
         await eventually(lambda: self.runtime.plugin is not None, what="the plug-in")
         return manager
 
-    def pod(self, uid: str, *, cpu: float = 4.0, role: str = "storage-service") -> pb.PodSandbox:
-        """Put a pod into the copy; return its sandbox."""
-        containers = (PodContainer("main", {"cpu": cpu, "memory": float(GIB)}),)
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """The checkpoint cannot be written: its new file is a directory."""
+        fresh = self.directory / f".{CHECKPOINT}.{os.getpid()}"
+        fresh.mkdir()
+        yield
+        fresh.rmdir()
+
+    def pod(self, uid: str, *, cpu: float = 4.0, role: str = "storage-service", **more: float) -> pb.PodSandbox:
+        """Put a pod into the copy, which requests `more`; return its sandbox."""
+        containers = (PodContainer("main", {"cpu": cpu, "memory": float(GIB), **more}),)
         self.copy.known[uid] = QrmPod(uid, "default", uid, annotations={ROLE_ANNOTATION: role}, containers=containers)
         return pb.PodSandbox(id=uid, uid=uid, name=uid, namespace="default")
 
@@ -54,6 +79,26 @@ class PluginNode:
             await self.runtime.run_pod(sandbox)
         await self.runtime.create(sandbox, pb.Container(id=id, name="main", pod_sandbox_id=sandbox.id))
         return self.runtime.cpus(id)
+
+
+class Cards(Fake):
+    """A plug-in that gives devices. A container cannot start while `broken`."""
+
+    def __init__(self, *devices: DeviceNode) -> None:
+        super().__init__("card", prop="", options=PluginOptions(aligned=True, reconcile=True, pre_start=True))
+        self.devices = devices
+        self.broken = False
+
+    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
+        given = await super().allocate(request)
+        assert given is not None
+        info = msgspec.structs.replace(given["card"], devices=self.devices)
+        self.has[request.pod_uid][request.container_name] = {"card": info}
+        return {"card": info}
+
+    async def pre_start(self, request: ResourceRequest) -> None:
+        if self.broken:
+            raise PluginCallError("card", "PreStartContainer", "UNKNOWN", "the card does not respond")
 
 
 @pytest.fixture
@@ -158,6 +203,286 @@ def test_refuse_prevents_a_container_of_an_unknown_pod(node: PluginNode):
         assert (node.runtime.containers, manager.nri.findings.unpinned) == ({}, 0)
         node.copy.answered = True
         assert await node.create(node.pod("a"), "c") == "2-5"
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_updates_in_an_answer_are_in_order_may_fail_and_are_repeated_by_the_round(node: PluginNode):
+    """Those that lose CPUs come first. A container that has ended unnoticed does not prevent the new one."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        await node.create(node.pod("a", role="online-micro_service"), "online")
+        await node.create(node.pod("b", role="ETL"), "offline")
+        await node.create(node.pod("c"), "own")
+        await manager.rounds.round()
+        assert (await manager.rounds.round()).result.applied == (), "all is applied"
+        for size, order in ((20, ["online", "offline"]), (40, ["offline", "online"])):
+            await manager.resize(size)
+            node.runtime.updated.clear()
+            await node.create(node.pod(f"new{size}", cpu=1), f"new{size}")
+            assert node.runtime.updated == [order]
+            await manager.rounds.round()
+            assert node.runtime.updated == [order, order]
+        del node.runtime.containers["offline"]
+        assert await node.create(node.pod("last"), "last")
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_new_manager_updates_nothing_that_is_right(node: PluginNode):
+    """Neither in its answer to Synchronize nor in its first round."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        await node.create(node.pod("a"), "a")
+        await node.create(node.pod("b", role="ETL"), "b")
+        await manager.rounds.round()
+        await manager.kill()
+        node.runtime.updated.clear()
+        manager = await node.manage()
+        await manager.rounds.round()
+        assert not node.runtime.updated
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_deleted_pod_whose_container_runs_keeps_its_cpus_before_the_runtime_is_there(node: PluginNode):
+    async def test() -> None:
+        manager = await node.manage()
+        assert await node.create(node.pod("a"), "a") == "2-5"
+        await manager.kill()
+        await node.runtime.stop()
+        del node.copy.known["a"]
+        manager = MemoryManager(node.directory, node.runtime.socket, node.copy)
+        await manager.start()
+        await manager.rounds.round()
+        assert manager.manager.allocations.pods == {"a"}
+        await node.runtime.start()
+        await eventually(lambda: node.runtime.plugin is not None, what="the plug-in")
+        assert await node.create(node.pod("b"), "b") == "6-9"
+        await node.runtime.end("a")
+        assert manager.manager.allocations.pods == {"b"}
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_guaranteed_pod_is_pinned_without_the_kubernetes_api(node: PluginNode):
+    """The runtime knows all that matters of it."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        node.copy.answered = False
+        sandbox, container = guaranteed(), runtime_container()
+        await node.runtime.run_pod(sandbox)
+        await node.runtime.create(sandbox, container)
+        assert (node.runtime.cpus("c"), manager.nri.findings.unpinned) == ("2-3", 0)
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_an_update_by_the_kubelet_leaves_the_cpus(node: PluginNode):
+    async def test() -> None:
+        manager = await node.manage()
+        sandbox = node.pod("a")
+        await node.create(sandbox, "c")
+        assert node.runtime.plugin is not None
+        asked = pb.UpdateContainerRequest(pod=sandbox, container=node.runtime.containers["c"])
+        answer = await node.runtime.plugin.call("UpdateContainer", asked, pb.UpdateContainerResponse)
+        assert [(each.container_id, each.linux.resources.cpu.cpus) for each in answer.update] == [("c", "2-5")]
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_runtime_with_an_earlier_nri_reports_a_removed_pod_as_a_change_of_state(node: PluginNode):
+    async def test() -> None:
+        manager = await node.manage()
+        sandbox = node.pod("a")
+        await node.create(sandbox, "c")
+        assert node.runtime.plugin is not None
+        removed = pb.StateChangeEvent(event=pb.REMOVE_POD_SANDBOX, pod=sandbox)
+        await node.runtime.plugin.call("StateChange", removed, pb.Empty)
+        assert not manager.manager.allocations.pods
+        await manager.kill()
+
+    node.run(test())
+
+
+class HeldPlugin(Fake):
+    """A plug-in that gives hints once it is released."""
+
+    def __init__(self) -> None:
+        super().__init__(HELD)
+        self.released = asyncio.Event()
+
+    async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
+        await self.released.wait()
+        return None
+
+
+def test_an_answer_comes_before_the_runtime_drops_the_plugin_and_the_work_continues(node: PluginNode):
+    """With a resource plug-in that does not answer: the container starts unpinned, and is pinned later."""
+    node = PluginNode(node.directory, timeout=1.0)
+
+    async def test() -> None:
+        manager = await node.manage()
+        held = HeldPlugin()
+        await manager.manager.plugins.register(HELD, held)
+        connection = node.runtime.plugin
+        assert await node.create(node.pod("a", held=1.0), "c") == ""
+        assert node.runtime.plugin is connection
+        assert manager.nri.findings.unpinned == 1
+        assert manager.nri.state()["findings"][0]["message"].endswith("CreateContainer took more than 0.5 s")
+        held.released.set()
+
+
+@pytest.mark.parametrize("on_failure", ["open", "refuse"])
+def test_a_checkpoint_that_cannot_be_written_is_a_failure_and_makes_no_pod_inadmissible(
+    node: PluginNode, on_failure: str
+):
+    async def test() -> None:
+        manager = await node.manage(on_failure=on_failure)
+        sandbox = node.pod("a")
+        with node.full_disk():
+            if on_failure == "open":
+                assert await node.create(sandbox, "c") == ""
+            else:
+                with pytest.raises(CallFailed, match=r"could not be written: Is a directory \(qrm\.on_failure\)"):
+                    await node.create(sandbox, "c")
+        assert manager.nri.findings.counts == {"checkpoint": 1}
+        assert (manager.rounds.inadmissible, manager.rounds.admissions) == ([], {})
+        if on_failure == "refuse":
+            assert await node.create(sandbox, "c") == "2-5"
+        await manager.rounds.round()
+        assert node.runtime.cpus("c") == "2-5"
+        await manager.kill()
+
+    node.run(test())
+
+
+STATIC = {"kubernetes.io/config.source": "file"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "starts"),
+    [
+        (STATIC, True),
+        ({TOLERATION: "true"}, True),
+        ({f"{TOLERATION}/container.main": "false", TOLERATION: "true"}, False),
+        ({f"{TOLERATION}/pod": "true"}, True),
+        ({TOLERATION: "false"}, False),
+        ({"kubernetes.io/config.source": "api"}, False),
+    ],
+)
+def test_refuse_never_prevents_a_static_or_tolerant_pod_after_a_failure(
+    node: PluginNode, annotations: dict[str, str], starts: bool
+):
+    """The Kubernetes API, without which a changed static pod is unknown, may run in it."""
+
+    async def test() -> None:
+        manager = await node.manage(on_failure="refuse")
+        sandbox = pb.PodSandbox(id="s", uid="s", name="apiserver", namespace="kube-system", annotations=annotations)
+        if starts:
+            assert await node.create(sandbox, "c") == ""
+        else:
+            with pytest.raises(CallFailed, match="do not have the pod yet"):
+                await node.create(sandbox, "c")
+        findings = manager.nri.findings
+        assert (findings.unpinned, findings.refused) == ((1, 0) if starts else (0, 1))
+        assert findings.counts == {"unknown-pod": 1}
+        says = "starts without allocations" if starts else "is not created"
+        assert f"kube-system/apiserver, container main {says}: " in manager.nri.state()["findings"][0]["message"]
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_pod_of_which_a_container_cannot_be_created_is_inadmissible_until_it_can(node: PluginNode):
+    """Also after rounds, and each retry of the kubelet counts once altogether."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        cards = Cards()
+        await manager.manager.plugins.register("card", cards)
+        cards.broken = True
+        sandbox = node.pod("a", card=2.0)
+        for number in range(3):
+            with pytest.raises(CallFailed, match="the card does not respond"):
+                await node.create(sandbox, f"c{number}")
+            await manager.rounds.round()
+            (found,) = manager.rounds.state()["inadmissible"]
+            assert found["pod"] == "default/a"
+            assert "container main: the plug-in for card failed in PreStartContainer" in found["message"]
+        rejected = ("rejected", "UnexpectedAdmissionError")
+        assert manager.rounds.admissions == {("admitted", ""): 1, rejected: 1}
+        assert len(manager.rounds.history) == 2
+        cards.broken = False
+        assert await node.create(sandbox, "c") == "2-5"
+        assert manager.rounds.inadmissible == []
+        cards.broken = True
+        with pytest.raises(CallFailed, match="the card does not respond"):
+            await node.create(sandbox, "again")
+        await node.runtime.end_pod("a")
+        assert manager.rounds.inadmissible == []
+        await manager.kill()
+
+    node.run(test())
+
+
+@pytest.mark.parametrize("on_failure", ["open", "refuse"])
+def test_a_device_that_cannot_be_read_is_a_failure_of_the_device_only(node: PluginNode, on_failure: str):
+    """A directory is not a device either."""
+
+    async def test() -> None:
+        manager = await node.manage(on_failure=on_failure)
+        lost, folder = str(node.directory / "card0"), str(node.directory)
+        devices = (DeviceNode("/dev/a", "/dev/null", "r"), DeviceNode("/dev/b", lost), DeviceNode("/dev/c", folder))
+        await manager.manager.plugins.register("card", Cards(*devices))
+        sandbox = node.pod("a", card=2.0)
+        why = f"cannot read {lost}: No such file or directory, {folder}: it is not a device; mount /dev of the host"
+        if on_failure == "refuse":
+            with pytest.raises(CallFailed, match=re.escape(why)):
+                await node.create(sandbox, "c")
+            sandbox.annotations.update(STATIC)
+        assert await node.create(sandbox, "d") == "2-5"
+        given = node.runtime.containers["d"].linux
+        assert [(each.path, each.major, each.minor) for each in given.devices] == [("/dev/a", 1, 3)]
+        assert [each.access for each in given.resources.devices] == ["w"]
+        assert why in manager.nri.state()["findings"][0]["message"]
+        assert manager.nri.findings.counts["device"] == (2 if on_failure == "refuse" else 1)
+        assert manager.nri.findings.unpinned == 0
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_original_values_go_with_their_containers_without_another_write(node: PluginNode):
+    """Each of these writes would be in the way of a container that is created."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        path = node.directory / "original_values"
+
+        async def create(uid: str) -> None:
+            container = pb.Container(id=f"{uid}-c", name="main", pod_sandbox_id=uid)
+            container.linux.resources.cpu.cpus = "0-9"
+            await node.runtime.run_pod(sandbox := node.pod(uid))
+            await node.runtime.create(sandbox, container)
+
+        await create("a")
+        written = path.read_bytes()
+        assert b'"a-c"' in written
+        await node.runtime.end("a-c")
+        assert path.read_bytes() == written
+        await create("b")
+        assert b'"a-c"' not in path.read_bytes()
+        assert b'"b-c"' in path.read_bytes()
         await manager.kill()
 
     node.run(test())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from agent.qrm.manager.admission import ManagerSettings
+from agent.qrm.manager.admission import ApplyFailed, ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.topology import TopologyPolicy
@@ -125,3 +125,19 @@ async def test_a_container_that_fails_in_a_repeated_message_is_reported(node: Pi
     node.meanwhile = change
     messages, failed = await node.round()
     assert (len(messages), list(failed)) == (2, ["default/b/main"])
+
+
+async def test_properties_that_a_message_cannot_have_fail_for_their_container_only(node: PinnedNode):
+    pods = {pod.uid: (pod, pod.containers[0]) for pod in node.pods}
+    with pytest.raises(ApplyFailed, match="cannot be sent to the runtime"):
+        await node.updates.apply(*pods["a"], {"CpuShares": -5})
+    await node.updates.apply(*pods["b"], {"CpusetCpus": "4-7"})
+    assert await node.updates.deliver() == {}
+    assert node.messages == [[("b", "4-7")]]
+
+
+async def test_an_invalid_allocation_of_the_checkpoint_fails_for_its_container_only(node: PinnedNode):
+    node.allocations.set("a", "main", "shares", AllocationInfo("CpuShares", allocation_result="-5"))
+    await node.manager.reconcile(node.pods, node.updates.apply)
+    assert await node.updates.deliver() == {}
+    assert node.messages == [[("b", "4-7")]]
