@@ -162,8 +162,9 @@ class NriPlugin:
             self._findings.add("unknown-pod", f"{text}, such as {strange[0]}; they keep their allocations")
 
     async def _updates(self, *, without: str = "") -> list[pb.ContainerUpdate]:
-        """The updates that running containers need now, those that lose CPUs first. The next round repeats them, since
-        the runtime does not report which of them failed."""
+        """The updates that containers need now, those that lose CPUs first. The next round repeats them, since the
+        runtime does not report which of them failed. Created containers must not start with CPUs that another one gets
+        now; runtimes update them (containerd: UpdateContainer in internal/cri/nri)."""
         due: dict[str, pb.ContainerUpdate] = {}
         names: dict[str, str] = {}
 
@@ -172,7 +173,7 @@ class NriPlugin:
             names[container.id] = f"{pod.key}/{container.name}"
 
         try:
-            pods = self._pods.listing(monotonic=self._monotonic())
+            pods = self._pods.listing(monotonic=self._monotonic(), created=True)
         except PodsUnknown:
             return []
         await self._rounds.apply(pods, collect)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent.qrm import cpuset
+from agent.qrm.nri.messages import update
+from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.nri.session import NriSession
 from tests.agent.qrm.test_main import NODE, Qrm
 from tests.fakes.kube import PODS, FakeKube
@@ -57,6 +59,39 @@ async def test_the_session_registers_with_containerd_and_sets_cpus(containerd: C
 
     assert await asyncio.to_thread(run) == ("1", "1")
     assert not failures
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_created_container_starts_with_the_cpus_of_an_update(containerd: Containerd):
+    """The answer about a second container updates the first one, which has not started."""
+    created: list[str] = []
+
+    async def create(payload: bytes) -> bytes:
+        answer = pb.CreateContainerResponse()
+        answer.update.extend(update(id, {"CpusetCpus": "1"}, ignore_failure=True) for id in created)
+        answer.adjust.linux.resources.cpu.cpus = "0"
+        created.append(pb.CreateContainerRequest.FromString(payload).container.id)
+        return answer.SerializeToString()
+
+    session = NriSession(
+        containerd.nri_socket,
+        lambda: {**methods(), "CreateContainer": create},
+        name="load-watcher",
+        index="50",
+        failed=lambda *_: None,
+    )
+    running = asyncio.create_task(session.run())
+    await eventually(lambda: not session.trouble, what="the registration")
+
+    def run() -> tuple[str, str, str]:
+        pod = containerd.run_pod("default/pod1", UID, {})
+        first = containerd.create(pod, "default/pod1", UID, {}, container="container0")
+        containerd.create(pod, "default/pod1", UID, {}, container="container1")
+        process = containerd.start_container(first)
+        return containerd.spec(first)["linux"]["resources"]["cpu"]["cpus"], allowed_cpus(process), cgroup_cpus(process)
+
+    assert await asyncio.to_thread(run) == ("1", "1", "1")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
