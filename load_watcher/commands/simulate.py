@@ -35,8 +35,8 @@ _SIMULATION_OPTIONS = (
     click.option("--overload", default=90.0, show_default=True, type=click.FloatRange(1.0, 100.0), callback=finite,
                  metavar="PERCENT", help="Utilization of a node's CPU or memory, in percent, above which the node "
                  "counts as overloaded; also the watermark of the simulated evictions."),
-    click.option("--anew", is_flag=True, help="Also place the pods that already run when the trace begins. [default: "
-                 "they stay on their recorded nodes]"),
+    click.option("--place-existing", is_flag=True, help="Also place the pods that already run when the trace begins. "
+                 "[default: they stay on their recorded nodes]"),
     click.option("--throttle", is_flag=True, help="Let pods whose node has too little CPU for their demand run longer, "
                  "until their work is done. [default: they end as in the trace]"),
     click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with the state "
@@ -158,7 +158,7 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
                 given["delay"],
                 given["overload"] / 100.0,
                 given["seed"],
-                given["anew"],
+                given["place_existing"],
                 given["throttle"],
             )
         )

@@ -52,7 +52,7 @@ class SimulationSetup:
     delay: float
     overload: float
     seed: int
-    anew: bool
+    place_existing: bool
     throttle: bool
 
     def sentences(self) -> list[str]:
@@ -62,7 +62,7 @@ class SimulationSetup:
             f"{self.trace}: {size}" + (f"; {self.note}" if self.note else ""),
             f"Windows are published every {self.refresh:g} s, {self.delay:g} s after their newest sample; "
             f"a node is overloaded above {100.0 * self.overload:g} % of its CPU or memory; seed {self.seed}",
-            *(["Pods that existed when the trace began are placed too"] if self.anew else []),
+            *(["Pods that existed when the trace began are placed too"] if self.place_existing else []),
             *(["Pods on nodes with too little CPU run longer"] if self.throttle else []),
         ]
 
@@ -91,7 +91,7 @@ def as_document(setup: SimulationSetup, summaries: Iterable[RunSummary]) -> dict
         "delay_s": setup.delay,
         "overload_percent": 100.0 * setup.overload,
         "seed": setup.seed,
-        "place_existing": setup.anew,
+        "place_existing": setup.place_existing,
         "throttle": setup.throttle,
         "policies": [{name: _known(value) for name, value in asdict(summary).items()} for summary in summaries],
     }

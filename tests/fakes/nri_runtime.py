@@ -22,6 +22,7 @@ from agent.qrm.nri.calls import (
     PLUGIN_SERVICE,
     CallFailed,
     CallRequest,
+    Code,
     decode_request,
     decode_response,
     encode_request,
@@ -77,10 +78,14 @@ class PluginLink:
 
 
 class MemoryRuntime:
-    """Listens for one plug-in at `socket`."""
+    """Listens for one plug-in at `path`. `timeout` is that of requests to the plug-in, in seconds; a plug-in that does
+    not answer in time is dropped."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, timeout: float = 60.0) -> None:
         self.socket = path
+        self.updated: list[list[str]] = []
+        """The containers of each message with updates, in its order."""
+        self._timeout = timeout
         self.pods: dict[str, pb.PodSandbox] = {}
         self.containers: dict[str, pb.Container] = {}
         self.plugin: PluginLink | None = None
@@ -138,7 +143,10 @@ class MemoryRuntime:
                 container.linux.resources.MergeFrom(found.adjust.linux.resources)
                 container.linux.devices.extend(found.adjust.linux.devices)
                 container.env.extend(f"{each.key}={each.value}" for each in found.adjust.env)
-                self._apply(found.update)
+                failed = self._apply(found.update)
+                # As NRI, which does not accept an update of the container that is being created.
+                if failed := failed + [each for each in found.update if each.container_id == container.id]:
+                    raise CallFailed(Code.INTERNAL, f"cannot update {failed[0].container_id}")
             self.containers[container.id] = container
             if start:
                 await self._start(pod, container)
@@ -179,14 +187,20 @@ class MemoryRuntime:
         if self.plugin is None:
             return None
         try:
-            return await self.plugin.call(method, request, kind)
+            async with asyncio.timeout(self._timeout):
+                return await self.plugin.call(method, request, kind)
+        except TimeoutError:
+            self.plugin.close()
         except LostPlugin:
-            self.plugin = None
-            return None
+            pass
+        self.plugin = None
+        return None
 
     def _apply(self, updates: Collection[pb.ContainerUpdate]) -> list[pb.ContainerUpdate]:
         """Change resources; return the updates that failed."""
         failed = []
+        if updates:
+            self.updated.append([each.container_id for each in updates])
         for each in updates:
             if each.container_id in self.containers:
                 self.containers[each.container_id].linux.resources.MergeFrom(each.linux.resources)
@@ -242,7 +256,9 @@ class MemoryRuntime:
             await self._synchronize(link)
 
     async def _synchronize(self, link: PluginLink) -> None:
-        configure = pb.ConfigureRequest(runtime_name="memory", runtime_version="1", request_timeout=60_000)
+        configure = pb.ConfigureRequest(
+            runtime_name="memory", runtime_version="1", request_timeout=round(self._timeout * 1000)
+        )
         with suppress(LostPlugin):
             await link.call("Configure", configure, pb.ConfigureResponse)
             async with self._lock:

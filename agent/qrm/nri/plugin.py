@@ -164,7 +164,8 @@ class NriPlugin:
     async def _updates(self, *, without: str = "") -> list[pb.ContainerUpdate]:
         """The updates that containers need now, those that lose CPUs first. The next round repeats them, since the
         runtime does not report which of them failed. Created containers must not start with CPUs that another one gets
-        now; runtimes update them (containerd: UpdateContainer in internal/cri/nri)."""
+        now; runtimes update them (containerd: UpdateContainer in internal/cri/nri). `without` is the container that is
+        being created, which the runtime does not have yet."""
         due: dict[str, pb.ContainerUpdate] = {}
         names: dict[str, str] = {}
 
@@ -179,8 +180,9 @@ class NriPlugin:
         await self._rounds.apply(pods, collect)
         for container_id in due:
             self._rounds.manager.set_applied(container_id, None)
-        self._findings.applied(names)
         due.pop(without, None)
+        names.pop(without, None)
+        self._findings.applied(names)
         return list(due.values())
 
     # --- pods --------------------------------------------------------------------------------------------------------

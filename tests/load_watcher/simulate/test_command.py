@@ -115,7 +115,10 @@ def test_one_page_with_everything_in_it(trace: Path, tmp_path: Path):
     name = tmp_path / "<b>.csv.gz"
     name.write_bytes(trace.read_bytes())
     assert (
-        0 == simulate(name, *POLICIES, "--html", tmp_path / "h.html", "--png", tmp_path / "p.png", "--anew").exit_code
+        0
+        == simulate(
+            name, *POLICIES, "--html", tmp_path / "h.html", "--png", tmp_path / "p.png", "--place-existing"
+        ).exit_code
     )
     page, links = (tmp_path / "h.html").read_text(), _Links()
     links.feed(page)

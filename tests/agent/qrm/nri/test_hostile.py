@@ -33,10 +33,12 @@ LARGEST = (1 << 24) - 1
 
 @dataclass
 class Attacked:
-    """A session with a plug-in that answers Configure, and the runtime that attacks it."""
+    """A session with a plug-in that answers Configure, and Synchronize once it is `released`, and the runtime that
+    attacks it."""
 
     runtime: RuntimeSocket
     session: NriSession
+    released: asyncio.Event
     failures: list[tuple[str, str]] = field(default_factory=list)
 
     async def registered(self) -> PluginSeen:
@@ -60,18 +62,23 @@ async def attacked(socket: Path) -> AsyncIterator[Attacked]:
     async def configure(_: bytes) -> bytes:
         return b"configured"
 
+    async def synchronize(_: bytes) -> bytes:
+        await released.wait()
+        return b"synchronized"
+
+    released = asyncio.Event()
     failures: list[tuple[str, str]] = []
     with RuntimeSocket(socket) as runtime:
         session = NriSession(
             socket,
-            lambda: {"Configure": configure},
+            lambda: {"Configure": configure, "Synchronize": synchronize},
             name="load-watcher",
             index="50",
             failed=lambda *what: failures.append(what),
             first_delay=0.001,
         )
         running = asyncio.create_task(session.run())
-        yield Attacked(runtime, session, failures)
+        yield Attacked(runtime, session, released, failures)
         assert not running.done()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -223,6 +230,20 @@ async def test_a_flood_of_requests_is_answered_one_by_one(attacked: Attacked):
     assert kinds <= {b"configured", b"64 requests are being answered"}
     assert b"configured" in kinds
     plugin.answers.clear()
+    await _works(plugin)
+
+
+async def test_requests_beyond_the_maximum_at_the_same_time_are_refused(attacked: Attacked):
+    plugin = await attacked.registered()
+    frames = [raw(PLUGIN_CONNECTION, stream, REQUEST, request("Synchronize")) for stream in range(1, 131, 2)]
+    await asyncio.to_thread(plugin.send, b"".join(frames))
+    await asyncio.to_thread(plugin.read_until, lambda: bool(plugin.answers), "an answer")
+    assert {stream: _outcome(answer) for stream, answer in plugin.answers.items()} == {
+        129: b"64 requests are being answered"
+    }
+    attacked.released.set()
+    await asyncio.to_thread(plugin.read_until, lambda: len(plugin.answers) == 65, "the other answers")
+    assert [_outcome(answer) for _, answer in sorted(plugin.answers.items())][:64] == [b"synchronized"] * 64
     await _works(plugin)
 
 

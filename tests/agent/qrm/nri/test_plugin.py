@@ -1,5 +1,6 @@
 """The plug-in with the components of `load-watcher qrm` and a runtime in the same event loop."""
 
+import asyncio
 import os
 import re
 import tempfile
@@ -16,6 +17,7 @@ from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions
 from agent.qrm.main import CHECKPOINT
 from agent.qrm.manager.allocation import AllocationInfo, DeviceNode
 from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.topology import Hint
 from agent.qrm.nri.calls import CallFailed
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.nri.runtime_config import TOLERATION
@@ -24,8 +26,12 @@ from tests.agent.qrm.manager.test_manager import Fake
 from tests.agent.qrm.nri.memory import GIB, MemoryManager, PodsCopy, node_loop
 from tests.agent.qrm.nri.overlap import overlaps
 from tests.agent.qrm.nri.sequences import check
+from tests.agent.qrm.nri.test_messages import container as runtime_container
+from tests.agent.qrm.nri.test_messages import guaranteed
 from tests.fakes.nri_runtime import MemoryRuntime
 from tests.waiting import eventually
+
+HELD = "held"
 
 
 @dataclass
@@ -33,10 +39,11 @@ class PluginNode:
     """A node without pods; `run` runs a test in its event loop, with the runtime."""
 
     directory: Path
+    timeout: float = 60.0
     copy: PodsCopy = field(default_factory=PodsCopy)
 
     def __post_init__(self) -> None:
-        self.runtime = MemoryRuntime(self.directory / "nri.sock")
+        self.runtime = MemoryRuntime(self.directory / "nri.sock", timeout=self.timeout)
 
     def run(self, test: Coroutine[Any, Any, None]) -> None:
         async def running() -> None:
@@ -216,6 +223,140 @@ def test_refuse_prevents_a_container_of_an_unknown_pod(node: PluginNode):
         await manager.kill()
 
     node.run(test())
+
+
+def test_updates_in_an_answer_are_in_order_may_fail_and_are_repeated_by_the_round(node: PluginNode):
+    """Those that lose CPUs come first. A container that has ended unnoticed does not prevent the new one."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        await node.create(node.pod("a", role="online-micro_service"), "online")
+        await node.create(node.pod("b", role="ETL"), "offline")
+        await node.create(node.pod("c"), "own")
+        await manager.rounds.round()
+        assert (await manager.rounds.round()).result.applied == (), "all is applied"
+        for size, order in ((20, ["online", "offline"]), (40, ["offline", "online"])):
+            await manager.resize(size)
+            node.runtime.updated.clear()
+            await node.create(node.pod(f"new{size}", cpu=1), f"new{size}")
+            assert node.runtime.updated == [order]
+            await manager.rounds.round()
+            assert node.runtime.updated == [order, order]
+        del node.runtime.containers["offline"]
+        assert await node.create(node.pod("last"), "last")
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_new_manager_updates_nothing_that_is_right(node: PluginNode):
+    """Neither in its answer to Synchronize nor in its first round."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        await node.create(node.pod("a"), "a")
+        await node.create(node.pod("b", role="ETL"), "b")
+        await manager.rounds.round()
+        await manager.kill()
+        node.runtime.updated.clear()
+        manager = await node.manage()
+        await manager.rounds.round()
+        assert not node.runtime.updated
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_deleted_pod_whose_container_runs_keeps_its_cpus_before_the_runtime_is_there(node: PluginNode):
+    async def test() -> None:
+        manager = await node.manage()
+        assert await node.create(node.pod("a"), "a") == "2-5"
+        await manager.kill()
+        await node.runtime.stop()
+        del node.copy.known["a"]
+        manager = MemoryManager(node.directory, node.runtime.socket, node.copy)
+        await manager.start()
+        await manager.rounds.round()
+        assert manager.manager.allocations.pods == {"a"}
+        await node.runtime.start()
+        await eventually(lambda: node.runtime.plugin is not None, what="the plug-in")
+        assert await node.create(node.pod("b"), "b") == "6-9"
+        await node.runtime.end("a")
+        assert manager.manager.allocations.pods == {"b"}
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_guaranteed_pod_is_pinned_without_the_kubernetes_api(node: PluginNode):
+    """The runtime knows all that matters of it."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        node.copy.answered = False
+        sandbox, container = guaranteed(), runtime_container()
+        await node.runtime.run_pod(sandbox)
+        await node.runtime.create(sandbox, container)
+        assert (node.runtime.cpus("c"), manager.nri.findings.unpinned) == ("2-3", 0)
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_an_update_by_the_kubelet_leaves_the_cpus(node: PluginNode):
+    async def test() -> None:
+        manager = await node.manage()
+        sandbox = node.pod("a")
+        await node.create(sandbox, "c")
+        assert node.runtime.plugin is not None
+        asked = pb.UpdateContainerRequest(pod=sandbox, container=node.runtime.containers["c"])
+        answer = await node.runtime.plugin.call("UpdateContainer", asked, pb.UpdateContainerResponse)
+        assert [(each.container_id, each.linux.resources.cpu.cpus) for each in answer.update] == [("c", "2-5")]
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_runtime_with_an_earlier_nri_reports_a_removed_pod_as_a_change_of_state(node: PluginNode):
+    async def test() -> None:
+        manager = await node.manage()
+        sandbox = node.pod("a")
+        await node.create(sandbox, "c")
+        assert node.runtime.plugin is not None
+        removed = pb.StateChangeEvent(event=pb.REMOVE_POD_SANDBOX, pod=sandbox)
+        await node.runtime.plugin.call("StateChange", removed, pb.Empty)
+        assert not manager.manager.allocations.pods
+        await manager.kill()
+
+    node.run(test())
+
+
+class HeldPlugin(Fake):
+    """A plug-in that gives hints once it is released."""
+
+    def __init__(self) -> None:
+        super().__init__(HELD)
+        self.released = asyncio.Event()
+
+    async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
+        await self.released.wait()
+        return None
+
+
+def test_an_answer_comes_before_the_runtime_drops_the_plugin_and_the_work_continues(node: PluginNode):
+    """With a resource plug-in that does not answer: the container starts unpinned, and is pinned later."""
+    node = PluginNode(node.directory, timeout=1.0)
+
+    async def test() -> None:
+        manager = await node.manage()
+        held = HeldPlugin()
+        await manager.manager.plugins.register(HELD, held)
+        connection = node.runtime.plugin
+        assert await node.create(node.pod("a", held=1.0), "c") == ""
+        assert node.runtime.plugin is connection
+        assert manager.nri.findings.unpinned == 1
+        assert manager.nri.state()["findings"][0]["message"].endswith("CreateContainer took more than 0.5 s")
+        held.released.set()
 
 
 @pytest.mark.parametrize("on_failure", ["open", "refuse"])
