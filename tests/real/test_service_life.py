@@ -69,6 +69,7 @@ def test_a_port_in_use_is_named(run_service: RunService):
         assert 1 == exit_code(service)
     assert f"cannot listen on 127.0.0.1:{service.port}" in service.log()
     assert service.log().count("already in use") == 1
+    assert f"load-watcher doctor --only port --port {service.port} names its process" in service.log()
     assert "set --port" in service.log()
     assert "Traceback" not in service.log()
 

@@ -119,7 +119,8 @@ def _why_not(error: OSError, settings: Settings) -> str:
     if error.errno is not None and error.errno in errno.errorcode:
         reason = os.strerror(error.errno)
     if error.errno == errno.EADDRINUSE:
-        cure = "run load-watcher doctor to find the process that listens on this port; stop it, or set --port"
+        port = settings.server.port
+        cure = f"load-watcher doctor --only port --port {port} names its process; stop it, or set --port"
     else:
         cure = "set server.host to an address of this machine, and server.port to a port that this user may listen on"
     return f"{settings.server.host}:{settings.server.port}: {reason}\n  {cure}"
