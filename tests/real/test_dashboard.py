@@ -545,14 +545,18 @@ def test_five_thousand_nodes(browser: Any) -> None:
         assert [] == opened.wrong
         with tab(browser, width=390) as phone:
             phone.open(f"{url(live)}#/fleet", shows="all fresh")
-            texts = phone.page.locator("svg[role=img] text").evaluate_all(
+            boxes = (
                 "(all) => all.map((each) => { const { left, right, top, bottom } = each.getBoundingClientRect(); "
                 "return [left, right, top, bottom]; })"
             )
+            texts = phone.page.locator("svg[role=img] text").evaluate_all(boxes)
+            bars = phone.page.locator("svg[role=img] rect").evaluate_all(boxes)
             assert len(texts) > 5  # the axis has that many
+            assert len(bars) == 20
+            assert max(right for _, right, _, _ in texts) <= max(right for _, right, _, _ in bars) + 2
             for i, (left, right, top, bottom) in enumerate(texts):
-                for other in texts[i + 1 :]:
-                    assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top
+                for other in [*texts[i + 1 :], *bars]:
+                    assert right <= other[0] or other[1] <= left or bottom <= other[2] + 1 or other[3] <= top + 1
 
 
 def test_the_curve_of_target_load_packing(browser: Any) -> None:
