@@ -47,6 +47,8 @@ class _Exchange(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server: _Proxy
+    influxdb = ""
+    """The version by which InfluxDB names itself."""
 
     def do_GET(self) -> None:
         self._exchange()
@@ -74,6 +76,7 @@ class _Exchange(BaseHTTPRequestHandler):
         with contextlib.closing(http.client.HTTPConnection(host.hostname or "", host.port, timeout=5)) as connection:
             connection.request(self.command, self.path, body=sent or None, headers=headers)
             answer = connection.getresponse()
+            self.influxdb = answer.headers.get("X-Influxdb-Version", "")
             return answer.status, answer.headers.get("Content-Type", ""), answer.read()
 
 
@@ -103,6 +106,8 @@ class Reply:
         self._exchange.send_response(self.status if status is None else status)
         self._exchange.send_header("Content-Type", content_type or self.content_type)
         self._exchange.send_header("Content-Length", str(len(self.body) if length is None else length))
+        if self._exchange.influxdb:
+            self._exchange.send_header("X-Influxdb-Version", self._exchange.influxdb)
         self._exchange.end_headers()
 
     def send(self, body: bytes) -> None:

@@ -288,6 +288,19 @@ def test_an_agent_s_plan_and_audit(shown: Shown, light: Tab) -> None:
     assert [] == light.wrong
 
 
+def test_the_tab_of_the_agents_is_visible_on_a_phone(shown: Shown, browser: Any) -> None:
+    """The tab appears after the first response, when the view is open already."""
+    with tab(browser, width=390) as phone:
+        phone.open(f"{shown.service.url}/#/agents", shows="Plan summary")
+        link = phone.page.locator("#views [aria-current=page]")
+        wait_for(link.is_visible, what="the tab")
+        box = link.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        assert [] == phone.errors()
+
+
 def test_what_became_of_each_step_is_told(shown: Shown, light: Tab) -> None:
     """That a pod was not evicted although the plan says so, and why not; whose quota was none had no limit."""
     plan = shown.agent.get("/explain").json()
@@ -545,14 +558,18 @@ def test_five_thousand_nodes(browser: Any) -> None:
         assert [] == opened.wrong
         with tab(browser, width=390) as phone:
             phone.open(f"{url(live)}#/fleet", shows="all fresh")
-            texts = phone.page.locator("svg[role=img] text").evaluate_all(
+            boxes = (
                 "(all) => all.map((each) => { const { left, right, top, bottom } = each.getBoundingClientRect(); "
                 "return [left, right, top, bottom]; })"
             )
+            texts = phone.page.locator("svg[role=img] text").evaluate_all(boxes)
+            bars = phone.page.locator("svg[role=img] rect").evaluate_all(boxes)
             assert len(texts) > 5  # the axis has that many
+            assert len(bars) == 20
+            assert max(right for _, right, _, _ in texts) <= max(right for _, right, _, _ in bars) + 2
             for i, (left, right, top, bottom) in enumerate(texts):
-                for other in texts[i + 1 :]:
-                    assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top
+                for other in [*texts[i + 1 :], *bars]:
+                    assert right <= other[0] or other[1] <= left or bottom <= other[2] + 1 or other[3] <= top + 1
 
 
 def test_the_curve_of_target_load_packing(browser: Any) -> None:

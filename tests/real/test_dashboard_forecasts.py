@@ -91,6 +91,7 @@ def test_the_fleet_is_coloured_and_sorted_by_forecasts(browser: Any, dark: bool,
         opened.open(f"{url(live)}#/fleet?metric=cpuBound", shows="Distribution of CPU forecast (6h)")
         opened.wait_for("CPU forecast (6h), highest")
         opened.wait_for("the colour is the")
+        assert "trend" not in opened.page.locator(".legend").inner_text()  # cells have marks for the load only
         assert [] == opened.unfit()
         opened.open(f"{url(live)}#/fleet?as=table&metric=cpuBound", shows="CPU forecast")
         rows = {row[0].split()[0]: row for row in opened.cells("Nodes")}

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from tests.conftest import RunService, StartPrometheus
 from tests.real.cluster_history import OUT_OF_ORDER
 from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.remote_write import Series
+from tests.real.stored_maxima import stored_hours
 from tests.service import Service
 from tests.waiting import wait_for
 from watcher.core.forecast.maxima import encode
@@ -78,12 +78,6 @@ def test_two_days_of_prometheus_become_bounds_that_outlive_a_kill_and_an_outage(
     wait_for(lambda: have_bounds(service), what="the stored bounds, without the source")
     again = forecasts(service)["a", "CPU"]
     assert found["bound"] == again["bound"]
-
-
-def stored_hours(url: str) -> int:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)
-    with engine.connect() as connection:
-        return int(connection.execute(sa.text("SELECT count(*) FROM maxima_hour")).scalar_one())
 
 
 # --- kill -9 at 5,000 nodes ------------------------------------------------------------------------------------------

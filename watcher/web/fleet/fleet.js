@@ -152,7 +152,7 @@ export function fleetView(app) {
   /** The legend, made again only if it changes, so that an open definition stays open. */
   function showKey(metric, nodes) {
     const least = cells.text ? NOTABLE : STRONG;
-    const now = JSON.stringify([metric, [...new Set(nodes.map((node) => node.state))], least, nodes.some((node) => node.trend), colour("ink"), compared()]);
+    const now = JSON.stringify([metric, [...new Set(nodes.map((node) => node.state))], least, nodes.some((node) => node.trend?.[metric] != null), colour("ink"), compared()]);
     if (legend.dataset.about === now) return;
     legend.dataset.about = now;
     legend.replaceChildren(...key(metric, nodes, least, compared()));
@@ -300,20 +300,23 @@ function distribution(nodes, metric, room) {
       x: i * bar + 1, y: height - 16 - tall, width: bar - 2, height: tall, rx: 2, fill: heat(i * 5 + 2.5).fill, stroke: "currentColor",
       "stroke-opacity": 0.25,
     });
-    const label = counted.has(i) ? [text(i * bar + bar / 2, height - 20 - tall, String(many))] : [];
+    const half = (String(many).length * DIGIT) / 2, middle = Math.min(width - half, Math.max(half, i * bar + bar / 2));
+    const label = counted.has(i) ? [text(middle, height - 20 - tall, String(many))] : [];
     return [rectangle, ...label];
   }).flat();
-  const axis = [0, 25, 50, 75, 100].map((value) => text(Math.min(width - 18, Math.max(12, (value / 100) * width)), height - 3, `${value} %`));
+  const axis = [0, 25, 50, 75, 100].map((value) => text(Math.min(width - 21, Math.max(12, (value / 100) * width)), height - 3, `${value} %`));
   const said = bins.map((many, i) => (many ? `${many} from ${i * 5} to ${i * 5 + 5} %` : "")).filter(Boolean).join(", ");
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Nodes by ${nameOf(metric)}: ${said}`, width: "100%" },
     ...parts, ...axis);
 }
 
-/** The bins with a count label. Labels must not overlap, so on small screens only the largest bins get one. */
+/** The bins with a count label. Labels must overlap neither each other nor higher bars beside them, so on small screens
+ *  only the largest bins get one. */
 function withRoom(bins, bar) {
   const half = (i) => (String(bins[i]).length * DIGIT) / 2;
   const found = [];
-  for (const i of [...bins.keys()].filter((each) => bins[each]).sort((a, b) => bins[b] - bins[a] || a - b)) {
+  const isFree = (i) => half(i) <= bar / 2 || [i - 1, i + 1].every((each) => (bins[each] ?? 0) <= bins[i]);
+  for (const i of [...bins.keys()].filter((each) => bins[each] && isFree(each)).sort((a, b) => bins[b] - bins[a] || a - b)) {
     if (found.every((other) => Math.abs(other - i) * bar >= half(other) + half(i))) found.push(i);
   }
   return new Set(found);
@@ -350,6 +353,6 @@ function key(metric, nodes, least, compared) {
     ...[STATES.silent, STATES.unheard, STATES.quarantined, STATES.lost].filter((state) => states.has(state))
       .map((state) => sample({ state }, term(state, LABELS[state]))),
     ...(metric in METRICS ? [] : [el("span", {}, "the colour is the ", term("bound"), " of the ", term("forecast"))]),
-    ...(nodes.some((node) => node.trend) ? [el("span", {}, `▲ ▼ trend, ${compared}: ${least} points or more`)] : []),
+    ...(nodes.some((node) => node.trend?.[metric] != null) ? [el("span", {}, `▲ ▼ trend, ${compared}: ${least} points or more`)] : []),
   ];
 }

@@ -2,7 +2,7 @@
 
 import { ask } from "../api.js";
 import { el, field, numbers, renew, select, table } from "../dom.js";
-import { count, moment, seconds } from "../format.js";
+import { NONE, count, moment, seconds } from "../format.js";
 import { badge, cure, sentence } from "./problems.js";
 import { TERMS, term } from "../terms/definitions.js";
 
@@ -70,8 +70,8 @@ export function findingsView(app) {
 
   function showList(some, now) {
     const rows = some.slice(0, MOST).map((each) => [
-      badge(each.severity), el("div", {}, el("p", {}, sentence(each)), cure(each)), each.since == null ? "" : span(each.since, now),
-      each.last_seen == null ? "now" : span(each.last_seen, now), each.findings ? String(each.findings) : "",
+      badge(each.severity), el("div", {}, el("p", {}, sentence(each)), cure(each)), each.since == null ? NONE : span(each.since, now),
+      each.last_seen == null ? "now" : span(each.last_seen, now), each.findings ? String(each.findings) : NONE,
     ]);
     const rest = some.length - MOST;
     renew(list, el("div.findings-table", {}, table("Findings", [["Severity", "severity"], ["Problem and what to do", "long"], ["Since", "name"],
