@@ -58,6 +58,11 @@ def test_the_index_lists_every_page_once() -> None:
     assert sorted(listed) == sorted(pages)
 
 
+def test_each_page_states_its_stability() -> None:
+    without = [page for page in PAGES if not re.search(r"^Status: ", page.read_text("utf-8")[:400], re.MULTILINE)]
+    assert [REPOSITORY / "README.md", DOCS / "README.md"] == without
+
+
 def test_the_pages_that_the_code_names_exist() -> None:
     """Hints of errors, comments of manifests, links of the dashboard."""
     named: dict[str, str] = {}
