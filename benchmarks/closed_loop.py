@@ -37,6 +37,7 @@ from load_watcher.forecast.layouts import read_bitbrains, read_planetlab
 from load_watcher.simulate.engine import SimulationOptions, simulate
 from load_watcher.simulate.policies import find_policy
 from load_watcher.simulate.trace_columns import TraceColumns, read_course
+from watcher.core.intervals import student_975
 from watcher.traces.generating import generate
 from watcher.traces.records import Record
 
@@ -47,9 +48,6 @@ POLICIES = (*BASELINES, *(name + suffix for name in PROFILES for suffix in ("", 
 CONFIG = Path(__file__).parent.parent / "docs" / "examples" / "simulation.toml"
 PODS_PER_NODE = 100  # over nine days, in the scenario; some 18 at a time
 DAY_MINUTES = 1440
-STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-              2.120, 2.110, 2.101, 2.093)  # fmt: skip
-"""Quantile 0.975 of Student's t for 1 to 19 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class PairedDifference:
 def difference(pairs: Sequence[tuple[float, float]]) -> PairedDifference:
     """Compare (before, after) of at least two seeds."""
     found = [after - before for before, after in pairs]
-    interval = STUDENT_95[len(found) - 2] * statistics.stdev(found) / math.sqrt(len(found))
+    interval = student_975(len(found) - 1) * statistics.stdev(found) / math.sqrt(len(found))
     return PairedDifference(statistics.fmean(found), interval, sum(each > 0.0 for each in found))
 
 
@@ -144,23 +142,27 @@ def table_of(options: ClosedLoopOptions, results: Sequence[LoopResult]) -> Table
         by_policy.setdefault(each.policy, []).append(each)
     seeds = len({each.seed for each in results})
     title = f"{options.trace}: {options.nodes} nodes, {options.days} days, {seeds} traces"
-    columns = ["policy", "overload", "difference", "worse", "nodes used", "difference", "late hours", "waiting hours"]
+    columns = ["policy", "overload, node-minutes", "difference", "traces worse", "nodes used", "difference"]
+    columns += ["unmet core-hours", "difference", "pods waiting, mean"]
     table = Table(title, columns)
     for name, runs in by_policy.items():
-        overload, used, worse = "", "", ""
+        overload, used, worse, unmet = "", "", "", ""
         if name.endswith(FORECAST) and (before := by_policy.get(name.removesuffix(FORECAST))):
             found = difference([(a.overload, b.overload) for a, b in zip(before, runs, strict=True)])
             nodes = difference([(a.nodes_used, b.nodes_used) for a, b in zip(before, runs, strict=True)])
             overload, worse = str(found), f"{found.worse}"
             used = f"{nodes.mean:+.1f} ± {nodes.interval:.1f}"
+            unmet = str(
+                difference([(a.unmet_core_hours, b.unmet_core_hours) for a, b in zip(before, runs, strict=True)])
+            )
         means = [statistics.fmean(getattr(each, one) for each in runs) for one in MEANS]
-        table.add(
-            name, f"{means[0]:,.0f}", overload, worse, f"{means[1]:.1f}", used, f"{means[2]:,.0f}", f"{means[3]:,.0f}"
-        )
+        waiting = means[3] / (24.0 * max(1, options.days - 1))
+        row = (f"{means[0]:,.0f}", overload, worse, f"{means[1]:.1f}", used, f"{means[2]:,.0f}", unmet)
+        table.add(name, *row, f"{waiting:,.0f}")
     return table
 
 
-MEANS = ("overload", "nodes_used", "late_hours", "waiting_hours")
+MEANS = ("overload", "nodes_used", "unmet_core_hours", "waiting_hours")
 
 
 def draw(path: Path, results: Sequence[LoopResult]) -> None:
@@ -214,7 +216,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="directory of the recorded load")
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--days", type=int, default=9)
-    parser.add_argument("--seeds", type=int, default=10, choices=range(2, len(STUDENT_95) + 2), metavar="2..20")
+    parser.add_argument("--seeds", type=int, default=10, choices=range(2, 21), metavar="2..20")
     parser.add_argument("--policy", action="append", choices=POLICIES, metavar="NAME", help="default: all of them")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--runs", type=Path, help="CSV file of the runs of this trace, to continue")

@@ -394,7 +394,7 @@ class QrmSettings(NodeTable):
     evict_inadmissible: bool = setting(
         False,
         values.BOOLEAN,
-        "Whether running pods that cannot be admitted are evicted (qrm.mode nri, cri and cgroup only).",
+        "Whether pods that cannot be admitted are evicted (qrm.mode nri, cri and cgroup only).",
     )
     publish_capacity: bool = setting(
         False,

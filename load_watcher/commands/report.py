@@ -21,22 +21,29 @@ if TYPE_CHECKING:
 
 def _end(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
     """Parse --end to unix seconds."""
-    from datetime import UTC, datetime
-
     if given is None:
         return None
+    seconds = _moment(given)
+    if not 0.0 < seconds < 1e11:
+        raise click.BadParameter("must be a date (2026-01-31T12:00:00Z) or unix seconds")
+    if seconds > time.time():
+        raise click.BadParameter("must not be in the future")
+    return seconds
+
+
+def _moment(text: str) -> float:
+    """Parse a date or unix seconds; return -1 for other texts."""
+    from datetime import UTC, datetime
+
     try:
-        found = datetime.fromisoformat(given)
+        found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         pass
     try:
-        seconds = float(given)
+        return float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0.0 < seconds < 1e11:
-        raise click.BadParameter("must be a date (2026-01-31T12:00:00Z) or unix seconds")
-    return seconds
+        return -1.0
 
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

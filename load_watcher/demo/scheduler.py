@@ -68,7 +68,7 @@ DEFAULT_SCHEDULER: Mapping[str, Any] = {
         "precise_scores": True,
     },
     "spreading": {
-        "plugins": [{"name": "LoadVariationRiskBalancing", "args": {"formula": "kep", "use": "forecast"}}],
+        "plugins": [{"name": "LoadVariationRiskBalancing", "args": {"formula": "kep"}}],
         "precise_scores": True,
     },
     "shadow": ["default", "low-risk", "spreading"],

@@ -38,8 +38,8 @@ def _check(where: str, args: Mapping[str, Any], offered: Sequence[str] | None, m
     if missing is None:
         return skipped(f"{where} uses forecasts; whether nodes have some is known once the service runs")
     if missing:
-        cure = "GET /api/v1/forecasts has the reason for each node; a new node needs a day of history"
-        return warn(f"{where} shall use forecasts, but no node has one, so it uses windows", cure)
+        cure = "GET /api/v1/forecasts has the reason for each node; new nodes have no forecast for a day or longer"
+        return warn(f'{where} has use = "forecast", but no node has a forecast, so it uses windows', cure)
     return ok(f"{where} uses forecasts")
 
 

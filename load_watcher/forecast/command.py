@@ -13,7 +13,7 @@ from load_watcher.forecast.layouts import read_bitbrains, read_planetlab, read_r
 from load_watcher.forecast.predictions import BacktestOptions, ProgressCallback, predict
 from load_watcher.forecast.summary import BacktestResult
 from load_watcher.forecast.usage import BacktestError, UsageGrid
-from watcher.core.forecast.maxima import DAY_SLOTS, HOUR_SLOTS, SLOT_S
+from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
 from watcher.core.messages import install_extra
 
 _HOUR_S = 3600.0
@@ -61,10 +61,13 @@ def check_options(seconds: Mapping[str, float], level: float) -> BacktestOptions
         ("start", start, 366 * 86400.0),
     ):
         if value % _HOUR_S or not _HOUR_S <= value <= most:
-            raise BacktestError(f"--{name} is {value:g} s", f"it must be whole hours, from 1h to {most / _HOUR_S:g}h")
+            longest = "24h" if most == 86400.0 else f"{most / 86400.0:g}d"
+            raise BacktestError(
+                f"--{name} is {summary.span_text(value)}", f"it must be whole hours, from 1h to {longest}"
+            )
     options = BacktestOptions(int(history // SLOT_S), int(horizon // SLOT_S), int(start // SLOT_S), level)
-    if options.start < min(options.history, DAY_SLOTS):
-        least = min(options.history, DAY_SLOTS) // HOUR_SLOTS
+    if options.start < min(options.history, options.least):
+        least = min(options.history, options.least) // HOUR_SLOTS
         raise BacktestError("--start is before the first bound", f"with this --history it must be at least {least}h")
     return options
 

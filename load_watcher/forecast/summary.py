@@ -133,13 +133,13 @@ def label(row: BacktestRow) -> str:
     return row.predictor.replace("_plus_", " + ").replace("_", " ")
 
 
-def span_text(seconds: int | None) -> str:
+def span_text(seconds: float | None) -> str:
     """A time span such as 15 min, 6 h or 7 d; "" for None."""
     if seconds is None:
         return ""
     for unit, size in (("d", 86400), ("h", 3600)):
         if seconds % size == 0 and (unit == "h" or seconds > size):
-            return f"{seconds // size} {unit}"
+            return f"{seconds / size:g} {unit}"
     return f"{seconds / 60:g} min"
 
 

@@ -136,7 +136,8 @@ def hourly_peaks(loads: NodeLoads, nodes: Sequence[str]) -> F64:
 @dataclass(frozen=True, slots=True)
 class BoundRecord:
     """How the bounds of the last week compare with the outcomes, over all nodes. `count` is the number of bounds with a
-    known outcome; coverage and severity are shares, NaN without bounds. `reason` states why there is no bound."""
+    known outcome, `hours` the highest number of a node; coverage and severity are shares, NaN without bounds. `reason`
+    states why there is no bound."""
 
     horizon_h: int
     level: float
@@ -144,6 +145,7 @@ class BoundRecord:
     coverage: float
     severity: float
     reason: str = ""
+    hours: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,14 +244,14 @@ def bounds(percent: F64, begins: int) -> tuple[F64, F64, BoundRecord]:
     if len(percent) < DAY_SLOTS:
         reason = "less than a day of history"
         return absent, absent, BoundRecord(HORIZON_H, LEVEL, 0, float("nan"), float("nan"), reason)
-    calibration = Calibration(nodes, horizon=HORIZON_H, level=LEVEL)
+    calibration = Calibration(nodes, horizon=HORIZON_H, level=LEVEL, history=len(percent))
     calibration.advance(spans, (begins + len(percent) * SLOT_S) // HOUR_S)
     record = calibration.record(spans)
     count: I64 = record.count
     total = int(count.sum())
     if total:
         coverage, severity = (float(np.nansum(each * count) / total) for each in (record.coverage, record.severity))
-        nothing = BoundRecord(HORIZON_H, LEVEL, total, coverage, severity)
+        nothing = BoundRecord(HORIZON_H, LEVEL, total, coverage, severity, hours=int(count.max()))
     return decode(calibration.bound()), record.coverage, nothing
 
 

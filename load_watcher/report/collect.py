@@ -9,7 +9,7 @@ import numpy as np
 
 from load_watcher.report.collected import ClusterHistory, NodeLoads, NodeSizes
 from load_watcher.report.context import CollectContext, CollectOptions, Progress
-from load_watcher.report.node_data import NodeLoadReader, read_requests, read_sizes
+from load_watcher.report.node_data import PERIOD, NodeLoadReader, read_requests, read_sizes
 from load_watcher.report.pod_data import find_pods
 from load_watcher.report.reading import HistoryReader
 from watcher.core.messages import shorten_names
@@ -42,8 +42,7 @@ async def collect(config: PrometheusConfig, options: CollectOptions, *, progress
 async def _collect(context: CollectContext) -> ClusterHistory:
     loads = await NodeLoadReader(context).read()
     if not len(loads.nodes) or not np.isfinite(loads.cpu).any():
-        hint = "Check --days and --end, and that the server keeps data of this time (--storage.tsdb.retention.time)."
-        raise ProviderRefused(f"{context.client.address}: no values of the nodes in this time", hint=hint)
+        raise ProviderRefused(f"{context.client.address}: no values of the nodes in this time", hint=PERIOD)
     sizes = await context.optional(
         "kube_node_status_allocatable of kube-state-metrics",
         "cores and bytes instead of percent, and what could be freed",

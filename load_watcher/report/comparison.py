@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447}
-"""Quantile 0.975 of Student's t distribution by degrees of freedom."""
+from watcher.core.intervals import student_975
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,5 @@ def interval(differences: Sequence[float]) -> Interval:
     mean = float(np.mean(differences))
     if len(differences) < 2:
         return Interval(mean, math.nan, math.nan)
-    freedom = len(differences) - 1
-    half = _T.get(freedom, 2.447) * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    half = student_975(len(differences) - 1) * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
     return Interval(mean, mean - half, mean + half)

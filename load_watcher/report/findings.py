@@ -20,6 +20,7 @@ from load_watcher.report.analyse import (
 )
 from load_watcher.report.collected import ClusterHistory, MissingData
 from load_watcher.report.comparison import ReplayResult
+from watcher.core.forecast.document import judged_period
 
 GIB = 1 << 30
 ENOUGH = 0.95
@@ -66,7 +67,7 @@ def make_report(history: ClusterHistory, *, threshold: float, top: int, replay: 
 
 
 def period(history: ClusterHistory) -> str:
-    """The time range of the report, such as "in the last 7 days"."""
+    """The time range of the report, such as "7 days"."""
     hours = (history.ends - history.begins) // 3600
     return f"{hours // 24:,} days" if hours % 24 == 0 and hours > 24 else f"{hours:,} hours"
 
@@ -143,7 +144,9 @@ def bound_text(peaks: NodePeaks, resources: ResourcePeaks) -> str:
     if not math.isfinite(peaks.bound_percent):
         return f"no bound: {record.reason or 'less than a day of values'}"
     coverage = peaks.coverage
-    stated = f"coverage in the last week {100.0 * coverage:.1f} %" if math.isfinite(coverage) else "coverage unknown"
+    stated = "no bound has been judged"
+    if math.isfinite(coverage):
+        stated = f"coverage {judged_period(record.hours)} {100.0 * coverage:.1f} %"
     level = f"level {100.0 * record.level:.0f} %"
     return f"peak of the next {record.horizon_h} h at most {peaks.bound_percent:.0f} % ({level}, {stated})"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 
@@ -37,6 +39,7 @@ BUDGET = (
     "raise --max-samples, lower --days, or create the recording rule instance:node_cpu_utilisation:rate5m of the node "
     "exporter's mixin, so that the server does not read the counters of all CPUs"
 )
+PERIOD = "check --days and --end, and that the server keeps data of this time (--storage.tsdb.retention.time)"
 Resource = tuple[str, str]
 """Node, and cpu or memory."""
 
@@ -118,6 +121,12 @@ class NodeLoadReader:
         if now > context.ends and await self._search.find_plan(self._state("CPU"), self._fetching(now)) is not None:
             return ProviderRefused(
                 f"{context.client.address}: the CPU utilization of nodes begins after the last whole hour", hint=WAIT
+            )
+        today = int(time.time())
+        if today > now and await self._search.find_plan(self._state("CPU"), self._fetching(today)) is not None:
+            when = f"{datetime.fromtimestamp(context.ends, UTC):%Y-%m-%d %H:%M} UTC"
+            return ProviderRefused(
+                f"{context.client.address}: no CPU utilization of nodes at {when}, the end of the report", hint=PERIOD
             )
         return ProviderRefused(f"{context.client.address}: no CPU utilization of nodes", hint=NODE_LOAD)
 

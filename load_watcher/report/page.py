@@ -19,6 +19,7 @@ from load_watcher.report.comparison import Interval, PolicyOutcome
 from load_watcher.report.document import NEXT
 from load_watcher.report.findings import ClusterReport, number
 from load_watcher.report.style import STYLE
+from watcher.core.forecast.document import judged_period
 
 SHOWN_NODES = 20
 TABLE_ROWS = 10
@@ -169,10 +170,12 @@ def _record_text(each: ResourcePeaks) -> str:
     record, name = each.record, "CPU" if each.resource == "cpu" else "Memory"
     if record.reason or not record.count:
         return f"{name}: no record of bounds: {record.reason or 'no bound is older than its horizon'}."
-    above = f"{100.0 * record.severity:.2f} %"
+    when = judged_period(record.hours)
+    issued = when if when == "in the last week" else f"at most {record.hours} of a node"
     return (
-        f"{name}: of {record.count:,} bounds for {record.horizon_h} h (level {100.0 * record.level:.0f} %) in the last "
-        f"week, {100.0 * record.coverage:.1f} % held; on average, peaks were {above} above them."
+        f"{name}: of {record.count:,} bounds for {record.horizon_h} h (level {100.0 * record.level:.0f} %; {issued}), "
+        f"{100.0 * record.coverage:.1f} % held. Mean severity: {100.0 * record.severity:.2f} % of the peak; a bound "
+        "that held counts as 0."
     )
 
 

@@ -66,7 +66,7 @@ def _step(name: str, value: Any) -> tuple[str, str]:
     if found := _STEP.fullmatch(name):
         return name, amount(found[1], value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return name, number(value)
+        return name.removesuffix(" %"), number(value)
     is_share = _SHARE.fullmatch(name) is not None
     if not is_share and not name.endswith(" %"):
         return name, number(float(f"{value:.4g}"))

@@ -245,4 +245,6 @@ def steps_of(node: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _over(seconds: float | None) -> str:
-    return f" over {seconds / 60:g}m" if seconds else ""
+    if not seconds:
+        return ""
+    return f" over {seconds / 60:g}m" if seconds % 3600 else f" over {seconds / 3600:g}h"

@@ -121,7 +121,7 @@ class SchedulerTelemetry:
         text = "Whether a plug-in uses its fallback because most nodes have no load data (1) or not (0)."
         yield gauge("scheduler_fallback", text, fallback)
         missing = [({"profile": name, "plugin": one}, int(bool(why))) for (name, one), why in seen.missing.items()]
-        text = "Whether a plug-in that shall use forecasts uses windows because no node has a forecast (1) or not (0)."
+        text = "Whether a plug-in with use = forecast uses windows because no node has a forecast (1) or not (0)."
         yield gauge("scheduler_without_forecasts", text, missing)
         yield gauge("scheduler_nodes", "Nodes of the cluster known to the extender.", [({}, seen.nodes)])
         yield gauge(

@@ -39,6 +39,7 @@ from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
 from scorers.plugins.forecast_arguments import missing_forecasts
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
 from watcher.arrays import F64, I64
+from watcher.model import Operator
 
 RESOURCES = (CPU, MEMORY)
 ALLOCATION = "allocation"
@@ -120,11 +121,18 @@ class LoadVariationRiskBalancing:
             "podRequests": {resource: pod.requests.get(resource, 0) for resource in RESOURCES},
         }
         forecasts = table.load.forecast(self.args.ahead, rows)
+        measured_shares = {each: table.load.share(LOADS[each], Operator.STD) for each in RESOURCES}
+
+        def reason(i: int) -> str:
+            return self._reason(
+                i, steps, values, forecasts, {each: float(of[rows[i]]) for each, of in measured_shares.items()}
+            )
+
         return Scores(
             values,
             steps,
             inputs | forecasts.inputs(),
-            reason=lambda i: self._reason(i, steps, values, forecasts),
+            reason=reason,
             more_steps=lambda i: forecasts.steps(i, tuple(LOADS.items())),
         )
 
@@ -174,7 +182,10 @@ class LoadVariationRiskBalancing:
 
         return Scores(values, steps, {"fallback": ALLOCATION}, reason)
 
-    def _reason(self, i: int, steps: dict[str, F64], values: F64, forecasts: RowForecasts) -> str:
+    def _reason(
+        self, i: int, steps: dict[str, F64], values: F64, forecasts: RowForecasts, measured: dict[str, float]
+    ) -> str:
+        """Explain the score of node i; `measured` are the deviations of its resources, as shares of the capacity."""
         scores = {each: float(steps[f"{each} score"][i]) for each in RESOURCES}
         known = {each: score for each, score in scores.items() if not np.isnan(score)}
         if not known:
@@ -186,7 +197,10 @@ class LoadVariationRiskBalancing:
         if round_half_away_one(known[worst]) > values[i]:
             (unknown,) = set(RESOURCES) - set(known)
             return f"{unknown} load unknown, lowest score of these nodes used{ahead}: {values[i]:.0f}"
-        load = f"load with the pod {mean:.1f} %, deviation {deviation:.1f} %"
+        spread, before = f"{deviation:.1f} %", f"{100 * measured[worst]:.1f} %"
+        if self.args.ahead and deviation > 100 * measured[worst] and spread != before:
+            spread = f"{before}, raised to {spread} by the forecast"
+        load = f"load with the pod {mean:.1f} %, deviation {spread}"
         return f"{worst} scores lowest: {load}{ahead}: {values[i]:.0f}"
 
 

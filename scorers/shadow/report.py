@@ -18,13 +18,9 @@ import numpy as np
 
 from scorers.decisions.shadow_records import GRACE_S, LATER_S, LEFT_OUT, Load, ShadowBinding
 from watcher.arrays import F64
+from watcher.core.intervals import NORMAL_975, student_975
 
 CONFIDENCE = 0.95
-_Z = 1.959963984540054  # quantile of the normal distribution for CONFIDENCE
-_T = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
-    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)  # quantiles of Student's t distribution with 1 to 30 degrees of freedom
 BLOCK_S = 900
 FEWEST_BLOCKS = 8
 """Minimum number of 15-minute blocks for a bootstrap interval."""
@@ -180,19 +176,14 @@ def effective_number(hits: F64, counts: F64) -> float:
         return float(blocks)
     variance = float(((hits - value * counts) ** 2).sum()) * blocks / (blocks - 1) / total**2
     found = total if variance <= 0.0 else min(total, value * (1.0 - value) / variance)
-    return max(1.0, found * (_Z / _t(blocks - 1)) ** 2)
-
-
-def _t(degrees: int) -> float:
-    """Return the quantile of Student's t distribution with the same probability as _Z."""
-    return _T[degrees - 1] if degrees <= len(_T) else _Z + (_Z**3 + _Z) / (4.0 * degrees)
+    return max(1.0, found * (NORMAL_975 / student_975(blocks - 1)) ** 2)
 
 
 def wilson(value: float, number: float) -> tuple[float, float]:
     """Return Wilson's score interval of a share observed in `number` trials."""
-    z2 = _Z**2
+    z2 = NORMAL_975**2
     middle = (value + z2 / (2.0 * number)) / (1.0 + z2 / number)
-    half = _Z / (1.0 + z2 / number) * math.sqrt(value * (1.0 - value) / number + z2 / (4.0 * number**2))
+    half = NORMAL_975 / (1.0 + z2 / number) * math.sqrt(value * (1.0 - value) / number + z2 / (4.0 * number**2))
     return round(max(0.0, middle - half), 6), round(min(1.0, middle + half), 6)
 
 

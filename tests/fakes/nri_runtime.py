@@ -129,7 +129,7 @@ class MemoryRuntime:
             self.pods[pod.id] = pod
             await self._ask("RunPodSandbox", pb.RunPodSandboxRequest(pod=pod), pb.RunPodSandboxResponse)
 
-    async def create(self, pod: pb.PodSandbox, container: pb.Container) -> None:
+    async def create(self, pod: pb.PodSandbox, container: pb.Container, *, start: bool = True) -> None:
         """Create and start a container. Raises CallFailed; the container then does not exist."""
         async with self._lock:
             container.state = pb.CONTAINER_CREATED
@@ -143,12 +143,24 @@ class MemoryRuntime:
                 container.linux.resources.MergeFrom(found.adjust.linux.resources)
                 container.linux.devices.extend(found.adjust.linux.devices)
                 container.env.extend(f"{each.key}={each.value}" for each in found.adjust.env)
-                if failed := self._apply(found.update):
+                failed = self._apply(found.update)
+                # As NRI, which does not accept an update of the container that is being created.
+                if failed := failed + [each for each in found.update if each.container_id == container.id]:
                     raise CallFailed(Code.INTERNAL, f"cannot update {failed[0].container_id}")
             self.containers[container.id] = container
-            after = pb.PostStartContainerRequest(pod=pod, container=container)
-            container.state = pb.CONTAINER_RUNNING
-            await self._ask("PostStartContainer", after, pb.PostStartContainerResponse)
+            if start:
+                await self._start(pod, container)
+
+    async def start_container(self, id: str) -> None:
+        """Start a container that was only created."""
+        async with self._lock:
+            container = self.containers[id]
+            await self._start(self.pods[container.pod_sandbox_id], container)
+
+    async def _start(self, pod: pb.PodSandbox, container: pb.Container) -> None:
+        container.state = pb.CONTAINER_RUNNING
+        after = pb.PostStartContainerRequest(pod=pod, container=container)
+        await self._ask("PostStartContainer", after, pb.PostStartContainerResponse)
 
     async def end(self, id: str) -> None:
         """Stop and remove a container."""

@@ -288,6 +288,19 @@ def test_an_agent_s_plan_and_audit(shown: Shown, light: Tab) -> None:
     assert [] == light.wrong
 
 
+def test_the_tab_of_the_agents_is_visible_on_a_phone(shown: Shown, browser: Any) -> None:
+    """The tab appears after the first response, when the view is open already."""
+    with tab(browser, width=390) as phone:
+        phone.open(f"{shown.service.url}/#/agents", shows="Plan summary")
+        link = phone.page.locator("#views [aria-current=page]")
+        wait_for(link.is_visible, what="the tab")
+        box = link.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        assert [] == phone.errors()
+
+
 def test_what_became_of_each_step_is_told(shown: Shown, light: Tab) -> None:
     """That a pod was not evicted although the plan says so, and why not; whose quota was none had no limit."""
     plan = shown.agent.get("/explain").json()

@@ -77,10 +77,14 @@ async function route() {
   for (const link of byId("views").querySelectorAll("a")) {
     if (link.dataset.view === (VIEWS[known].tab ?? known)) {
       link.setAttribute("aria-current", "page");
-      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+      reveal(link);
     } else link.removeAttribute("aria-current");
   }
   await show(known, next);
+}
+
+function reveal(link) {
+  link.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 function decoded(text) {
@@ -239,7 +243,10 @@ function showState() {
   byId("main").classList.toggle("old", Boolean((!answered && overview) || (columnsError && columns)));
   for (const link of byId("views").querySelectorAll("a")) {
     const { wanted } = VIEWS[link.dataset.view];
-    link.hidden = Boolean(wanted) && !wanted(overview);
+    const hidden = Boolean(wanted) && !wanted(overview);
+    if (link.hidden === hidden) continue;
+    link.hidden = hidden;
+    if (link.hasAttribute("aria-current")) reveal(link);
   }
   byId("version").textContent = overview ? `load-watcher ${overview.version}` : "";
   showAge();

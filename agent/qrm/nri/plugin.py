@@ -161,9 +161,11 @@ class NriPlugin:
             text = f"the runtime has containers of {len(strange)} pods that the Kubernetes API does not have"
             self._findings.add("unknown-pod", f"{text}, such as {strange[0]}; they keep their allocations")
 
-    async def _updates(self) -> list[pb.ContainerUpdate]:
-        """The updates that running containers need now, those that lose CPUs first. The next round repeats them, since
-        the runtime does not report which of them failed."""
+    async def _updates(self, *, without: str = "") -> list[pb.ContainerUpdate]:
+        """The updates that containers need now, those that lose CPUs first. The next round repeats them, since the
+        runtime does not report which of them failed. Created containers must not start with CPUs that another one gets
+        now; runtimes update them (containerd: UpdateContainer in internal/cri/nri). `without` is the container that is
+        being created, which the runtime does not have yet."""
         due: dict[str, pb.ContainerUpdate] = {}
         names: dict[str, str] = {}
 
@@ -172,12 +174,14 @@ class NriPlugin:
             names[container.id] = f"{pod.key}/{container.name}"
 
         try:
-            pods = self._pods.listing(monotonic=self._monotonic())
+            pods = self._pods.listing(monotonic=self._monotonic(), created=True)
         except PodsUnknown:
             return []
         await self._rounds.apply(pods, collect)
         for container_id in due:
             self._rounds.manager.set_applied(container_id, None)
+        due.pop(without, None)
+        names.pop(without, None)
         self._findings.applied(names)
         return list(due.values())
 
@@ -285,7 +289,7 @@ class NriPlugin:
             self._findings.add("device", f"{_called(request)} starts without devices: {unreadable}")
         try:
             await self._originals.record(container.id, properties_in(container.linux.resources, options.properties))
-            updates = await self._updates()
+            updates = await self._updates(without=container.id)
         except OSError as error:
             raise Unanswered("checkpoint", error_text(error)) from None
         return pb.CreateContainerResponse(adjust=adjustment(options, container, devices), update=updates)

@@ -131,9 +131,9 @@ class RuntimeTable:
         """The UIDs of the pods that have a container."""
         return frozenset(each.pod_uid for each in self._containers.values())
 
-    def ids(self) -> dict[tuple[str, str], str]:
-        """The ids of the started containers, by pod UID and name."""
-        return {(each.pod_uid, each.name): each.id for each in self._containers.values() if each.started}
+    def ids(self, *, created: bool = False) -> dict[tuple[str, str], str]:
+        """The ids of the started containers, and with `created` of all, by pod UID and name."""
+        return {(each.pod_uid, each.name): each.id for each in self._containers.values() if created or each.started}
 
 
 class RuntimePods:
@@ -145,12 +145,13 @@ class RuntimePods:
         self._pods = pods
         self._table = table
 
-    def listing(self, *, monotonic: float) -> tuple[QrmPod, ...]:
-        """The pods, sorted by namespace and name. Raises PodsUnknown."""
+    def listing(self, *, monotonic: float, created: bool = False) -> tuple[QrmPod, ...]:
+        """The pods, sorted by namespace and name; with `created`, containers that have not started count as running.
+        Raises PodsUnknown."""
         table = self._table
         listed = self._pods.listing(monotonic=monotonic)
         table.ended &= {pod.uid for pod in listed}
-        ids = table.ids() if table.connected else {}
+        ids = table.ids(created=created) if table.connected else {}
         return tuple(_running(pod, ids) for pod in listed if pod.uid not in table.ended)
 
     def find(self, uid: str, *, monotonic: float) -> QrmPod | None:

@@ -357,7 +357,7 @@ class LoadAwareScheduling:
     def _forecast_text(self, view: NodeUsageView, i: int) -> str:
         """The forecasts of the node in column `i` of the view, "" if they are not used."""
         if view.prod[i]:
-            return "forecast: none of prod pods, so their measured usage counts" if self.args.ahead else ""
+            return "prod pods have no forecast; their measured usage counts" if self.args.ahead else ""
         return view.forecasts.text(i, self._ahead)
 
     def _bounds(self, view: NodeUsageView, i: int) -> dict[str, float]:

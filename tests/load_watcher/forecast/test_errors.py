@@ -130,9 +130,11 @@ def test_an_invalid_recording_names_its_line(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--horizon", "90m"), "--horizon is 5400 s\n  it must be whole hours, from 1h to 24h"),
-        (("--horizon", "2d"), "--horizon is 172800 s"),
-        (("--history", "10m"), "--history is 600 s"),
+        (("--horizon", "90m"), "--horizon is 90 min\n  it must be whole hours, from 1h to 24h"),
+        (("--horizon", "2d"), "--horizon is 2 d"),
+        (("--history", "10m"), "--history is 10 min"),
+        (("--history", "29d"), "--history is 29 d\n  it must be whole hours, from 1h to 28d"),
+        (("--horizon", "24h", "--start", "24h"), "first bound\n  with this --history it must be at least 72h"),
         (("--start", "6h"), "--start is before the first bound\n  with this --history it must be at least 24h"),
         (("--level", "1"), "Invalid value for '--level'"),
         (("--level", "nan"), "Invalid value for '--level'"),

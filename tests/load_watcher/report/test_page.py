@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from load_watcher.main import main
 from load_watcher.report.collected import ClusterHistory, MissingData
 from load_watcher.report.comparison import Interval, PolicyOutcome, ReplayResult
 from load_watcher.report.document import as_document, as_text
@@ -116,6 +118,28 @@ def test_a_short_history_states_why_there_is_no_bound(days):
     loads = replace(cut.loads, cpu=cut.loads.cpu[:144], memory=cut.loads.memory[:144])
     document = as_document(report_of(replace(cut, loads=loads)))
     assert "There is no bound for the next hours: less than a day of history." in document["findings"]["peaks"]
+
+
+@pytest.mark.parametrize(
+    ("days", "record", "busiest"),
+    [
+        (7, "; in the last week), ", "coverage in the last week "),
+        (3, "; at most 31 of a node), ", "coverage of the last 31 bounds "),
+    ],
+)
+def test_the_period_of_the_judged_bounds_is_stated(days, record, busiest):
+    page = as_page(report_of(history(days)))
+    assert record in page
+    assert busiest in page
+    assert "Mean severity: " in page
+    assert ("last week" in page) == (days == 7)
+
+
+def test_an_end_in_the_future_is_refused(tmp_path):
+    arguments = ["report", "--prometheus", "http://127.0.0.1:9", "--file", str(tmp_path / "r.html")]
+    result = CliRunner().invoke(main, [*arguments, "--end", "2999-01-01"])
+    assert result.exit_code == 2
+    assert "must not be in the future" in result.output
 
 
 def test_names_in_pictures_lose_the_domain_that_all_have():

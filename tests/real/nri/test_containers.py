@@ -3,15 +3,22 @@ this; it requires root and writable cgroups."""
 
 import asyncio
 import os
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.qrm import cpuset
+from agent.qrm.manager.admission import ContainerOptions
+from agent.qrm.manager.allocation import DeviceNode
+from agent.qrm.nri.devices import read_devices
+from agent.qrm.nri.messages import adjustment, update
+from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.nri.session import NriSession
 from tests.agent.qrm.test_main import NODE, Qrm
 from tests.fakes.kube import PODS, FakeKube
@@ -57,6 +64,79 @@ async def test_the_session_registers_with_containerd_and_sets_cpus(containerd: C
 
     assert await asyncio.to_thread(run) == ("1", "1")
     assert not failures
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_container_gets_a_device_with_its_permissions_only(containerd: Containerd):
+    """The rules of the spec, and with control groups of version 1 those of the kernel."""
+    card = containerd.directory / "card"
+    os.mknod(card, stat.S_IFCHR | 0o666, os.makedev(10, 229))
+    options = ContainerOptions({}, {}, {}, devices=(DeviceNode("/dev/card", str(card), "r"),))
+    devices, failed = await read_devices(options.devices)
+    assert not failed
+
+    async def create(payload: bytes) -> bytes:
+        container = pb.CreateContainerRequest.FromString(payload).container
+        return pb.CreateContainerResponse(adjust=adjustment(options, container, devices)).SerializeToString()
+
+    session = NriSession(
+        containerd.nri_socket,
+        lambda: {**methods(), "CreateContainer": create},
+        name="load-watcher",
+        index="50",
+        failed=lambda *_: None,
+    )
+    running = asyncio.create_task(session.run())
+    await eventually(lambda: not session.trouble, what="the registration")
+
+    def run() -> tuple[Any, list[str]]:
+        pod = containerd.run_pod("default/pod1", UID, {})
+        id = containerd.create(pod, "default/pod1", UID, {}, container="container0")
+        process = containerd.start_container(id)
+        groups = dict(line.split(":", 2)[1:] for line in Path(f"/proc/{process}/cgroup").read_text().splitlines())
+        rules = ["c 10:229 r"]
+        if "devices" in groups:
+            rules = (CGROUPS / "devices" / groups["devices"].lstrip("/") / "devices.list").read_text().splitlines()
+        return containerd.spec(id)["linux"]["resources"]["devices"], [each for each in rules if "10:229" in each]
+
+    (_, allowed, denied), rules = await asyncio.to_thread(run)
+    assert (allowed["allow"], allowed["access"], denied["allow"], denied["access"]) == (True, "rw", False, "w")
+    assert {(each["major"], each["minor"]) for each in (allowed, denied)} == {(10, 229)}
+    assert rules == ["c 10:229 r"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_created_container_starts_with_the_cpus_of_an_update(containerd: Containerd):
+    """The answer about a second container updates the first one, which has not started."""
+    created: list[str] = []
+
+    async def create(payload: bytes) -> bytes:
+        answer = pb.CreateContainerResponse()
+        answer.update.extend(update(id, {"CpusetCpus": "1"}, ignore_failure=True) for id in created)
+        answer.adjust.linux.resources.cpu.cpus = "0"
+        created.append(pb.CreateContainerRequest.FromString(payload).container.id)
+        return answer.SerializeToString()
+
+    session = NriSession(
+        containerd.nri_socket,
+        lambda: {**methods(), "CreateContainer": create},
+        name="load-watcher",
+        index="50",
+        failed=lambda *_: None,
+    )
+    running = asyncio.create_task(session.run())
+    await eventually(lambda: not session.trouble, what="the registration")
+
+    def run() -> tuple[str, str, str]:
+        pod = containerd.run_pod("default/pod1", UID, {})
+        first = containerd.create(pod, "default/pod1", UID, {}, container="container0")
+        containerd.create(pod, "default/pod1", UID, {}, container="container1")
+        process = containerd.start_container(first)
+        return containerd.spec(first)["linux"]["resources"]["cpu"]["cpus"], allowed_cpus(process), cgroup_cpus(process)
+
+    assert await asyncio.to_thread(run) == ("1", "1", "1")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

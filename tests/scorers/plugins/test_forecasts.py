@@ -106,6 +106,14 @@ def test_an_explanation_states_the_bound_or_why_there_is_none(name: str) -> None
     assert "forecast" not in scored(name, {}, LOAD).reason(0)
 
 
+def test_a_raised_deviation_is_named_beside_the_measured_one() -> None:
+    name = "LoadVariationRiskBalancing"
+    assert ", raised to " in scored(name, AHEAD, LOAD).reason(0)
+    assert " % by the forecast" in scored(name, AHEAD, LOAD).reason(0)
+    for reason in (scored(name, AHEAD, LOAD).reason(2), scored(name, {}, LOAD).reason(0)):
+        assert "raised" not in reason
+
+
 @pytest.mark.parametrize(
     ("loads", "why"),
     [

@@ -147,6 +147,12 @@ def test_an_unknown_horizon_is_refused(live):
     assert "1h, 6h, 24h" in answer.error["hint"]
 
 
+@pytest.mark.parametrize("path", ["/watcher?horizon=1h", "/api/v1/columns?operator=AVG&horizon=6h"])
+def test_a_horizon_without_the_operator_is_refused(live, path):
+    answer = live.ask(path)
+    assert (400, "horizon is only for operator=FORECAST") == (answer.status, answer.error["message"])
+
+
 def test_metrics_have_the_default_horizon_of_nodes_with_a_bound(live):
     lines = [line for line in live.ask("/metrics").body.decode().splitlines() if "forecast_ratio{" in line]
     assert 2 == len(lines)

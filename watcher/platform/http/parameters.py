@@ -119,11 +119,13 @@ def selection_of(
     types = _choices(values, "type", MetricType)
     operators = _choices(values, "operator", Operator)
     horizon = horizon_of(values, horizons)
+    if horizon and Operator.FORECAST not in (operators or ()):
+        raise BadParameter("horizon is only for operator=FORECAST", hint="add operator=FORECAST, or omit horizon")
     return Selection(
         window_of(values, windows),
         None if types == tuple(MetricType) else types,
         None if operators == DEFAULT_OPERATORS else operators,
-        horizon if operators and Operator.FORECAST in operators else "",
+        horizon,
     )
 
 

@@ -56,7 +56,7 @@ export class HistoryCharts {
         { ...axis, values: (_, values) => values.map((value) => `${value} %`), size: 52 }],
       series: [{}, ...windows.map((window, i) => (
         { label: window, stroke: colour(`series-${(i % 3) + 1}`), width: 2, dash: DASHES[i % 3], spanGaps: false }))],
-      hooks: { drawClear: [(plot) => paintBound(plot, this.bounds[chart]?.bound)], setCursor: [(plot) => this.write(chart, plot.data, windows, plot.cursor.idx ?? null)] },
+      hooks: { drawClear: [(plot) => paintBound(plot, this.bounds[chart])], setCursor: [(plot) => this.write(chart, plot.data, windows, plot.cursor.idx ?? null)] },
     };
   }
 
@@ -101,20 +101,22 @@ export class HistoryCharts {
   }
 }
 
-/** Paints the band from 0 to the bound of a forecast, and the bound as a dashed line. */
-function paintBound(plot, bound) {
-  if (bound == null) return;
-  const { ctx, bbox } = plot, y = Math.round(plot.valToPos(bound, "y", true));
+/** Paints the band from 0 to the bound of a forecast, and the bound as a dashed line, from the time of its issue on. */
+function paintBound(plot, forecast) {
+  if (forecast?.bound == null) return;
+  const { ctx, bbox } = plot, y = Math.round(plot.valToPos(forecast.bound, "y", true));
+  const right = bbox.left + bbox.width, narrow = 20 * devicePixelRatio;
+  const left = Math.max(bbox.left, Math.min(right - narrow, plot.valToPos(forecast.issued, "x", true)));
   ctx.save();
   ctx.globalAlpha = 0.12;
   ctx.fillStyle = ctx.strokeStyle = colour("bound");
-  ctx.fillRect(bbox.left, y, bbox.width, bbox.top + bbox.height - y);
+  ctx.fillRect(left, y, right - left, bbox.top + bbox.height - y);
   ctx.globalAlpha = 1;
   ctx.lineWidth = 2 * devicePixelRatio;
   ctx.setLineDash([10 * devicePixelRatio, 6 * devicePixelRatio]);
   ctx.beginPath();
-  ctx.moveTo(bbox.left, y);
-  ctx.lineTo(bbox.left + bbox.width, y);
+  ctx.moveTo(left, y);
+  ctx.lineTo(right, y);
   ctx.stroke();
   ctx.restore();
 }

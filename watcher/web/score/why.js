@@ -71,7 +71,7 @@ function stepText([name, value]) {
   const amount = AMOUNTS.exec(name);
   if (amount) return [name, amountOf(amount[1], value)];
   const share = SHARES.test(name);
-  if (typeof value !== "number" || !(share || name.endsWith(" %"))) return [name, typeof value === "number" ? rounded(value) : plain(value)];
+  if (typeof value !== "number" || !(share || name.endsWith(" %"))) return [typeof value === "number" ? name : name.replace(/ %$/, ""), typeof value === "number" ? rounded(value) : plain(value)];
   return [name.replace(/ %$/, ""), `${(share ? 100 * value : value).toFixed(1)} %`];
 }
 

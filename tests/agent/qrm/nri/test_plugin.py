@@ -24,6 +24,7 @@ from agent.qrm.nri.runtime_config import TOLERATION
 from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
 from tests.agent.qrm.manager.test_manager import Fake
 from tests.agent.qrm.nri.memory import GIB, MemoryManager, PodsCopy, node_loop
+from tests.agent.qrm.nri.overlap import overlaps
 from tests.agent.qrm.nri.sequences import check
 from tests.agent.qrm.nri.test_messages import container as runtime_container
 from tests.agent.qrm.nri.test_messages import guaranteed
@@ -73,11 +74,11 @@ class PluginNode:
         self.copy.known[uid] = QrmPod(uid, "default", uid, annotations={ROLE_ANNOTATION: role}, containers=containers)
         return pb.PodSandbox(id=uid, uid=uid, name=uid, namespace="default")
 
-    async def create(self, sandbox: pb.PodSandbox, id: str) -> str:
+    async def create(self, sandbox: pb.PodSandbox, id: str, *, start: bool = True) -> str:
         """Create a container; return its CPUs."""
         if sandbox.id not in self.runtime.pods:
             await self.runtime.run_pod(sandbox)
-        await self.runtime.create(sandbox, pb.Container(id=id, name="main", pod_sandbox_id=sandbox.id))
+        await self.runtime.create(sandbox, pb.Container(id=id, name="main", pod_sandbox_id=sandbox.id), start=start)
         return self.runtime.cpus(id)
 
 
@@ -136,6 +137,22 @@ def test_pools_shrink_in_the_answer_that_makes_cpus_exclusive(node: PluginNode):
         own = await node.create(node.pod("own"), "o")
         assert own == "2-5"
         assert node.runtime.cpus("p") != pool
+        assert node.runtime.cpus("p").startswith("6-")
+        await manager.kill()
+
+    node.run(test())
+
+
+def test_a_created_container_does_not_start_with_cpus_that_became_exclusive(node: PluginNode):
+    """No round is needed."""
+
+    async def test() -> None:
+        manager = await node.manage()
+        await node.create(node.pod("pool", role="online-micro_service"), "p", start=False)
+        assert await node.create(node.pod("own"), "o") == "2-5"
+        await node.runtime.start_container("p")
+        assert not overlaps({id: node.runtime.cpus(id) for id in ("p", "o")})
+        await manager.rounds.round()
         assert node.runtime.cpus("p").startswith("6-")
         await manager.kill()
 

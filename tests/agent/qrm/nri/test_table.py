@@ -20,10 +20,11 @@ def ids(table: RuntimeTable) -> list[str]:
     return [each.id for each in table.containers]
 
 
-def test_only_started_containers_are_updated():
+def test_only_started_containers_run():
     table = RuntimeTable()
     table.add_container(POD, container("c1"))
     assert (ids(table), table.ids(), table.pods) == (["c1"], {}, {"u1"})
+    assert table.ids(created=True) == {("u1", "main"): "c1"}
     table.start(container("c1"))
     assert table.ids() == {("u1", "main"): "c1"}
     table.start(container("unknown"))

@@ -665,7 +665,7 @@ def test_with_thresholds_of_prod_pods_the_explanation_states_their_measured_usag
         "use": "forecast",
     }
     _, verdicts, scores = ask(cluster, args, priority=9500)
-    compared = "forecast: none of prod pods, so their measured usage counts"
+    compared = "prod pods have no forecast; their measured usage counts"
     assert verdicts.details(0) == f"cpu of prod pods 15 %, above 10 %; {compared}"
     assert compared in scores.reason(0)
     assert verdicts.more_steps(0) == scores.more_steps(0) == {}
