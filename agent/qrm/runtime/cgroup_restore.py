@@ -82,13 +82,13 @@ class CgroupRestorer:
     ) -> None:
         """Restore a cpuset to the only one of `values`; leave it if it is inherited or one of several."""
         file = FILES[cpuset]
-        # Version 1 has no empty sets: the runtime copies that of the pod.
-        inherited = "" if self._layout.version is Version.V2 else read_text(above, file)
+        # A group with processes cannot get an empty set (ENOSPC), also in version 2: it gets that of the pod.
+        inherited = read_text(above, f"{file}.effective" if self._layout.version is Version.V2 else file)
         try:
             found = read_text(directory, file)
         except CgroupUnsupported:
             return  # without the controller, no cpuset was set
-        if any(is_same_set(found, value or inherited) for value in (*values, "")):
+        if not found or any(is_same_set(found, value or inherited) for value in (*values, "")):
             return
         if len(values) > 1:
             raise ValueError(
@@ -96,8 +96,8 @@ class CgroupRestorer:
                 "is whose; restore with --mode cri"
             )
         (value,) = values
-        directory.write(file, value or inherited or "\n")  # an empty set is written as "\n"
-        group.written[cpuset] = value or inherited or "inherited"
+        directory.write(file, value or inherited)
+        group.written[cpuset] = value or inherited
 
     def _restore_file(self, group: RestoredGroup, uid: str, property_name: str, value: str) -> None:
         file = property_name.removeprefix(UNIFIED)

@@ -286,6 +286,9 @@ class Groups:
         place.mkdir(parents=True, exist_ok=True)
         for name, text in (("cgroup.procs", ""), ("cpuset.cpus", cpus), ("cpuset.mems", mems)):
             (place / name).write_text(f"{text}\n")
+        if self.version == "v2":
+            for name, text, everything in (("cpus", cpus, ALL[0]), ("mems", mems, ALL[1])):
+                (place / f"cpuset.{name}.effective").write_text(f"{text or everything}\n")
 
     def pod(self, uid: str) -> None:
         self.put(self.fake.pod_path(uid, "Burstable"), *self.inherited())
@@ -294,7 +297,7 @@ class Groups:
         self.put(self.fake.container_path(uid, id, "Burstable"), cpus, mems)
 
     def inherited(self) -> tuple[str, str]:
-        """What a container without a cpuset of its own has in its files."""
+        """What a container that never had a cpuset of its own has in its files."""
         return ("", "") if self.version == "v2" else ALL
 
     def sets(self, uid: str, id: str) -> tuple[str, str]:
@@ -320,17 +323,14 @@ async def test_cgroup_files_get_the_set_of_the_pod_and_a_second_run_changes_noth
     groups.container(UIDS[0], IDS[1], *groups.inherited())  # the sandbox
     groups.container(UIDS[2], IDS[2], "9", "0")  # has no allocation
     settings = node.settings("cgroup")
-    written = ", ".join(
-        f"{name} is {value or 'inherited'}"
-        for name, value in zip(("CpusetCpus", "CpusetMems"), groups.inherited(), strict=True)
-    )
+    written = ", ".join(f"{name} is {value}" for name, value in zip(("CpusetCpus", "CpusetMems"), ALL, strict=True))
     found = await restored(settings)
     assert [(each.pod, each.container, each.id, each.text) for each in found] == [
         (UIDS[0], "", IDS[0], f"restored: {written}"),
         (UIDS[0], "", IDS[1], "nothing to restore"),
         (UIDS[1], "ended", "", "has ended, nothing to restore"),
     ]
-    assert groups.sets(UIDS[0], IDS[0]) == groups.inherited()
+    assert groups.sets(UIDS[0], IDS[0]) == ALL
     assert groups.sets(UIDS[2], IDS[2]) == ("9", "0")
     assert {each.outcome.value for each in await restored(settings)} == {"not needed", "gone"}
 
