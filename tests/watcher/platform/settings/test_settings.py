@@ -107,7 +107,7 @@ def test_a_weaker_mistake_that_is_overridden_does_no_harm(loaded):
         ({"flags": {"refresh.interval": "0s"}}, "for example --interval 1m"),
         (
             {"assigned": {"peers.urls": ""}},
-            """for example --set 'peers.urls=["http://load-watcher-headless:2020"]', or --set 'peers.urls=[]' for none""",
+            "for example --set 'peers.urls=[\"http://load-watcher-headless:2020\"]', or --set 'peers.urls=[]' for none",
         ),
     ],
 )
