@@ -10,6 +10,7 @@ schedulers already send requests. Each round is a new process; the median counts
 from __future__ import annotations
 
 import argparse
+import asyncio
 import resource
 import statistics
 import subprocess
@@ -20,11 +21,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.bench_size import memory
 from benchmarks.cluster import history_until, settings, wait_for_windows, write_rules
 from benchmarks.report import Table, amount, at_most
 from benchmarks.source import METRICS
 from tests.real.parts import REPOSITORY, Prometheus
+from tests.real.stored_maxima import fill_week, stored_hours
 from tests.service import Service
+from tests.waiting import wait_for
 
 PAUSE_S = 0.002
 GIVE_UP_S = 60.0
@@ -75,6 +79,30 @@ def _medians(starts: Sequence[Start]) -> Start:
 
 def after_a_crash(folder: Path, *, nodes: int, rounds: int) -> Start:
     """Start with the database of a killed service and without its Prometheus."""
+    service = _killed(folder, nodes=nodes)
+    return _median(lambda: service, rounds)
+
+
+def with_a_week(folder: Path, *, nodes: int, rounds: int) -> dict[bool, tuple[Start, float]]:
+    """The same with seven days of maxima, with forecasts and without: the start, and the peak of the memory in MB once
+    the bounds are served."""
+    service = _killed(folder, nodes=nodes)
+    asyncio.run(fill_week(f"sqlite:///{service.directory / 'load-watcher.db'}", now=time.time()))
+    found: dict[bool, tuple[Start, float]] = {}
+    for enabled in (True, False):  # a start without forecasts removes the maxima
+        if not enabled:
+            text = service.config_file.read_text()
+            service.config_file.write_text(f"{text}[forecast]\nenabled = false\n")
+        start = _median(lambda: service, rounds)
+        service.start()
+        if enabled:
+            wait_for(lambda: b'"state":"bound"' in service.get("/api/v1/forecasts").body, what="bounds", timeout=60)
+        found[enabled] = start, memory("VmHWM", of=service.pid)
+        service.kill()
+    return found
+
+
+def _killed(folder: Path, *, nodes: int) -> Service:
     with Prometheus(folder / "prometheus") as prometheus:
         write_rules(prometheus, history_until(time.time(), nodes))
         service = Service(folder / "service", config=settings(prometheus, max_staleness="1h"))
@@ -82,9 +110,11 @@ def after_a_crash(folder: Path, *, nodes: int, rounds: int) -> Start:
         try:
             wait_for_windows(service, nodes=nodes)
             wait_for_stored(service)
+            place = f"sqlite:///{service.directory / 'load-watcher.db'}"
+            wait_for(lambda: stored_hours(place) >= 2, what="maxima in the database", timeout=90)
         finally:
             service.kill()
-    return _median(lambda: service, rounds)
+    return service
 
 
 def wait_for_stored(service: Service) -> None:
@@ -133,11 +163,20 @@ def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[tuple[str, 
         )
         for count in dict.fromkeys((few, many))
     ]
+    weeks = [
+        (
+            f"after kill -9, {many:,} nodes, a week of maxima, forecasts {'on' if enabled else 'off'}: {peak:.0f} MB",
+            start,
+            None,
+        )
+        for enabled, (start, peak) in with_a_week(folder / "week", nodes=many, rounds=rounds).items()
+    ]
     return [
         ("Python itself, nothing imported", imported("sys", rounds=rounds), None),
         ("import watcher.client", imported("watcher.client", rounds=rounds), None),
         ("import watcher.service.server and the Prometheus provider", imported(_SERVING, rounds=rounds), 1.0),
         *crash,
+        *weeks,
         ("first start, host provider", fresh_host(folder, rounds=rounds), None),
         (
             f"first start, Prometheus with {few:,} nodes",

@@ -13,6 +13,8 @@ from watcher.platform.settings.tables import Key
 _HEADER = """\
 # Settings of the node agent and the QoS Resource Manager
 
+Status: `[agent]` is alpha, `[qrm]` is experimental.
+
 The node agent reads the table `[agent]` of `load-watcher.toml`, the QoS Resource Manager the table `[qrm]`, and both
 the tables `[log]`, `[kubernetes]` and `[cluster]` of the [watcher](settings.md). Each key can also be set with
 `--set agent.KEY=VALUE`, or with the environment variable `LOAD_WATCHER_AGENT_KEY`; for `[qrm]`, with `--set

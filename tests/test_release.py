@@ -235,6 +235,13 @@ def test_each_job_names_its_permissions() -> None:
     } == writing
 
 
+def test_what_cannot_be_withdrawn_is_published_last() -> None:
+    """PyPI never accepts a version a second time, so the images and the chart must exist before it has one."""
+    release = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
+    assert {"provenance", "images", "chart"} == set(release["pypi"]["needs"])
+    assert release.keys() - {"checks", "files", "github"} == set(release["github"]["needs"])
+
+
 def test_each_action_has_a_version() -> None:
     for name, job in jobs():
         for step in job.get("steps", ()):

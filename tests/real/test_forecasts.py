@@ -13,14 +13,9 @@ from tests.conftest import RunService, StartPrometheus
 from tests.real.cluster_history import OUT_OF_ORDER
 from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.remote_write import Series
-from tests.real.stored_maxima import stored_hours
+from tests.real.stored_maxima import fill_week, stored_hours
 from tests.service import Service
 from tests.waiting import wait_for
-from watcher.core.forecast.maxima import encode
-from watcher.model import MaximaHour, TickRecord, Window
-from watcher.platform.settings.sections.samples import StoreSettings
-from watcher.platform.settings.tables import Settings
-from watcher.service.build import store_of
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -89,27 +84,6 @@ interval = "15s"
 resolution = "15s"
 max_staleness = "1h"
 """
-
-
-async def fill_week(url: str, *, now: float) -> None:
-    """Add a week of maxima of the nodes and metrics that the database has some of."""
-    store = store_of(Settings(store=StoreSettings(url=url)), program="test")
-    await store.open()
-    try:
-        known = await store.maxima()
-        random, first = np.random.default_rng(3), int(now // 3600) - 168
-        origins = {each.hour.metric: each.provenance for each in known}
-        nodes = max((each.hour.nodes for each in known), key=len)
-        for hour in range(first, first + 168, 12):
-            part = tuple(
-                MaximaHour(metric, each, nodes, encode(random.uniform(10, 90, (12, len(nodes)))))
-                for metric in origins
-                for each in range(hour, hour + 12)
-            )
-            windows = (Window("15m", 900),)
-            store.save(TickRecord(now, now, "Prometheus", 15, windows, origins, (), (), maxima=part))
-    finally:
-        await store.close()
 
 
 def all_bounds(service: Service) -> dict[tuple[str, str], tuple[Any, Any]]:

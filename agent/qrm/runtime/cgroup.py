@@ -96,6 +96,8 @@ class CgroupRuntime:
                 before = read_text(directory, file)
                 if is_same_set(before, value):
                     continue
+                if not before and layout.version is Version.V2:  # inherited, which processes in the group prevent later
+                    before = read_text(directory, f"{file}.effective")
                 directory.write(
                     file,
                     value,
@@ -116,7 +118,7 @@ class CgroupRuntime:
     def _restore(directory: CgroupDirectory, written: list[tuple[str, str]]) -> None:
         for file, before in reversed(written):
             try:
-                directory.write(file, before or "\n")  # version 2: empty inherits from the parent; written as "\n"
+                directory.write(file, before or "\n")
             except CgroupGone:
                 return  # the container has ended
             except CgroupError as error:

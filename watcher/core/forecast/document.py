@@ -182,14 +182,14 @@ def forecasts_body(
         if part:
             first = first or part[0]
             has_bound = has_bound or any(each.state is ForecastState.BOUND for each in part)
-            texts.append(msgspec.json.encode(part)[1:-1])
+            texts += (b"," if texts else b"", msgspec.json.encode(part)[1:-1])
     state, reason = ForecastState.NO_SAMPLES, "no node has samples"
     if has_bound:
         state, reason = ForecastState.BOUND, ""
     elif first is not None:
         state, reason = first.state, first.text
     document = _head(table.config, table.timestamp, state, reason)
-    return msgspec.json.encode(document)[:-2] + b",".join(texts) + b"]}"
+    return b"".join((msgspec.json.encode(document)[:-2], *texts, b"]}"))
 
 
 def disabled_document(timestamp: int) -> ForecastsDocument:

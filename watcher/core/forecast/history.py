@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CHUNK_COLUMNS = 250
 SLACK_SLOTS = 2 * HOUR_SLOTS
 """Rows beyond the history: bounds are computed from whole hours, up to an hour after the last one ended."""
+ADDED_SAMPLES = 1 << 15
+"""Samples that are added at once: those of the first fetch of 5,000 nodes would briefly take 15 MB."""
 
 
 class MaximaChunk:
@@ -109,8 +111,11 @@ class MaximaHistory:
         too old have no row and are left out."""
         if not len(node):
             return
-        slot = (time // SLOT_S).astype(np.int64)
-        self._raise(metric, slot, self._columns(names)[node], encode(percent))
+        columns = self._columns(names)
+        for first in range(0, len(node), ADDED_SAMPLES):
+            part = slice(first, first + ADDED_SAMPLES)
+            slot = (time[part] // SLOT_S).astype(np.int64)
+            self._raise(metric, slot, columns[node[part]], encode(percent[part]))
 
     def _raise(self, metric: str, slot: I64, column: I64, codes: U8) -> None:
         self._advance(int(slot.max()))

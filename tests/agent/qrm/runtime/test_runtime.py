@@ -127,6 +127,18 @@ def test_cpus_are_put_back_when_memory_nodes_fail(machine: tuple[CgroupRuntime, 
     assert (place / "cpuset.cpus").read_text() == "0-79"
 
 
+@pytest.mark.parametrize("machine", [("v2", Driver.SYSTEMD)], indirect=True)
+def test_an_inherited_set_is_put_back_as_the_cpus_of_the_group(machine: tuple[CgroupRuntime, Path]):
+    """A kernel does not accept an empty set for a group with processes."""
+    runtime, place = machine
+    (place / "cpuset.cpus").write_text("\n")
+    (place / "cpuset.cpus.effective").write_text("0-63\n")
+    (place / "cpuset.mems").unlink()
+    with pytest.raises(ApplyFailed, match=r"cpuset\.mems"):
+        set_on(runtime, {"CpusetCpus": "2-21", "CpusetMems": "0"})
+    assert (place / "cpuset.cpus").read_text() == "0-63"
+
+
 def test_a_container_that_is_not_there(machine: tuple[CgroupRuntime, Path]):
     runtime, _ = machine
     for which in ({"container": "b" * 64}, {"uid": "11111111-0000"}, {"qos": "Guaranteed"}):
