@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,10 @@ async def refreshing(source: MemorySource, clock: FakeClock, store: Store) -> As
         await refresher.close()
 
 
+def _is_saved(store: Store, end: float) -> bool:
+    return store.status.last_saved == end
+
+
 async def run_ticks(refresher: Refresher, store: Store, clock: FakeClock, *, minutes: int) -> LoadStart:
     """Tick once a minute, each when the one before is stored; the start that is published after the last."""
     source = refresher.provider
@@ -51,8 +56,7 @@ async def run_ticks(refresher: Refresher, store: Store, clock: FakeClock, *, min
         put_until(source, clock.now(), since=clock.now() - 60)
         await refresher.tick()
         assert refresher.published is not None
-        end = refresher.published.snapshot.end
-        await eventually(lambda end=end: store.status.last_saved == end, what="the tick to be stored")
+        await eventually(partial(_is_saved, store, refresher.published.snapshot.end), what="the tick to be stored")
     assert refresher.published is not None
     return refresher.published.hot.starts[KEY]
 
