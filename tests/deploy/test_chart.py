@@ -6,13 +6,16 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from scorers.profiles.registry import PLUGINS, factory_of
 from tests.deploy.chart_files import generated
 from tests.deploy.rendering import (
     CHART,
     NAME,
+    ChartError,
     Manifest,
     charted,
     composed,
@@ -63,6 +66,46 @@ def test_every_setting_with_its_default_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "load-watcher.toml"
     file.write_text(settings_in(rendered))
     assert 60.0 == load(flags={}, environ={}, file=file, cwd=tmp_path).refresh.interval
+
+
+def profile(name: str, **args: Any) -> dict[str, Any]:
+    return {"scheduler": {"enabled": True, "profiles": {"default": {"plugins": [{"name": name, "args": args}]}}}}
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_every_argument_with_its_default_or_null_is_accepted(name: str) -> None:
+    arguments = factory_of(name).arguments
+    args = msgspec.to_builtins(arguments())
+    for given in (args, dict.fromkeys(args), {"kind": f"{name}Args", "watcherAddress": "http://x:2020"}):
+        charted(profile(name, **given))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (profile("TargetLoadPackin"), '"TargetLoadPackin" is not a plug-in; use TargetLoadPacking, LoadVariationRisk'),
+        (profile("TargetLoadPacking", targetUtilisation=50), "additional properties 'targetUtilisation' not allowed"),
+        (profile("TargetLoadPacking", targetUtilization=100), "targetUtilization"),
+        (profile("Peaks", NodePowerModel={"node-1": {"k0": 1}}), "'k1', 'k2'"),
+        (profile("HighLoadFilter", kind="PeaksArgs"), "kind"),
+        ({"scheduler": {"profiles": {"default": {"plugins": [{"name": "Peaks", "weight": 0}]}}}}, "weight"),
+        ({"scheduler": {"profiles": {"default": {"precise_score": True}}}}, "'precise_score' not allowed"),
+        ({"scheduler": {"profiles": {"default": {"reserve": "never"}}}}, "reserve"),
+    ],
+    ids=str,
+)
+def test_an_invalid_profile_is_refused(values: dict[str, Any], message: str) -> None:
+    """As by `load-watcher config check`."""
+    with pytest.raises(ChartError, match=message):
+        charted(values)
+
+
+def test_a_plugin_of_another_package_has_any_arguments() -> None:
+    values = profile("Weather", anything=[1])
+    values["scheduler"]["extraPlugins"] = ["Weather"]
+    assert [{"name": "Weather", "args": {"anything": [1]}}] == tomllib.loads(settings_in(charted(values)))["scheduler"][
+        "default"
+    ]["plugins"]
 
 
 # --- egress ----------------------------------------------------------------------------------------------------------

@@ -75,6 +75,14 @@ pods, not to those of a Service. The pods of a Service in the cluster are in its
 {{- if not (has $provider $known) -}}
 {{- fail (printf "config.provider.name: %q is not a provider; use metrics-server, prometheus, or influxdb. For a provider of another package in your image, for example datadog, set extraProviders=[%s]" $provider $provider) -}}
 {{- end -}}
+{{- $plugins := concat (list "TargetLoadPacking" "LoadVariationRiskBalancing" "LowRiskOverCommitment" "Peaks" "NodeResourceLimits" "LoadAwareScheduling" "HighLoadFilter") .Values.scheduler.extraPlugins -}}
+{{- range $profile, $table := .Values.scheduler.profiles -}}
+{{- range (default dict $table).plugins -}}
+{{- if not (has .name $plugins) -}}
+{{- fail (printf "scheduler.profiles.%s.plugins: %q is not a plug-in; use %s. For a plug-in of another package in your image, add its name to scheduler.extraPlugins" $profile .name (join ", " $plugins)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $example := get (dict "prometheus" "http://prometheus-k8s.monitoring.svc:9090" "influxdb" "http://influxdb.monitoring.svc:8086") $provider -}}
 {{- if and $example (not (include "load-watcher.providerAddress" .)) -}}
 {{- fail (printf "config.provider.address is not set, and the provider %s has no default address: for example config.provider.address=%s" $provider $example) -}}
