@@ -61,8 +61,8 @@ def profile_schema() -> dict[str, Any]:
     closed = {"type": "object", "required": ["name"], "additionalProperties": False, "properties": plugin}
     properties = {
         "plugins": {"type": ["array", "null"], "minItems": 1, "items": {**closed, "allOf": of_plugins}},
-        **dict.fromkeys(("from", "profile"), {"type": ["string", "null"]}),
-        **dict.fromkeys(("precise_scores", "bind"), {"type": ["boolean", "null"]}),
+        **{key: {"type": ["string", "null"]} for key in ("from", "profile")},
+        **{key: {"type": ["boolean", "null"]} for key in ("precise_scores", "bind")},
         "reserve": {"enum": [*get_args(Reserve), None]},
     }
     return {"type": ["object", "null"], "additionalProperties": False, "properties": properties}
@@ -73,7 +73,11 @@ def arguments_schema(name: str) -> dict[str, Any]:
     schema = schema_of(factory_of(name).arguments)
     own = resolved(schema, schema["$defs"])
     properties = {each: or_null(value) for each, value in own["properties"].items()}
-    properties |= {"apiVersion": {}, "kind": {"enum": [f"{name}Args", None]}, **dict.fromkeys(IGNORED_ARGUMENTS, {})}
+    properties |= {
+        "apiVersion": {},
+        "kind": {"enum": [f"{name}Args", None]},
+        **{each: {} for each in IGNORED_ARGUMENTS},
+    }
     return {"type": ["object", "null"], "additionalProperties": False, "properties": properties}
 
 
