@@ -182,6 +182,24 @@ def test_a_pasted_pod_is_ranked_and_explained(demo: Demo, light: Tab) -> None:
     assert [] == light.wrong
 
 
+def test_nodes_with_equal_scores_share_a_rank(demo: Demo, light: Tab) -> None:
+    """As in the recorded ranking of a pod; here two scores of the real response are made equal to the best."""
+
+    def with_ties(route: Any) -> None:
+        response = route.fetch()
+        body = response.json()
+        for node in body["nodes"]:
+            node["passes"] = True
+        for node in body["nodes"][:3]:
+            node["score"] = 99.0
+        route.fulfill(response=response, json=body)
+
+    light.page.route("**/scheduler/default/score", with_ties)
+    light.open(f"{demo.url}/#/score", shows="Ranking of 24 nodes by default")
+    assert ["1", "1", "1", "4"] == [row[1] for row in light.cells("Ranking")[:4]]
+    assert [] == light.wrong
+
+
 def test_what_is_no_pod_and_what_is_no_profile_is_told(demo: Demo, light: Tab) -> None:
     """In the words of the service, beside what was pasted."""
     light.open(f"{demo.url}/#/score", shows="Ranking of")

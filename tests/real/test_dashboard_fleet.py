@@ -151,6 +151,33 @@ def test_many_problems_are_a_few_sentences(light: Tab) -> None:
         assert [] == light.errors()
 
 
+def test_findings_without_a_start_say_why(browser: Any) -> None:
+    """And on a phone, the full stop after the last term stays with it."""
+    published = publish(snapshot_of({"a": {"CPU": steady(20)}}, ages={"a": 120.0}, quarantined={"q"}))
+    published.silent = SilentBody.of(SilentDocument(listed=True, nodes=[SilentNode("u")]))
+    with Live(FakeService(published=published)) as live, tab(browser, width=390) as phone:
+        phone.open(f"{url(live)}#/findings", shows="q: quarantined")
+        since = {row[1].partition(":")[0]: row[2] for row in phone.cells("Findings")}
+        assert {"q": "– start not recorded", "u": "– no sample yet"} == {node: since[node] for node in "qu"}
+        assert since["a"].endswith("ago")
+        lines = """(whole) => {
+            const walker = document.createTreeWalker(whole, NodeFilter.SHOW_TEXT), found = [];
+            for (let bottom = 0; walker.nextNode();) {
+                const range = document.createRange(), text = walker.currentNode;
+                const button = text.parentElement.closest("button.term");
+                if (button) bottom = button.getBoundingClientRect().bottom;
+                if (!/^[.,]\\s*$/.test(text.data)) continue;
+                range.setStart(text, 0);
+                range.setEnd(text, 1);
+                found.push(range.getBoundingClientRect().top < bottom);
+            }
+            return found; }"""
+        for width in range(320, 480, 8):
+            phone.page.set_viewport_size({"width": width, "height": 800})
+            assert {True} == set(phone.page.locator("p.fine").filter(has_text="Terms:").evaluate(lines))
+        assert [] == phone.wrong
+
+
 def test_nodes_are_grouped_by_their_labels(light: Tab) -> None:
     """In cells that the arrow keys go through group by group, and in the table as a column."""
     with Live(zoned()) as live:

@@ -65,7 +65,7 @@ class ProblemHandlers:
         )
         if published is None:
             return given
-        return replace(given, snapshot=published.snapshot, silent=published.silent.document)
+        return replace(given, snapshot=published.snapshot, silent=published.silent.document, hot=published.hot)
 
     def _error(self) -> ErrorDetail | None:
         try:

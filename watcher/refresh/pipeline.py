@@ -22,6 +22,7 @@ from watcher.core.review import faults, samples
 from watcher.core.review.outage import OutageGuard
 from watcher.core.windows.backfill import Slice, gaps
 from watcher.core.windows.history import History
+from watcher.core.windows.hot_loads import HotLoads, LoadStart, NodeMetric, hot_loads
 from watcher.core.windows.resolution import resample
 from watcher.core.windows.silent_nodes import SilentNodes
 from watcher.core.windows.snapshot import take_snapshot, window_records
@@ -68,6 +69,7 @@ class SamplePipeline:
         self._restored: RestoredSamples | None = None  # until the history contains all of them
         self._guard = OutageGuard(config.limits)
         self._silent = SilentNodes()
+        self._hot = HotLoads()
         self._config = config
         self._source = source
         self._clock = clock
@@ -87,6 +89,7 @@ class SamplePipeline:
         self.forecasts.step_back(now)
         self._history = self._new_history()
         self._naming = NodeRenames()  # it stores since when a name means a node
+        self._hot = HotLoads()
         self._restored = None
         self._recorded_minute = -1
 
@@ -227,6 +230,7 @@ class SamplePipeline:
             self.forecasts.drop(name)
             if old is not None:
                 self._history.drop(name)
+                self._hot = self._hot.without(name)
                 self._forget_fleet()
                 reason = f"the source changed from {old.expression} to {new.expression}; its history was emptied"
                 findings.append(Finding(FindingKind.SOURCE, "", name, now, reason, Remedy.HISTORY_EMPTIED))
@@ -265,6 +269,11 @@ class SamplePipeline:
         self._silent.add_last_seen(found)
         return SilentBody.of(self._silent.document)
 
+    def continue_hot(self, found: Mapping[NodeMetric, LoadStart]) -> HotLoads:
+        """Add starts of high loads from the store; return the new ones. Call it between two ticks."""
+        self._hot = self._hot.continued(found)
+        return self._hot
+
     # --- from history to snapshot ------------------------------------------------------------------------------------
 
     def compute(
@@ -282,6 +291,7 @@ class SamplePipeline:
         snapshot = replace(snapshot, forecasts=self.forecasts.of_nodes(snapshot.nodes, now))
         published = self._encode(snapshot, now=now)
         published.silent = SilentBody.of(self._silent.update(snapshot, before=before, now=now, listed=listed))
+        self._hot = published.hot = hot_loads(snapshot, self._hot)
         return findings, published, self._record(snapshot)
 
     def _forget_removed(self, listed: Collection[str] | None) -> None:
@@ -301,7 +311,7 @@ class SamplePipeline:
         """Keep the known, silent and lost nodes of a pipeline of the same source: after a reload, an incomplete list
         that was refused must not be served."""
         self.forecasts.continue_from(other.forecasts)
-        self._silent, self._guard = other._silent, other._guard
+        self._silent, self._guard, self._hot = other._silent, other._guard, other._hot
         self._guard.limits = self._config.limits
 
     def resume(self, restored: RestoredSamples) -> None:
@@ -335,7 +345,9 @@ class SamplePipeline:
         guard = self._guard if recent else OutageGuard(self._config.limits)
         snapshot, _ = self._snapshot(history, now=restored.timestamp, source=restored.source, guard=guard)
         published = self._encode(snapshot, now=now)
+        published.hot = hot_loads(snapshot, HotLoads())
         if same:
+            self._hot = published.hot
             document = msgspec.structs.replace(
                 self._silent.document, lost=dict(snapshot.lost), served=len(snapshot.nodes)
             )

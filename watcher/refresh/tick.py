@@ -31,6 +31,7 @@ from watcher.core.publishing.documents import Published, SilentBody
 from watcher.core.publishing.wire import FindingsDocument, QuerySource
 from watcher.core.review.findings import FindingLog
 from watcher.core.windows.backfill import OVERLAP_S
+from watcher.core.windows.hot_loads import LoadStart, NodeMetric
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, RestoredSamples
 from watcher.providers.base import Fetch, Provider, QueryPlan
 from watcher.refresh.config import (
@@ -242,6 +243,12 @@ class Refresher:
         if self.published is not None:
             self.published.silent = silent
             self._note_source_state()
+
+    def continue_hot(self, found: Mapping[NodeMetric, LoadStart]) -> None:
+        """Add the starts of high loads from before the start. Call it between two ticks."""
+        hot = self._pipeline.continue_hot(found)
+        if self.published is not None:
+            self.published.hot = hot
 
     def stall_reason(self) -> str:
         """Return "" if a tick began, or was skipped because one still ran, within 1.5 intervals; otherwise the

@@ -54,6 +54,7 @@ from watcher.service.build import (
     threshold_publisher_of,
     tls_of,
 )
+from watcher.service.hot_history import HotHistory
 from watcher.service.last_seen import LastSeenLookup
 from watcher.service.reload import SettingsReloader
 from watcher.service.replica_takeover import take_over_samples
@@ -117,6 +118,7 @@ class Watcher:
         )
         self._peers = peers_of(settings)
         self._recall = LastSeenLookup()
+        self._hot_history = HotHistory()
         self._tick: asyncio.Task[None] | None = None
         self._tick_errors = RepeatedErrors(log)
         self._period = 0.0
@@ -271,7 +273,10 @@ class Watcher:
                 self._peers = peers  # a reload cancelled this tick: the new refresher queries the replicas
                 raise
         await refresher.tick()
-        await self._recall.update(refresher, self._store, settings=self.view.settings, now=self._clock.now())
+        settings, now = self.view.settings, self._clock.now()
+        await self._recall.update(refresher, self._store, settings=settings, now=now)
+        if not self._lacks_past and (self._past is None or self._past.done()):
+            await self._hot_history.update(refresher, self._store, settings=settings, now=now)
 
     async def _follow_clock(self) -> None:
         """Run the next tick promptly after the wall clock was set back. The scheduler waits for a wall clock time, so

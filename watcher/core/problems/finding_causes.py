@@ -32,7 +32,7 @@ CAUSES: Mapping[FindingKind, FindingCause] = {
         DOCTOR,
     ),
     FindingKind.STALE: FindingCause(
-        "some metrics have no new samples", Severity.WARNING, "Check the exporter of the node.", DOCTOR
+        "some metrics are stale", Severity.WARNING, "Check the exporter of the node.", DOCTOR
     ),
     FindingKind.NON_FINITE: FindingCause(
         "values that are not numbers",

@@ -26,9 +26,10 @@ from watcher.core.problems.document import (
     node_command,
 )
 from watcher.core.problems.finding_causes import ACTIONS, CAUSES, DOCTOR
-from watcher.core.problems.hot_nodes import CRITICAL_PERCENT, HOT_PERCENT, HotNode, hot_nodes
+from watcher.core.problems.hot_nodes import CRITICAL_PERCENT, HotNode, hot_nodes
 from watcher.core.publishing.wire import ErrorDetail, FindingEntry
 from watcher.core.review.findings import some_of
+from watcher.core.windows.hot_loads import HOT_PERCENT, HotLoads, hot_loads
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
 from watcher.model import METRIC_BY_NAME, FindingKind, MetricType, ProviderHealth, Remedy, Snapshot
 
@@ -52,7 +53,8 @@ _DROPPED = (FindingKind.OUT_OF_RANGE, FindingKind.NON_FINITE, FindingKind.COUNTE
 class ProblemInputs:
     """Published data at `now` (unix seconds). `error` is the reason why the service is not ready; `pods` is None if pod
     usage is unknown; `capacities` are by node; `host`: the only node is the machine of load-watcher; `of_modules` are
-    problems that the modules of the service report."""
+    problems that the modules of the service report; `hot` has the starts of high loads that began before the samples of
+    the snapshot."""
 
     now: float
     interval_s: float
@@ -65,6 +67,7 @@ class ProblemInputs:
     capacities: Mapping[str, Capacity] = field(default_factory=dict)
     host: bool = False
     of_modules: Sequence[FleetProblem] = ()
+    hot: HotLoads = field(default_factory=HotLoads)
 
 
 def problems_document(given: ProblemInputs) -> ProblemsDocument:
@@ -72,7 +75,7 @@ def problems_document(given: ProblemInputs) -> ProblemsDocument:
     whole fleet come first, and problems that several nodes share come last."""
     states = [*_state_problems(given)]
     named = {node for problem in states for node in problem.nodes}
-    hot = [] if given.snapshot is None else hot_nodes(given.snapshot, given.pods, given.capacities)
+    hot = _hot_nodes(given)
     problems = [*_service_problems(given), *states, *_hot_problems(given, hot, _stale_ages(given.snapshot))]
     problems += [*_finding_problems(given, of_state=named), *given.of_modules]
     problems.sort(key=_rank)
@@ -188,17 +191,29 @@ def _stale_ages(snapshot: Snapshot | None) -> dict[str, float]:
     return {snapshot.nodes[row]: float(snapshot.age_s[row]) for row in rows}
 
 
+def _hot_nodes(given: ProblemInputs) -> list[HotNode]:
+    if given.snapshot is None:
+        return []
+    starts = hot_loads(given.snapshot, given.hot).starts
+    return hot_nodes(given.snapshot, starts, given.pods, given.capacities)
+
+
 def _hot_problems(given: ProblemInputs, hot: Sequence[HotNode], ages: Mapping[str, float]) -> Iterator[FleetProblem]:
     """Yield hot nodes, and stale nodes that are not hot."""
-    by_severity: dict[Severity, list[FleetProblem]] = {Severity.CRITICAL: [], Severity.WARNING: []}
+    critical: list[FleetProblem] = []
+    below: list[FleetProblem] = []
+    early: list[FleetProblem] = []  # without a complete window: one sample is not a lasting load
     for node in hot:
-        severity = Severity.CRITICAL if node.percent >= CRITICAL_PERCENT else Severity.WARNING
-        by_severity[severity].append(_hot_problem(given, node, severity, age=ages.get(node.name)))
-    over = "" if given.snapshot is None else f" (mean of {given.snapshot.windows[0].label})"
-    critical = f"{{}} are at {CRITICAL_PERCENT:.0f} % or more{over}"
-    yield from _each_or_together(by_severity[Severity.CRITICAL], critical, cure=HOT_CURE)
-    below = f"{{}} are between {HOT_PERCENT:.0f} % and {CRITICAL_PERCENT:.0f} %{over}"
-    yield from _each_or_together(by_severity[Severity.WARNING], below, cure=HOT_CURE)
+        age, severity = ages.get(node.name), Severity.CRITICAL if node.critical else Severity.WARNING
+        group = critical if node.critical else below if node.complete else early
+        group.append(_hot_problem(given, node, severity, age=age))
+    window = "" if given.snapshot is None else given.snapshot.windows[0].label
+    over = f" (mean of {window})"
+    yield from _each_or_together(critical, f"{{}} are at {CRITICAL_PERCENT:.0f} % or more{over}", cure=HOT_CURE)
+    together = f"{{}} are between {HOT_PERCENT:.0f} % and {CRITICAL_PERCENT:.0f} %{over}"
+    yield from _each_or_together(below, together, cure=HOT_CURE)
+    together = f"{{}} are at {HOT_PERCENT:.0f} % or more (newest sample; the {window} windows are not complete yet)"
+    yield from _each_or_together(early, together, cure=HOT_CURE)
     is_hot = {node.name for node in hot}
     stale = [(age, name) for name, age in ages.items() if name not in is_hot]
     cure = "Check the exporter of the node, or the scrapes of the source."
@@ -228,7 +243,7 @@ def _hot_problem(given: ProblemInputs, node: HotNode, severity: Severity, *, age
         namespace, name = node.pods[0]
         cure = f"Limit or move {namespace}/{name}; kubectl cordon {node.name} keeps new pods away."
         command = f"kubectl --namespace {namespace} describe pod {name}"
-    starts = [each.since for each in node.resources if each.since is not None]
+    starts = [each.start.since for each in node.resources if each.start is not None]
     since = int(min(starts)) if starts else None
     return FleetProblem(severity, "hot", "high load", text, cure, command, (node.name,), since)
 

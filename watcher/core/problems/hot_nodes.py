@@ -10,43 +10,42 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from watcher.arrays import F64, I64
+from watcher.arrays import I64
 from watcher.core.koordinator.report import Capacity
 from watcher.core.pods.table import PodTable, by_node
 from watcher.core.problems.document import duration_text
+from watcher.core.windows.hot_loads import LoadStart, NodeMetric, current_load, hot_rows
 from watcher.model import MetricWindows, Snapshot
 
-HOT_PERCENT = 85.0
 CRITICAL_PERCENT = 95.0
-DIP_PERCENT = 10.0
-"""A sample this many points below HOT_PERCENT ends the time for which a node is hot; smaller dips do not."""
 RESOURCES: Mapping[str, str] = {"CPU": "CPU", "Memory": "memory"}
 NAMED_SHARE = 0.25  # of the node's usage: a pod that uses less is not named
 OUTSIDE_SHARE = 0.5  # of the node's usage: if the pods use less, other processes make the load
 MOST_NAMED = 2
 GIB = 2.0**30
-NEWEST = "newest sample"
 NO_PODS: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HotResource:
-    """CPU or memory of a hot node: `percent` is the mean over the shortest window, or the newest sample without one;
-    `over` says which: "mean of 5m". `since` is in unix seconds, None if unknown; `longer`: the load began before the
-    stored samples."""
+    """CPU or memory of a hot node: `percent` is the mean over the shortest window, whose label is `window`, or the
+    newest sample if that window is not `complete`. `start` is None if it is unknown."""
 
     name: str
     percent: float
-    over: str
-    since: float | None
-    longer: bool
+    window: str
+    complete: bool
+    start: LoadStart | None
 
     def text(self, now: float) -> str:
         """The load and its duration at `now` (unix seconds): "CPU at 95 % (mean of 5m) for 12 min"."""
-        said = f"{self.name} at {self.percent:.0f} % ({self.over})"
-        if self.since is None:
+        said = f"{self.name} at {self.percent:.0f} %"
+        if not self.complete:
+            return f"{said} (newest sample; the {self.window} window is not complete yet)"
+        said += f" (mean of {self.window})"
+        if self.start is None:
             return said
-        return f"{said} for {duration_text(now - self.since)}{' or longer' if self.longer else ''}"
+        return f"{said} for {duration_text(now - self.start.since)}{' or longer' if self.start.longer else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +63,28 @@ class HotNode:
     def percent(self) -> float:
         return max(each.percent for each in self.resources)
 
+    @property
+    def complete(self) -> bool:
+        """Whether a window, and not only a newest sample, shows the load."""
+        return any(each.complete for each in self.resources)
 
-def hot_nodes(snapshot: Snapshot, pods: PodTable | None, capacities: Mapping[str, Capacity]) -> list[HotNode]:
+    @property
+    def critical(self) -> bool:
+        """Whether a window, and not only a newest sample, is at CRITICAL_PERCENT or more."""
+        return any(each.complete and each.percent >= CRITICAL_PERCENT for each in self.resources)
+
+
+def hot_nodes(
+    snapshot: Snapshot,
+    starts: Mapping[NodeMetric, LoadStart],
+    pods: PodTable | None,
+    capacities: Mapping[str, Capacity],
+) -> list[HotNode]:
     """Return the hot nodes of a snapshot, the hottest first. `pods` is None if pod usage is unknown."""
     found: dict[int, list[HotResource]] = {}
     for windows in snapshot.metrics:
         if windows.metric.key in RESOURCES:
-            for row, resource in _hot(snapshot, windows):
+            for row, resource in _hot(snapshot, starts, windows):
                 found.setdefault(row, []).append(resource)
     rows_of = by_node(pods.nodes) if pods is not None and found else {}
     nodes = []
@@ -86,26 +100,14 @@ def hot_nodes(snapshot: Snapshot, pods: PodTable | None, capacities: Mapping[str
     return sorted(nodes, key=lambda node: (-node.percent, node.name))
 
 
-def _hot(snapshot: Snapshot, windows: MetricWindows) -> Iterator[tuple[int, HotResource]]:
-    shortest = windows.average[0]
-    load = np.where(np.isnan(shortest), windows.latest, shortest)
-    rows = np.flatnonzero(load >= HOT_PERCENT)
-    if not len(rows):
-        return
-    values, times = (None, None) if snapshot.samples is None else snapshot.samples(windows.metric.name)
-    for row in rows.tolist():
-        since, longer = (None, False) if values is None or times is None else _since(values[:, row], times[:, row])
-        over = NEWEST if np.isnan(shortest[row]) else f"mean of {snapshot.windows[0].label}"
-        yield row, HotResource(RESOURCES[windows.metric.key], float(load[row]), over, since, longer)
-
-
-def _since(values: F64, times: F64) -> tuple[float | None, bool]:
-    """Return since when (unix seconds) a load is high, and whether it began before the first sample. Samples [slots],
-    newest first."""
-    below = values < HOT_PERCENT - DIP_PERCENT
-    end = int(np.argmax(below)) if below.any() else len(values)
-    known = times[:end][(values[:end] >= HOT_PERCENT) & ~np.isnan(times[:end])]
-    return (float(known.min()), not below.any()) if len(known) else (None, False)
+def _hot(
+    snapshot: Snapshot, starts: Mapping[NodeMetric, LoadStart], windows: MetricWindows
+) -> Iterator[tuple[int, HotResource]]:
+    load, complete = current_load(windows), ~np.isnan(windows.average[0])
+    name, label = RESOURCES[windows.metric.key], snapshot.windows[0].label
+    for row in hot_rows(windows):
+        start = starts.get((snapshot.nodes[row], windows.metric.name))
+        yield row, HotResource(name, float(load[row]), label, bool(complete[row]), start)
 
 
 def _load(

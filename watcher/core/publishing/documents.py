@@ -41,6 +41,7 @@ from watcher.core.publishing.compression import (
 )
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.publishing.wire import Column, ColumnsDocument, ForecastColumn, ForecastRecord
+from watcher.core.windows.hot_loads import HotLoads
 from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import DEFAULT_OPERATORS, Metric, MetricType, MetricWindows, Operator, Snapshot, Window
 
@@ -435,8 +436,9 @@ class SilentBody:
 
 class Published:
     """A snapshot with its bodies, replaced as a whole by the next tick. Reading needs no lock. Documents other than the
-    default documents are encoded on the first request and cached up to a size limit. Only `silent` may be replaced:
-    when last-seen times of nodes outside the snapshot are found, and when the state of the source changes.
+    default documents are encoded on the first request and cached up to a size limit. Only `silent` may be replaced,
+    when last-seen times of nodes outside the snapshot are found, and when the state of the source changes; and `hot`,
+    when the store has earlier starts of high loads.
 
     `tag` makes its ETags unique among all snapshots. `age_s` is the age of its newest sample in seconds when it was
     published at `monotonic` seconds, so that computing its age later needs no wall clock.
@@ -448,6 +450,7 @@ class Published:
         self.monotonic = monotonic
         self.age_s = age_s
         self.silent = SilentBody.of(SilentDocument(listed=False, nodes=[]))
+        self.hot = HotLoads()
         self.row = {name: row for row, name in enumerate(snapshot.nodes)}
         self._default: dict[Window, EncodedDocument] = {}
         self._others: OrderedDict[Selection, EncodedDocument] = OrderedDict()

@@ -12,6 +12,8 @@ const REVIEW = {
   enforce: ["on", "implausible samples are dropped"], observe: ["reports only", "implausible samples are reported and used"],
 };
 
+const NO_START = { unheard: "no sample yet", quarantined: "start not recorded" };
+
 export function findingsView(app) {
   const summary = el("div"), tools = el("div.tools"), list = el("div"), terms = el("p.fine"), sources = el("div");
   const root = el("div.stack", {}, summary, el("section.card", {}, el("h2", {}, "Findings"), tools, list, terms),
@@ -65,12 +67,13 @@ export function findingsView(app) {
     const used = ["finding", "window", ...kinds.filter((kind) => Object.hasOwn(TERMS, kind))];
     if (terms.dataset.about === String(used)) return;
     terms.dataset.about = String(used);
-    terms.replaceChildren("Terms: ", ...used.flatMap((key, i) => [i ? ", " : "", term(key)]), ".");
+    terms.replaceChildren("Terms: ", ...used.flatMap((key, i) => [
+      el("span.unbroken", {}, term(key), i < used.length - 1 ? "," : "."), " "]));
   }
 
   function showList(some, now) {
     const rows = some.slice(0, MOST).map((each) => [
-      badge(each.severity), el("div", {}, el("p", {}, sentence(each)), cure(each)), each.since == null ? NONE : span(each.since, now),
+      badge(each.severity), el("div", {}, el("p", {}, sentence(each)), cure(each)), each.since == null ? unknownStart(each) : span(each.since, now),
       each.last_seen == null ? "now" : span(each.last_seen, now), each.findings ? String(each.findings) : NONE,
     ]);
     const rest = some.length - MOST;
@@ -86,6 +89,11 @@ export function findingsView(app) {
       update();
     },
   };
+}
+
+/** Without a time, why there is none. */
+function unknownStart({ kind }) {
+  return [`${NONE} `, el("span.quiet", {}, NO_START[kind] ?? "start not known")];
 }
 
 function span(time, now) {

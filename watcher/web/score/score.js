@@ -2,7 +2,7 @@
 
 import { ApiError, ask, post } from "../api.js";
 import { el, field, renew, select, table } from "../dom.js";
-import { count, seconds } from "../format.js";
+import { NONE, count, seconds } from "../format.js";
 import { profileText, pasted, remember, rememberProfile } from "./manifest.js";
 import { TEMPLATES } from "./profiles.js";
 import { explanation, reasonOf, scoreOf } from "./why.js";
@@ -67,9 +67,10 @@ export function scoreView(app) {
   function show() {
     explained = app.params.get("node");
     const chosen = last.nodes.find((node) => node.name === explained) ?? last.nodes[0];
+    const ranks = ranksOf(last.nodes);
     const rows = last.nodes.map((node, i) => [
       el("button.plain", { type: "button", onclick: () => app.set({ node: node.name }), "aria-pressed": String(node === chosen) }, node.name),
-      node.passes ? String(i + 1) : "–", el("span", { className: node.passes ? "" : "bad" }, scoreOf(node)), reasonOf(node),
+      ranks[i], el("span", { className: node.passes ? "" : "bad" }, scoreOf(node)), reasonOf(node),
     ]);
     const ranking = table("Ranking", [["Node"], ["Rank", "number"], ["Score", "number"], ["Reason", "long"]], rows, { empty: "no nodes" });
     ranking.querySelectorAll("tbody tr").forEach((row, i) => row.classList.toggle("chosen", last.nodes[i] === chosen));
@@ -101,6 +102,11 @@ export function scoreView(app) {
       }
     },
   };
+}
+
+/** The rank of each node, best first. Equal scores share a rank, as in the recorded ranking of a pod. */
+function ranksOf(nodes) {
+  return nodes.map((node) => (node.passes ? String(1 + nodes.findIndex((each) => each.score === node.score)) : NONE));
 }
 
 /** The fields of a profile that the user enters, and of the size of nodes with unknown capacity. */

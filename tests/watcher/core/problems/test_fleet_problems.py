@@ -19,6 +19,7 @@ from watcher.core.problems.document import FleetProblem, ProblemsDocument, Sever
 from watcher.core.problems.finding_causes import ACTIONS, CAUSES
 from watcher.core.problems.fleet_problems import NAMED, ProblemInputs, problems_document
 from watcher.core.publishing.wire import ErrorDetail, FindingEntry
+from watcher.core.windows.hot_loads import HotLoads, LoadStart
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
 from watcher.model import FindingKind, ProviderHealth, Remedy
 
@@ -89,6 +90,30 @@ def test_a_load_that_is_older_than_the_samples_says_so():
     assert ["a: CPU at 90 % (mean of 5m) for 15 min or longer"] == texts(snapshot=snapshot_of({"a": {"CPU": history}}))
 
 
+def test_a_load_that_stays_high_is_as_old_as_it_is():
+    """An hour, although the snapshot has the samples of 15 minutes; over HTTP, too."""
+    snapshot = snapshot_of({"a": {"CPU": steady(97)}})
+    hot = HotLoads(END, {("a", "instance:node_cpu:ratio"): LoadStart(END - 3600, False)})
+    (found,) = problems(snapshot=snapshot, hot=hot)
+    assert ("a: CPU at 97 % (mean of 5m) for 60 min", int(END) - 3600) == (found.text, found.since)
+    published = publish(snapshot)
+    published.hot = hot
+    with Live(FakeService(published=published)) as live:
+        assert int(END) - 3600 == live.ask("/api/v1/problems").json()["problems"][0]["since"]
+
+
+@pytest.mark.parametrize(("slots", "severity"), [(1, "warning"), (4, "warning"), (20, "critical")])
+def test_a_load_is_critical_only_once_a_window_shows_it(slots, severity):
+    """Before, one sample may be a moment; a group of such nodes says so, too."""
+    (found,) = problems(snapshot=snapshot_of({"a": {"CPU": steady(98, slots=slots)}}), host=True)
+    assert severity == found.severity
+    early = "(newest sample; the 5m window is not complete yet)"
+    assert (severity == "warning") == found.text.endswith(early)
+    many = problems(snapshot=snapshot_of({f"n{number}": {"CPU": steady(98, slots=slots)} for number in range(40)}))
+    assert {severity} == {each.severity for each in many}
+    assert (severity == "warning") == ("5m windows are not complete yet" in many[NAMED].text)
+
+
 def test_cpu_and_memory_of_one_node_are_one_problem():
     """CPU first."""
     both = snapshot_of({"a": {"CPU": steady(88), "Memory": steady(97)}})
@@ -136,7 +161,7 @@ def test_a_silent_node_may_have_been_removed_if_the_cluster_is_unknown():
         ({"findings": [finding("out_of_range", remedy="clamped")]}, "info", "limited to 0 to 100 %"),
         ({"findings": [finding("jump", remedy="reported")]}, "info", "a: unusual load"),
         ({"findings": [finding("out_of_range", last_seen=int(END) - 400)]}, "info", "; last seen 7 min ago"),
-        ({"findings": [finding("stale", reason="no new")]}, "warning", "a: some metrics have no new samples: no new"),
+        ({"findings": [finding("stale", reason="no new")]}, "warning", "a: some metrics are stale: no new"),
         ({"findings": [finding("stale", last_seen=int(END) - 150)]}, "info", "; last seen 3 min ago"),
         ({"findings": [finding("frozen", metric="")]}, "info", "a: the exporter repeats the same values"),
         ({"findings": [finding("no_series", "")]}, "warning", "The source has no series for a metric"),
