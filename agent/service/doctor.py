@@ -90,7 +90,7 @@ async def check_agent(examination: CheckContext) -> Sequence[CheckResult]:
         results += await in_thread(lambda: [*_groups(own), *_rivals(own)])
         return [*results, *await _watcher(own), *await _queries(own)]
     except CannotRun as error:
-        return [*results, fail(str(error).partition("\n")[0], "run load-watcher agent --once for details")]
+        return [*results, fail(error.reason, "run load-watcher agent --once for details")]
 
 
 # --- a running agent -------------------------------------------------------------------------------------------------

@@ -31,7 +31,16 @@ SHUTDOWN_S = 5.0
 
 
 class CannotRun(RuntimeError):
-    """The process cannot start. The message has the reason and, on the next line, a remedy."""
+    """The process cannot start. The message has the reason and, on the next lines, each after two spaces, a remedy."""
+
+    @property
+    def reason(self) -> str:
+        return str(self).partition("\n")[0]
+
+    @property
+    def hint(self) -> str:
+        """The remedy; empty if the message has none."""
+        return "\n".join(line.strip() for line in str(self).splitlines()[1:])
 
 
 class TokenProtection:

@@ -53,6 +53,15 @@ _OPTIONS = (
 _OWN = ("node", "policies", "state_file", "watcher", "host", "port")
 
 
+def _path_of_check(context: click.Context, parameter: click.Parameter, given: Path | None) -> Path | None:
+    if given is not None and str(given).startswith("-"):
+        raise click.UsageError(
+            f"--check requires a PATH, but the option {given} follows; write --check PATH {given} …, or ./{given} if a "
+            "file has this name"
+        )
+    return given
+
+
 @click.group(invoke_without_command=True, short_help="Throttle and evict pods on this node.")
 @click.option(
     "--preview",
@@ -77,6 +86,7 @@ _OWN = ("node", "policies", "state_file", "watcher", "host", "port")
     "--check",
     type=click.Path(path_type=Path),
     metavar="PATH",
+    callback=_path_of_check,
     help="Validate the policies in a file or directory, print every problem and exit. "
     "Exit code 0: valid; 2: invalid, or PATH does not exist.",
 )
@@ -149,7 +159,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     try:
         found = asyncio.run(service_restore.restore(settings, everything))
     except CannotRun as error:
-        print_error(error, of="load-watcher agent restore")
+        print_error(error.reason, error.hint, of="load-watcher agent restore")
         raise SystemExit(1) from None
     _print_restored(found, output=given["output"])
     raise SystemExit(1 if found.tainted or any(each.fate is StepOutcome.FAILED for each in found.quotas) else 0)
@@ -198,7 +208,7 @@ def _check_policies(path: Path, settings: AgentSettings, *, output: str) -> int:
     try:
         metrics = metrics_of(settings)
     except CannotRun as error:
-        print_error(error, of="load-watcher agent")
+        print_error(error.reason, error.hint, of="load-watcher agent")
         return FAILED
     reading = check_policies(path, metrics=known_metrics(metrics))
     count = len(reading.policies.objects)
@@ -231,7 +241,7 @@ def _explain_once(settings: AgentSettings, everything: Settings, *, output: str)
         try:
             explanation = asyncio.run(main.look_once(looking, everything, pause=min(settings.interval, 10.0)))
         except CannotRun as error:
-            print_error(error, of="load-watcher agent")
+            print_error(error.reason, error.hint, of="load-watcher agent")
             return 1
     policies = explanation["policies"]
     if output == "json":

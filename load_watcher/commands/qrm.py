@@ -142,7 +142,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     try:
         found = asyncio.run(restoring.restore(settings))
     except CannotRun as error:
-        print_error(error, of="load-watcher qrm restore")
+        print_error(error.reason, error.hint, of="load-watcher qrm restore")
         raise SystemExit(1) from None
     facts = {"containers": [asdict(each) for each in found.containers], "text": found.text}
     lines = [f"{each.called}: {each.text}" for each in found.containers]

@@ -36,8 +36,8 @@ from watcher.arrays import I64
 RESOURCES = (CPU, MEMORY)
 REASONS = (
     "",
-    "node(s) cpu load with the pod is above the threshold",
-    "node(s) memory load with the pod is above the threshold",
+    "node(s) had cpu load above the threshold with the pod",
+    "node(s) had memory load above the threshold with the pod",
     "node(s) load is unknown",
     "node(s) load is stale",
 )

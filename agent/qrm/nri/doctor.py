@@ -71,7 +71,7 @@ async def check_qrm(examination: CheckContext) -> Sequence[CheckResult]:
     try:
         running, results = await _running(own)
     except CannotRun as error:
-        return [fail(str(error).partition("\n")[0], "check qrm.token_file")]
+        return [fail(error.reason, "check qrm.token_file")]
     state = None if running is None else running.nri
     if state is None and own.mode != NRI:
         mode = own.mode if running is None else running.mode

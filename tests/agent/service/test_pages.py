@@ -63,6 +63,21 @@ def test_a_single_look_without_policies_to_go_by_is_no_success(tmp_path: Path, c
     assert "no valid policies: no decisions made" in looked.stderr
 
 
+def test_an_error_in_json_has_the_cure_as_its_hint():
+    refused = CliRunner().invoke(main, ["agent", "--once", "-o", "json", "--set=agent.kubernetes=no"])
+    (line,) = refused.stderr.splitlines()
+    error = json.loads(line)["error"]
+    assert (refused.exit_code, error["message"]) == (1, "policies cannot be read: no Kubernetes API is configured")
+    assert error["hint"].startswith("pass a directory with --policies DIR")
+
+
+@pytest.mark.parametrize("arguments", [["--output", "json"], ["--help"]])
+def test_an_option_in_place_of_the_path_of_check_is_refused(arguments: list[str]):
+    refused = CliRunner().invoke(main, ["agent", "--check", *arguments])
+    assert refused.exit_code == 2
+    assert f"Error: --check requires a PATH, but the option {arguments[0]} follows" in refused.stderr
+
+
 HEAVY = ("numpy", "sqlalchemy", "requests", "psutil", "zstandard", "grpc", "google.protobuf", "rich", "scorers")
 LOADED = """
 import sys

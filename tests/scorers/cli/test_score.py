@@ -65,7 +65,7 @@ def test_nodes_are_ranked_as_a_table(live: Live) -> None:
         "target of TargetLoadPacking: 40 %",
         "node score age why",
         "a 100.0 7 s would be at cpu 40.0 %",
-        "b rejected 7 s node(s) cpu load with the pod is above the threshold, cpu 120.0 %, above 100 %",
+        "b rejected 7 s node(s) had cpu load above the threshold with the pod, cpu 120.0 %, above 100 %",
     ]
 
 
@@ -87,7 +87,7 @@ def test_where_no_terminal_is_a_node_is_a_line(live: Live) -> None:
     command = ["score", "-", "--url", f"http://127.0.0.1:{live.port}"]
     found = CliRunner().invoke(main, command, input=POD, prog_name="load-watcher", env={"COLUMNS": "40"})
     (line,) = [line for line in found.stdout.splitlines() if line.startswith("b ")]
-    assert line.rstrip().endswith("above the threshold, cpu 120.0 %, above 100 %")
+    assert line.rstrip().endswith("above the threshold with the pod, cpu 120.0 %, above 100 %")
 
 
 def test_a_ranking_may_be_by_some_of_the_plug_ins(live: Live) -> None:
@@ -170,7 +170,7 @@ def test_a_node_is_a_line_of_80_columns_on_a_terminal() -> None:
         "name": "HighLoadFilter",
         "point": "filter",
         "passes": False,
-        "reason": "node(s) cpu load with the pod is above the threshold, cpu 104.2 %, above 85 %",
+        "reason": "node(s) had cpu load above the threshold with the pod, cpu 104.2 %, above 85 %",
         "inputs": {"usageThresholds": {"cpu": 85.0, "memory": 90.0}},
         "steps": {"cpu expected %": 104.2, "memory expected %": 40.0},
     }

@@ -44,7 +44,7 @@ def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
         "requests cpu 100m",
         "load from Test, over 15m, 72 s old at that time",
     ]
-    reason = "node(s) cpu load with the pod is above the threshold"
+    reason = "node(s) had cpu load above the threshold with the pod"
     assert f"  HighLoadFilter rejected 1: {reason} (n00, cpu 97.5 %, above 90 %)" in lines
     assert "ranking of 14 nodes; recorded nodes:" in lines
     told = [line.split() for line in lines if line.split()[:1] and line.split()[0].endswith(".")]

@@ -76,7 +76,7 @@ def test_an_entry_has_the_reason_in_numbers_and_the_rejections(served: Served) -
     assert entry["reason"] == "; ".join(f"{each['name']}: {each['reason']}" for each in explained["plugins"])
     assert "would be at 89.8 %" in entry["reason"]
     assert entry["candidates"][0] == entry["best"]
-    reason = "node(s) cpu load with the pod is above the threshold"
+    reason = "node(s) had cpu load above the threshold with the pod"
     example = f"{reason}, n00: cpu 97.5 %, above 90 %"
     assert entry["rejected"] == [{"plugin": "HighLoadFilter", "reason": reason, "count": 1, "example": example}]
 

@@ -141,7 +141,7 @@ def test_filter_and_prioritize_are_one_decision_with_all_that_led_to_it(served: 
     (rejecting,) = found["filter"].pop("plugins")
     assert {"asked": 16, "unknown": 1, "passed": 15, "reserved": None} == found["filter"]
     assert ("HighLoadFilter", 90.0) == (rejecting["name"], rejecting["inputs"]["usageThresholds"]["cpu"])
-    reason = "node(s) cpu load with the pod is above the threshold"
+    reason = "node(s) had cpu load above the threshold with the pod"
     rejected = {"reason": reason, "count": 1, "nodes": ["n00"], "details": {"n00": "cpu 97.5 %, above 90 %"}}
     assert [rejected] == rejecting["rejected"]
     ranking = found["ranking"]

@@ -107,7 +107,7 @@ def test_precise_scores_go_to_a_hundred() -> None:
 def test_filter_answers_in_the_form_in_which_it_was_asked(served: Served) -> None:
     """Names for names, whole nodes for whole nodes, byte by byte what was sent."""
     by_name = served.post("filter", asking("hot", "cold", "nobody")).json()
-    reason = "node(s) cpu load with the pod is above the threshold"
+    reason = "node(s) had cpu load above the threshold with the pod"
     assert by_name["NodeNames"] == ["cold", "nobody"]
     assert by_name["Nodes"] is None
     assert by_name["FailedNodes"] == {"hot": reason}
@@ -133,7 +133,7 @@ def test_a_node_that_is_too_small_is_none_to_preempt_pods_on() -> None:
     with (served := Served(cluster, plugins=plugins)).live:
         answer = served.post("filter", asked).json()
     assert answer["NodeNames"] == ["cold"]
-    hot = "node(s) cpu load with the pod is above the threshold"
+    hot = "node(s) had cpu load above the threshold with the pod"
     assert answer["FailedNodes"] == {"warm": "Insufficient cpu limit", "hot": hot}
     assert answer["FailedAndUnresolvableNodes"] == {"small": "Insufficient cpu limit"}
 
@@ -432,7 +432,7 @@ def test_explain_tells_every_number_and_a_sentence(served: Served) -> None:
     assert packing["reason"] == "cpu would be at 48.8 %, 1.2 below the target: 99"
     assert best["score"] == pytest.approx((3 * 99 + 76) / 4)
     rejected = next(each for each in told["nodes"][2]["plugins"] if each["point"] == "filter")
-    assert rejected["reason"] == "node(s) cpu load with the pod is above the threshold, cpu 97.5 %, above 90 %"
+    assert rejected["reason"] == "node(s) had cpu load above the threshold with the pod, cpu 97.5 %, above 90 %"
 
 
 def test_explain_without_nodes_is_about_all(served: Served) -> None:

@@ -169,7 +169,7 @@ def test_a_node_without_capacity_takes_no_request():
     assert plugin.filter(info(), cluster, rows(cluster), now=NOW).passed.tolist() == [True]
     asking = info(containers=[{"requests": {"memory": "1"}}])
     verdicts = plugin.filter(asking, cluster, rows(cluster), now=NOW)
-    assert verdicts.reasons[verdicts.codes[0]] == "node(s) memory load with the pod is above the threshold"
+    assert verdicts.reasons[verdicts.codes[0]] == "node(s) had memory load above the threshold with the pod"
 
 
 # --- NodeResourceLimits ----------------------------------------------------------------------------------------------

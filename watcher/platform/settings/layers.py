@@ -102,7 +102,8 @@ def file_layer(path: Path, *, shown: str) -> SourceValues:
     except RecursionError:
         layer.problems.append(Problem("config", f"{shown} is nested too deeply", "remove nested brackets"))
     except ValueError as error:  # the parser's messages contain line and column
-        layer.problems.append(Problem("config", f"{shown}: invalid TOML: {_with_place(error, text)}", _cure_of(text)))
+        said = _with_place(error, text)
+        layer.problems.append(Problem("config", f"{shown}: invalid TOML: {said}", _cure_of(said, text)))
     else:
         _take_document(layer, document, origin=f"file {shown}")
     return layer
@@ -115,10 +116,15 @@ def _with_place(error: Exception, text: str) -> str:
     return said.replace("at end of document", f"at line {line}, column {column}, the end")
 
 
-def _cure_of(text: str) -> str:
+def _cure_of(said: str, text: str) -> str:
+    """Return the fix for an error of the parser, which names the line."""
     first = next((line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"), "")
     if _YAML.match(first):
         return 'it looks like YAML; TOML has [server] and below it port = 2020, in place of "server:" and "port: 2020"'
+    place = re.search(r"Cannot (?:declare|overwrite) .* ?\(at line (\d+)", said)
+    name = re.match(r"\s*(\[[^\]]*\]+|[^=\[]+?(?=\s*=))", text.splitlines()[int(place[1]) - 1]) if place else None
+    if name:
+        return f"{_printable(name[1])} exists twice: keep one, and delete the other or move its keys"
     return "fix the syntax at this place"
 
 

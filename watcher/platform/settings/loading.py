@@ -223,6 +223,8 @@ def _read(given: Mapping[str, RawValue], *, cwd: Path) -> _ParsedValues:
         except InvalidValue as unfit:
             detail = str(unfit) or f"given {describe(each.value, private=kind.private)}"
             cure = f"for example {each.example(name, KEYS[name].example)}"
+            if each.value == "" and kind.schema.get("type") == "array" and "minItems" not in kind.schema:
+                cure += f", or {each.example(name, '[]')} for none"
             reading.refuse(name, f"must be {kind.accepts}; {detail} ({each.origin})", cure)
         else:
             reading.take(name, cwd / value if isinstance(value, Path) else value, each.origin)

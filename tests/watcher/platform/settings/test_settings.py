@@ -105,6 +105,10 @@ def test_a_weaker_mistake_that_is_overridden_does_no_harm(loaded):
         ({"assigned": {"refresh.windows": "x"}}, """for example --set 'refresh.windows=["5m", "10m", "15m"]'"""),
         ({"assigned": {"refresh.interval": "0s"}}, "for example --set refresh.interval=1m"),
         ({"flags": {"refresh.interval": "0s"}}, "for example --interval 1m"),
+        (
+            {"assigned": {"peers.urls": ""}},
+            "for example --set 'peers.urls=[\"http://load-watcher-headless:2020\"]', or --set 'peers.urls=[]' for none",
+        ),
     ],
 )
 def test_the_example_in_a_problem_has_the_syntax_of_the_source(loaded, given, cure):
@@ -526,6 +530,19 @@ def test_a_mistake_is_told_by_its_key(problems, toml, key, message):
     found = [problem for problem in problems(toml) if problem.key == key]
     assert [message in problem.message for problem in found][:1] == [True], found
     assert all(problem.cure for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("toml", "name"),
+    [
+        ("[server]\nport = 1\n[log]\n[server]\n", "[server]"),
+        ("[server]\nport = 1\nport = 2", "port"),
+        ("[[scheduler.a.plugins]]\nname = 'Peaks'\n[scheduler.a.plugins]\n", "[scheduler.a.plugins]"),
+    ],
+)
+def test_a_duplicate_in_toml_is_named_by_the_cure(problems, toml, name):
+    (problem,) = problems(toml)
+    assert problem.cure == f"{name} exists twice: keep one, and delete the other or move its keys"
 
 
 @pytest.mark.parametrize("yaml", ["server:\n  port: 2020\n", "---\nserver: {port: 2020}\n", "# ours\n\nserver:\n"])
