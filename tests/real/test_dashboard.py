@@ -200,6 +200,31 @@ def test_nodes_with_equal_scores_share_a_rank(demo: Demo, light: Tab) -> None:
     assert [] == light.wrong
 
 
+@pytest.mark.parametrize("published", [True, False])
+def test_pages_of_the_documentation_are_links_once_it_is_published(demo: Demo, light: Tab, published: bool) -> None:
+    """Otherwise they are paths in the repository."""
+    url = "https://docs.example/" if published else ""
+
+    def with_url(route: Any) -> None:
+        response = route.fetch()
+        empty = 'name="documentation" content="'
+        route.fulfill(response=response, body=response.text().replace(f'{empty}"', f'{empty}{url}"'))
+
+    def named(text: str) -> list[str]:
+        script = "async (text) => (await import('./web/terms/definitions.js')).linked(text).map((it) => it.href ?? it)"
+        found: list[str] = light.page.evaluate(script, text)
+        return found
+
+    light.page.route(f"{demo.url}/", with_url)
+    light.open(f"{demo.url}/#/terms/hot", shows="HighLoadFilter")
+    links = light.page.locator(".terms a").evaluate_all("(all) => all.map((each) => each.href)")
+    assert ("https://docs.example/reference/review.md#partial-outages" in links) == published
+    assert light.page.get_by_text("are in the repository").count() == (0 if published else 1)
+    expected = ["See ", f"{url}tasks/shadow.md#a", "."] if published else ["See docs/tasks/shadow.md#a."]
+    assert expected == named("See docs/tasks/shadow.md#a.")
+    assert [] == light.wrong
+
+
 def test_what_is_no_pod_and_what_is_no_profile_is_told(demo: Demo, light: Tab) -> None:
     """In the words of the service, beside what was pasted."""
     light.open(f"{demo.url}/#/score", shows="Ranking of")

@@ -130,9 +130,18 @@ def test_a_server_that_is_not_there(tmp_path: Path):
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_server_without_nodes(full: Prometheus, tmp_path: Path):
-    """Ten days ago the server had no data."""
+def test_a_time_without_data(full: Prometheus, tmp_path: Path):
+    """Ten days ago the server had no data, but it has some now."""
     result = run(full.url, tmp_path, "--end", str(time.time() - 10 * 86400))
+    assert result.exit_code == 2
+    assert "no CPU utilization of nodes at " in result.stderr
+    assert "check --days and --end" in result.stderr
+
+
+def test_a_server_without_nodes(tmp_path: Path):
+    (tmp_path / "server").mkdir()
+    with Prometheus(tmp_path / "server") as server:
+        result = run(server.url, tmp_path)
     assert result.exit_code == 2
     assert "no CPU utilization of nodes" in result.stderr
     assert "provider.queries.CPU.expression" in result.stderr

@@ -7,8 +7,10 @@ prevents text from being interpreted as script or markup (Trusted Types).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
+from importlib.metadata import Distribution
 from pathlib import Path
 
 from aiohttp import web
@@ -46,6 +48,7 @@ POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
+NO_DOCUMENTATION = '<meta name="documentation" content="">'
 HEADERS = {"Content-Security-Policy": POLICY}
 
 
@@ -58,10 +61,22 @@ def files_of(directory: Path) -> dict[str, StaticBody]:
     }
 
 
-def page_route() -> Route:
-    """The route of the dashboard page (/)."""
-    page = _serving(files_of(WEB), name="index.html")
+def page_route(documentation: str) -> Route:
+    """The route of the dashboard page (/); `documentation` is the URL of docs/, "" if it is not published."""
+    text = (WEB / "index.html").read_text()
+    filled = text.replace(NO_DOCUMENTATION, f'<meta name="documentation" content="{escape(documentation)}">')
+    page = _serving({"index.html": StaticBody.of(filled.encode(), MEDIA_TYPES[".html"], HEADERS)}, name="index.html")
     return Route("/", "page", page, operations.PAGE, access=Access.OPEN)
+
+
+def documentation_url(distributions: Iterable[Distribution]) -> str:
+    """The URL of docs/ with a trailing slash, from the project URL `Documentation` of the package; "" without one."""
+    for distribution in distributions:
+        for entry in distribution.metadata.get_all("Project-URL") or ():
+            label, _, url = entry.partition(", ")
+            if label == "Documentation":
+                return f"{url.rstrip('/')}/"
+    return ""
 
 
 def file_routes() -> Iterator[Route]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.metadata import Distribution
 
 from aiohttp import web
 
@@ -48,7 +49,12 @@ def make_app(
     health = HealthHandlers(
         service, telemetry=telemetry, current=current, body_builder=making, readable=partial(may_read, settings)
     )
-    table = [dashboard.page_route(), *_routes(service, health, current=current, body_builder=making), *routes]
+    documentation = dashboard.documentation_url(Distribution.discover(name="load-watcher"))
+    table = [
+        dashboard.page_route(documentation),
+        *_routes(service, health, current=current, body_builder=making),
+        *routes,
+    ]
     health.paths = frozenset(route.path for route in table)
     protected = settings.protect_reads
     closed = {operations.WINDOW.name: [window.label for window in service.windows]}

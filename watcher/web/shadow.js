@@ -3,7 +3,7 @@
 import { ApiError, ask } from "./api.js";
 import { choice, el, numbers, renew, svg, table, told } from "./dom.js";
 import { NONE, clock, moment, percent, seconds } from "./format.js";
-import { term } from "./terms/definitions.js";
+import { linked, term } from "./terms/definitions.js";
 
 const EVERY_MS = 60000; // a report on 20,000 bindings takes half a second of CPU time in the service
 const RANGES = [["", "all stored bindings"], ["-1h", "1 h"], ["-6h", "6 h"], ["-24h", "24 h"]];
@@ -34,7 +34,7 @@ export function shadowView(app) {
         + "how often they differ, and by how many percentage points the load differs, at the binding and 15 minutes later."),
       el("p", {}, "To enable it, add these lines to the settings:"), el("pre", { tabIndex: 0, "aria-label": "Settings" }, SETTINGS),
       el("p.quiet", {}, "If the settings already contain a table [scheduler], add the last two lines to it and send SIGHUP; otherwise "
-        + "restart load-watcher. Shadow mode needs read access to nodes and pods, and does not place pods: docs/tasks/shadow.md.")));
+        + "restart load-watcher. Shadow mode needs read access to nodes and pods, and does not place pods: ", linked("docs/tasks/shadow.md"), " in the repository.")));
   }
 
   async function refresh() {
@@ -105,7 +105,7 @@ function choices({ profiles }) {
 
 /** The notices about profiles, and the ratio that decides whether they apply. */
 function notices({ notices: of, requests_to_usage: ratios }) {
-  const told = Object.entries(of).flatMap(([profile, texts]) => texts.map((text) => el("p.warn", {}, `${profile}: ${text}`)));
+  const told = Object.entries(of).flatMap(([profile, texts]) => texts.map((text) => el("p.warn", {}, `${profile}: `, linked(text))));
   const parts = Object.entries(ratios).map(([resource, ratio]) => `${ratio.toFixed(2)} times their ${resource} usage`);
   return told.length ? el("div.fine", {}, told, parts.length ? el("p", {}, `The pods of this cluster request ${parts.join(", ")}.`) : null) : null;
 }

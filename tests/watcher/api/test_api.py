@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import Distribution
 
 import pytest
 import zstandard
@@ -18,6 +19,7 @@ from tests.fakes.pods import publish_pods, small_pods
 from tests.fakes.service import HEALTHY, FakeService, Live, Protection
 from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of, steady
 from tests.waiting import eventually
+from watcher.api.dashboard import documentation_url
 from watcher.api.handlers import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.documents import Published
@@ -724,6 +726,24 @@ def test_the_dashboard_may_run_its_own_files_and_nothing_else(live):
         assert 200 == found.status, file
         assert answer.headers["Content-Security-Policy"] == found.headers["Content-Security-Policy"]
         assert found.headers["Content-Type"].startswith("text/css" if file.endswith(b".css") else "text/javascript")
+
+
+@pytest.mark.parametrize(
+    ("urls", "found"),
+    [
+        ("Project-URL: Repository, https://x/y\nProject-URL: Documentation, https://x/docs", "https://x/docs/"),
+        ("Project-URL: Documentation, https://x/docs/", "https://x/docs/"),
+        ("Project-URL: Repository, https://x/y", ""),
+        ("Summary: none", ""),
+    ],
+)
+def test_the_documentation_is_that_of_the_installed_package(tmp_path, urls, found):
+    """Nothing is published yet, so that the page names paths of the repository."""
+    information = tmp_path / "load_watcher-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: load-watcher\n{urls}\n")
+    assert found == documentation_url([Distribution.at(information)])
+    assert documentation_url([]) == ""
 
 
 @pytest.mark.parametrize("file", ["app.jsx", "..%2F__init__.py", "vendor", "vendor/..%2Fapp.js", "vendor/uPlot.js"])

@@ -93,7 +93,7 @@ export function findingsView(app) {
 
 /** Without a time, why there is none. */
 function unknownStart({ kind }) {
-  return [`${NONE} `, el("span.quiet", {}, NO_START[kind] ?? "start not known")];
+  return el("span", {}, `${NONE} `, el("span.quiet", {}, NO_START[kind] ?? "start not known"));
 }
 
 function span(time, now) {

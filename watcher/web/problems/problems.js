@@ -3,6 +3,7 @@
 import { el } from "../dom.js";
 import { count } from "../format.js";
 import { copyButton } from "../fleet/table.js";
+import { linked } from "../terms/definitions.js";
 
 export const NEEDED = ["critical", "warning"]; // severities that need an action
 const MOST = matchMedia("(max-width: 45rem)").matches ? 2 : 5; // on a phone, the nodes follow at once
@@ -43,7 +44,7 @@ export function sentence(problem) {
 
 /** The cure and the next command. */
 export function cure(problem) {
-  return el("p.cure", {}, problem.cure, problem.command
+  return el("p.cure", {}, el("span", {}, linked(problem.cure)), problem.command
     ? el("span.command", {}, el("code", {}, problem.command), copyButton(problem.command, "the command")) : null);
 }
 

@@ -5,6 +5,7 @@ import { el, field, renew, select, table } from "../dom.js";
 import { NONE, count, seconds } from "../format.js";
 import { profileText, pasted, remember, rememberProfile } from "./manifest.js";
 import { TEMPLATES } from "./profiles.js";
+import { linked } from "../terms/definitions.js";
 import { explanation, reasonOf, scoreOf } from "./why.js";
 
 const OWN = "your own";
@@ -78,7 +79,7 @@ export function scoreView(app) {
     renew(answer,
       el("section.card", {}, el("h2", {}, `Ranking of ${count(last.of, "node")} by ${last.profile}`), el("p.quiet", { role: "status" }, loadOf(last)),
         (last.left_out ?? []).map((each) => el("p.warn", {}, `${each.name} is left out: it ${each.reason}.`)),
-        (last.notes ?? []).map((note) => el("p.quiet", {}, note)), ranking,
+        (last.notes ?? []).map((note) => el("p.quiet", {}, linked(note))), ranking,
         rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more node")}`) : null));
     why.replaceChildren(chosen ? el("section.card", {}, el("h2", {}, `Why ${chosen.name}?`), explanation(chosen, last.time)) : "");
   }

@@ -4,9 +4,9 @@
 
 import { el, renewing, styles } from "../dom.js";
 
-/** URL of the repository with a trailing slash, set by a release that publishes docs. Without it, links lead to the
- *  definitions in this page (#/terms), which an installation without the repository has. */
-const REPOSITORY = "";
+/** URL of docs/ with a trailing slash, from the metadata of the package; "" as long as no documentation is published.
+ *  Without it, terms lead to the definitions in this page (#/terms), and pages are named with their path. */
+const DOCS = document.querySelector("meta[name=documentation]").content;
 
 /** Term -> [name, definition, page of docs/]. */
 export const TERMS = {
@@ -87,7 +87,13 @@ function place(button, box) {
 }
 
 function docsLink(page, key) {
-  return REPOSITORY ? el("a", { href: `${REPOSITORY}docs/${page}` }, "docs") : el("a", { href: `#/terms/${key}` }, "all terms");
+  return DOCS ? el("a", { href: DOCS + page }, "docs") : el("a", { href: `#/terms/${key}` }, "all terms");
+}
+
+/** A text of the page or the service; the paths of docs/ in it are links if the documentation is published. */
+export function linked(text) {
+  if (!DOCS) return [text];
+  return text.split(/(docs\/[\w/-]+\.md(?:#[\w-]+)?)/).map((part, i) => (i % 2 ? el("a", { href: DOCS + part.slice("docs/".length) }, part) : part));
 }
 
 /** A card of a view or section without data: what it would show, and the lines of the settings that enable it. */
@@ -96,15 +102,15 @@ export function missing(shows, lines, { hint = "", page = "" } = {}) {
   return el("section.card.stack.missing", {}, el("p", {}, shows), hint ? el("p.quiet", {}, hint) : null,
     lines ? [el("p", {}, "To enable it, add these lines to the settings and restart load-watcher:"),
       el("pre", { tabIndex: 0, "aria-label": "Settings" }, lines)] : null,
-    page ? el("p.quiet", {}, "Described in ", REPOSITORY ? el("a", { href: `${REPOSITORY}docs/${page}` }, `docs/${page}`) : `docs/${page} of the repository`, ".") : null);
+    page ? el("p.quiet", {}, "Described in ", linked(`docs/${page}`), DOCS ? "." : " in the repository.") : null);
 }
 
 export function termsView(app) {
   styles("terms/definitions.css");
   const rows = Object.entries(TERMS).sort(([, [a]], [, [b]]) => a.localeCompare(b)).map(([key, [name, text, page]]) =>
     el("div", { id: `term-${key}`, className: key === app.argument ? "chosen" : "" }, el("dt", {}, name), el("dd", {}, text, " ",
-      REPOSITORY ? el("a", { href: `${REPOSITORY}docs/${page}` }, "docs") : el("span.quiet", {}, `docs/${page.split("#")[0]}`))));
-  const root = el("div.stack", {}, el("h2", {}, "Terms"), el("dl.card.terms", {}, rows));
+      DOCS ? docsLink(page, key) : el("span.quiet", {}, `docs/${page.split("#")[0]}`))));
+  const root = el("div.stack", {}, el("h2", {}, "Terms"), DOCS ? null : el("p.quiet", {}, "Paths that start with docs/ are in the repository."), el("dl.card.terms", {}, rows));
   return {
     title: "Terms", root, update() {},
     async refresh() {
