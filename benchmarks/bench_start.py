@@ -42,6 +42,15 @@ class Start(NamedTuple):
     cpu: float
 
 
+class Row(NamedTuple):
+    """A line of the table: the start, its goal in seconds, and the peak of the memory in MB once bounds are served."""
+
+    words: str
+    start: Start
+    goal: float | None = None
+    peak: float | None = None
+
+
 def first_answer(service: Service) -> Start:
     """Start the service and send requests until it responds."""
     began = time.monotonic()
@@ -152,11 +161,11 @@ def _median(make: Callable[[], Service], rounds: int) -> Start:
     return _medians(taken)
 
 
-def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[tuple[str, Start, float | None]]:
-    """Return the measurements: description, times, and the goal in seconds, if there is one."""
+def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[Row]:
+    """Measure all starts."""
     few, many = min(nodes), max(nodes)
     crash = [
-        (
+        Row(
             f"after kill -9, {count:,} nodes in the database, Prometheus down",
             after_a_crash(folder / f"crash-{count}", nodes=count, rounds=rounds),
             0.8,
@@ -164,21 +173,17 @@ def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[tuple[str, 
         for count in dict.fromkeys((few, many))
     ]
     weeks = [
-        (
-            f"after kill -9, {many:,} nodes, a week of maxima, forecasts {'on' if enabled else 'off'}: {peak:.0f} MB",
-            start,
-            None,
-        )
+        Row(f"the same with a week of maxima, forecasts {'on' if enabled else 'off'}", start, peak=peak)
         for enabled, (start, peak) in with_a_week(folder / "week", nodes=many, rounds=rounds).items()
     ]
     return [
-        ("Python itself, nothing imported", imported("sys", rounds=rounds), None),
-        ("import watcher.client", imported("watcher.client", rounds=rounds), None),
-        ("import watcher.service.server and the Prometheus provider", imported(_SERVING, rounds=rounds), 1.0),
+        Row("Python itself, nothing imported", imported("sys", rounds=rounds)),
+        Row("import watcher.client", imported("watcher.client", rounds=rounds)),
+        Row("import watcher.service.server and the Prometheus provider", imported(_SERVING, rounds=rounds), 1.0),
         *crash,
         *weeks,
-        ("first start, host provider", fresh_host(folder, rounds=rounds), None),
-        (
+        Row("first start, host provider", fresh_host(folder, rounds=rounds)),
+        Row(
             f"first start, Prometheus with {few:,} nodes",
             fresh_prometheus(folder / "fresh", nodes=few, rounds=rounds),
             1.0,
@@ -196,12 +201,13 @@ def main() -> None:
     options = parser.parse_args()
     table = Table(
         f"From the start of the process to the first 200 of GET /watcher, {len(METRICS)} metrics",
-        ["", "time", "goal", "CPU"],
+        ["", "time", "goal", "CPU", "peak memory"],
     )
     with tempfile.TemporaryDirectory() as folder:
-        for words, start, most in rows(Path(folder), nodes=options.nodes, rounds=options.rounds):
+        for words, start, most, peak in rows(Path(folder), nodes=options.nodes, rounds=options.rounds):
             goal = "" if most is None else at_most(start.elapsed, most, "s")
-            table.add(words, amount(start.elapsed, "s"), goal, amount(start.cpu, "s"))
+            memory_used = "" if peak is None else amount(peak, "MB")
+            table.add(words, amount(start.elapsed, "s"), goal, amount(start.cpu, "s"), memory_used)
     table.notes.append(
         f"Medians of {options.rounds} starts. Imports are complete interpreter runs. The host provider measures its "
         "first load over half a second, which is the minimum for a start."

@@ -61,7 +61,7 @@ def test_the_benchmark_of_the_store_says_how_much_a_day_takes() -> None:
         ("provider", 4),
         ("report", 3),
         ("serving", 18),
-        ("start", 8),
+        ("start", 10),
         ("tick", 14),
     ],
 )
