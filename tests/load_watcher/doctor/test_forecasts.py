@@ -25,7 +25,7 @@ def profile(**args: Any) -> list[ProfilePlugins]:
     ("args", "settings", "metrics", "status", "text"),
     [
         ({}, ON, METRICS.format(missing=0), CheckStatus.OK, "TargetLoadPacking uses forecasts"),
-        ({}, ON, METRICS.format(missing=1), CheckStatus.WARN, "but no node has one, so it uses windows"),
+        ({}, ON, METRICS.format(missing=1), CheckStatus.WARN, "but no node has a forecast, so it uses windows"),
         ({}, OFF, METRICS.format(missing=1), CheckStatus.WARN, "needs forecasts, which are disabled"),
         ({}, ON, "", CheckStatus.SKIPPED, "is known once the service runs"),
         ({"horizon": "24h"}, ON, METRICS.format(missing=0), CheckStatus.OK, "uses forecasts"),
