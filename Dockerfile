@@ -75,7 +75,7 @@ VOLUME ["/data"]
 ENV PATH=/opt/load-watcher/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
-    LOAD_WATCHER_SERVER_HOST=0.0.0.0
+    LOAD_WATCHER_DEFAULT_SERVER_HOST=::
 EXPOSE 2020
 # Asks the server of the command that the container runs (serve, extender, agent, qrm), at the address of its options
 # and settings.

@@ -19,11 +19,12 @@ RULE := deploy/components/prometheusrule/prometheusrule.yaml
 # loadscope runs the tests of a module in one worker; otherwise each worker would start the module's own Prometheus. Two
 # workers more than cores, because many tests wait for real programs most of the time.
 WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
+# Modules start in the order of tests/conftest.py: the longest first.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench closed-loop soak hostile fuzz removal alerts constraints \
-        lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers originals plans fleet real-parts clean
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak hostile properties fuzz removal alerts constraints \
+        lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers cluster originals plans fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,10 +57,13 @@ format: $(VENV)/.installed-dev ## format the code and sort imports with ruff
 types: $(VENV)/.installed-dev ## run mypy in strict mode
 	$(BIN)/mypy $(TYPED)
 
-removal: $(VENV)/.installed-dev ## run the fast tests without the agent, the QoS Resource Manager, and simulate in turn
+removal: $(VENV)/.installed-dev ## run the fast tests without the agent, the QoS Resource Manager, and simulate in turn; `make test` imports them without the agent
 	LOAD_WATCHER_REMOVAL=all $(BIN)/python -m pytest tests/test_removal.py --timeout 900
 
 check: lint types test ## run lint, types, and test
+
+bench-quick: $(VENV)/.installed-dev real-parts kubernetes ## run every benchmark at a tiny size; `make test` runs three short ones
+	LOAD_WATCHER_BENCHMARKS=all $(PYTEST) tests/test_benchmarks.py tests/test_fleet.py
 
 bench: $(VENV)/.installed-dev real-parts kubernetes ## run every benchmarks/bench_*.py; ARGS=--write-docs updates the tables in docs/
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -70,8 +74,11 @@ closed-loop: $(VENV)/.installed-dev ## compare placements by forecasts and by wi
 soak: $(VENV)/.installed-dev real-parts ## run the service and Prometheus with injected faults for 20 minutes; ARGS="--minutes 5"
 	$(BIN)/python scripts/soak $(ARGS)
 
-hostile: $(VENV)/.installed-dev ## run each client against each hostile response, also those that end by a timeout (10 minutes)
+hostile: $(VENV)/.installed-dev ## run each client against each hostile response, also those that end by a timeout (10 minutes); `make test` runs fewer
 	LOAD_WATCHER_HOSTILE=all $(PYTEST) tests/hostile
+
+properties: $(VENV)/.installed-dev ## run the property tests, with 500 examples where a test sets no number; `make test` runs 40
+	LOAD_WATCHER_EXAMPLES=$${LOAD_WATCHER_EXAMPLES:-500} $(PYTEST) -m "hypothesis and not slow" --timeout 1800
 
 fuzz: $(VENV)/.installed-dev ## send 20,000 random requests to a demo; ARGS="--requests 5000 --seed 7"
 	$(BIN)/python -m tests.fuzz.http $(ARGS)
@@ -156,6 +163,16 @@ containers: $(VENV)/.installed-dev ## run containers with containerd and runc un
 	@$(BIN)/python scripts/go-programs containers
 	LOAD_WATCHER_CONTAINERS=1 $(BIN)/python -m pytest tests/real/nri/test_containers.py $(PYTEST_ARGS)
 
+cluster: $(VENV)/.installed-dev ## run the tests with real kubelets on this machine; requires root and Debian packages
+	@$(BIN)/python -m tests.cluster.programs
+	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)
+	@$(BIN)/python scripts/go-programs kubelet
+	@$(BIN)/python scripts/go-programs containers
+	@$(BIN)/python scripts/go-programs metrics-server
+	@LOAD_WATCHER_REQUIRE_REAL=1 $(BIN)/python scripts/real-parts Prometheus "node exporter"
+	@mkdir -p build
+	LOAD_WATCHER_CLUSTER=1 $(BIN)/python -m pytest tests/cluster --basetemp build/cluster $(PYTEST_ARGS)
+
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)
 
@@ -174,21 +191,13 @@ clean: ## remove files created by make and tools; keeps the service's database
 	rm -rf $(VENV) .real-parts build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# PYTHON=... selects the interpreter. Each candidate is executed, because a pyenv shim may exist for an inactive
-# version, and Debian's python3 may lack ensurepip.
+# PYTHON=... selects the interpreter; otherwise it is the newest of this machine.
 $(VENV)/.made:
-	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
-	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
-	    new_enough="$$python"; \
-	    "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1 || continue; \
-	    echo "$$python -m venv $(VENV)   ($$("$$python" --version))"; \
-	    "$$python" -m venv --clear $(VENV) && touch $@; exit; \
-	done; \
-	if [ -n "$$new_enough" ]; then \
-	    echo "$$new_enough cannot make virtual environments: install its venv module (Debian: apt-get install python3-venv)" >&2; \
-	else \
-	    echo "load-watcher requires Python 3.11 or newer, and none was found: install one, or run make PYTHON=/path/to/python3" >&2; \
-	fi; exit 1
+	@python="$(PYTHON)"; test -n "$$python" || python=$$(scripts/find-python) || exit; \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "load-watcher requires Python 3.11 or newer, and $$python is not" >&2; exit 1; }; \
+	echo "$$python -m venv $(VENV)   ($$("$$python" --version))"; \
+	"$$python" -m venv --clear $(VENV) && touch $@
 
 $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .

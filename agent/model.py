@@ -34,8 +34,8 @@ CRITICAL_PRIORITY = 2_000_000_000
 @dataclass(frozen=True, slots=True)
 class ContainerState:
     """One running container. `cpu` (usage), `cpu_request` and `cpu_limit` are in cores, `memory` in bytes, `quota` and
-    `period` in microseconds (quota None: unlimited). `throttled`: the kernel throttled the container since the last
-    cycle (None: unknown)."""
+    `period` in microseconds (quota None: unlimited). `cpu_request` includes the cores of a pod-level request that
+    no container requests. `throttled`: the kernel throttled the container since the last cycle (None: unknown)."""
 
     name: str
     id: str
@@ -69,6 +69,9 @@ class PodState:
     static: bool = False
     """A static pod, or the mirror pod of one."""
     daemon: bool = False
+    host_paths: bool = False
+    """Whether the pod mounts a directory of the host, as agents on control groups do. Pod Security forbids it from the
+    level baseline on."""
     managed: bool = True
     """Whether a controller would recreate the pod elsewhere."""
     grace_seconds: float = 30.0
@@ -76,11 +79,13 @@ class PodState:
     cpu: float | None = None
     memory: int | None = None
     extended_cpu_limit: float | None = None
-    """Cores of gocrane.io/cpu, summed over the containers; None if they have none."""
+    """Cores of gocrane.io/cpu, combined over the containers as requests are; None if they have none."""
     extended_memory_limit: int | None = None
     memory_request: int | None = None
-    """Bytes, summed over the containers; None if they have none."""
+    """Bytes that the pod requests, as kube-scheduler counts them; None if it requests none."""
     containers: tuple[ContainerState, ...] = ()
+    unmeasured: str = ""
+    """The reason why the usage of a running pod cannot be measured; "" if it can."""
 
     @property
     def key(self) -> str:
@@ -134,6 +139,8 @@ class State:
     metrics: Mapping[str, tuple[MetricSample, ...]] = field(default_factory=dict)
     pods: tuple[PodState, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    """Missing metrics that this node or this configuration does not have, which is not an error."""
 
     def value(self, metric: str) -> float | None:
         """The first sample of a metric, in the metric's unit; None if the metric is missing."""
@@ -147,6 +154,8 @@ OnMissing = Literal["nothing", "all"]
 GentleKnob = Literal["cpu.weight", "memory.high"]
 StageKind = Literal["throttle", "reclaim", "hold", "evict", "restore"]
 """Kinds of steps on pods. `reclaim` reclaims page cache (forceGC), `hold` lowers memory.high."""
+CPU_MAX = "cpu.max"
+PAGE_CACHE = "page cache"
 CPU_WEIGHT: GentleKnob = "cpu.weight"
 MEMORY_HIGH: GentleKnob = "memory.high"
 

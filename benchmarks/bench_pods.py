@@ -46,6 +46,7 @@ from watcher.platform.sources.prometheus import read_envelope, series_of, with_p
 from watcher.providers.base import PodFetch
 from watcher.providers.metrics_server.pods import POD_METRICS, _unhurried, read_pods
 from watcher.providers.prometheus.pods import joined, read_values
+from watcher.providers.prometheus.queries import NodeLabel
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.pods import PodRefresher
 from watcher.refresh.reports import TickReports
@@ -108,7 +109,7 @@ class Cluster:
 def read_vector(body: bytes) -> Mapping[tuple[str, str, str], float]:
     """Decode a response as a connection of the transport does."""
     rows = series_of(read_envelope(body, content_type=""), expects="vector")
-    return read_values(with_pauses(rows), label="node")
+    return read_values(with_pauses(rows), label=NodeLabel("node"))
 
 
 def read_vectors(bodies: Sequence[bytes], nodes: Mapping[str, str]) -> PodUsage:

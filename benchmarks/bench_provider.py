@@ -37,8 +37,8 @@ SPAN_S = 180.0  # range of a steady tick: one interval plus two minutes of overl
 FETCHES = 10
 ROUNDS = 3
 MIXIN = {
-    "instance:node_cpu:ratio": CANDIDATES["CPU"][-1].expression.replace("<label>", "instance"),
-    "instance:node_memory_utilisation:ratio": CANDIDATES["Memory"][-1].expression.replace("<label>", "instance"),
+    "instance:node_cpu:ratio": CANDIDATES["CPU"][2].expression.replace("<label>", "instance"),
+    "instance:node_memory_utilisation:ratio": CANDIDATES["Memory"][1].expression.replace("<label>", "instance"),
 }
 """Expressions of the mixin, where load-watcher has cheaper ones."""
 RAW_S, RULES_S = (

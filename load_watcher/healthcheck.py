@@ -8,7 +8,6 @@ command itself. A command without a server, for example `simulate`, is healthy w
 
 from __future__ import annotations
 
-import ssl
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,9 @@ import click
 
 from load_watcher.cli.settings import NO_SOURCE, load
 from load_watcher.commands import agent, demo, extender, qrm, serve
-from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
+from watcher.platform.net.listening import host_port
+from watcher.platform.net.loopback import reachable_host
+from watcher.platform.net.tls import client_context
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 
@@ -41,8 +42,7 @@ def own_url(settings: Settings) -> str:
 
 
 def _url(scheme: str, host: str, port: int) -> str:
-    host = LOOPBACK_OF_WILDCARD.get(host, host)
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{host_port(reachable_host(host), port)}"
 
 
 def url_of(command: Sequence[str]) -> str | None:
@@ -76,9 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     """Request /healthz once. Prints the reason of a failure."""
     # The certificate is not verified: it need not name the loopback address, and a container with an expired
     # certificate is not repaired by a restart. The request has no secret.
-    tls = ssl.create_default_context()
-    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+    https = urllib.request.HTTPSHandler(context=client_context(insecure=True))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
     try:
         if (url := url_of(arguments or running_command())) is None:
             return 0

@@ -10,13 +10,16 @@ from typing import Any, Protocol
 import hypothesis
 import pytest
 
+from tests.durations import SHORTEST_S, read_durations
 from tests.real.parts import NodeExporter, PostgreSQL, Prometheus, Server
 from tests.service import Service
 
 # On a busy machine an example may take long to make and to try, which says nothing about the code: no deadline for one.
 # Elsewhere each run tries other examples; a gate must not fail on one that the change had no part in.
+# LOAD_WATCHER_EXAMPLES: the number of examples of a test without a number of its own (make properties).
 hypothesis.settings.register_profile(
     "load-watcher",
+    max_examples=int(os.environ.get("LOAD_WATCHER_EXAMPLES", "40")),
     deadline=None,
     derandomize="CI" in os.environ,
     print_blob=True,
@@ -30,11 +33,18 @@ SLOW_FOLDERS = ("real", "watcher/providers", "watcher/platform/kube", "load_watc
 SLOW = tuple(HERE / name for name in SLOW_FOLDERS)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark it. For several workers, sort the modules by their recorded durations, the longest first."""
     for item in items:
         if not set(SLOW).isdisjoint(item.path.parents):
             item.add_marker(pytest.mark.slow)
+    if hasattr(config, "workerinput"):
+        seconds = read_durations()
+        items.sort(key=lambda item: -seconds.get(module_of(item), SHORTEST_S))
+
+
+def module_of(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0].removesuffix(".py").replace("/", ".")
 
 
 # What changes how load-watcher, or a library of its, behaves. Those that steer the tests themselves stay.
@@ -52,12 +62,14 @@ STEERING_NAMES = {
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
     "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
     "ALL_PROXY",
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "NO_PROXY",
 }
 OF_THE_TESTS = {
+    "LOAD_WATCHER_BENCHMARKS",
     "LOAD_WATCHER_CACHE",
     "LOAD_WATCHER_KUBERNETES",
     "LOAD_WATCHER_REAL_PARTS",

@@ -1,6 +1,8 @@
 """The benchmarks run: each prints its table at a tiny size. What the numbers are is not tested; a test machine is no
 quiet machine."""
 
+import importlib
+import os
 import re
 import subprocess
 import sys
@@ -13,11 +15,16 @@ from benchmarks.report import Table, amount, at_least, at_most
 from tests.real.kube import find_kube_program
 from tests.real.parts import REPOSITORY
 
+ALL = "LOAD_WATCHER_BENCHMARKS"
+"""`all`: every benchmark (make bench-quick)."""
+SHORT = {"provider", "qrm", "size"}
 CELLS = re.compile(r"^\|.*\|$", re.MULTILINE)
 
 
 def output_of(*arguments: str, timeout: float = 230.0) -> str:
     """What `python -m benchmarks …` prints; it must end well."""
+    if SHORT.isdisjoint(arguments) and os.environ.get(ALL) != "all":
+        pytest.skip(f"takes seconds: make bench-quick, or {ALL}=all")
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments],
         cwd=REPOSITORY,
@@ -76,6 +83,12 @@ def test_the_benchmark_of_the_scheduler_prints_its_tables() -> None:
     """Two tables of four configurations. Without the programs, the test is skipped."""
     find_kube_program("kube-scheduler")
     assert len(rows(output_of("--quick", "scheduler"))) == 12
+
+
+@pytest.mark.parametrize("name", available())
+def test_a_benchmark_can_be_imported(name: str) -> None:
+    """With all that it uses of the program; the types of both are checked by mypy."""
+    assert callable(importlib.import_module(f"benchmarks.bench_{name}").main)
 
 
 def test_every_benchmark_has_a_tiny_size_and_a_place_in_the_document() -> None:

@@ -197,9 +197,11 @@ def test_the_health_check_is_a_module_of_the_program():
     assert command == ["/opt/load-watcher/bin/python", "-m", "load_watcher.healthcheck"]
 
 
-def test_the_service_in_the_image_listens_outside_and_writes_to_the_volume():
+def test_the_service_in_the_image_listens_outside_and_writes_to_the_volume(tmp_path: Path):
     environment = dict(pair.split("=", 1) for pair in shlex.split(dict(final_stage())["ENV"]))
-    assert environment["LOAD_WATCHER_SERVER_HOST"] == "0.0.0.0"
+    assert load(flags={}, environ=environment, cwd=tmp_path).server.host == "::"  # with IPv4
+    (tmp_path / "load-watcher.toml").write_text('[server]\nhost = "10.0.0.1"')
+    assert load(flags={}, environ=environment, cwd=tmp_path).server.host == "10.0.0.1"
     assert json.loads(dict(final_stage())["VOLUME"]) == [dict(final_stage())["WORKDIR"]] == ["/data"]
     # relative to it; a variable would count before a mounted file
     assert StoreSettings().url == "sqlite:///load-watcher.db"

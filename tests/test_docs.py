@@ -10,8 +10,8 @@ from tests.real.parts import REPOSITORY
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
 OTHER_PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "examples").rglob("*.md"))]
-GENERATED = {"settings.md", "agent-settings.md"}
-MOST_WORDS = 35_000
+GENERATED = {"settings.md", "agent-settings.md", "layouts.md"}
+MOST_WORDS = 39_000
 
 
 def prose(page: Path) -> str:

@@ -25,6 +25,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from load_watcher import healthcheck
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 LOCKS = REPOSITORY / "deploy" / "image"
@@ -305,14 +307,22 @@ plugins = [ { name = "TargetLoadPacking" } ]
     ],
 )
 def test_the_health_check_asks_the_server_of_the_command(
-    server: ThreadingHTTPServer, tmp_path: Path, command: str, settings: str
+    server: ThreadingHTTPServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    settings: str,
 ) -> None:
     """At the address of its options and of its table."""
+    monkeypatch.chdir(tmp_path)
     port = str(server.server_port)
-    done = check(tmp_path, settings.replace("{port}", port), *command.replace("{port}", port).split())
-    assert (0, "") == (done.returncode, done.stderr)
+    arguments = command.replace("{port}", port).split()
+    settings_file = tmp_path / "load-watcher.toml"
+    settings_file.write_text(f'[provider]\nname = "host"\n{settings.replace("{port}", port)}')
+    assert (0, "") == (healthcheck.main(arguments), capsys.readouterr().err)
     server.RequestHandlerClass = _OtherProtocol
-    assert 1 == check(tmp_path, settings.replace("{port}", port), *command.replace("{port}", port).split()).returncode
+    assert 1 == healthcheck.main(arguments)
 
 
 def test_a_command_without_a_server_is_healthy_and_a_wrong_one_is_not(tmp_path: Path) -> None:

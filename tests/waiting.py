@@ -9,12 +9,20 @@ import pytest
 
 Outcome = TypeVar("Outcome")
 
-# Often enough that a test waits no longer than it must, seldom enough that two cores stay free for what it waits for.
-PAUSE_SECONDS = 0.01
+# Often enough that a test waits hardly longer than it must, seldom enough that two cores stay free for what it waits
+# for: most conditions are requests.
+SHORTEST_PAUSE_SECONDS = 0.01
+LONGEST_PAUSE_SECONDS = 0.1
+PAUSE_SHARE = 0.1
 
 # Long, because a deadline that is never met costs nothing in a run that is green: what is waited for takes a tenth of a
 # second on a quiet machine, and many times that on one whose cores are shared by other work.
 PATIENCE_SECONDS = 60.0
+
+
+def pause(waited: float) -> float:
+    """Return the time until the next attempt: a tenth of the time waited so far, within the limits. All in seconds."""
+    return min(LONGEST_PAUSE_SECONDS, max(SHORTEST_PAUSE_SECONDS, PAUSE_SHARE * waited))
 
 
 def wait_for(
@@ -29,7 +37,7 @@ def wait_for(
     After `timeout` seconds the test fails and says `what` it waited for, with the last outcome. Exceptions of the kinds
     in `ignoring` count as not yet; any other passes through.
     """
-    give_up = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         last: object
         try:
@@ -38,9 +46,10 @@ def wait_for(
                 return outcome
         except ignoring as error:
             last = error
-        if time.monotonic() > give_up:
+        waited = time.monotonic() - began
+        if waited > timeout:
             pytest.fail(f"waited {timeout:g} s for {what}; last was {last!r}")
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(pause(waited))
 
 
 @overload
@@ -67,7 +76,7 @@ async def eventually(
     ignoring: tuple[type[Exception], ...] = (),
 ) -> Any:
     """The same inside an event loop, which keeps running meanwhile; `condition` may be a coroutine function."""
-    give_up = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         last: object
         try:
@@ -77,6 +86,7 @@ async def eventually(
                 return outcome
         except ignoring as error:
             last = error
-        if time.monotonic() > give_up:
+        waited = time.monotonic() - began
+        if waited > timeout:
             pytest.fail(f"waited {timeout:g} s for {what}; last was {last!r}")
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(pause(waited))

@@ -89,10 +89,19 @@ class Combine(StrEnum):
     MEAN = "mean"
 
 
+Labels = Mapping[str, str]
+OF_TARGET = "\1"
+"""Separates the target from the pod in Metric.sharer_of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One metric of a node. `key` is its name in settings, `name` its name on the wire (upstream's recording rule name,
-    regardless of the expression that produced the values). `moves`: the value always changes on a running node."""
+    regardless of the expression that produced the values). `moves`: the value always changes on a running node.
+    `devices`: what identifies a device in the labels or tags of a series, in groups of names for the same thing, of
+    which the first that the series has counts. Series that differ in other labels are duplicates of one device, except
+    that several pods may share a device, with a series for each: `sharers` are the labels that name the pod.
+    """
 
     key: str
     name: str
@@ -100,6 +109,30 @@ class Metric:
     unit: Unit
     combine: Combine
     moves: bool = False
+    devices: tuple[tuple[str, ...], ...] = ()
+    sharers: tuple[str, ...] = ()
+    numbers: int | None = None
+    """Index in `devices` of a number of the device on its node, which counts only without the first label, a unique
+    one."""
+
+    def device_of(self, labels: Labels) -> str:
+        """The device that a series with these labels or tags describes, "" if it describes the node as a whole."""
+        found = [next((labels[name] for name in names if labels.get(name)), "") for names in self.devices]
+        return "\0".join(found) if any(found) else ""
+
+    def sharer_of(self, labels: Labels) -> str:
+        """The target of the series and, after OF_TARGET, the pod for which it describes a shared device; "" without
+        `sharers`. The series of two targets are duplicates, whatever their pods are."""
+        target = "\0".join(labels.get(name, "") for name in ("job", "instance", "exported_job", "exported_instance"))
+        return f"{target}{OF_TARGET}" + "\0".join(labels.get(name, "") for name in self.sharers) if self.sharers else ""
+
+
+_INTERFACE = (("device", "interface", "ifname", "ifName", "ifDescr", "nic"),)
+_GPU = (("UUID", "uuid", "gpu_uuid"), ("gpu", "gpu_id", "minor_number", "index"), ("GPU_I_ID", "mig_device"))
+# The labels of dcgm-exporter, or those to which Prometheus renames them where the target has them too.
+_PODS = ("namespace", "pod", "container", "exported_namespace", "exported_pod", "exported_container", "vgpu")
+# The package and mode of Kepler before 0.10; the zone, its path and the GPU of later versions; the chassis of Redfish.
+_ENERGY = (("package",), ("mode",), ("zone",), ("path",), ("chassis_id",), (*_GPU[0], *_GPU[1]))
 
 
 METRICS: tuple[Metric, ...] = (
@@ -126,6 +159,7 @@ METRICS: tuple[Metric, ...] = (
         Unit.BYTES_PER_SECOND,
         Combine.SUM,
         moves=True,
+        devices=_INTERFACE,
     ),
     Metric(
         "NetworkReceive",
@@ -134,6 +168,7 @@ METRICS: tuple[Metric, ...] = (
         Unit.BYTES_PER_SECOND,
         Combine.SUM,
         moves=True,
+        devices=_INTERFACE,
     ),
     Metric(
         "NetworkTransmitDrop",
@@ -141,6 +176,7 @@ METRICS: tuple[Metric, ...] = (
         MetricType.BANDWIDTH,
         Unit.PACKETS_PER_SECOND,
         Combine.SUM,
+        devices=_INTERFACE,
     ),
     Metric(
         "NetworkReceiveDrop",
@@ -148,6 +184,7 @@ METRICS: tuple[Metric, ...] = (
         MetricType.BANDWIDTH,
         Unit.PACKETS_PER_SECOND,
         Combine.SUM,
+        devices=_INTERFACE,
     ),
     Metric(
         "EnergyPackage",
@@ -156,18 +193,47 @@ METRICS: tuple[Metric, ...] = (
         Unit.WATTS,
         Combine.SUM,
         moves=True,
+        devices=_ENERGY,
     ),
-    Metric("EnergyCore", "kepler_node_core_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
-    Metric("EnergyUncore", "kepler_node_uncore_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
-    Metric("EnergyDram", "kepler_node_dram_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
-    Metric("EnergyOther", "kepler_node_other_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
-    Metric("EnergyGPU", "kepler_node_gpu_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
-    Metric("EnergyPlatform", "kepler_node_platform_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
-    Metric("EnergyHost", "scaph_host_power_microwatts", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
-    Metric("GPU", "DCGM_FI_DEV_GPU_UTIL", MetricType.GPU, Unit.PERCENT, Combine.MEAN),
+    Metric("EnergyCore", "kepler_node_core_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM, devices=_ENERGY),
+    Metric(
+        "EnergyUncore", "kepler_node_uncore_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM, devices=_ENERGY
+    ),
+    Metric("EnergyDram", "kepler_node_dram_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM, devices=_ENERGY),
+    Metric(
+        "EnergyOther", "kepler_node_other_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM, devices=_ENERGY
+    ),
+    Metric("EnergyGPU", "kepler_node_gpu_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM, devices=_ENERGY),
+    Metric(
+        "EnergyPlatform",
+        "kepler_node_platform_joules_total",
+        MetricType.ENERGY,
+        Unit.WATTS,
+        Combine.SUM,
+        devices=_ENERGY,
+    ),
+    Metric("EnergyHost", "scaph_host_power_microwatts", MetricType.ENERGY, Unit.WATTS, Combine.SUM, devices=_ENERGY),
+    Metric(
+        "GPU",
+        "DCGM_FI_DEV_GPU_UTIL",
+        MetricType.GPU,
+        Unit.PERCENT,
+        Combine.MEAN,
+        devices=_GPU,
+        sharers=_PODS,
+        numbers=1,
+    ),
     Metric("PressureCPU", "node_pressure_cpu_some_avg10", MetricType.PRESSURE, Unit.PERCENT, Combine.NEWEST_MAX),
     Metric("PressureMemory", "node_pressure_memory_some_avg10", MetricType.PRESSURE, Unit.PERCENT, Combine.NEWEST_MAX),
     Metric("PressureIO", "node_pressure_io_some_avg10", MetricType.PRESSURE, Unit.PERCENT, Combine.NEWEST_MAX),
+    Metric(
+        "PressureMemoryFull",
+        "node_pressure_memory_full_avg10",
+        MetricType.PRESSURE,
+        Unit.PERCENT,
+        Combine.NEWEST_MAX,
+    ),
+    Metric("PressureIOFull", "node_pressure_io_full_avg10", MetricType.PRESSURE, Unit.PERCENT, Combine.NEWEST_MAX),
 )
 METRIC_BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
 METRIC_BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
@@ -182,7 +248,10 @@ class SeriesBatch:
     """Samples of one metric as the source returned them, converted to the metric's unit, not yet reviewed.
 
     `nodes[k]` is the node of series k (a name may repeat: several series of one node); `series[i]`, `time[i]` (unix
-    seconds, true source time) and `value[i]` are sample i. Within a series samples come in ascending time.
+    seconds, true source time) and `value[i]` are sample i. Within a series samples come in ascending time. `devices[k]`
+    is the device of series k and `sharers[k]` the pod that shares it (Metric.device_of, sharer_of): several series of
+    one device are duplicates, unless one target has them for several pods. If empty, each series is a device of its
+    own.
     """
 
     metric: Metric
@@ -190,6 +259,8 @@ class SeriesBatch:
     series: I64
     time: F64
     value: F64
+    devices: tuple[str, ...] = ()
+    sharers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +537,7 @@ class FindingKind(StrEnum):
     SOURCE = "source"
     RESOLUTION = "resolution"
     STORE = "store"
+    MEMORY = "memory"
 
 
 class Remedy(StrEnum):

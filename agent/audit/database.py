@@ -78,6 +78,8 @@ def _unusable(path: Path, *, new_allowed: bool) -> str:
     `new_allowed`, a database without tables can be used: a process may have ended while it created the file. Raises
     AuditError if it belongs to another program or a newer version, and sqlite3.Error or OSError if it cannot be
     checked."""
+    if path.exists() and not path.is_file():  # it would be renamed, or read without end
+        raise AuditError(f"{path} is not a regular file", hint="Set another file: agent.state_file or --state-file.")
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -117,6 +119,7 @@ def _unusable(path: Path, *, new_allowed: bool) -> str:
 
 
 def _move_damaged_aside(path: Path, why: str, *, now: float) -> str:
+    path = path.resolve()  # a symbolic link stays
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     aside, number = path.with_name(f"{path.name}.set-aside-{stamp}"), 1
     while aside.exists():

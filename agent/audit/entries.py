@@ -101,8 +101,11 @@ class StoredOriginal:
         return self.key if self.knob == base.CPU_MAX else ""
 
     def written_by_agent(self, found: Value) -> bool:
-        """Whether the agent wrote, or may have written, the value `found`."""
-        return found in (self.written, self.intended)
+        """Whether the agent wrote, or may have written, the value `found`. The burst of a quota does not count: the
+        agent may have been ended between writing the burst and the quota."""
+        if base.same_quota(found, self.original) and found != self.original:
+            return True
+        return any(base.same_quota(found, each) for each in (self.written, self.intended))
 
 
 def key_of(container_id: str, uid: str, knob: Knob) -> str:

@@ -35,6 +35,7 @@ from agent.cgroups import base
 from agent.cgroups.base import Knob, Quota, Value
 from agent.decision.eviction_limits import EvictionRecord
 from agent.model import Original, Released
+from watcher.decoding.json_text import decode_json
 
 log = logging.getLogger(__name__)
 
@@ -262,7 +263,7 @@ class Audit:
         if row is None:
             return None
         try:
-            return msgspec.json.decode(row[0], type=kind)
+            return decode_json(row[0], type=kind)
         except msgspec.DecodeError as error:
             log.warning("ignoring the value %r saved in the audit file, which cannot be decoded: %s", name, error)
             return None
@@ -306,7 +307,14 @@ class Audit:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock, _translated(self.path):
-            yield self._connection
+            try:
+                yield self._connection
+            except (ValueError, TypeError, AttributeError) as error:  # a column of SQLite can have values of any type
+                raise AuditError(
+                    f"the audit file {self.path} has a row that cannot be read: {error}",
+                    hint="Stop the agent and move the file to another directory. Containers that are throttled then "
+                    "keep their quota until they restart.",
+                ) from error
 
     def _insert(self, deed: AuditEntry) -> AuditEntry:
         row = {**_as_row(deed), "namespace": deed.namespace}
@@ -349,7 +357,7 @@ def _as_row(deed: AuditEntry) -> dict[str, Any]:
 def _as_deed(row: tuple[Any, ...]) -> AuditEntry:
     values = dict(zip((each.name for each in fields(AuditEntry)), row, strict=True))
     for name in _MAPS:
-        values[name] = None if values[name] is None else json.loads(values[name])
+        values[name] = None if values[name] is None else decode_json(values[name])
     return AuditEntry(**{**values, "outcome": AuditOutcome(values["outcome"])})
 
 

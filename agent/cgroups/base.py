@@ -13,11 +13,12 @@ Units: CPU time in nanoseconds, quotas and periods in microseconds, memory in by
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -39,10 +40,12 @@ _IN_EVERY_GROUP = "cgroup.procs"
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """CPU limit of a group: `quota` microseconds in each `period` (microseconds); a quota of None is unlimited."""
+    """CPU limit of a group: `quota` microseconds in each `period` (microseconds); a quota of None is unlimited. `burst`
+    microseconds of unused quota may be used later; the kernel refuses a burst above the quota."""
 
     quota: int | None
     period: int = 100_000
+    burst: int = 0
 
     @property
     def cores(self) -> float:
@@ -289,6 +292,10 @@ class Group(ABC):
         """The CPU quota and its period."""
 
     @abstractmethod
+    def burst(self) -> int:
+        """The burst of the CPU quota in microseconds; 0 on a kernel without bursts."""
+
+    @abstractmethod
     def weight(self) -> int:
         """The CPU weight in the unit of this cgroup version: cpu.shares (2 to 262144, default 1024) or cpu.weight (1 to
         10000, default 100)."""
@@ -315,10 +322,29 @@ class Group(ABC):
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def set_quota(self, quota: Quota) -> None:
-        """Set the CPU quota. Raises CgroupRefused for a quota below 1000 µs or, on version 1, above the parent's
-        quota."""
+        """Set the CPU quota and the burst, in the order that the kernel accepts. Raises CgroupRefused for a quota below
+        1000 µs or, on version 1, above the parent's quota; the burst is then unchanged."""
+        burst = self.burst()
+        if quota.burst < burst:
+            self.set_burst(quota.burst)
+        try:
+            self.set_only_quota(quota)
+        except errors.CgroupError:
+            if quota.burst < burst:
+                with contextlib.suppress(errors.CgroupError):
+                    self.set_burst(burst)
+            raise
+        if quota.burst > burst:
+            self.set_burst(quota.burst)
+
+    @abstractmethod
+    def set_only_quota(self, quota: Quota) -> None:
+        """Set the CPU quota without its burst."""
+
+    @abstractmethod
+    def set_burst(self, burst: int) -> None:
+        """Set the burst in microseconds."""
 
     @abstractmethod
     def set_weight(self, weight: int) -> None:
@@ -392,9 +418,9 @@ def knob_of(value: Value) -> Knob:
 
 
 def read(group: Group, knob: Knob) -> Value:
-    """The current value of a group's limit. Raises CgroupError."""
+    """The current value of a group's limit, for a quota with its burst. Raises CgroupError."""
     if knob == CPU_MAX:
-        return group.quota()
+        return replace(group.quota(), burst=group.burst())
     return CpuWeight(group.weight()) if knob == CPU_WEIGHT else MemoryHigh(group.memory_high())
 
 
@@ -406,6 +432,13 @@ def write(group: Group, value: Value) -> None:
         group.set_weight(value.weight)
     else:
         group.set_memory_high(value.limit)
+
+
+def same_quota(value: Value, other: Value | None) -> bool:
+    """Whether two values are equal, but for the burst of a quota."""
+    if isinstance(value, Quota) and isinstance(other, Quota):
+        return replace(value, burst=0) == replace(other, burst=0)
+    return value == other
 
 
 def at_least(value: Value, other: Value) -> bool:
@@ -424,15 +457,15 @@ def at_least(value: Value, other: Value) -> bool:
 def as_text(value: Value) -> str:
     """The value in the text format of the version 2 file."""
     if isinstance(value, Quota):
-        return f"{_or_max(value.quota)} {value.period}"
+        return f"{_or_max(value.quota)} {value.period}" + (f" {value.burst}" if value.burst else "")
     return str(value.weight) if isinstance(value, CpuWeight) else _or_max(value.limit)
 
 
 def from_text(knob: Knob, text: str) -> Value:
     """Parse the format of `as_text`. Raises ValueError."""
     if knob == CPU_MAX:
-        quota, period = text.split()
-        return Quota(None if quota == "max" else int(quota), int(period))
+        quota, period, *burst = text.split()
+        return Quota(None if quota == "max" else int(quota), int(period), int(burst[0]) if burst else 0)
     if knob == CPU_WEIGHT:
         return CpuWeight(int(text))
     return MemoryHigh(None if text == "max" else int(text))
@@ -445,14 +478,15 @@ def _or_max(number: int | None) -> str:
 def as_json(value: Value) -> Mapping[str, Any]:
     """The value as it appears in the audit log."""
     if isinstance(value, Quota):
-        return {"quota": value.quota, "period": value.period}
+        return {"quota": value.quota, "period": value.period} | ({"burst": value.burst} if value.burst else {})
     return {CPU_WEIGHT: value.weight} if isinstance(value, CpuWeight) else {MEMORY_HIGH: value.limit}
 
 
 def in_words(value: Value) -> str:
     """The value with its unit, for log and error messages."""
     if isinstance(value, Quota):
-        return "unlimited" if value.quota is None else f"{value.quota} of {value.period} µs"
+        text = "unlimited" if value.quota is None else f"{value.quota} of {value.period} µs"
+        return f"{text} with a burst of {value.burst} µs" if value.burst else text
     if isinstance(value, CpuWeight):
         return str(value.weight)
     return "unlimited" if value.limit is None else f"{value.limit} bytes"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.cgroups.base import Tree
-from agent.cgroups.paths import ROOT_SEGMENT, Driver, group_path, read_pod
+from agent.cgroups.paths import ROOT_SEGMENT, Driver, container_id, group_path, read_pod
 from agent.cgroups.v1 import CONTROLLERS, UNIFIED, TreeV1
 from agent.cgroups.v2 import TreeV2
 
@@ -70,9 +70,7 @@ def find_layout(root: str, *, driver: Driver | None = None, nest: str | None = N
     """Detect the layout below `root`, usually /sys/fs/cgroup. Pass `driver` and `nest` if they are known. Raises
     NoCgroups if `root` contains no control groups."""
     version = _version(root)
-    tree = root if version is Version.V2 else _controller(root, "cpu") or root
-    nests = NESTS if nest is None else (nest,)
-    candidates = [Layout(root, version, each, nest) for nest in nests for each in Driver if driver in (None, each)]
+    tree, candidates = _tree(root, version), _candidates(root, version, driver, nest)
     pods = {layout: _pods(tree + layout.path_of((ROOT_SEGMENT,))) for layout in candidates}
     there = [layout for layout in candidates if pods[layout] is not None]
     if not there:
@@ -82,6 +80,28 @@ def find_layout(root: str, *, driver: Driver | None = None, nest: str | None = N
     if len(there) > 1:
         log.info("found %d layouts in %s; using that of %s, with %s pods", len(there), root, best.driver, pods[best])
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroups:
+    """The groups of pods in one layout: their number, and how many have neither groups of containers nor processes."""
+
+    layout: Layout
+    pods: int
+    elsewhere: int
+
+
+def pod_groups(root: str, *, driver: Driver | None = None, nest: str | None = None) -> list[PodGroups]:
+    """The layouts below `root` that have groups of pods, that of `find_layout` first. More than one: the driver of the
+    kubelet was changed while pods ran. Groups without containers: the container runtime has another driver. Raises
+    NoCgroups."""
+    best = find_layout(root, driver=driver, nest=nest)
+    found = []
+    for layout in _candidates(root, best.version, driver, nest):
+        paths = _pod_paths(_tree(root, best.version) + layout.path_of((ROOT_SEGMENT,)))
+        if paths:
+            found.append(PodGroups(layout, len(paths), sum(map(_runs_elsewhere, paths))))
+    return sorted(found, key=lambda each: each.layout != best)
 
 
 def top_of(layout: Layout) -> str:
@@ -96,6 +116,16 @@ def open_tree(layout: Layout) -> Tree:
         return TreeV2(layout.root)
     roots = {name: path for name in (*CONTROLLERS, UNIFIED) if (path := _controller(layout.root, name))}
     return TreeV1(roots)
+
+
+def _tree(root: str, version: Version) -> str:
+    """The directory of the tree that is searched for groups of pods."""
+    return root if version is Version.V2 else _controller(root, "cpu") or root
+
+
+def _candidates(root: str, version: Version, driver: Driver | None, nest: str | None) -> list[Layout]:
+    nests = NESTS if nest is None else (nest,)
+    return [Layout(root, version, each, nest) for nest in nests for each in Driver if driver in (None, each)]
 
 
 def _version(root: str) -> Version:
@@ -116,11 +146,25 @@ def _controller(root: str, name: str) -> str | None:
 
 def _pods(top: str) -> int | None:
     """The number of pod groups directly below `top` or one level deeper; None if `top` does not exist."""
-    if not os.path.isdir(top):
-        return None
+    return len(_pod_paths(top)) if os.path.isdir(top) else None
+
+
+def _pod_paths(top: str) -> list[str]:
+    """The pod groups directly below `top` or one level deeper."""
     classes = _directories(top)
-    names = [*classes, *(name for each in classes for name in _directories(f"{top}/{each}"))]
-    return sum(read_pod(name) is not None for name in names)
+    below = [*classes, *(f"{each}/{name}" for each in classes for name in _directories(f"{top}/{each}"))]
+    return [f"{top}/{path}" for path in below if read_pod(path.rpartition("/")[2]) is not None]
+
+
+def _runs_elsewhere(pod: str) -> bool:
+    """Whether the group of a pod has neither groups of containers nor processes."""
+    if any(container_id(name) is not None for name in _directories(pod)):
+        return False
+    try:
+        with open(f"{pod}/cgroup.procs", "rb") as file:
+            return not file.read(1)
+    except OSError:  # it was removed meanwhile
+        return False
 
 
 def _directories(path: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from agent.cgroups import content
 from agent.cgroups.base import CgroupDirectory, CpuUsage, Group, MemoryUsage, Pressure, Quota, Resource, Tree, read_back
@@ -100,6 +101,12 @@ class GroupV1(Group):
     def _period(self) -> int:
         return self._in("cpu").parse("cpu.cfs_period_us", content.positive, expected="microseconds")
 
+    def burst(self) -> int:
+        try:
+            return self._in("cpu").parse("cpu.cfs_burst_us", content.natural, expected="microseconds")
+        except CgroupUnsupported:
+            return 0
+
     def weight(self) -> int:
         return self._in("cpu").parse("cpu.shares", content.natural, expected="shares")
 
@@ -123,7 +130,7 @@ class GroupV1(Group):
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
-    def set_quota(self, quota: Quota) -> None:
+    def set_only_quota(self, quota: Quota) -> None:
         cpu, wanted = self._in("cpu"), -1 if quota.quota is None else quota.quota
         if self._period() != quota.period:
             cpu.write("cpu.cfs_period_us", str(quota.period), hint="A period must be 1000 to 1000000 µs.")
@@ -132,7 +139,10 @@ class GroupV1(Group):
         except CgroupError as error:
             error.hint += self._limit_above(quota)
             raise
-        read_back(quota, self.quota(), path=f"{cpu.path}/cpu.cfs_quota_us")
+        read_back(replace(quota, burst=0), self.quota(), path=f"{cpu.path}/cpu.cfs_quota_us")
+
+    def set_burst(self, burst: int) -> None:
+        self._in("cpu").write("cpu.cfs_burst_us", str(burst), hint="A burst must not exceed the quota.")
 
     def _limit_above(self, quota: Quota) -> str:
         """A hint if the parent group's quota is lower than `quota`; empty if it is not, or if the parent cannot be

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import mmap
+from dataclasses import replace
 
 from agent.cgroups import content
 from agent.cgroups.base import CgroupDirectory, CpuUsage, Group, MemoryUsage, Pressure, Quota, Resource, Tree, read_back
-from agent.cgroups.errors import CgroupError
+from agent.cgroups.errors import CgroupError, CgroupUnsupported
 
 WEIGHTS = (1, 10000)
 PAGE = mmap.PAGESIZE
@@ -90,6 +91,12 @@ class GroupV2(Group):
     def quota(self) -> Quota:
         return self._here.parse("cpu.max", content.cpu_max, expected="a quota and a period")
 
+    def burst(self) -> int:
+        try:
+            return self._here.parse("cpu.max.burst", content.natural, expected="microseconds")
+        except CgroupUnsupported:
+            return 0
+
     def weight(self) -> int:
         return self._here.parse("cpu.weight", content.natural, expected="a weight")
 
@@ -113,10 +120,13 @@ class GroupV2(Group):
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
-    def set_quota(self, quota: Quota) -> None:
+    def set_only_quota(self, quota: Quota) -> None:
         value = f"{'max' if quota.quota is None else quota.quota} {quota.period}"
         self._here.write("cpu.max", value, hint="A quota must be at least 1000 µs, a period 1000 to 1000000 µs.")
-        read_back(quota, self.quota(), path=f"{self._here.path}/cpu.max")
+        read_back(replace(quota, burst=0), self.quota(), path=f"{self._here.path}/cpu.max")
+
+    def set_burst(self, burst: int) -> None:
+        self._here.write("cpu.max.burst", str(burst), hint="A burst must not exceed the quota.")
 
     def set_weight(self, weight: int) -> None:
         self._here.write("cpu.weight", str(weight), hint=f"A weight must be {WEIGHTS[0]} to {WEIGHTS[1]}.")

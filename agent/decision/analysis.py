@@ -78,8 +78,7 @@ class PodDemand:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Actions that a set of rules demands together: for each action the watermarks by metric, and the pods
-    (namespace/name).
+    """Actions that a set of rules demands together: for each action the watermarks by metric, and the pods (by uid).
 
     hold, loosen  lower memory.high, and restore it
     ceilings      by metric, the watermark that restoring must not reach

@@ -288,7 +288,7 @@ def _scheduling(enforced: Sequence[_RuleEvaluation], memory: AnalyzerState) -> _
     if restoring:
         # A rule restores its own pods independently; new pods are allowed only if no other rule holds.
         because = f"{restoring[0].rule.key} is restored and its cool-down is over"
-        return _Scheduling(None if holding else False, because, True)
+        return _Scheduling(None if holding or memory.keeps_away is False else False, because, True)
     unsure = memory.keeps_away is None and any(
         each.finding.verdict in (RuleVerdict.MISSING, RuleVerdict.COUNTING, RuleVerdict.HOLDING) for each in enforced
     )
@@ -343,7 +343,7 @@ def _demand(judged: Sequence[_RuleEvaluation]) -> Demand:
 
 def _without(wanted: Mapping[str, PodDemand], holding: Iterable[_RuleEvaluation]) -> dict[str, PodDemand]:
     """Leave out the pods of rules that do not allow restoring yet."""
-    kept = {pod.key for each in holding for pod in each.pods}
+    kept = {pod.uid for each in holding for pod in each.pods}
     return {key: each for key, each in wanted.items() if key not in kept}
 
 
@@ -374,11 +374,11 @@ def _since(evicting: Iterable[_RuleEvaluation]) -> dict[str, float]:
 
 
 def _merged(wanted: Iterable[tuple[_RuleEvaluation, PodDemand]]) -> dict[str, PodDemand]:
-    """Merge by pod (namespace/name), sorted by name."""
+    """Merge by pod (uid, because an ended pod and its successor may have one name)."""
     found: dict[str, PodDemand] = {}
     for judged, each in wanted:
         for pod in judged.pods:
-            found[pod.key] = merge(found[pod.key], each) if pod.key in found else each
+            found[pod.uid] = merge(found[pod.uid], each) if pod.uid in found else each
     return {key: found[key] for key in sorted(found)}
 
 

@@ -40,8 +40,8 @@ def allowed(action: str, policies: Iterable[PodQos], pods: Iterable[PodState]) -
 
 
 def protection(pod: PodState, own: frozenset[str]) -> str:
-    """The reason why this pod must never be changed; "" if it may be. `own` has uids and namespace/names of the agent's
-    own pods."""
+    """The reason why this pod must never be changed; "" if it may be. `own` has the uid of the agent's own pod, or
+    its namespace/name if the uid is unknown."""
     if pod.uid in own or pod.key in own:
         return "it is the agent's own pod"
     if pod.terminating:

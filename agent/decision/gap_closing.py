@@ -14,7 +14,7 @@ from agent.decision import explanation
 from agent.decision.analysis import Demand, PodDemand
 from agent.decision.eligible_pods import protection
 from agent.decision.ledger import lowered, pods_being_evicted, raised, recently_set, set_since
-from agent.decision.plan import Mode, Stage, StageCandidate
+from agent.decision.plan import Mode, PodLeftAlone, Stage, StageCandidate
 from agent.decision.plan_inputs import PlanInputs, gaps, in_flight, reducible
 from agent.decision.restoring import memory_high_restored, weight_restored
 from agent.decision.soft_limits import memory_high_lowered, weight_lowered
@@ -23,8 +23,10 @@ from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.metrics.sorters import Sorter
 from agent.model import (
+    CPU_MAX,
     CPU_WEIGHT,
     MEMORY_HIGH,
+    PAGE_CACHE,
     EvictStep,
     KnobStep,
     PodState,
@@ -36,6 +38,9 @@ from agent.model import (
 
 CLOSED = 1e-6
 """Millicores or bytes: a gap up to this size counts as closed, to allow for rounding errors."""
+RESTORED_AT_ONCE = 0.5
+"""Fraction of the gap that restoring gives back in one cycle, in equal shares of the pods, if the step of the action is
+smaller: six cycles give back all but a sixtieth, and the usage of other pods may rise meanwhile."""
 CHOSEN_BEFORE = "it is chosen for another metric already"
 
 
@@ -83,12 +88,17 @@ class StagePlanner:
 
     def __init__(self, given: PlanInputs) -> None:
         self._given = given
-        self._pods = {pod.key: _as_throttled(pod, given) for pod in given.state.pods}
+        self._pods = {pod.uid: _as_throttled(pod, given) for pod in given.state.pods}
         self._set = set_since(given.ledger, given.state.time)
         self._weighing = recently_set(given.ledger, given.state.time, "throttle", CPU_WEIGHT)
         self._freed: dict[str, float] = {}
         self.steps: list[PodStep] = []
-        self.protected_pods = _left_alone(given)
+        self._protected = _left_alone(given)
+        self.protected_pods = tuple(
+            PodLeftAlone(pod.key, pod.uid, self._protected[pod.uid])
+            for pod in sorted(given.state.pods, key=lambda pod: (pod.key, pod.uid))
+            if pod.uid in self._protected
+        )
 
     def of(self, demand: Demand) -> tuple[Stage, ...]:
         """Plan all stages of the demand, in order."""
@@ -115,7 +125,7 @@ class StagePlanner:
         """Restore the original memory.high of one pod. The next pod follows when the effect shows, because the memory
         that a pod will allocate without the limit cannot be computed."""
         task, lowered_values = self._of_memory(task), self._given.lowered
-        owing = [pod for key, pod in self._pods.items() if key in task.wanted and lowered_values.memory(pod)]
+        owing = [pod for uid, pod in self._pods.items() if uid in task.wanted and lowered_values.memory(pod)]
         if not owing or not task.marks:
             return ()
         name = next(iter(task.marks))
@@ -123,7 +133,7 @@ class StagePlanner:
         if recently_set(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
             text = f"{name}: waits for the effect of a memory.high that was restored recently"
             return (self._stage_result("restore", name, watermark, Mode.WAITING, text),)
-        for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.key not in self.protected_pods)):
+        for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.uid not in self._protected)):
             why = "one at a time" if task.taken else ""
             planned = memory_high_restored(pod, lowered_values.knobs_of(pod), name)
             task.look(_Considered(pod, metric, planned, why or _refusal("restore", planned)))
@@ -198,7 +208,7 @@ class StagePlanner:
         if task.kind == "restore":
             keys = [key for key in keys if not task.wanted[key].metrics & task.gaps.keys()]
         for pod in self._ordered(task.kind, metric, keys):
-            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
+            planned = self._planned(task.kind, metric, pod, task.wanted[pod.uid], room=None)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
             considered = _Considered(pod, metric, self._weight_first(task, metric, pod, planned))
@@ -220,12 +230,15 @@ class StagePlanner:
     def _until_closed(self, task: _Task, metric: ActionMetric) -> None:
         """Consider the allowed pods for one metric, in order, until its gap is closed."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
-        for pod in self._ordered(task.kind, metric, keys):
+        pods = self._ordered(task.kind, metric, keys)
+        at_first = dict(task.gaps)
+        for pod in pods:
             names = {metric.name}
             if task.kind == "restore":  # not beyond any of the metrics for which the pod is throttled
-                names |= task.wanted[pod.key].metrics & task.gaps.keys()
+                names |= task.wanted[pod.uid].metrics & task.gaps.keys()
             room = task.gaps[metric.name] if task.kind in ("reclaim", "hold") else self._room(task, names)
-            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
+            share = RESTORED_AT_ONCE * min(at_first[name] for name in names) / len(pods)
+            planned = self._planned(task.kind, metric, pod, task.wanted[pod.uid], room, share)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
             considered = _Considered(pod, metric, self._weight_first(task, metric, pod, _worth_it(planned)))
@@ -241,7 +254,7 @@ class StagePlanner:
 
     def _look(self, task: _Task, considered: _Considered) -> None:
         """Add a considered pod; if it is chosen, subtract its release from the gaps."""
-        metrics, names = self._given.metrics, task.wanted[considered.pod.key].metrics
+        metrics, names = self._given.metrics, task.wanted[considered.pod.uid].metrics
         lag = max((metrics[name].lag_seconds for name in names if name in metrics), default=0.0)
         task.look(replace(considered, planned=_lagging(considered.planned, lag)))
         if not considered.why:
@@ -253,7 +266,7 @@ class StagePlanner:
         others = [self._given.metrics[name] for name in task.gaps if name != metric.name]
         released: dict[str, float] = {}
         for other in others:
-            released |= self._planned("evict", other, pod, task.wanted[pod.key], None).released
+            released |= self._planned("evict", other, pod, task.wanted[pod.uid], None).released
         released |= planned.released
         return PodSteps(tuple(replace(step, released=released) for step in planned.steps), released)
 
@@ -302,7 +315,7 @@ class StagePlanner:
         before = len(task.taken)
         for place in reversed(range(len(task.considered))):
             each = task.considered[place]
-            if each.why or task.wanted[each.pod.key].metrics & task.without_gap.keys():
+            if each.why or task.wanted[each.pod.uid].metrics & task.without_gap.keys():
                 continue
             self._credit(task, each, -1.0)
             if all(gap <= CLOSED for gap in task.gaps.values()) and self._may_be_spared(task, each):
@@ -351,7 +364,7 @@ class StagePlanner:
 
     def _ordered(self, kind: StageKind, metric: ActionMetric, keys: Iterable[str]) -> list[PodState]:
         """The pods that may be acted on, in the order of the metric (for restore: reversed)."""
-        pods = [self._pods[key] for key in keys if key in self._pods and key not in self.protected_pods]
+        pods = [self._pods[key] for key in keys if key in self._pods and key not in self._protected]
         if kind == "restore":
             pods = [pod for pod in pods if self._given.lowered.cpu(pod)]
         ordered = self._sorter(metric).sort(pods)
@@ -363,11 +376,18 @@ class StagePlanner:
         return metric.sort if metric.sortable and metric.sort is not None else self._given.metrics.chains.general
 
     def _planned(
-        self, kind: StageKind, metric: ActionMetric, pod: PodState, wanted: PodDemand, room: float | None
+        self,
+        kind: StageKind,
+        metric: ActionMetric,
+        pod: PodState,
+        wanted: PodDemand,
+        room: float | None,
+        share: float | None = None,
     ) -> PodSteps:
-        """The steps of the action on one pod, as the metric plans them; `room` in millicores or bytes."""
+        """The steps of the action on one pod, as the metric plans them; `room` and `share` of the gap in millicores or
+        bytes."""
         given = self._given
-        circumstances = PlanContext(given.state, given.lowered.originals, room)
+        circumstances = PlanContext(given.state, given.lowered.originals, room, share)
         if kind == "evict":
             if pod.daemon and not given.options.evict_daemons:
                 return PodSteps(problem="its DaemonSet would recreate it immediately")
@@ -376,6 +396,8 @@ class StagePlanner:
             if why := given.refused_evictions.get(pod.uid):
                 return PodSteps(problem=why)
             return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else PodSteps()
+        if kind == "reclaim" and (pod.uid, PAGE_CACHE) in given.refused_knobs:
+            return PodSteps(problem="the kernel recently refused to reclaim its page cache")
         if kind == "reclaim":
             return _reclaiming(pod, metric, room or 0.0)
         if any(each in self._set for each in (pod.uid, *(container.id for container in pod.containers))):
@@ -384,6 +406,11 @@ class StagePlanner:
             return PodSteps(problem="the kernel recently refused to lower its memory.high")
         if kind == "hold":
             return memory_high_lowered(pod, given.lowered.knobs_of(pod), metric.name, room or 0.0)
+        if kind == "throttle":
+            left = tuple(each for each in pod.containers if (each.id, CPU_MAX) not in given.refused_knobs)
+            if pod.containers and not left:
+                return PodSteps(problem="the kernel recently refused to lower its quotas")
+            pod = replace(pod, containers=left)
         function = metric.throttle if kind == "throttle" else metric.restore
         return function(pod, wanted.throttle, circumstances) if function else PodSteps()
 
@@ -396,7 +423,7 @@ class StagePlanner:
             return planned
         if pod.uid in self._weighing:
             return PodSteps(problem="its cpu.weight was lowered recently and is still taking effect")
-        weight_first = task.wanted[pod.key].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.refused_knobs
+        weight_first = task.wanted[pod.uid].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.refused_knobs
         return weight_lowered(pod, knobs, planned) if weight_first else planned
 
     def _take(self, task: _Task) -> None:
@@ -429,15 +456,15 @@ class StagePlanner:
 
 
 def _left_alone(given: PlanInputs) -> dict[str, str]:
-    """Pods that must not be changed (namespace/name), with the reason."""
+    """Pods (uid) that must not be changed, with the reason."""
     leaving = pods_being_evicted(given.ledger, given.state.time)
     found: dict[str, str] = {}
-    for pod in sorted(given.state.pods, key=lambda each: each.key):
-        reason = protection(pod, given.own) or given.unavailable.get(pod.key, "")
+    for pod in given.state.pods:
+        reason = protection(pod, given.own) or given.unavailable.get(pod.uid, "")
         if not reason and pod.uid in leaving:
             reason = "its eviction is in progress"
         if reason:
-            found[pod.key] = reason
+            found[pod.uid] = reason
     return found
 
 

@@ -111,13 +111,22 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class PodLeftAlone:
+    """A pod that must not be changed; `pod` is namespace/name."""
+
+    pod: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The plan of one cycle; `time` in unix seconds.
 
     steps                in the order of execution: scheduling, throttle, reclaim, memory.high, evict, restore
     preview              steps that the rules with strategy Preview alone would cause; never carried out
     scheduling_disabled  last decision about new pods (None before the first), to retry a failed scheduling step
-    left_alone           pods that must not be changed (namespace/name -> reason)
+    left_alone           pods that must not be changed
     sentences            the plan as text for operators
     """
 
@@ -128,6 +137,6 @@ class Plan:
     stages: tuple[Stage, ...] = ()
     preview_stages: tuple[Stage, ...] = ()
     scheduling_disabled: bool | None = None
-    left_alone: Mapping[str, str] = field(default_factory=dict)
+    left_alone: tuple[PodLeftAlone, ...] = ()
     warnings: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()

@@ -23,12 +23,12 @@ from agent.model import StageKind, State
 class PlanInputs:
     """Inputs of a plan in addition to the analysis.
 
-    own                uids and namespace/names of the agent's own pods
+    own                the uid of the agent's own pod, or its namespace/name if the uid is unknown
     budget             evictions that are allowed now; None: no limit
-    unavailable        pods (namespace/name) that cannot be acted on in this cycle (refused by the API, or gone), with
+    unavailable        pods (uid) that cannot be acted on in this cycle (refused by the API, or gone), with
                        the reason; a second plan selects others
     refused_evictions  pods (uid) whose eviction the API refused recently, with the reason; other actions are allowed
-    refused_knobs      (uid, knob) pairs that the kernel recently refused to lower
+    refused_knobs      what the kernel recently refused to lower: (pod uid, knob) or (container id, cpu.max)
     """
 
     state: State

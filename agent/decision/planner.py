@@ -36,7 +36,7 @@ def plan(analysis: Analysis, given: PlanInputs) -> Plan:
     run = StagePlanner(given)
     stages = run.of(analysis.demand)
     scheduling = _scheduling(analysis)
-    free = {pod.key: pod for pod in given.state.pods if pod.key not in given.unavailable and not pod.terminating}
+    free = {pod.uid: pod for pod in given.state.pods if pod.uid not in given.unavailable and not pod.terminating}
     restored = uncovered_steps(analysis, free, given.lowered, set_since(given.ledger, given.state.time))
     preview = StagePlanner(given)
     preview_stages = preview.of(analysis.preview)

@@ -50,17 +50,18 @@ class LoweredValues:
 def uncovered(
     pods: Iterable[PodState], covering: Iterable[Iterable[PodState]], is_lowered: Callable[[PodState], bool]
 ) -> tuple[str, ...]:
-    """The pods (namespace/name) with a lowered value that no rule covers: the policy was removed or changed, or is in
+    """The pods (uid) with a lowered value that no rule covers: the policy was removed or changed, or is in
     preview. `covering` has the pods of each rule."""
-    covered = {pod.key for each in covering for pod in each}
-    return tuple(sorted(pod.key for pod in pods if pod.key not in covered and is_lowered(pod)))
+    covered = {pod.uid for each in covering for pod in each}
+    left = (pod for pod in pods if pod.uid not in covered and is_lowered(pod))
+    return tuple(pod.uid for pod in sorted(left, key=lambda pod: (pod.key, pod.uid)))
 
 
 def uncovered_steps(
     analysis: Analysis, pods: Mapping[str, PodState], lowered: LoweredValues, changed: Collection[str]
 ) -> tuple[QuotaStep | KnobStep, ...]:
     """Steps that restore the original values of pods that no rule covers any more: the quotas first, then the knobs.
-    `pods` may be changed, by namespace/name; `changed` has the ids of containers and uids of pods that were changed in
+    `pods` may be changed, by uid; `changed` has the ids of containers and uids of pods that were changed in
     this cycle already."""
     quotas = [pods[key] for key in analysis.released if key in pods]
     weights = [pod for pod in quotas if lowered.knobs_of(pod).owes_weight]

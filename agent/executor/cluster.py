@@ -13,7 +13,8 @@ from agent.executor.enforcement_switch import ControlMap
 from agent.executor.report import StepOutcome
 from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, EvictStep, SchedulingStep
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound, KubeUnreachable
-from watcher.core.kubernetes.objects import PODS, Pod, Taint
+from watcher.core.kubernetes.objects import NODES, PODS, Pod, Taint
+from watcher.core.kubernetes.pod_origin import mirrored_uid
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.events import EventSource, EventSubject, report
 from watcher.platform.kube.eviction import EvictionOutcome, Evictor
@@ -23,7 +24,6 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "load-watcher-agent"
 TAINT_EFFECT = "PreferNoSchedule"
-MIRROR = "kubernetes.io/config.mirror"
 PATIENCE_S = 3.0
 """Timeout in seconds of API calls that delay quota changes."""
 EVENT_PAUSE_S = 60.0
@@ -163,6 +163,17 @@ class ClusterActions:
 
     # --- the node ----------------------------------------------------------------------------------------------------
 
+    async def scheduling_is(self, step: SchedulingStep) -> bool:
+        """Whether taint and condition of the node are as the step sets them; False if the API does not answer."""
+        try:
+            async with asyncio.timeout(self._patience):
+                node = await self._client.get(NODES, self.node)
+        except (KubeError, TimeoutError):
+            return False
+        tainted = any((each.key, each.effect) == (SCHEDULING_TAINT, TAINT_EFFECT) for each in node.spec.taints)
+        status = next((each.status for each in node.status.conditions if each.type == SCHEDULING_CONDITION), "False")
+        return tainted == step.disable and (status == "True") == step.disable
+
     async def set_scheduling(self, step: SchedulingStep) -> tuple[bool, str]:
         """Set or remove taint and condition of the node. Returns whether the taint changed, and an error message ("" if
         it succeeded). Raises nothing."""
@@ -231,7 +242,7 @@ def _objection(pod: Pod, step: EvictStep) -> tuple[StepOutcome, str] | None:
         return StepOutcome.GONE, f"it has finished ({pod.status.phase})"
     if (pod.spec.priority or 0) >= CRITICAL_PRIORITY:
         return StepOutcome.NOT_ALLOWED, f"it is system-critical (priority {pod.spec.priority})"
-    if MIRROR in metadata.annotations or any(owner.kind == "Node" for owner in metadata.owner_references):
+    if mirrored_uid(metadata, pod.spec.node_name):
         return StepOutcome.NOT_ALLOWED, "it is a static pod: the kubelet would start it again"
     if step.owner and not any(owner.controller for owner in metadata.owner_references):
         return StepOutcome.NOT_ALLOWED, "it has no controller any more: nothing would recreate it"

@@ -31,8 +31,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from watcher.core.clocks import AHEAD_S
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.objects import CONFIG_MAPS, NODES, ConfigMap
+from watcher.decoding.text import whole_number
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.parameters import PatchKind
 
@@ -41,8 +43,6 @@ log = logging.getLogger(__name__)
 WINDOW_S = 60.0
 NODES_COUNTED_FOR_S = 600.0
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4)
-AHEAD_S = 60.0
-"""Seconds: a line that is further in the future comes from a node with a wrong clock and is ignored."""
 TICK_S = 1e-6
 """Seconds: resolution of the times in `recent-evictions`, and the smallest distance between two tokens of a node."""
 
@@ -149,7 +149,7 @@ def without(recent: tuple[EvictionToken, ...], token: EvictionToken) -> tuple[Ev
 
 def _whole(text: str) -> int | None:
     text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else None
+    return whole_number(text)
 
 
 def _nodes(text: str) -> float | None:
@@ -197,6 +197,7 @@ class ControlMap:
         self.last: EnforcementSwitch | None = None
         """The last value read; None if there was no ConfigMap. At the start, the executor sets the saved value."""
         self._nodes: tuple[float, int] | None = None
+        self._ahead: set[str] = set()
 
     async def read(self, *, max_age: float = 0.0) -> ControlData:
         """The content of the ConfigMap, read again unless the API answered a read less than `max_age` seconds ago.
@@ -267,9 +268,23 @@ class ControlMap:
         if why := refusal(control, node=self._node, nodes=nodes, now=now):
             return why
         recent = fresh(control.recent, now)
+        self._log_ahead(control.recent, now)
         token = next_token(recent, node=self._node, now=now)
         await self._write(read, (*recent, token))
         return token
+
+    def _log_ahead(self, recent: tuple[EvictionToken, ...], now: float) -> None:
+        """Log each node once whose tokens are ahead of the API server, while there are any."""
+        ahead = {each.node: each.time - now for each in recent if each.time > now + AHEAD_S}
+        for node in sorted(ahead.keys() - self._ahead):
+            log.warning(
+                "ignoring an eviction of node %s in the ConfigMap %s: its time is %.0f s ahead of the clock of the API "
+                "server",
+                node,
+                self._key,
+                ahead[node],
+            )
+        self._ahead = set(ahead)
 
     async def _return_once(self, token: EvictionToken) -> None:
         read = await self._client.get(CONFIG_MAPS, self._key)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agent.audit.database import AuditError
 from agent.audit.entries import AuditEntry
@@ -21,12 +21,20 @@ from agent.decision.eviction_limits import Budget
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import EnforcementSwitch
-from agent.executor.groups import Groups, conflicting_agents, process_names
+from agent.executor.groups import Groups, agent_processes, conflicting_agents
 from agent.executor.knob_writer import KnobWriter, RestoreResult
 from agent.executor.permissions import ExecutorMeans, OnExit, Permissions
 from agent.executor.plan_run import TAINTED_KEY, EffectiveLevel, Needed, PlanRun, audit_error_text, in_thread, level_of
 from agent.executor.pod_knobs import read_knobs
-from agent.executor.report import EnforcementLevel, PlanReport, RecentEvictions, StepOutcome, StepResult, measured
+from agent.executor.report import (
+    PODS_MISSING,
+    EnforcementLevel,
+    PlanReport,
+    RecentEvictions,
+    StepOutcome,
+    StepResult,
+    measured,
+)
 from agent.model import EvictStep, Knobs, KnobStep, ReclaimStep, SchedulingStep, State, Step
 from watcher.platform.repeated_errors import RepeatedErrors
 
@@ -39,13 +47,15 @@ RENEWED_AFTER_S = 300.0
 IDLE_BRAKE_AGE_S = 15.0
 """Seconds before the brake is read again for a plan without a new step, which can only lead to a restore. Thousands of
 agents may hold lowered values for hours."""
+UNSEEN_S = 60.0
+"""Seconds after which the values of a container that is not listed are restored, although its group exists."""
 ENFORCEMENT_KEY = "enforcement"
 
 
 class Executor:
     """Carries out plans on one node. Without a `cluster`, it only changes control groups: no evictions, no taint, no
-    ConfigMap. Calls must not overlap; a cancelled call ends after its current write. The constructor may raise
-    AuditError."""
+    ConfigMap. `boot` identifies the start of the machine; "" if unknown. Calls must not overlap; a cancelled call ends
+    after its current write. The constructor may raise AuditError."""
 
     def __init__(
         self,
@@ -56,11 +66,15 @@ class Executor:
         permissions: Permissions | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        boot: str = "",
     ) -> None:
         self._permissions = permissions or Permissions()
         quotas, limits = KnobWriter(audit, groups, clock=clock), self._permissions.limits
-        recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic)
+        recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic, boot=boot)
         self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clock, RepeatedErrors(log))
+        self._monotonic = monotonic
+        self._unseen: dict[str, float] = {}
+        """Keys of original values that are not listed, with the monotonic time in seconds since when."""
         self._logged_trouble = ""
         self._brake: EnforcementSwitch | None = None
         self._logged_level = EnforcementLevel.ENFORCE
@@ -96,7 +110,7 @@ class Executor:
         for each in report.results:
             if isinstance(each.step, SchedulingStep):
                 self._pending_scheduling = each.step if each.fate is StepOutcome.FAILED else None
-                if each.fate is StepOutcome.DONE:
+                if run.scheduling_confirmed:
                     self._tainted_at = self._means.clock() if each.step.disable else None
         return report
 
@@ -137,6 +151,10 @@ class Executor:
         """The node's eviction limits with its recent evictions. Raises AuditError."""
         return Budget(self._means.limits, await in_thread(self._means.recent.past))
 
+    def shift_past_evictions(self, seconds: float) -> None:
+        """The wall clock was set ahead by `seconds` since the evictions of the last process (negative: back)."""
+        self._means.recent.shift(seconds)
+
     def refused_evictions(self) -> Mapping[str, str]:
         """Pods (uid) whose eviction the API refused recently, with the reason; they are not planned again yet."""
         return {} if self._means.cluster is None else self._means.cluster.left_alone()
@@ -174,7 +192,7 @@ class Executor:
 
     def _others(self, state: State) -> tuple[str, ...]:
         """Descriptions of other agents that manage the control groups."""
-        found = conflicting_agents(state.pods, process_names(self._permissions.proc))
+        found = conflicting_agents(state.pods, agent_processes(self._permissions.proc))
         return found if self._permissions.claim is None else (*found, *self._permissions.claim.acquire())
 
     async def _remember_brake(self, brake: EnforcementSwitch | None) -> None:
@@ -209,7 +227,10 @@ class Executor:
     def _look_back(self, state: State) -> tuple[AuditEntry, ...]:
         audit = self._means.audit
         seen = {each.id: Quota(each.quota, each.period) for pod in state.pods for each in pod.containers}
-        self._means.quotas.forget_ended(seen.keys() | {pod.uid for pod in state.pods if pod.containers})
+        present = seen.keys() | {pod.uid for pod in state.pods if pod.containers}
+        self._means.quotas.forget_ended(present)
+        if self._permissions.enforce and PODS_MISSING not in state.missing:
+            self._restore_unseen(present)
         self._means.quotas.forget_restored(seen)
         waiting = audit.entries_without_effect(since=state.time - MEASURED_FOR_S, before=state.time)
         effects = [(deed, released) for deed in waiting if (released := measured(deed, state)) is not None]
@@ -217,6 +238,16 @@ class Executor:
             return ()
         with audit.batch():
             return tuple(audit.record_effect(deed, released, now=state.time) for deed, released in effects)
+
+    def _restore_unseen(self, present: Collection[str]) -> None:
+        """Restore what no plan can restore: values of containers that are not listed, or not where the kubelet has its
+        groups now, although their groups exist."""
+        now, quotas = self._monotonic(), self._means.quotas
+        self._unseen = {key: self._unseen.get(key, now) for key in quotas.unseen(present)}
+        due = {key for key, since in self._unseen.items() if now - since >= UNSEEN_S}
+        for result in quotas.restore(due, reason="it has not been listed for a minute") if due else ():
+            name = f"{result.remembered.pod}, container {result.remembered.container}".removesuffix(", container ")
+            log.warning("%s, has not been listed for a minute: %s", name, result.text)
 
 
 async def _always(_: Step, __: Sequence[Step]) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from agent.cgroups.base import Group, Tree
 from agent.cgroups.detection import Layout, NoCgroups
 from agent.cgroups.errors import CgroupError, CgroupGone
-from agent.cgroups.paths import ROOT_SEGMENT, container_id, is_uid, pod_segments
+from agent.cgroups.paths import ROOT_SEGMENT, container_id, is_uid, pod_segments, read_pod
 from agent.model import PodState
 from agent.qos import QosClass
 
@@ -164,32 +165,49 @@ LABELS |= {("app.kubernetes.io/name", "crane-agent")}
 ENDED = ("Succeeded", "Failed")
 
 
-def conflicting_agents(pods: Iterable[PodState], processes: Iterable[str] = ()) -> tuple[str, ...]:
-    """Descriptions of the detected agents, for example "koordlet (pod koordinator-system/koordlet-x2x4z)". `processes`
-    are process names."""
-    found = [
-        f"{name} (pod {pod.key})" for pod in sorted(pods, key=lambda pod: pod.key) if (name := _rival(pod)) is not None
-    ]
+class NodeProcess(NamedTuple):
+    """A process by its name (`comm`) and the uid of its pod, "" outside pods."""
+
+    name: str
+    pod_uid: str = ""
+
+
+def conflicting_agents(pods: Iterable[PodState], processes: Iterable[NodeProcess] = ()) -> tuple[str, ...]:
+    """Descriptions of the detected agents, for example "koordlet (pod koordinator-system/koordlet-x2x4z)". Any pod may
+    have their labels and process names; only one that mounts a directory of the host can manage control groups."""
+    able = sorted((pod for pod in pods if pod.host_paths and pod.phase not in ENDED), key=lambda pod: pod.key)
+    found = [f"{name} (pod {pod.key})" for pod in able if (name := _rival(pod)) is not None]
     message = {each.partition(" ")[0] for each in found}
-    found += [f"{name} (process)" for name in sorted(set(processes) & set(RIVALS) - message)]
+    uids = {"", *(pod.uid for pod in able)}
+    names = {process.name for process in processes if process.pod_uid in uids}
+    found += [f"{name} (process)" for name in sorted(names & set(RIVALS) - message)]
     return tuple(found)
 
 
 def _rival(pod: PodState) -> str | None:
-    if pod.phase in ENDED:
-        return None
     labelled = next((value for key, value in pod.labels.items() if (key, value) in LABELS), None)
     if labelled is not None:
         return labelled
     return next((name for name in RIVALS if pod.owner == f"DaemonSet/{name}"), None)
 
 
-def process_names(proc: Path = Path("/proc")) -> frozenset[str]:
-    """The names (`comm`) of all visible processes. It blocks for a few milliseconds."""
-    names = set()
+def agent_processes(proc: Path = Path("/proc")) -> frozenset[NodeProcess]:
+    """The visible processes with the name of another agent. It blocks for a few milliseconds."""
+    found = set()
     for path in proc.glob("[0-9]*/comm"):
         try:
-            names.add(path.read_text("utf-8", "replace").strip())
+            name = path.read_text("utf-8", "replace").strip()
+            if name in RIVALS:
+                found.add(NodeProcess(name, _pod_of(path.with_name("cgroup"))))
         except OSError:  # it ended meanwhile
             continue
-    return frozenset(names)
+    return frozenset(found)
+
+
+def _pod_of(file: Path) -> str:
+    """The uid of the pod in whose control group a process is; "" if it is in none."""
+    try:
+        names = re.split("[/\n]", file.read_text("utf-8", "replace"))
+    except FileNotFoundError:
+        return ""
+    return next((uid for name in names if (uid := read_pod(name)) is not None), "")

@@ -81,6 +81,18 @@ def with_change(step: QuotaStep | KnobStep, deed: AuditEntry) -> AuditEntry:
     return replace(deed, container=name, container_id=change.container_id, before=before, after=after)
 
 
+def _with_burst(change: _Change, found: Value, original: Value) -> _Change:
+    """The change of a quota with its bursts: the current one before, and after it the original one, at most the new
+    quota, because the kernel refuses a burst above the quota."""
+    if not (isinstance(change.before, Quota) and isinstance(change.after, Quota)):
+        return change
+    assert isinstance(found, Quota)
+    assert isinstance(original, Quota)
+    most = original.burst if change.after.quota is None else min(original.burst, change.after.quota)
+    before = replace(change.before, burst=found.burst)
+    return replace(change, before=before, after=replace(change.after, burst=most))
+
+
 class KnobWriter:
     """Writes quotas, cpu.weight and memory.high. Methods may raise AuditError; every write to a group is recorded in
     the audit file first."""
@@ -96,6 +108,8 @@ class KnobWriter:
         known = self._audit.originals_by_key(change.key).get(change.key)
         try:
             path = self._groups.find(step.uid, change.container_id)
+            if path is None and known is not None and not self._is_gone(known):
+                path = known.path  # the kubelet has other groups now; this one is of before
             result = self._gone(change, known) if path is None else self._made(change, deed, path, known)
         except CgroupGone:
             result = self._gone(change, known)
@@ -114,8 +128,10 @@ class KnobWriter:
         )
 
     def _made(self, change: _Change, deed: AuditEntry, path: str, known: StoredOriginal | None) -> StepResult:
-        step, found, wanted = change.step, self._read(path, change.knob), change.after
+        step, found = change.step, self._read(path, change.knob)
         foreign = known is not None and not known.written_by_agent(found) and found != known.original
+        change = _with_burst(change, found, found if known is None or foreign else known.original)
+        wanted = change.after
         if foreign and step.kind == "restore":
             return self._leave(change, deed, found)
         if found != change.before:
@@ -217,7 +233,20 @@ class KnobWriter:
 
         All values are read, recorded in one transaction, written, and their results recorded in one transaction, so
         that hundreds of values need only two disk syncs while the process may be about to be killed."""
-        owing = tuple(self._audit.originals_by_key().values())
+        return self._restore(tuple(self._audit.originals_by_key().values()), reason=reason, cycle=cycle)
+
+    def restore(self, keys: Collection[str], *, reason: str) -> tuple[RestoreResult, ...]:
+        """Restore the original values with these keys, as `restore_all`."""
+        owing = tuple(each for key, each in self._audit.originals_by_key().items() if key in keys)
+        return self._restore(owing, reason=reason, cycle=0)
+
+    def unseen(self, present: Collection[str]) -> frozenset[str]:
+        """The keys of the stored original values of containers and pods that are not `present` (container ids, pod
+        uids)."""
+        owing = self._audit.originals_by_key().items()
+        return frozenset(key for key, each in owing if (each.container_id or each.uid) not in present)
+
+    def _restore(self, owing: tuple[StoredOriginal, ...], *, reason: str, cycle: int) -> tuple[RestoreResult, ...]:
         found = {each.key: self._look(each) for each in owing}
         begun: dict[str, AuditEntry] = {}
         with self._audit.batch():

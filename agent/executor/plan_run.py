@@ -87,6 +87,8 @@ class PlanRun:
     needed: Needed
     just_tainted: bool = False
     results: list[StepResult] = field(default_factory=list)
+    scheduling_confirmed: bool = False
+    """Whether the API confirmed that taint and condition are as a step of this plan sets them."""
     acting: StepResult | None = None
     """Result of the current step from the moment when it may have been carried out. If a later operation fails, the
     step still counts."""
@@ -264,9 +266,15 @@ class PlanRun:
     # --- scheduling --------------------------------------------------------------------------------------------------
 
     async def _scheduling(self, step: SchedulingStep) -> StepResult:
-        """Set or remove taint and condition of the node. Raises AuditError."""
+        """Set or remove taint and condition of the node, unless they are set already. Raises AuditError."""
         audit, cluster = self.means.audit, self.means.cluster
         assert cluster is not None  # _forbidden guarantees it
+        if await cluster.scheduling_is(step):
+            self.scheduling_confirmed = True
+            if await in_thread(audit.load_value, TAINTED_KEY, bool) is not step.disable:
+                await in_thread(audit.save_value, TAINTED_KEY, step.disable)
+            text = "new pods are kept away already" if step.disable else "new pods are allowed already"
+            return StepResult(step, StepOutcome.NOT_NEEDED, text)
         after = {"schedulingDisabled": step.disable}
         deed = AuditEntry(time=self.means.clock(), kind=step.kind, cycle=self.cycle, reason=step.reason, after=after)
         begun = await in_thread(audit.begin, deed)
@@ -276,6 +284,7 @@ class PlanRun:
         await in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=wrong)
         if not wrong and not step.disable:
             await in_thread(audit.save_value, TAINTED_KEY, False)
+        self.scheduling_confirmed = not wrong
         if changed:
             reason = "SchedulingDisabled" if step.disable else "SchedulingEnabled"
             what = "new pods are kept away" if step.disable else "new pods are allowed again"

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.audit.entries import AuditEntry
 from agent.audit.log import Audit
 from agent.decision.eviction_limits import EvictionRecord
-from agent.model import CPU, MEMORY, EvictStep, KnobStep, PodState, QuotaStep, ReclaimStep, Released, State, Step
+from agent.model import (
+    CPU,
+    CPU_MAX,
+    MEMORY,
+    PAGE_CACHE,
+    EvictStep,
+    KnobStep,
+    PodState,
+    QuotaStep,
+    ReclaimStep,
+    Released,
+    SchedulingStep,
+    State,
+    Step,
+)
 
 
 class EnforcementLevel(StrEnum):
@@ -86,31 +100,40 @@ class PlanReport:
 
     @property
     def unavailable(self) -> Mapping[str, str]:
-        """Pods (namespace/name) that could not be acted on, with the reason, so that a second plan selects others."""
+        """Pods (uid) that could not be acted on, with the reason, so that a second plan selects others."""
         return {
-            each.step.pod: each.text or each.fate.value
+            each.step.uid: each.text or each.fate.value
             for each in self.results
-            if each.fate in UNAVAILABLE and each.step.kind != "scheduling" and not _refused_gently(each)
+            if each.fate in UNAVAILABLE and not isinstance(each.step, SchedulingStep) and not _refused(each)
         }
 
     @property
     def refused_knobs(self) -> frozenset[tuple[str, str]]:
-        """(uid, knob) pairs that the kernel refused to lower; a harder step on the same pod replaces the soft limit."""
-        return frozenset(
-            (each.step.uid, each.step.knob)
-            for each in self.results
-            if isinstance(each.step, KnobStep) and _refused_gently(each)
-        )
+        """What the kernel refused to lower: (pod uid, knob), and (container id, cpu.max) for a quota. Steps on other
+        pods, or a harder step on the same pod, replace the refused one."""
+        return frozenset(_refusal_key(each.step) for each in self.results if _refused(each))
 
     def count(self, fate: StepOutcome) -> int:
         """Number of steps with this result."""
         return sum(each.fate is fate for each in self.results)
 
 
-def _refused_gently(result: StepResult) -> bool:
-    """Whether a soft limit failed; the pod may then still be throttled or evicted."""
+def _refused(result: StepResult) -> bool:
+    """Whether the kernel refused to lower a value. The pod may still be acted on in other ways. Without an audit entry
+    of a quota or of reclaiming nothing was written: the control groups could not be read."""
     step = result.step
-    return isinstance(step, KnobStep) and step.kind != "restore" and result.fate is StepOutcome.FAILED
+    if result.fate is not StepOutcome.FAILED or step.kind == "restore":
+        return False
+    return isinstance(step, KnobStep) or (isinstance(step, (QuotaStep, ReclaimStep)) and result.deed != 0)
+
+
+def _refusal_key(step: Step) -> tuple[str, str]:
+    if isinstance(step, QuotaStep):
+        return step.container_id, CPU_MAX
+    if isinstance(step, KnobStep):
+        return step.uid, step.knob
+    assert isinstance(step, ReclaimStep)
+    return step.uid, PAGE_CACHE
 
 
 MILLI = 1000.0
@@ -161,20 +184,60 @@ def _of(pod: PodState, container: str) -> tuple[float | None, int | None]:
     return next(((each.cpu, each.memory) for each in pod.containers if each.id == container), (None, None))
 
 
+EVICTION_TIMES_KEY = "eviction times"
+CLOCK_DIFFERS_S = 1.0
+"""Seconds: the offset of the wall clock is saved again if it differs by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionTimes:
+    """The monotonic time in seconds of each eviction, by id of its audit entry, which is valid until the machine
+    restarts (`boot`; "": unknown). `offset` is the wall clock minus the monotonic clock in seconds. Unlike these times,
+    those of the audit entries are of a wall clock that may have been set later."""
+
+    boot: str
+    offset: float
+    at: Mapping[int, float]
+
+    def read(self, now: EvictionTimes) -> dict[int, float]:
+        """The times in the monotonic clock of now."""
+        same = bool(self.boot) and self.boot == now.boot
+        return {number: at if same else at + self.offset - now.offset for number, at in self.at.items()}
+
+    def as_saved(self, saved: EvictionTimes) -> bool:
+        """Whether the saved times are equal to these."""
+        same = (self.boot, self.at) == (saved.boot, saved.at)
+        return same and (not self.at or abs(self.offset - saved.offset) <= CLOCK_DIFFERS_S)
+
+
 class RecentEvictions:
-    """The evictions of the last `window` seconds. Calls must not overlap."""
+    """The evictions of the last `window` seconds. `boot` identifies the start of the machine; "" if unknown. Calls must
+    not overlap."""
 
     def __init__(
-        self, audit: Audit, *, window: float, clock: Callable[[], float], monotonic: Callable[[], float]
+        self,
+        audit: Audit,
+        *,
+        window: float,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        boot: str = "",
     ) -> None:
+        self._boot = boot
         self._audit = audit
         self._window = window
         self._clock = clock
         self._monotonic = monotonic
+        self._jump = 0.0
         self._at: dict[int, float] | None = None
         """Monotonic time in seconds of each eviction after `_over`, by id of its audit entry."""
+        self._saved = EvictionTimes("", 0.0, {})
         self._over = 0
         """Id of an audit entry; all evictions up to it are older than the window."""
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set ahead by `seconds` since the evictions of an earlier process (negative: back)."""
+        self._jump += seconds
 
     def note(self, number: int) -> None:
         """Record that the eviction with this audit entry id is being carried out now."""
@@ -184,12 +247,22 @@ class RecentEvictions:
     def past(self) -> tuple[EvictionRecord, ...]:
         """The evictions within the window, oldest first. Raises AuditError."""
         now, wall, known = self._monotonic(), self._clock(), self._at
+        times = EvictionTimes(self._boot, wall - now, {})
         found = self._audit.evictions(after=self._over)
-        at = {
-            number: now - max(0.0, wall - each.time) if known is None else known.get(number, now)
-            for number, each in found.items()
-        }
+        if known is None:
+            self._saved = self._audit.load_value(EVICTION_TIMES_KEY, EvictionTimes) or self._saved
+            saved = self._saved.read(times)
+            at = {
+                number: min(now, saved.get(number, each.time + self._jump - times.offset))
+                for number, each in found.items()
+            }
+        else:
+            at = {number: known.get(number, now) for number in found}
         late = [number for number in at if now - at[number] <= self._window]
         self._over = min(late) - 1 if late else max(at, default=self._over)
         self._at = {number: time for number, time in at.items() if number > self._over}
+        times = replace(times, at=dict(self._at))
+        if not times.as_saved(self._saved):
+            self._audit.save_value(EVICTION_TIMES_KEY, times)
+            self._saved = times
         return tuple(found[number] for number in late)

@@ -23,11 +23,13 @@ LEAST_PRIORITY, MOST_PRIORITY = 0, 10
 class PlanContext:
     """Inputs of a metric's function in addition to the pod. `originals` are the CPU quotas before the agent's first
     write, by container id. `max_restore` is the maximum amount that restoring may give back, in the unit of the release
-    (millicores or bytes); None for no limit."""
+    (millicores or bytes); None for no limit. `restore_share` is the pod's share of the gap, which a restoring step
+    gives back at once if the step of the action is smaller; None without a computed gap."""
 
     state: State
     originals: Originals = field(default_factory=dict)
     max_restore: float | None = None
+    restore_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ u is the usage in cores, q / p the quota in cores (none: unlimited), s the step 
     lower:  base = q / p, or u where there is no quota
             new = max(base * (1 - s / 100), request, limit * m / 100, extended limit * m / 100, 1000 us / p)
             released = 1000 * max(0, min(u, q / p) - new)                                              millicores
-    raise:  new = min(q / p * (1 + s / 100), original)
+    raise:  new = min(max(q / p * (1 + s / 100), u + share), original)
             given back = 1000 * max(0, min(new, cores of the node) - u)                                millicores
 
 Lowering never raises a quota: if a lower bound is above the quota, the quota stays. A container that the kernel did not
-throttle gets its original quota in one step, because it does not use its current one. Unlimited is restored once the
+throttle gets its original quota in one step, because it does not use its current one. The container's share of the gap
+makes giving back as quick as taking away, however small the quota is. Unlimited is restored once the
 quota exceeds the cores of the node. The rules follow Crane (pkg/ensurance/executor/cpu_usage.go) without its
 faults (docs/reference/differences.md).
 
@@ -67,9 +68,10 @@ def raised(
     *,
     node_cores: float | None = None,
     room: float | None = None,
+    share: float | None = None,
 ) -> NewQuota | None:
-    """The next higher quota towards the original one, giving back at most `room` millicores; None if the original is
-    reached, or if `room` is too small for a step. `usage` is in cores."""
+    """The next higher quota towards the original one, giving back at least `share` and at most `room` millicores; None
+    if the original is reached, or if `room` is too small for a step. `usage` is in cores."""
     quota = quota_cores(container)
     goal = None if original.quota is None else original.quota / original.period
     if quota is None or (goal is not None and quota >= goal):
@@ -79,6 +81,8 @@ def raised(
         return NewQuota(_scaled(original, container.period), 0.0)
     goal = most if goal is None else goal
     cores = quota * (1.0 + ratio.step_ratio / 100.0) if ratio.step_ratio > 0 else goal
+    if share is not None:
+        cores = max(cores, usage + share / MILLICORES)
     if room is not None and cores > (most_cores := usage + max(0.0, room) / MILLICORES):
         if most_cores < quota + LEAST_RISE:
             return None

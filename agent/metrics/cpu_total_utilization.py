@@ -1,11 +1,12 @@
-"""cpu_total_utilization: CPU utilization of the node in percent (0-100). Eviction is quantified. As in Crane, it cannot
-be throttled; a rule that throttles must use cpu_total_usage."""
+"""cpu_total_utilization: CPU utilization of the node in percent (0-100). Throttling and eviction are quantified: the
+gap in millicores follows from the node's cores, so one rule serves nodes of different sizes. (In Crane it cannot be
+throttled.)"""
 
 from __future__ import annotations
 
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.cpu_quota import MILLICORES
-from agent.metrics.pod_actions import NODE_CORES, evicting
+from agent.metrics.pod_actions import NODE_CORES, evicting, restoring, throttling
 from agent.metrics.sorters import Chains
 from agent.model import CPU, State
 
@@ -25,6 +26,10 @@ def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
             action_priority=5,
             sortable=True,
             sort=chains.cpu,
+            throttleable=True,
+            throttle_quantified=True,
+            throttle=throttling(NAME),
+            restore=restoring(NAME),
             evictable=True,
             evict_quantified=True,
             evict=evicting(NAME, CPU),

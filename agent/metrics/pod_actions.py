@@ -42,7 +42,8 @@ def evicting(metric: str, resource: str = "") -> EvictFunction:
         if resource == EXTENDED_CPU and not pod.extended_cpu_limit:
             return PodSteps(problem="it has no extended CPU (gocrane.io/cpu)")
         if resource and resource not in released:
-            return PodSteps(problem=UNKNOWN_MEMORY if resource == MEMORY else UNKNOWN_CPU, unknown=True)
+            unknown = UNKNOWN_MEMORY if resource == MEMORY else UNKNOWN_CPU
+            return PodSteps(problem=pod.unmeasured or unknown, unknown=True)
         return eviction(pod, grace, metric, released)
 
     return evict
@@ -85,7 +86,8 @@ def _raise(container: ContainerState, usage: float, ratio: CpuThrottle, circumst
     if original is None:
         return None
     cores = circumstances.state.value(NODE_CORES)
-    return cpu_quota.raised(container, usage, ratio, original, node_cores=cores, room=circumstances.max_restore)
+    room, share = circumstances.max_restore, circumstances.restore_share
+    return cpu_quota.raised(container, usage, ratio, original, node_cores=cores, room=room, share=share)
 
 
 def _steps(
@@ -96,8 +98,12 @@ def _steps(
     changes: list[float] = []
     containers = [container for container in pod.containers if container.name]
     known = [container for container in containers if container.cpu is not None]
+    if not known and (containers or pod.unmeasured):
+        return PodSteps(problem=pod.unmeasured or UNKNOWN_CPU, unknown=True)
     if not known:
-        return PodSteps(problem=UNKNOWN_CPU if containers else "it has no running container", unknown=bool(containers))
+        return PodSteps(problem="it has no running container")
+    if circumstances.restore_share is not None:
+        circumstances = replace(circumstances, restore_share=circumstances.restore_share / len(known))
     for container in known:
         new = next_quota(container, container.cpu or 0.0, ratio, circumstances)
         if new is None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from agent import model
 from agent.policy import schema
-from agent.policy.documents import PolicyDocument, one_value
+from agent.policy.documents import PolicyDocument
 from agent.policy.metadata import _annotation, _check_label
 from agent.policy.pod_qos import label_selector
 from agent.policy.problems import ProblemCollector, near, shown
 from agent.policy.struct_reader import read
 from watcher.core.kubernetes.quantity import NANO, nano
+from watcher.decoding.yaml_text import decode_strict_yaml
 
 _RULE_NAME = re.compile(r"[a-z0-9](?:[-_a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 """Allows underscores: Crane's own examples name rules after their metrics, although its webhook rejects such names."""
@@ -185,7 +186,7 @@ def _additions(
     with complaints.at("metadata"), complaints.at("annotations"), complaints.at(schema.RULES_ANNOTATION):
         given, why = None, ""
         try:
-            given = one_value(text)
+            given = decode_strict_yaml(text)
         except ValueError as error:
             why = f" ({error})"
         if not isinstance(given, dict):

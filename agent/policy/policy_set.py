@@ -166,7 +166,8 @@ def _selects(selector: model.LabelSelector | None, labels: Mapping[str, str] | N
 
 
 def _check_actions(policies: PolicySet, complaints: ProblemCollector) -> None:
-    """Every rule's action must exist; a PodQOS may name missing actions, which it then does not allow."""
+    """Every rule's action must exist. A PodQOS that names a missing action does not reject the set, because the removal
+    of an AvoidanceAction would then stop the rules of all others."""
     actions = {name for kind, name in policies.objects if kind == AVOIDANCE_ACTION}
     for each in policies.objects.values():
         complaints.place = each.place
@@ -178,7 +179,7 @@ def _check_actions(policies: PolicySet, complaints: ProblemCollector) -> None:
         elif isinstance(each.value, model.PodQos):
             with complaints.at("spec"), complaints.at("allowedActions"):
                 for name in sorted(each.value.allowed_actions - actions):
-                    complaints.notice(f"unknown AvoidanceAction {name}")
+                    complaints.notice(f"unknown AvoidanceAction {name}", near(name, actions), fails_check=True)
 
 
 _STEPS: Mapping[model.StageKind, str] = {

@@ -43,14 +43,20 @@ class PolicyProblem:
 
 @dataclass(frozen=True, slots=True)
 class PolicyNotice:
-    """A likely mistake that is not a reason to reject the set. One with a cure is a warning: a policy has no effect."""
+    """A likely mistake that is not a reason to reject the set. One with a cure is a warning: a policy has no effect.
+    `fails_check` makes it a problem of `load-watcher agent --check`, where rejecting the set stops no rule."""
 
     place: PolicyLocation
     message: str
     cure: str = ""
+    fails_check: bool = False
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}"
+
+    def as_problem(self) -> PolicyProblem:
+        """The same text as a reason to reject the set."""
+        return PolicyProblem(self.place, self.message, self.cure)
 
 
 @dataclass(slots=True)
@@ -87,9 +93,9 @@ class ProblemCollector:
             for each in self.problems
         )
 
-    def notice(self, message: str, cure: str = "") -> None:
+    def notice(self, message: str, cure: str = "", *, fails_check: bool = False) -> None:
         """Add a notice at the current location."""
-        self.notices.append(PolicyNotice(self.place, message, cure))
+        self.notices.append(PolicyNotice(self.place, message, cure, fails_check))
 
 
 def near(name: str, known: Collection[str]) -> str:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from agent.policy import schema
 from agent.policy.api_groups import DISCOVER_EVERY_S, PolicyGroup
 from agent.policy.documents import LARGEST_FILE, PolicyDocument
@@ -23,6 +25,7 @@ from agent.policy.policy_set import Key, KnownMetrics, PolicyReadResult, PolicyS
 from agent.policy.problems import PolicyLocation, PolicyNotice, PolicyProblem, ProblemCollector
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import CustomObject
+from watcher.decoding.text import decode_text
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 
@@ -131,8 +134,16 @@ class DirectoryPolicies:
 
 
 def check_policies(path: Path, *, metrics: KnownMetrics) -> PolicyReadResult:
-    """The result of `load-watcher agent --check PATH`: all problems of the policies in a directory or in one file.
-    Raises nothing."""
+    """The result of `load-watcher agent --check PATH`: all problems of the policies in a directory or in one file, also
+    those that a running agent only reports. Raises nothing."""
+    reading = read_policies(path, metrics=metrics)
+    failing = tuple(each.as_problem() for each in reading.notices if each.fails_check)
+    notices = tuple(each for each in reading.notices if not each.fails_check)
+    return replace(reading, problems=(*reading.problems, *failing), notices=notices)
+
+
+def read_policies(path: Path, *, metrics: KnownMetrics) -> PolicyReadResult:
+    """The result of reading the policies in a directory or in one file, as in a running agent. Raises nothing."""
     if path.is_file():
         return _read(path.parent, [path.name], metrics=metrics)
     directory = _version_of(path)
@@ -170,11 +181,11 @@ def _read(directory: Path, names: Collection[str], *, metrics: KnownMetrics) -> 
     for name in names:
         try:
             with (directory / name).open("rb") as file:
-                texts[name] = file.read(LARGEST_FILE + 1).decode("utf-8-sig")
+                texts[name] = decode_text(file.read(LARGEST_FILE + 1))
         except OSError as error:
             unread[name] = error.strerror or type(error).__name__
-        except UnicodeDecodeError:
-            unread[name] = "it is not UTF-8"
+        except msgspec.DecodeError as error:
+            unread[name] = str(error)
     return read_texts(texts, metrics=metrics, unread=unread)
 
 

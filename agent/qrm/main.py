@@ -18,12 +18,12 @@ from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods
 from agent.qrm.kubelet.contact import SilenceReport
 from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources
 from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
-from agent.qrm.kubelet.own_managers import OFF, BadKubeletState, read_policy
+from agent.qrm.kubelet.own_managers import objection
 from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.kubelet.registration import Registry, ResourcePlugins
 from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
 from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply, ManagerSettings
-from agent.qrm.manager.allocation import Allocations
+from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
 from agent.qrm.manager.topology import TopologyPolicy, check_nodes
@@ -31,7 +31,7 @@ from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.pages import QrmComponents, QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import Adopted, CpuPlugin, CpuSettings
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.external import outside_plugins
 from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
@@ -79,29 +79,20 @@ def check_kubelet(settings: QrmSettings) -> None:
     ten seconds. Raises CannotRun; in dry-run mode, or with qrm.force, it only logs a warning."""
     if not (settings.cpu_plugin or settings.memory_plugin):
         return
-    for name, harmless in OFF.items():
-        path = settings.kubelet_dir / name
-        try:
-            policy = read_policy(path)
-        except BadKubeletState:
-            continue  # a format that only the kubelet supports
-        if policy in (harmless, ""):
-            continue
-        message = f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}"
-        if settings.force or settings.mode == DRY_RUN:
-            log.warning("%s", message)
-            continue
-        what = "cpuManagerPolicy: none" if name.startswith("cpu") else "memoryManagerPolicy: None"
-        raise CannotRun(
-            f"{message}\n  configure the kubelet with {what}, remove the file and restart the kubelet; or set qrm.force"
-        )
+    why = objection(settings.kubelet_dir)
+    if not why:
+        return
+    if settings.force or settings.mode == DRY_RUN:
+        log.warning("%s", why)
+        return
+    raise CannotRun(why)
 
 
 def read_topology(settings: QrmSettings) -> CpuTopology:
     """Read the CPU topology of the machine. Raises CannotRun."""
     try:
         machine = read_machine(settings.sys)
-        check_nodes(TopologyPolicy(settings.policy), len(machine.nodes))
+        check_nodes(TopologyPolicy(settings.policy), len(machine.numa_nodes))
     except (NoTopology, ValueError) as error:
         raise CannotRun(str(error)) from None
     return machine
@@ -113,7 +104,13 @@ def cpu_plugin(settings: QrmSettings, machine: CpuTopology) -> ResourcePlugin:
     if settings.cpu_policy == AS_KATALYST:
         # The state contains timestamps, which must remain valid after a restart: use the wall clock.
         return KatalystCpuPlugin(
-            machine, KatalystSettings(settings.reserved_cpus, reclaim=settings.reclaim), now=time.time
+            machine,
+            KatalystSettings(
+                settings.reserved_cpus,
+                reclaim=settings.reclaim,
+                system_namespaces=frozenset(settings.system_namespaces),
+            ),
+            now=time.time,
         )
     sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
     return CpuPlugin(machine, settings.roles(), sizes)
@@ -135,7 +132,7 @@ def builtin_plugins(settings: QrmSettings, machine: CpuTopology) -> list[Resourc
     except ValueError as error:
         raise CannotRun(f"{error}\n  check qrm.reserved_cpus and qrm.reserved_memory") from None
     if settings.nic_plugin:
-        made.append(NicPlugin(settings.nics or read_nics(settings.sys), nodes=machine.nodes))
+        made.append(NicPlugin(settings.nics or read_nics(settings.sys), nodes=machine.numa_nodes))
     return made
 
 
@@ -291,39 +288,13 @@ async def _manage(
 ) -> Reconciler:
     """The manager, with its plug-ins registered and its reconcile rounds running."""
     settings, metrics = parts.settings, parts.metrics
-    checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, metrics)
-    allocations = await asyncio.to_thread(checkpoint.read)
-    manager = Manager(
-        ManagerSettings(
-            nodes=frozenset(machine.nodes),
-            cpus=machine.all,
-            policy=TopologyPolicy(settings.policy),
-            pod_scope=settings.scope == "pod",
-            names=settings.all_names(),
-            skip_annotations=frozenset(settings.skip_annotations),
-            nic_roles=frozenset(settings.nic_roles),
-            # The runtime may create containers of a pod that the last round does not know.
-            recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
-        ),
-        allocations,
-        save=partial(checkpoint.save, allocations),
-        monotonic=time.monotonic,
-    )
+    manager = await _restored_manager(parts, machine)
     observed = partial(PluginEndpoint, observe=metrics.observe_call)
     handler = ResourcePlugins(manager, open_endpoint=observed)
     registry = Registry(settings.plugins_dir, {PLUGIN_TYPE: handler}, monotonic=time.monotonic)
     stack.push_async_callback(registry.close)
     await _wait_for_registration(registry, manager, parts)
-    client = kube_client(settings.kubernetes, everything)
-    pods = pod_sources(settings, client)
-    cluster = None
-    if client is not None:
-        stack.push_async_callback(client.close)
-        evicts = settings.evict_inadmissible and settings.mode in APPLYING
-        cluster = QrmClusterClient(client, node=settings.node_name(), evicts=evicts, clock=time.time)
-    parts.pods = metrics.pods = pods
-    await pods.start()
-    stack.push_async_callback(pods.close)
+    pods, cluster = await _pods_and_cluster(parts, everything, stack)
     parts.nri = metrics.nri = NriRuntime(settings, manager, pods) if settings.mode == NRI else None
     rounds = _rounds(parts, manager, pods, cluster, stack)
     metrics.rounds, rounds.observe = rounds, metrics.observe_round
@@ -341,6 +312,71 @@ async def _manage(
     return rounds
 
 
+async def _restored_manager(parts: QrmComponents, machine: CpuTopology) -> Manager:
+    """The manager with the allocations of its checkpoint. Raises CannotRun."""
+    settings = parts.settings
+    checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, parts.metrics)
+    allocations = await asyncio.to_thread(checkpoint.read)
+    await _adopt(parts.builtin, allocations)
+    return Manager(
+        ManagerSettings(
+            nodes=machine.numa_nodes,
+            cpus=machine.all,
+            collects=settings.mode == NRI,
+            policy=TopologyPolicy(settings.policy),
+            pod_scope=settings.scope == "pod",
+            names=settings.all_names(),
+            skip_annotations=frozenset(settings.skip_annotations),
+            nic_roles=frozenset(settings.nic_roles),
+            may_skip_errors=settings.cpu_policy == AS_KATALYST,
+            # The runtime may create containers of a pod that the last round does not know.
+            recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
+        ),
+        allocations,
+        save=partial(checkpoint.save, allocations),
+        monotonic=time.monotonic,
+    )
+
+
+async def _adopt(builtin: Mapping[str, PluginServer], allocations: Allocations) -> None:
+    """Let the built-in plug-ins keep what the checkpoint has and their own states lack. Raises CannotRun."""
+    for of, server in sorted(builtin.items()):
+        known = [(pod, container, info) for pod, container, resource, info in allocations if resource == of]
+        try:
+            adopted = await server.change(partial(_adopted, known))
+        except OSError as error:
+            raise CannotRun(f"cannot write {server.state.path}: {error.strerror}") from None
+        for (pod, container), why in adopted.invalid.items():
+            log.warning("pod %s, container %s: ignoring its %s of the checkpoint: %s", pod, container, of, why)
+        for pod, container in adopted.kept:
+            text = "pod %s, container %s, keeps its %s of the checkpoint, which %s lacks"
+            log.warning(text, pod, container, of, server.state.path)
+
+
+def _adopted(known: list[tuple[str, str, AllocationInfo]], plugin: ResourcePlugin) -> Adopted:
+    if isinstance(plugin, CpuPlugin):
+        return plugin.adopt(known)
+    return Adopted(plugin.adopt(known) if isinstance(plugin, MemoryPlugin) else ())
+
+
+async def _pods_and_cluster(
+    parts: QrmComponents, everything: Settings, stack: AsyncExitStack
+) -> tuple[NodePodSources, QrmClusterClient | None]:
+    """The running sources of pods, and the Kubernetes API if it is configured. Raises CannotRun."""
+    settings = parts.settings
+    client = kube_client(settings.kubernetes, everything)
+    pods = pod_sources(settings, client)
+    cluster = None
+    if client is not None:
+        stack.push_async_callback(client.close)
+        evicts = settings.evict_inadmissible and settings.mode in APPLYING
+        cluster = QrmClusterClient(client, node=settings.node_name(), evicts=evicts, clock=time.time)
+    parts.pods = parts.metrics.pods = pods
+    await pods.start()
+    stack.push_async_callback(pods.close)
+    return pods, cluster
+
+
 def _rounds(
     parts: QrmComponents,
     manager: Manager,
@@ -351,6 +387,8 @@ def _rounds(
     """The rounds, which apply allocations according to qrm.mode."""
     settings, nri = parts.settings, parts.nri
     common: dict[str, Any] = {"period": settings.reconcile_period}
+    if settings.mode in APPLYING and not settings.force and (settings.cpu_plugin or settings.memory_plugin):
+        common["objection"] = partial(objection, settings.kubelet_dir)
     if cluster is not None:
         common["report"] = cluster.inadmissible if nri is None else _naming(nri.label, cluster.inadmissible)
         if settings.publish_capacity and settings.mode in APPLYING:

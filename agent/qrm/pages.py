@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.kubelet.contact import SILENT_S
 from agent.qrm.kubelet.grpc_server import PluginServer

@@ -5,6 +5,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -46,8 +47,15 @@ class QrmPod:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     qos_class: str = ""
-    owner_kinds: frozenset[str] = frozenset()
+    daemon: bool = False
+    """Whether a DaemonSet controls the pod."""
     containers: tuple[PodContainer, ...] = ()
+    requests: Mapping[str, float] = field(default_factory=dict)
+    """Pod-level requests, in the units of PodContainer."""
+    static: bool = False
+    """Whether the pod comes from the node, not from the API. Its uid is that of its control group."""
+    created: float = math.inf
+    """Creation time in the API in unix seconds, infinity if unknown."""
 
     @property
     def key(self) -> str:
@@ -76,7 +84,9 @@ class QrmPod:
         return self.qos_level in ("", SHARED_CORES)
 
     def typed(self) -> Iterator[tuple[PodContainer, ContainerType, int]]:
-        """Init containers first, then the other containers, each with its type and its index within its group."""
+        """Init containers first, then the other containers, each with its type and its index within its group. The main
+        container is named by the annotation kubernetes.io/main-container-name, or the first one; only Katalyst's policy
+        distinguishes it from sidecars."""
         init = [each for each in self.containers if each.init]
         apps = [each for each in self.containers if not each.init]
         main = self.annotations.get(MAIN_ANNOTATION) or (apps[0].name if apps else "")
@@ -92,4 +102,4 @@ class QrmPod:
             return True
         if first and self.annotations.get(SKIP_ANNOTATION) == "true":
             return True
-        return "DaemonSet" in self.owner_kinds and self.qos_level != SYSTEM_CORES
+        return self.daemon and self.qos_level != SYSTEM_CORES

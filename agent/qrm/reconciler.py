@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from agent.qrm.manager.admission import Admission, Apply, Reconciled
+from agent.qrm.manager.admission import Admission, Apply, Failures, Reconciled
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.topology import Hint
 from agent.qrm.pods import QrmPod
@@ -40,6 +40,10 @@ class AdmissionRecord:
     at: float
     pod: QrmPod
     admission: Admission
+
+    def admits(self, pod: QrmPod) -> bool:
+        """Whether the pod needs no other admission. A pod whose DaemonSet turned out not to exist was not admitted."""
+        return self.admission.admitted and self.pod.daemon == pod.daemon
 
     def as_json(self) -> dict[str, Any]:
         """The admission with all hints that were offered, the merged hints, and the allocations that failed."""
@@ -100,7 +104,7 @@ class ReconcileRound:
 
 Report = Callable[[QrmPod, Admission], Awaitable[None]]
 """Reports an inadmissible pod (Event) and evicts it if configured."""
-Deliver = Callable[[], Awaitable[Mapping[str, str]]]
+Deliver = Callable[[], Awaitable[Failures]]
 """Sends the properties that an Apply has only collected; returns errors by container."""
 
 
@@ -116,7 +120,8 @@ class Reconciler:
     """Processes all pods of the node every `period` seconds, one round at a time; rounds that are late are skipped.
 
     `report` is called for each inadmissible pod, once for each message. `publish` is called after each round. `active`
-    returns the UIDs of further pods that have not ended. `deliver` is called outside the manager's lock.
+    returns the UIDs of further pods that have not ended. `deliver` is called outside the manager's lock. `objection`
+    returns the reason why no properties may be set now, "" if there is none.
     """
 
     def __init__(
@@ -130,6 +135,7 @@ class Reconciler:
         publish: Callable[[], Awaitable[None]] | None = None,
         active: Callable[[], Collection[str]] = tuple,
         deliver: Deliver | None = None,
+        objection: Callable[[], str] = str,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -154,6 +160,9 @@ class Reconciler:
         self._publish = publish
         self._active = active
         self._deliver = deliver
+        self._objection = objection
+        self.held = ""
+        """Why no properties are set, as of the last round; "" if they are."""
         self._monotonic = monotonic
         self._clock = clock
         self._began = monotonic()
@@ -208,8 +217,10 @@ class Reconciler:
         try:
             self.known = self._pods.listing(monotonic=began)
             await self._admit(self.known)
-            result = await self.apply(self.known, self._count)
-            if self._deliver is not None:
+            self.held = trouble = self._objection()
+            if not self.held:
+                result = await self.apply(self.known, self._count)
+            if self._deliver is not None and not self.held:
                 late = await self._deliver()
                 self.updates["failed"] += len(late)
                 result = replace(result, failed={**result.failed, **late})
@@ -222,6 +233,8 @@ class Reconciler:
             trouble = f"cannot write the checkpoint: {error.strerror or error}"
         if trouble and trouble != self.last.trouble:
             log.warning("allocations are not applied to containers: %s", trouble)
+        if self.last.trouble and not trouble:
+            log.info("allocations are applied to containers again")
         for container, why in result.failed.items():
             if self.last.result.failed.get(container) != why:
                 log.warning("%s: %s", container, why)
@@ -241,7 +254,7 @@ class Reconciler:
         """Admit a pod now, unless it was admitted before; a rejected pod is tried again. Raises OSError."""
         self._released.discard(pod.uid)
         known = self.records.get(pod.uid)
-        if known is not None and known.admission.admitted:
+        if known is not None and known.admits(pod):
             return known.admission
         admission = await self.manager.admit(pod)
         self.records[pod.uid] = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
@@ -278,7 +291,7 @@ class Reconciler:
     def _admitted(self, pods: Collection[QrmPod]) -> list[QrmPod]:
         """The pods that were admitted, now or before the last restart. Other pods get nothing, not even a part of their
         resources."""
-        kept = self.manager.allocations.pods
+        kept = self.manager.admitted_pods
         admitted = {uid for uid, record in self.records.items() if record.admission.admitted}
         return [pod for pod in pods if pod.uid in (kept | admitted) - self._released]
 
@@ -293,9 +306,10 @@ class Reconciler:
             if pod.uid in self._released:
                 continue
             known = self.records.get(pod.uid)
-            if known is not None and known.admission.admitted:
+            if known is not None and known.admits(pod):
                 continue
-            if known is not None and not stirred and self._monotonic() - known.at < RETRY_S:
+            rejected = known is not None and not known.admission.admitted
+            if known is not None and rejected and not stirred and self._monotonic() - known.at < RETRY_S:
                 continue
             admission = await self.manager.admit(pod, active=active)
             record = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
@@ -354,12 +368,18 @@ class Reconciler:
             "last_reconcile": {
                 "time": round(self.last.time, 3),
                 "seconds": round(self.last.seconds, 6),
-                "applied": list(self.last.result.applied),
-                "failed": dict(self.last.result.failed),
+                "applied": [str(each) for each in self.last.result.applied],
+                "failed": _labelled(self.last.result.failed),
                 "trouble": self.last.trouble,
                 "skipped_rounds": self.skipped,
             },
         }
+
+
+def _labelled(failed: Failures) -> dict[str, str]:
+    """Errors by namespace, pod and container, with the uid of a pod whose name is not unique."""
+    names = Counter(map(str, failed))
+    return {f"{each} ({each.pod_uid})" if names[str(each)] > 1 else str(each): why for each, why in failed.items()}
 
 
 def _named(pod: QrmPod) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from agent import cpuset
 from agent.cgroups.detection import NoCgroups, top_of
-from agent.qrm import cpuset
 from agent.qrm.kubelet.messages import info_from_bytes
 from agent.qrm.kubelet.own_managers import BadKubeletState, KubeletSets, read_kubelet_sets
 from agent.qrm.kubelet.socket_server import CannotServe, SocketClaim, SocketInUse

@@ -4,15 +4,14 @@ descriptions."""
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.qrm import cpuset
-from agent.qrm.cpuset import EMPTY, CpuSet
+from agent import cpuset
+from agent.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.plugins.nic import Nic, NicAddress
@@ -52,7 +51,7 @@ DEFAULTS = ResizeSettings()
 
 
 def _read_number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= 1000:
+    if type(value) not in (int, float) or not 0 <= value <= 1000:  # also without NaN
         raise InvalidValue
     return float(value)
 
@@ -252,6 +251,13 @@ class QrmSettings(NodeTable):
         "of a pool follows the requests of its pods, load does not resize it, and the memory of pods that are "
         "bound to NUMA nodes is on these nodes.",
     )
+    system_namespaces: tuple[str, ...] = setting(
+        ("kube-system",),
+        values.list_of(values.NAME, called="namespaces", may_be_empty=True),
+        "With qrm.cpu_policy katalyst: the namespaces whose pods may have the level system_cores, which gives them "
+        "CPUs of other pods and reserved CPUs.",
+        example='["kube-system", "monitoring"]',
+    )
     reclaim: bool = setting(
         False,
         values.BOOLEAN,
@@ -306,7 +312,12 @@ class QrmSettings(NodeTable):
         "CPUs added to the multiplied usage (qrm.usage_factor) in the target size of the online pool.",
     )
     min_online: int = setting(DEFAULTS.min_online, CPUS, "Minimum size of the online pool in CPUs.")
-    min_offline: int = setting(DEFAULTS.min_offline, CPUS, "Minimum size of the offline pool in CPUs.")
+    min_offline: int = setting(
+        DEFAULTS.min_offline,
+        CPUS,
+        "Minimum size of the offline pool in CPUs, at least one per NUMA node; 0: exclusive CPUs and online requests "
+        "can take all of its CPUs, and it then shares the CPUs of the online pool.",
+    )
     step_up: int = setting(
         DEFAULTS.step_up,
         values.integer(lowest=1, highest=8192),

@@ -32,6 +32,7 @@ from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.service.custom_metrics import installed_metrics
 from agent.service.loop import Agent, Clocks, NodeIdentity
 from agent.service.node_server import CannotRun, read_token
+from agent.service.saved_clock import boot_id
 from agent.service.settings import KUBELET, AgentSettings
 from agent.service.telemetry import AgentMetrics
 from agent.state.api_pods import InformerPods
@@ -169,23 +170,12 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
         client = kube_client(settings.kubernetes, everything)
         if client is not None:
             stack.push_async_callback(client.close)
-        own = None if client is None else OwnNode(client, settings.node_name())
-        options, node = settings.options(), settings.node_name()
+        node = settings.node_name()
+        own = None if client is None else OwnNode(client, node)
         metrics = metrics_of(settings)
         policies = policy_source(settings, client, known_metrics(metrics))
-        places = SystemPaths(proc=str(settings.proc), cgroup=str(settings.cgroup))
         pods = pod_source(settings, client)
-        collector = Collector(
-            pods,
-            places=places,
-            interval=settings.interval,
-            interfaces=settings.interfaces,
-            driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
-            sources=metric_sources(settings),
-            nest=settings.cgroup_nest,
-            extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
-            run_queues=settings.run_queues,
-        )
+        collector = _collector(settings, pods, own)
         for part in (own, policies, collector):
             if part is not None:
                 await part.start()
@@ -193,30 +183,18 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
         cluster = (
             None if client is None else ClusterActions(client, node=node, control=settings.control, clock=time.time)
         )
-        groups = WritableCgroups(settings)
-        stack.callback(groups.close)
-        enforce = settings.mode == "enforce"
-        if enforce:
-            await asyncio.to_thread(groups.claim.acquire)  # logs another holder of the lock at the start already
-        permissions = Permissions(
-            enforce=enforce,
-            limits=settings.limits(),
-            beside_others=settings.beside_others,
-            claim=groups.claim if enforce else None,
-            proc=settings.proc,
-        )
-        executor = Executor(audit, groups.groups, cluster=cluster, permissions=permissions)
+        executor = await _executor(settings, audit, cluster, stack)
         agent = Agent(
             collector=collector,
             policies=policies,
             executor=executor,
             audit=audit,
             metrics=metrics,
-            options=options,
+            options=settings.options(),
             surroundings=NodeIdentity(node, own.labels if own else dict, own_pod(os.environ)),
-            clocks=Clocks(time.time, time.monotonic),
+            clocks=Clocks(time.time, time.monotonic, boot_id()),
             interval=settings.interval,
-            emit_event=_teller(cluster) if cluster and enforce else None,
+            emit_event=_teller(cluster) if cluster and settings.mode == "enforce" else None,
         )
         message = AgentMetrics(agent)
         agent.seconds_of = message.seconds.observe
@@ -225,6 +203,40 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
         except AuditError as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
         yield AgentRuntime(agent, audit, executor, message, partial(_informed, pods, policies, own))
+
+
+def _collector(settings: AgentSettings, pods: PodSource, own: OwnNode | None) -> Collector:
+    """The collector of the node's state. Raises CannotRun."""
+    return Collector(
+        pods,
+        places=SystemPaths(proc=str(settings.proc), cgroup=str(settings.cgroup)),
+        interval=settings.interval,
+        interfaces=settings.interfaces,
+        driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
+        sources=metric_sources(settings),
+        nest=settings.cgroup_nest,
+        extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
+        run_queues=settings.run_queues,
+    )
+
+
+async def _executor(
+    settings: AgentSettings, audit: Audit, cluster: ClusterActions | None, stack: AsyncExitStack
+) -> Executor:
+    """The executor, with the lock on the control groups if it may write to them."""
+    groups = WritableCgroups(settings)
+    stack.callback(groups.close)
+    enforce = settings.mode == "enforce"
+    if enforce:
+        await asyncio.to_thread(groups.claim.acquire)  # logs another holder of the lock at the start already
+    permissions = Permissions(
+        enforce=enforce,
+        limits=settings.limits(),
+        beside_others=settings.beside_others,
+        claim=groups.claim if enforce else None,
+        proc=settings.proc,
+    )
+    return Executor(audit, groups.groups, cluster=cluster, permissions=permissions, boot=boot_id())
 
 
 async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:
@@ -290,7 +302,7 @@ class WritableCgroups:
 
 
 def own_pod(environ: Mapping[str, str]) -> frozenset[str]:
-    """Uid and namespace/name of the agent's own pod, from the DaemonSet's environment; it is never acted on."""
-    name, namespace = environ.get("POD_NAME", ""), environ.get("POD_NAMESPACE", "")
-    keys = {environ.get("POD_UID", ""), f"{namespace}/{name}" if name and namespace else ""}
-    return frozenset(keys - {""})
+    """Uid of the agent's own pod from the DaemonSet's environment, or namespace/name without it; it is never acted
+    on."""
+    uid, name, namespace = (environ.get(f"POD_{field}", "") for field in ("UID", "NAME", "NAMESPACE"))
+    return frozenset({uid or (f"{namespace}/{name}" if name and namespace else "")} - {""})

@@ -18,25 +18,27 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from agent.cgroups.detection import NoCgroups, Version, top_of
+from agent.cgroups.detection import Layout, NoCgroups, Version, pod_groups, top_of
+from agent.cgroups.paths import Driver
 from agent.executor.enforcement_switch import ControlMap, EnforcementSwitch
-from agent.executor.groups import conflicting_agents, process_names
+from agent.executor.groups import NodeProcess, agent_processes, conflicting_agents
 from agent.policy.schema import GROUPS
-from agent.policy.source import ActivePolicies, ClusterPolicies, check_policies
+from agent.policy.source import ActivePolicies, ClusterPolicies, read_policies
 from agent.service import build
 from agent.service.node_server import CannotRun, read_token
 from agent.service.own_pages import ANSWER_S, decoded_page, get_page, page_session, page_url
 from agent.service.rights import required_rights
 from agent.service.settings import AgentSettings, read_settings
+from agent.state.cgroup_usage import MIXED_DRIVERS
 from agent.state.kubelet import KubeletError, KubeletPods
 from agent.state.own_node import read_node
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound
 from watcher.core.messages import shorten_names
+from watcher.decoding.json_text import decode_json
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.permissions import check_permissions
 from watcher.platform.checks.results import CheckResult, CheckStatus, count, fail, ok, skipped, warn
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.settings.tables import Settings
 from watcher.platform.sources.errors import ProviderError
@@ -45,6 +47,9 @@ LIST_S = 10.0
 """Timeout in seconds for listing the policies from the Kubernetes API."""
 LOOK_AGAIN_S = 0.05
 DISABLED = "the kubelet enables it for groups it creates (--cgroups-per-qos); on cgroup v2, see cgroup.subtree_control"
+CHANGED_DRIVER = (
+    "the cgroup driver of the kubelet was changed while pods ran: drain the node, so that all pods are created again"
+)
 ROOT = "run the agent as root, with the host's /sys/fs/cgroup mounted read-write, as deploy/agent does"
 ALONE = "remove one of the two from this node: they would undo each other's changes (or set agent.beside_others)"
 UNSEEN = (
@@ -166,7 +171,7 @@ async def _policies(own: AgentSettings, everything: Settings) -> list[CheckResul
     metrics = build.known_metrics(build.metrics_of(own))
     directory = own.policies
     if directory is not None:
-        reading = await in_thread(lambda: check_policies(directory, metrics=metrics))
+        reading = await in_thread(lambda: read_policies(directory, metrics=metrics))
         found = ActivePolicies(reading.policies if reading.usable else None, reading.problems, reading.notices)
     else:
         client = build.kube_client(own.kubernetes, everything)
@@ -264,11 +269,37 @@ def _groups(own: AgentSettings) -> Iterator[CheckResult]:
         yield fail(message, ROOT) if own.mode == "enforce" else warn(message, f"before enabling enforce, {ROOT}")
     else:
         yield ok(f"control groups of {layout.version} with driver {layout.driver} in {layout.root}: quotas can be set")
+    yield from _drivers(own)
+
+
+def _drivers(own: AgentSettings) -> Iterator[CheckResult]:
+    """Check that kubelet and container runtime have one cgroup driver, and that it was not changed while pods ran."""
+    driver = None if own.cgroup_driver is None else Driver(own.cgroup_driver)
+    found = pod_groups(str(own.cgroup), driver=driver, nest=own.cgroup_nest)
+    if not found:
+        return
+    first, *others = found
+    if others:
+        counts = " and ".join(f"{count(each.pods, 'pod')} of {_named_layout(each.layout)}" for each in found)
+        message = f"there are control groups for {counts}: only those of {_named_layout(first.layout)} are managed"
+        yield warn(message, CHANGED_DRIVER)
+    if 2 * first.elsewhere >= first.pods:  # the groups of a few pods that have ended may be left
+        message = (
+            f"{first.elsewhere} of {count(first.pods, 'pod')} have no control group of a container below their own: "
+            "their usage is unknown, and they are not throttled"
+        )
+        cure = MIXED_DRIVERS.format(driver=first.layout.driver)
+        yield fail(message, cure) if first.elsewhere == first.pods else warn(message, cure)
+
+
+def _named_layout(layout: Layout) -> str:
+    return f"driver {layout.driver}{f' below {layout.nest}' if layout.nest else ''}"
 
 
 def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
     """Check for processes of other agents; a running load-watcher agent also detects them by their pods."""
-    found = conflicting_agents((), process_names(own.proc))
+    # The pods are not known here, so each process may be that of an agent.
+    found = conflicting_agents((), [NodeProcess(each.name) for each in agent_processes(own.proc)])
     if not found:
         yield ok("no koordlet or crane-agent process runs on this node")
         return

@@ -31,6 +31,8 @@ from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import Policies, SchedulingStep, State, Step
 from agent.policy.source import ActivePolicies, PolicySource
+from agent.service.saved_clock import SavedClock, latest
+from watcher.core.clocks import AHEAD_S
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ log = logging.getLogger(__name__)
 ANALYZER_STATE_KEY = "memory"
 LEDGER_KEY = "ledger"
 TIME_KEY = "time"
+CLOCK_KEY = "clock"
 INTERRUPTED_INTERVALS = 3.0
 """After this many intervals without a cycle, samples before and after the gap are not consecutive."""
 JUMP_S = 5.0
@@ -56,16 +59,22 @@ class StateCollector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Wall clock (unix seconds) for recorded times, and monotonic clock (seconds) for intervals and timeouts."""
+    """Wall clock (unix seconds) for recorded times, and monotonic clock (seconds) for intervals and timeouts. `boot`
+    identifies the start of the machine; "" if unknown."""
 
     wall: Callable[[], float]
     monotonic: Callable[[], float]
+    boot: str = ""
+
+    def state(self) -> SavedClock:
+        """The clocks as they are saved."""
+        return SavedClock(self.boot, float(round(self.wall() - self.monotonic())))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
     """The agent's node and own pod. `labels()` returns the node's labels, None while they are unknown; `own` has the
-    uid and the namespace/name of the agent's pod."""
+    uid of the agent's pod, or its namespace/name if the uid is unknown."""
 
     node: str
     labels: Callable[[], Mapping[str, str] | None] = dict
@@ -155,19 +164,33 @@ class Agent:
 
     async def load_state(self) -> None:
         """Load the state that the previous process saved. Raises AuditError."""
-        memory, older, ledger, time = await asyncio.to_thread(
+        memory, older, ledger, time, clock = await asyncio.to_thread(
             lambda: (
                 self._audit.load_value(ANALYZER_STATE_KEY, AnalyzerState),
                 self._audit.load_value(ANALYZER_STATE_KEY, _OneCoolDown),
                 self._audit.load_value(LEDGER_KEY, tuple[InFlight, ...]),
                 self._audit.load_value(TIME_KEY, float),
+                self._audit.load_value(CLOCK_KEY, SavedClock),
             )
         )
         self._memory = AnalyzerState() if memory is None else memory
         if older is not None and older.last_triggered is not None:
             self._memory = self._memory.cooling_since(older.last_triggered)
         self._ledger = () if ledger is None else ledger
-        if time is None or self._clocks.wall() - time > INTERRUPTED_INTERVALS * self.interval:
+        jump = None if clock is None else clock.jump(self._clocks.state())
+        if jump is not None and abs(jump) > JUMP_S:
+            self._shift(jump)
+            self._executor.shift_past_evictions(jump)
+            time = None if time is None else time + jump
+        now = self._clocks.wall()
+        if (ahead := latest(self._memory, self._ledger, time) - now) > AHEAD_S:
+            log.warning(
+                "the saved state is %.0f s ahead of the clock of this node: counts of samples start again, cool-downs "
+                "and steps in flight count from now; check time synchronization",
+                ahead,
+            )
+            time = None
+        if time is None or now - time > INTERRUPTED_INTERVALS * self.interval:
             self._memory = _interrupted(self._memory)
 
     # --- one cycle ---------------------------------------------------------------------------------------------------
@@ -201,12 +224,14 @@ class Agent:
         if self._last_times is not None:
             jump = now - self._last_times[0] - (monotonic - self._last_times[1])
             if abs(jump) > JUMP_S:
-                log.warning(
-                    "wall clock jumped by %+.0f s (clock change or suspend); pending deadlines shifted accordingly",
-                    jump,
-                )
-                self._ledger, self._memory = shifted(self._ledger, jump), self._memory.shifted(jump)
+                self._shift(jump)
         self._last_times = now, monotonic
+
+    def _shift(self, jump: float) -> None:
+        log.warning(
+            "wall clock jumped by %+.0f s (clock change or suspend); pending deadlines shifted accordingly", jump
+        )
+        self._ledger, self._memory = shifted(self._ledger, jump), self._memory.shifted(jump)
 
     async def _decide(self, cycle: Cycle, *, unsure: bool) -> Cycle:
         """Analyze, plan and carry out. `unsure`: the node's labels are unknown, so more policies may apply to the node.
@@ -284,7 +309,11 @@ class Agent:
 
     async def _save_state(self, now: float) -> None:
         """Save changed state to the audit file; `now` in unix seconds. Raises AuditError."""
-        kept: list[tuple[str, object]] = [(ANALYZER_STATE_KEY, self._memory), (LEDGER_KEY, self._ledger)]
+        kept: list[tuple[str, object]] = [
+            (ANALYZER_STATE_KEY, self._memory),
+            (LEDGER_KEY, self._ledger),
+            (CLOCK_KEY, self._clocks.state()),
+        ]
         if any(each.above or each.below for each in self._memory.rules.values()):
             kept.append((TIME_KEY, now))  # counts of consecutive samples are valid only without a gap
         changed = {name: value for name, value in kept if self._saved.get(name) != value}

@@ -22,6 +22,7 @@ from watcher.platform import reloaded_files
 from watcher.platform.http.routing import JSON, Route, Router
 from watcher.platform.http.runner import Runner, application
 from watcher.platform.http.sites import local_hosts
+from watcher.platform.net.listening import host_port
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken
 from watcher.platform.telemetry.instruments import Instruments
 
@@ -48,6 +49,7 @@ class TokenProtection:
     CannotRun."""
 
     protect_reads = False
+    scheduler_clients = ()
 
     def __init__(self, path: Path | None) -> None:
         read_token(path)  # raises CannotRun at the start; later, a file that cannot be used is refused
@@ -143,10 +145,9 @@ async def _listen(
     try:
         await runner.listen(host, port)
     except OSError as error:
-        raise CannotRun(f"cannot listen on {host}:{port}: {_listen_error(error)}") from None
+        raise CannotRun(f"cannot listen on {host_port(host, port)}: {_listen_error(error)}") from None
     found = runner.addresses[0]
-    name = f"[{found[0]}]" if ":" in found[0] else found[0]
-    return f"http://{name}:{found[1]}"
+    return f"http://{host_port(found[0], found[1])}"
 
 
 def _listen_error(error: OSError) -> str:

@@ -11,23 +11,24 @@ import msgspec
 from aiohttp import hdrs
 
 from agent.service.node_server import Listening
-from watcher.platform.net.decoding import decode_json
+from watcher.decoding.json_text import decode_json
 from watcher.platform.net.http_body import answer_bound, read_body
-from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
+from watcher.platform.net.listening import host_port
+from watcher.platform.net.loopback import reachable_host
+from watcher.platform.net.session import client_session
 
 ANSWER_S = 5.0
 
 
 def page_url(own: Listening) -> str:
     """Base URL of the process with these settings."""
-    host = LOOPBACK_OF_WILDCARD.get(own.host, own.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{own.port}"
+    return f"http://{host_port(reachable_host(own.host), own.port)}"
 
 
 @asynccontextmanager
 async def page_session() -> AsyncIterator[aiohttp.ClientSession]:
     """A session without proxies, whose requests end after ANSWER_S."""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S), trust_env=False) as session:
+    async with client_session(timeout=aiohttp.ClientTimeout(total=ANSWER_S), trust_env=False) as session:
         yield session
 
 

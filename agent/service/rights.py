@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from agent.policy.api_groups import POLICY_RESOURCES
 from agent.policy.schema import GROUP
 from agent.service.settings import KUBELET, AgentSettings
+from agent.state.daemon_sets import DAEMON_SETS
 from watcher.core.kubernetes.objects import CONFIG_MAPS, EVENTS, NODES, PODS
 from watcher.platform.checks.permissions import Permission
 
@@ -41,6 +42,7 @@ def _of_pods(own: AgentSettings, node: str) -> Iterator[Permission]:
     if address is None and own.pods != KUBELET:
         for verb in ("list", "watch"):
             yield Permission(verb, PODS, "the pods of its node from the API", granted_by=API_PODS)
+        yield Permission("get", DAEMON_SETS, "the DaemonSets that pods name as controllers", granted_by=API_PODS)
     elif not (address or "").startswith("http:") and own.kubelet_token_file is None:  # with this account's token
         purpose = "the pods of its node from the kubelet"
         yield Permission("get", NODES, purpose, subresource="pods", name=node, or_subresource="proxy", granted_by=BASE)

@@ -25,6 +25,7 @@ from agent.service.node_settings import (
     NodeTable,
     nest_problems,
 )
+from watcher.platform.net.listening import host_port
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.settings import addresses, quantities, values
 from watcher.platform.settings.field_metadata import SettingsTable, described, setting
@@ -225,7 +226,9 @@ class AgentSettings(NodeTable):
     cgroup_driver: str | None = described(None, CGROUP_DRIVER)
     cgroup_nest: str | None = described(None, CGROUP_NEST)
     interfaces: tuple[str, ...] = setting(
-        ("eth0",), values.list_of(values.NAME, called="names of interfaces"), "Network interfaces that are measured."
+        (),
+        values.list_of(values.NAME, called="names of interfaces"),
+        "Network interfaces that are measured; empty: those of the default routes.",
     )
     run_queues: bool = setting(
         False, values.BOOLEAN, "Whether to measure how long the tasks of each container wait for a CPU."
@@ -243,7 +246,7 @@ class AgentSettings(NodeTable):
         if self.pods == API:
             return None
         host = environ.get("HOST_IP", "")
-        default = f"https://{f'[{host}]' if ':' in host else host}:{KUBELET_PORT}" if host else None
+        default = f"https://{host_port(host, KUBELET_PORT)}" if host else None
         return self.kubelet or default
 
     def options(self) -> DecisionOptions:

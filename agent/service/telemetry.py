@@ -52,8 +52,14 @@ class AgentMetrics:
         stance = cycle.reports[0].level.value if cycle.reports else "none"
         yield gauge("agent_stance", "1 for the current enforcement level.", [({"stance": stance}, 1.0)])
         yield gauge("agent_pods", "Number of known pods on this node.", [({}, float(len(cycle.state.pods)))])
-        missing = [({"metric": name}, 1.0) for name in sorted(cycle.state.missing)]
-        yield gauge("agent_metric_missing", "1 for a metric that could not be read (reason: /explain).", missing)
+        named = {rule.metric for rule in cycle.policies.rules}
+        lost_names = sorted(name for name in cycle.state.missing if name not in cycle.state.absent or name in named)
+        missing = [({"metric": name}, 1.0) for name in lost_names]
+        yield gauge(
+            "agent_metric_missing",
+            "1 for a metric of this node, or of a rule, that could not be read (reason: /explain).",
+            missing,
+        )
         problems = float(len(cycle.in_force.problems))
         yield gauge("agent_policy_problems", "Problems that prevent the use of the newest policies.", [({}, problems)])
 

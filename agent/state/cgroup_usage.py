@@ -4,7 +4,10 @@ Hundreds of groups are read in a few milliseconds of CPU time. To achieve this, 
 cycles, as far as the limit of open files allows, so that a file takes one system call; the names of the containers'
 directories are cached.
 
-A missing group means that the pod or container ended since it was listed; it has no usage, and this is not an error.
+A missing group means that the pod or container ended since it was listed: its usage is unknown, and this is not an
+error. A pod with running containers whose own group has neither groups nor processes is not measured: its containers
+are in other groups, because kubelet and container runtime use different cgroup drivers. (A sandbox, as of Kata or
+gVisor, has no group for each container, but it is below the pod's.)
 Errors (an unparsable file, missing permission) are logged once when they begin and once when they end. A container
 whose quota cannot be read is omitted, because it would look unlimited.
 """
@@ -12,9 +15,11 @@ whose quota cannot be read is omitted, because it would look unlimited.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -27,8 +32,9 @@ from agent.cgroups.kept_groups import KeptGroups
 from agent.model import ContainerState, MetricSample, PodState
 from agent.qos import QosClass
 from agent.state import proc_parsers
-from agent.state.rates import NO_PREVIOUS_READING, run_queue_time, usage_cores
+from agent.state.rates import NO_PREVIOUS_READING, NoRate, growth, run_queue_time, seconds_between, usage_cores
 from agent.state.readings import MetricReadings, PodFacts
+from watcher.core.cpu_use import MOST_GROWTH
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +51,12 @@ CGROUP_METRICS = (CPU, MEMORY, SHARES, QUOTA, PERIOD)
 EXTENDED_CPU = "ext_res_container_cpu_total_usage"
 EXTENDED_MEMORY = "ext_res_container_mem_total_usage"
 
+NO_CONTAINER_GROUP = "none of its running containers has a control group below that of the pod"
+MIXED_DRIVERS = (
+    "The kubelet uses the cgroup driver {driver}: set the container runtime to the same one (containerd: "
+    "SystemdCgroup, CRI-O: cgroup_manager), and create the pods again"
+)
+CLAIMED = "its annotations claim the control group of another pod, so its usage is unknown"
 QOS_CLASSES = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
 """Classes to search for a pod whose QoS class is unknown."""
 
@@ -71,6 +83,8 @@ class _CgroupContext:
     faults: list[CgroupError]
     extended_cpu: list[float | None]
     extended_memory: list[int | None]
+    elsewhere: dict[str, str]
+    """Pods without a group of a container below their own: namespace/name -> id of a container."""
 
     def add(self, labels: Mapping[str, str], *values: tuple[str, float | None]) -> None:
         """Add one series of a group for each metric whose value is known."""
@@ -98,6 +112,8 @@ class CgroupUsageReader:
         self._names: dict[str, dict[str, str]] = {}
         self._places: dict[tuple[str, QosClass], tuple[str, str]] = {}
         self._faulty = False
+        self._elsewhere = ""
+        self._claimed: list[str] = []
 
     def close(self) -> None:
         """Close the groups that are kept open."""
@@ -127,9 +143,9 @@ class CgroupUsageReader:
     ) -> tuple[PodState, ...]:
         """The pods with their usage; their series are added to `readings` with time `now` (unix seconds). Rates cover
         the time since the last call, at most `longest` seconds."""
-        look = _CgroupContext(readings, now, monotonic, longest, {}, [], [], [])
+        look = _CgroupContext(readings, now, monotonic, longest, {}, [], [], [], {})
         with self._groups.cycle():
-            measured = tuple(self._read_pod(facts, look) for facts in pods)
+            measured = tuple(self._read_pod(facts, look) for facts in self._identified(pods))
         self._before = look.counters
         there = {pod.uid for pod in measured}
         self._names = {uid: names for uid, names in self._names.items() if uid in there}
@@ -137,6 +153,24 @@ class CgroupUsageReader:
             self._places.clear()  # most belong to pods that have ended
         self._conclude(look)
         return measured
+
+    def _identified(self, pods: Iterable[PodFacts]) -> list[PodFacts]:
+        """The pods; of several that claim one control group, only the pod with that uid may have it. The others have no
+        usage."""
+        listed = list(pods)
+        owners = Counter(facts.group_uid for facts in listed)
+        own = {facts.pod.uid for facts in listed}
+        found, claimed = [], []
+        for facts in listed:
+            several = owners[facts.group_uid] > 1 or (facts.group_uid in own and facts.group_uid != facts.pod.uid)
+            if several and facts.group_uid != facts.pod.uid:
+                claimed.append(facts.pod.key)
+                facts = replace(facts, group_uid="", pod=replace(facts.pod, unmeasured=CLAIMED))
+            found.append(facts)
+        if claimed and claimed != self._claimed:
+            log.warning("%s: %s", ", ".join(sorted(claimed)), CLAIMED)
+        self._claimed = claimed
+        return found
 
     # --- a pod -------------------------------------------------------------------------------------------------------
 
@@ -154,6 +188,7 @@ class CgroupUsageReader:
                 except CgroupError as error:
                     look.faults.append(error)
                     break
+        self._miss_extended(facts, facts.containers, look)
         return replace(facts.pod, containers=())
 
     def _measure(self, facts: PodFacts, look: _CgroupContext, group: Group) -> PodState:
@@ -164,6 +199,11 @@ class CgroupUsageReader:
         cpu = None if used is None else self._cores(group.path, _Counters(at, used), look)
         memory = _unless_faulty(group.memory, look)
         names = self._container_names(facts, group)
+        missing = [container for container in facts.containers if container.id not in names]
+        self._miss_extended(facts, missing, look)
+        if missing and len(missing) == len(facts.containers) and not (group.children() or group.processes()):
+            look.elsewhere[pod.key] = missing[0].id
+            return replace(pod, containers=(), unmeasured=NO_CONTAINER_GROUP)
         containers = [
             found
             for container in facts.containers
@@ -178,6 +218,14 @@ class CgroupUsageReader:
             working_set = _sum(container.memory for container in containers)
         look.add(_labels(pod, "", "", bool(facts.extended)), (CPU, cpu), (MEMORY, working_set))
         return replace(pod, cpu=cpu, memory=working_set, containers=tuple(containers))
+
+    @staticmethod
+    def _miss_extended(facts: PodFacts, missing: Iterable[ContainerState], look: _CgroupContext) -> None:
+        """Make the total of extended resources unknown if one of these containers has them."""
+        for container in missing:
+            if container.name in facts.extended:
+                look.extended_cpu.append(None)
+                look.extended_memory.append(None)
 
     def _place(self, uid: str, qos: QosClass) -> tuple[str, str]:
         """The path of a pod's parent group, and the name of the pod's group in it."""
@@ -226,8 +274,8 @@ class CgroupUsageReader:
         if used is not None:
             counters = _Counters(at, used.usage_ns, used.throttled_periods, waits)
             cpu = self._cores(group.path, counters, look)
-            waited = _waited(before, counters)
-            throttled = False if unlimited else _was_throttled(before, counters)
+            waited = _waited(before, counters, look.longest)
+            throttled = False if unlimited else _was_throttled(before, counters, look.longest)
         working_set = None if memory is None else memory.working_set
         extended = container.name in facts.extended
         if extended:
@@ -255,12 +303,13 @@ class CgroupUsageReader:
         """Average cores in use since the previous reading; stores the counters for the next one."""
         before = self._before.get(path)
         look.counters[path] = counters
-        if before is None or counters.cpu_ns < before.cpu_ns:  # the first reading, or the counter was reset
+        if before is None:
             return None
-        elapsed = counters.at - before.at
-        if not 0.0 < elapsed <= look.longest:
+        try:
+            elapsed = seconds_between(before.at, counters.at, longest=look.longest)
+            return usage_cores(growth(before.cpu_ns, counters.cpu_ns), elapsed)
+        except NoRate:
             return None
-        return usage_cores(counters.cpu_ns - before.cpu_ns, round(elapsed * 1e9))
 
     def _waits(self, group: Group) -> Mapping[int, int]:
         """Nanoseconds that each process of a group has waited for a CPU. Raises CgroupError."""
@@ -285,9 +334,12 @@ class CgroupUsageReader:
             readings.add(EXTENDED_CPU, cpu, now)
         if memory is not None:
             readings.add(EXTENDED_MEMORY, float(memory), now)
+        self._find_elsewhere(look)
         why = (
             str(look.faults[0])
             if look.faults
+            else self._elsewhere
+            if look.elsewhere
             else NO_PREVIOUS_READING
             if look.counters
             else "no pod of this node has a control group"
@@ -295,7 +347,10 @@ class CgroupUsageReader:
         wanted = (*CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY)
         readings.mark_missing(why, *(metric for metric in wanted if metric not in readings.series))
         if RUN_QUEUE not in readings.series:
-            readings.mark_missing(why if self._run_queues else "reading it is disabled (agent.run_queues)", RUN_QUEUE)
+            if self._run_queues:
+                readings.mark_missing(why, RUN_QUEUE)
+            else:
+                readings.mark_absent("reading it is disabled (agent.run_queues)", RUN_QUEUE)
         if look.faults and not self._faulty:
             log.warning(
                 "%d readings of control groups failed, for example: %s. %s", len(look.faults), why, look.faults[0].hint
@@ -303,6 +358,39 @@ class CgroupUsageReader:
         elif self._faulty and not look.faults:
             log.info("all control groups can be read again")
         self._faulty = bool(look.faults)
+
+    def _find_elsewhere(self, look: _CgroupContext) -> None:
+        """Log when pods without groups of containers appear and when they are gone; find the group of one container."""
+        if not look.elsewhere:
+            if self._elsewhere:
+                log.info("the containers of all pods have control groups below those of their pods")
+            self._elsewhere = ""
+            return
+        if not self._elsewhere:
+            key, identity = min(look.elsewhere.items())
+            self._elsewhere = f"{key}: {NO_CONTAINER_GROUP}"
+            path = _group_of_container(self._proc, identity)
+            where = f" (a container of {key} is in {path})" if path else ""
+            log.warning(
+                "the usage of %d pods is unknown, for example %s%s. %s",
+                len(look.elsewhere),
+                self._elsewhere,
+                where,
+                MIXED_DRIVERS.format(driver=self._layout.driver),
+            )
+
+
+def _group_of_container(proc_root: str, identity: str) -> str:
+    """The path of the control group of a container, from the groups of all processes; "" if none is found."""
+    for path in Path(proc_root).glob("[0-9]*/cgroup"):
+        try:
+            lines = path.read_text("utf-8", "replace").splitlines()
+        except OSError:  # the process ended
+            continue
+        for line in lines:
+            if identity in line:
+                return line.split(":", 2)[-1]
+    return ""
 
 
 def _unless_faulty(reading: Callable[[], T], look: _CgroupContext) -> T | None:
@@ -320,22 +408,34 @@ def _without_throttling(group: Group) -> CpuUsage:
     return CpuUsage(group.cpu_usage_ns())
 
 
-def _was_throttled(before: _Counters | None, now: _Counters) -> bool | None:
+def _was_throttled(before: _Counters | None, now: _Counters, longest: float) -> bool | None:
     if before is None or before.throttled is None or now.throttled is None:
         return None
-    return now.throttled > before.throttled
+    try:
+        seconds_between(before.at, now.at, longest=longest)
+        return growth(before.throttled, now.throttled) > 0
+    except NoRate:
+        return None
 
 
-def _waited(before: _Counters | None, now: _Counters) -> float | None:
+def _waited(before: _Counters | None, now: _Counters, longest: float) -> float | None:
     """Microseconds of waiting for a CPU per second. For a new process, or a reused process id, all its waiting time
-    counts."""
-    if before is None or before.waits is None or now.waits is None or now.at <= before.at:
+    counts, unless it is longer than the time between the readings: the process came from another group, so its growth
+    is unknown."""
+    if before is None or before.waits is None or now.waits is None:
         return None
     grown = 0
-    for process, wait in now.waits.items():
-        earlier = before.waits.get(process, 0)
-        grown += wait - earlier if wait >= earlier else wait
-    return run_queue_time(grown, round((now.at - before.at) * 1e9))
+    try:
+        elapsed = seconds_between(before.at, now.at, longest=longest)
+        for process, wait in now.waits.items():
+            earlier = before.waits.get(process, 0)
+            waited = wait - earlier if wait >= earlier else wait
+            if waited > MOST_GROWTH * elapsed * 1e9:
+                return None
+            grown += waited
+    except NoRate:
+        return None
+    return run_queue_time(grown, elapsed)
 
 
 def _labels(pod: PodState, container: str, identity: str, extended: bool) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.cgroups.base import Tree
@@ -22,7 +22,7 @@ from agent.model import MetricSample, PodState, State
 from agent.state.cgroup_usage import CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, RUN_QUEUE, CgroupUsageReader
 from agent.state.proc_reader import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, ProcReader
 from agent.state.proc_reader import MEMORY as OF_MEMORY
-from agent.state.readings import MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown
+from agent.state.readings import LACKING_S, MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +47,16 @@ class SystemPaths:
 
     proc: str = "/proc"
     cgroup: str = "/sys/fs/cgroup"
+    sys: str = "/sys"
     cpu_manager_state: str = "/var/lib/kubelet/cpu_manager_state"
 
 
 class Collector:
     """Collects a State on request, about every `interval` seconds.
 
-    `interfaces` are the measured network interfaces. `driver` and `nest` are the kubelet's cgroupDriver and cgroupRoot
-    (a path segment like "kubelet"); detected if None. `sources` provide additional metrics.
+    `interfaces` are the measured network interfaces; without any, those of the default routes. `driver` and `nest`
+    are the kubelet's cgroupDriver and cgroupRoot (a path segment like "kubelet"); detected if None. `sources` provide
+    additional metrics.
     `extended_cpu_allocatable()` returns the node's allocatable gocrane.io/cpu in cores, None if unknown. With
     `run_queues`, the time that each process waits for a CPU is read, too.
     """
@@ -65,7 +67,7 @@ class Collector:
         *,
         places: SystemPaths | None = None,
         interval: float = 10.0,
-        interfaces: tuple[str, ...] = ("eth0",),
+        interfaces: tuple[str, ...] = (),
         driver: Driver | None = None,
         nest: str | None = None,
         sources: Sequence[MetricSource] = (),
@@ -83,13 +85,19 @@ class Collector:
         self._run_queues = run_queues
         self._monotonic = monotonic
         self._node = ProcReader(
-            self._places.proc, interfaces=interfaces, cpu_manager_state=self._places.cpu_manager_state
+            self._places.proc,
+            interfaces=interfaces,
+            cpu_manager_state=self._places.cpu_manager_state,
+            sys_root=self._places.sys,
         )
         # A cancelled cycle leaves its thread running; reads must not overlap.
         self._reading = threading.Lock()
         self._layout: Layout | None = None
         self._tree: Tree | None = None
         self._usage: CgroupUsageReader | None = None
+        self._doubled: set[str] = set()
+        self._seen: dict[str, tuple[float, PodFacts]] = {}
+        self._unlisted: set[str] = set()
 
     async def start(self) -> None:
         """Start the pod source and the metric sources."""
@@ -110,15 +118,56 @@ class Collector:
         monotonic = self._monotonic()
         brought = [source.read(now=now, monotonic=monotonic) for source in self._sources]
         facts: tuple[PodFacts, ...] | None = None
+        lacking: tuple[PodFacts, ...] = ()
         try:
-            facts = self._pods.listing(monotonic=monotonic, max_age=self._longest)
+            facts = self._unique(self._pods.listing(monotonic=monotonic, max_age=self._longest))
+            lacking = self._lacking(facts, monotonic)
         except PodsUnknown as error:
             readings.mark_missing(f"{error}. {error.hint}" if error.hint else str(error), PODS)
         self._add_extended_share(facts, readings, now)
-        measured = await asyncio.to_thread(self._read, facts, readings, now)
+        measured = await asyncio.to_thread(self._read, facts if facts is None else facts + lacking, readings, now)
+        if lacking:
+            measured = self._without_ended(measured, lacking)
         for each in brought:
             readings.merge(each)
-        return State(now, _frozen(readings.series), measured, readings.missing)
+        return State(now, _frozen(readings.series), measured, readings.missing, frozenset(readings.absent))
+
+    def _unique(self, pods: Iterable[PodFacts]) -> tuple[PodFacts, ...]:
+        """The first pod with each uid. Steps name pods by uid, so the others are left out."""
+        found: dict[str, PodFacts] = {}
+        doubled = set[str]()
+        for facts in pods:
+            if found.setdefault(facts.pod.uid, facts) is not facts:
+                first = found[facts.pod.uid].pod.key
+                doubled.add(f"ignoring the pod {facts.pod.key}: it has the uid {facts.pod.uid} of the pod {first}")
+        for each in sorted(doubled - self._doubled):
+            log.warning("%s", each)
+        self._doubled = doubled
+        return tuple(found.values())
+
+    def _lacking(self, listed: tuple[PodFacts, ...], monotonic: float) -> tuple[PodFacts, ...]:
+        """The pods that were listed until recently. They may still run, so steps in flight on them must not be
+        forgotten."""
+        self._seen = {uid: seen for uid, seen in self._seen.items() if monotonic - seen[0] < LACKING_S}
+        uids = {facts.pod.uid for facts in listed}
+        lacking = tuple(facts for uid, (_, facts) in sorted(self._seen.items()) if uid not in uids and facts.runs)
+        self._seen |= {facts.pod.uid: (monotonic, facts) for facts in listed}
+        return lacking
+
+    def _without_ended(self, pods: tuple[PodState, ...], lacking: tuple[PodFacts, ...]) -> tuple[PodState, ...]:
+        """The pods without those that are not listed and have no control group. The others are logged once."""
+        uids = {facts.pod.uid for facts in lacking}
+        kept = tuple(pod for pod in pods if pod.uid not in uids or pod.memory is not None or pod.cpu is not None)
+        there = {pod.key for pod in kept if pod.uid in uids}
+        if more := sorted(there - self._unlisted):
+            log.warning(
+                "the list of pods lacks %d pods that have control groups, such as %s: they count for %g s",
+                len(more),
+                more[0],
+                LACKING_S,
+            )
+        self._unlisted = there
+        return kept
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
@@ -195,7 +244,7 @@ class Collector:
         if facts is None:
             readings.mark_missing("the pods of this node are unknown", EXTENDED_SHARE)
         elif allocatable is None or allocatable <= 0.0:
-            readings.mark_missing("this node has no gocrane.io/cpu, or its amount is unknown", EXTENDED_SHARE)
+            readings.mark_absent("this node has no gocrane.io/cpu, or its amount is unknown", EXTENDED_SHARE)
         else:
             asked = sum(each.extended_cpu_request for each in facts if each.runs)
             readings.add(EXTENDED_SHARE, 100.0 * asked / allocatable, now)

@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -30,9 +32,15 @@ from watcher import __version__
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.wire import ObjectList, Versioned, key_of
 from watcher.core.messages import printable
+from watcher.decoding.json_text import JsonDecoder, decode_json
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.refusals import missing_rule
+from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.resolver import HINT as NAMES_HINT
+from watcher.platform.net.resolver import unanswered
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import certificate_error, client_context, file_reason, tls_cure, tls_error
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +48,17 @@ MAX_BODY = 64 << 20
 """Bytes; a thousand pods take about ten megabytes."""
 TIMEOUT_S = 5.0
 UNTRUSTED = (
-    "Name the authority that signed it (kubelet_ca_file) and the name in it (kubelet_name); a self-signed one is its "
-    "own authority, in the kubelet's file pki/kubelet.crt. Or read the "
-    "pods from the API: docs/tasks/agent-running.md#pods."
+    "For a self-signed certificate, set kubelet_name to the name of the node, and kubelet_ca_file to the kubelet's "
+    "file pki/kubelet.crt. Or read the pods from the API: docs/tasks/agent-running.md#pods."
 )
 
-_LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
-_POD = msgspec.json.Decoder(AgentPod)
+REPLACED = (
+    "The file {path} was replaced on the host after it was mounted here, and the mount keeps the old file: restart "
+    "this pod."
+)
+
+_LIST = JsonDecoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
+_POD = JsonDecoder(AgentPod)
 
 FactsT = TypeVar("FactsT")
 
@@ -73,13 +85,18 @@ def kubelet_access(
     tls = None
     if address.startswith("https:"):
         try:
-            tls = ssl.create_default_context(cafile=authority)
-        except (OSError, ssl.SSLError) as error:
-            raise KubeletError(f"the certificate authority {authority} cannot be read: {error}") from error
-        if insecure:
-            tls.check_hostname = False
-            tls.verify_mode = ssl.CERT_NONE
-    return KubeAccess(address.rstrip("/"), "the agent's settings", tls=tls, token_file=token_file, tls_server_name=name)
+            tls = client_context(ca_file=authority, insecure=insecure)
+        except (OSError, ValueError) as error:
+            message = f"the certificate authority {authority} cannot be read: {file_reason(error)}"
+            raise KubeletError(message) from error
+    return KubeAccess(
+        address.rstrip("/"),
+        "the agent's settings",
+        tls=tls,
+        token_file=token_file,
+        tls_server_name=name,
+        authority=authority,
+    )
 
 
 class KubeletPodList(Generic[FactsT]):
@@ -118,7 +135,7 @@ class KubeletPodList(Generic[FactsT]):
         """The last response. Raises PodsUnknown if there is none, or if it is older than `max_age` seconds."""
         failure = self._pods.failure
         if self._pods.copy is None:
-            raise PodsUnknown(f"the pods of this node are unknown: {failure or 'the kubelet has not responded yet'}")
+            raise PodsUnknown(str(failure or "the kubelet has not responded yet"))
         asked, pods = self._pods.copy
         if (age := monotonic - asked) > max_age:
             raise PodsUnknown(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it responds slowly'}")
@@ -131,9 +148,8 @@ class KubeletPodList(Generic[FactsT]):
     async def request(self) -> tuple[float, tuple[FactsT, ...]]:
         """The pods, and the monotonic time of the request. Raises KubeletError."""
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=self._access.tls if self._access.tls is not None else True)
             headers = {"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"}
-            self._session = aiohttp.ClientSession(connector=connector, headers=headers, trust_env=False)
+            self._session = client_session(tls=self._access.tls, headers=headers, trust_env=False)
         asked = self._monotonic()
         return asked, await self._ask(self._session)
 
@@ -155,22 +171,29 @@ class KubeletPodList(Generic[FactsT]):
         except KubeError as error:  # from reading the token file
             raise KubeletError(str(error), hint=error.hint) from error
         except TimeoutError as error:
-            raise KubeletError(f"{url}: no response within {self._timeout:g} s") from error
-        except aiohttp.ClientConnectorCertificateError as error:
-            why = printable(str(error.certificate_error))
-            raise KubeletError(f"{url}: its certificate is not trusted: {why}", hint=UNTRUSTED) from error
+            silent = unanswered(urlsplit(url).hostname or "")
+            message = silent or f"no response within {self._timeout:g} s"
+            raise KubeletError(f"{url}: {message}", hint=silent and NAMES_HINT) from error
         except AnswerTooLarge as error:
             raise KubeletError(f"{url}: {error}", hint=TOO_LARGE_HINT) from error
         except (aiohttp.ClientError, OSError) as error:
             hint = "Check that this is the address of the node, and that pods may connect to it."
-            raise KubeletError(f"{url}: {printable(str(error)) or type(error).__name__}", hint=hint) from error
+            if refused := tls_error(error):
+                names = {
+                    "authority": "kubelet_ca_file",
+                    "client": "the kubelet's clientCAFile",
+                    "address": "kubelet_name",
+                }
+                replaced = await asyncio.to_thread(_trust_again, self._access) if certificate_error(error) else ""
+                hint = replaced or f"{tls_cure(refused, **names)} {UNTRUSTED}"
+            raise KubeletError(f"{url}: {failure_reason(error)}", hint=hint) from error
         return await asyncio.to_thread(self._decoded, body, url)
 
     def _decoded(self, body: bytes, url: str) -> tuple[FactsT, ...]:
         """Decode the pods of a response; the facts of unchanged pods are reused."""
         try:
             listed = _LIST.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             start = printable(body[:200].decode(errors="replace"))
             raise KubeletError(f"{url}: the response is not a list of pods ({error}): {start}") from error
         if listed.kind != "PodList":
@@ -185,7 +208,7 @@ class KubeletPodList(Generic[FactsT]):
     def _facts(self, raw: msgspec.Raw) -> FactsT | None:
         try:
             return self._read(raw)
-        except (msgspec.ValidationError, ValueError) as error:
+        except ValueError as error:
             log.warning("ignoring the pod %s, no action is taken on it: %s", _name(raw), error)
             return None
 
@@ -201,10 +224,25 @@ class KubeletPods(KubeletPodList[PodFacts]):
         return tuple(sorted(super().listing(monotonic=monotonic, max_age=max_age), key=lambda each: each.pod.key))
 
 
+def _trust_again(access: KubeAccess) -> str:
+    """Read the trusted certificates again for the next request, because the kubelet may have replaced its certificate.
+    Returns the reason why that cannot help; "" if there is none."""
+    path = access.authority
+    if path is None or access.tls is None:
+        return ""
+    try:
+        if os.stat(path).st_nlink == 0:
+            return REPLACED.format(path=path)
+        access.tls.load_verify_locations(cafile=path)
+    except (OSError, ssl.SSLError) as error:
+        return f"The certificate authority {path} cannot be read: {file_reason(error)}."
+    return ""
+
+
 def _name(raw: msgspec.Raw) -> str:
     try:
-        return printable(key_of(msgspec.json.decode(raw, type=Versioned)))
-    except msgspec.ValidationError:
+        return printable(key_of(decode_json(raw, type=Versioned)))
+    except msgspec.DecodeError:
         return "without a name"
 
 
@@ -212,7 +250,7 @@ def _refused(status: int, url: str) -> KubeletError:
     hints = {
         401: "The kubelet rejected the token: check that its webhook token authentication is enabled.",
         403: f"{missing_rule('get', 'nodes/pods', group='')} Before Kubernetes 1.33 the right is nodes/proxy, which "
-        "also allows to run commands in every pod: read the pods from the API instead.",
+        "also allows commands in every pod: read the pods from the API instead.",
         404: "If its debugging handlers (enableDebuggingHandlers) are disabled, read the pods from the API.",
     }
     return KubeletError(f"{url} returned HTTP status {status}", hint=hints.get(status, ""))

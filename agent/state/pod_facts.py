@@ -1,16 +1,17 @@
 """Decode pod objects from the API or the kubelet: attributes that permit or forbid actions, and the requested
 resources.
 
-A static pod comes from a file on the node. The kubelet names its control group after the hash of that file; the API has
-it as a mirror pod with another uid, and the hash in an annotation. The kubelet's own list has the source annotation on
-every pod, so its value matters, not its presence (Crane checks only its presence).
+The identity of a pod is metadata.uid. A static pod comes from a file on the node, and has the hash of that file as its
+uid at the kubelet; the API has it as a mirror pod with another uid, and the hash in an annotation. The kubelet sets the
+source annotation of every pod in its own list, so its value matters there, not its presence (Crane checks only its
+presence); in the API, users may write it. docs/concepts/trust.md lists who can write what.
 
 Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,18 +23,30 @@ from watcher.core.kubernetes.objects import (
     Condition,
     Container,
     ObjectMetadata,
+    Owner,
+    Pod,
+    PodSpec,
+    PodStatus,
     Quantities,
     ReportedResources,
     Resources,
 )
+from watcher.core.kubernetes.pod_origin import daemon_set_of, mirrored_uid
+from watcher.core.kubernetes.pod_resources import (
+    CPU,
+    MEMORY,
+    Amounts,
+    exact_amounts,
+    exact_limits_of,
+    exact_requests_of,
+    is_sidecar,
+)
 from watcher.core.kubernetes.quantity import nano
-from watcher.core.kubernetes.resize import in_effect, is_infeasible
+from watcher.core.kubernetes.resize import spec_in_effect
 from watcher.core.kubernetes.times import read_time
 from watcher.core.kubernetes.wire import Resource
 
 SOURCE = "kubernetes.io/config.source"
-MIRROR = "kubernetes.io/config.mirror"
-HASH = "kubernetes.io/config.hash"
 FROM_API = "api"
 EXTENDED_CPU = "gocrane.io/cpu"
 EXTENDED_MEMORY = "gocrane.io/memory"
@@ -56,6 +69,12 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename=_NAMES, gc=False):
     allocated_resources: Quantities | None = None
 
 
+class PodVolume(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A volume of a pod, reduced to whether it is a directory of the host."""
+
+    host_path: dict[str, Any] | None = None
+
+
 class AgentPodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Desired state of a pod."""
 
@@ -64,6 +83,9 @@ class AgentPodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    overhead: Quantities = {}
+    resources: Resources | None = None
+    volumes: tuple[PodVolume, ...] | None = None
 
 
 class AgentPodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -75,12 +97,31 @@ class AgentPodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
+    resources: Resources | None = None
+    allocated_resources: Quantities | None = None
 
 
-class AgentPod(msgspec.Struct, frozen=True, gc=False):
+class PodOwner(Owner, frozen=True, rename="camel", gc=False):
+    """An owner reference with the uid of the owner."""
+
+    uid: str = ""
+
+
+class AgentPodMetadata(ObjectMetadata, frozen=True, rename="camel", gc=False):
+    """Metadata of a pod with the uids of its owners."""
+
+    owner_references: tuple[PodOwner, ...] = ()
+
+
+class OwnedPod(msgspec.Struct, frozen=True, gc=False):
+    """The metadata of a Pod object."""
+
+    metadata: AgentPodMetadata = AgentPodMetadata()
+
+
+class AgentPod(OwnedPod, frozen=True, gc=False):
     """A Pod object, reduced to the fields that the agent uses."""
 
-    metadata: ObjectMetadata = ObjectMetadata()
     spec: AgentPodSpec = AgentPodSpec()
     status: AgentPodStatus = AgentPodStatus()
 
@@ -88,13 +129,17 @@ class AgentPod(msgspec.Struct, frozen=True, gc=False):
 PODS: Resource[AgentPod] = Resource("", "v1", "pods", AgentPod)
 
 
-def facts_of(pod: AgentPod) -> PodFacts:
-    """Convert a pod object. Raises ValueError for an invalid quantity."""
+def facts_of(pod: AgentPod, *, from_api: bool = False) -> PodFacts:
+    """Convert a pod object of the kubelet or of the API. Raises ValueError for an invalid quantity."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
+    mirrored = mirrored_uid(metadata, spec.node_name) if from_api else ""
     statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-    declared = _in_effect((*spec.containers, *spec.init_containers), statuses, is_infeasible(status.conditions or ()))
+    whole = with_resources(spec, status)
+    effective = spec_in_effect(whole)
+    declared = {each.name: each for each in (*effective.containers, *effective.init_containers)}
     running = [each for each in statuses if "running" in each.state and each.name in declared]
-    resources = [declared[each.name].resources for each in spec.containers]
+    requests, limits = exact_requests_of(whole), exact_limits_of(whole)
+    shared = _shared_cpu(effective)
     state = PodState(
         namespace=metadata.namespace,
         name=metadata.name,
@@ -106,56 +151,70 @@ def facts_of(pod: AgentPod) -> PodFacts:
         owner=_owner(metadata),
         phase=status.phase or "Pending",
         terminating=metadata.deletion_timestamp is not None,
-        static=is_static(metadata.annotations),
-        daemon=any(owner.kind == "DaemonSet" for owner in metadata.owner_references),
+        static=bool(mirrored) if from_api else is_static(metadata.annotations),
+        daemon=daemon_set_of(metadata.owner_references) is not None,
+        host_paths=any(each.host_path is not None for each in spec.volumes or ()),
         managed=any(owner.controller for owner in metadata.owner_references),
         grace_seconds=_grace(spec.termination_grace_period_seconds),
-        extended_cpu_limit=_extended((each.limits for each in resources), EXTENDED_CPU),
-        extended_memory_limit=_bytes(_extended((each.limits for each in resources), EXTENDED_MEMORY)),
-        memory_request=_bytes(_sum_of((each.requests for each in resources), "memory")),
-        containers=tuple(_container(declared[each.name], each.container_id) for each in running),
+        extended_cpu_limit=_extended(limits, EXTENDED_CPU),
+        extended_memory_limit=_bytes(_extended(limits, EXTENDED_MEMORY)),
+        memory_request=_bytes(requests.get(MEMORY, 0) / NANO or None),
+        containers=tuple(_container(declared[each.name], each.container_id, shared) for each in running),
     )
     return PodFacts(
         state,
-        group_uid=metadata.annotations.get(MIRROR) or _hash_of_static(metadata) or metadata.uid,
+        group_uid=mirrored or metadata.uid,
         extended=frozenset(each.name for each in declared.values() if _has_extended(each.resources.limits)),
-        extended_cpu_request=_extended((each.requests for each in resources), EXTENDED_CPU) or 0.0,
+        extended_cpu_request=_extended(requests, EXTENDED_CPU) or 0.0,
     )
 
 
-def _in_effect(
-    containers: Iterable[Container], statuses: Iterable[ContainerStatus], infeasible: bool
-) -> dict[str, Container]:
-    """The containers by name; during an in-place resize with the resources that count (`resize`), so that a container
-    is not throttled below a request that the kubelet still guarantees."""
-    reported = {each.name: ReportedResources(each.name, each.resources, each.allocated_resources) for each in statuses}
-    found = {}
-    for container in containers:
-        status = reported.get(container.name)
-        if status is not None and status.differs_from(container.resources):
-            resources = in_effect(container.resources, status, infeasible)
-            container = msgspec.structs.replace(container, resources=resources)
-        found[container.name] = container
-    return found
+def with_resources(spec: AgentPodSpec, status: AgentPodStatus) -> Pod:
+    """Return the pod as the arithmetic of requests reads it (watcher.core.kubernetes.pod_resources)."""
+    return Pod(
+        spec=PodSpec(
+            containers=spec.containers,
+            init_containers=spec.init_containers,
+            overhead=spec.overhead,
+            resources=spec.resources,
+        ),
+        status=PodStatus(
+            conditions=status.conditions or (),
+            container_statuses=_reported(status.container_statuses),
+            init_container_statuses=_reported(status.init_container_statuses),
+            resources=status.resources,
+            allocated_resources=status.allocated_resources,
+        ),
+    )
+
+
+def _reported(statuses: tuple[ContainerStatus, ...] | None) -> tuple[ReportedResources, ...]:
+    return tuple(ReportedResources(each.name, each.resources, each.allocated_resources) for each in statuses or ())
+
+
+def _shared_cpu(spec: PodSpec) -> float:
+    """Cores of the pod-level request that no container requests; each running container may use them all."""
+    if spec.resources is None or CPU not in spec.resources.requests:
+        return 0.0
+    running = [*spec.containers, *filter(is_sidecar, spec.init_containers)]
+    own = sum(_amount(each.resources.requests, CPU) or 0.0 for each in running)
+    return max(0.0, (_amount(spec.resources.requests, CPU) or 0.0) - own)
 
 
 def is_static(annotations: Mapping[str, str]) -> bool:
-    """Whether the pod comes from a file or URL on the node, or is the mirror pod of one: the API cannot evict it."""
-    return MIRROR in annotations or annotations.get(SOURCE, FROM_API) != FROM_API
+    """Whether a pod comes from a file or URL on the node, by its annotations at the kubelet or the container runtime,
+    where the kubelet has set this one. The API cannot evict it."""
+    return annotations.get(SOURCE, FROM_API) != FROM_API
 
 
-def _hash_of_static(metadata: ObjectMetadata) -> str:
-    return metadata.annotations.get(HASH, "") if is_static(metadata.annotations) else ""
-
-
-def _container(container: Container, container_id: str) -> ContainerState:
+def _container(container: Container, container_id: str, shared: float) -> ContainerState:
     requests, limits = container.resources.requests, container.resources.limits
     return ContainerState(
         name=container.name,
         id=container_id.rpartition("//")[2],
-        cpu_request=_amount(requests, "cpu"),
-        cpu_limit=_amount(limits, "cpu"),
-        extended_cpu_limit=_extended((limits,), EXTENDED_CPU),
+        cpu_request=(_amount(requests, CPU) or 0.0) + shared or None,
+        cpu_limit=_amount(limits, CPU),
+        extended_cpu_limit=_extended(exact_amounts(limits), EXTENDED_CPU),
     )
 
 
@@ -164,17 +223,11 @@ def _amount(quantities: Quantities, name: str) -> float | None:
     return nano(quantities[name]) / NANO or None if name in quantities else None
 
 
-def _extended(resources: Iterable[Quantities], prefix: str) -> float | None:
+def _extended(billionths: Amounts, prefix: str) -> float | None:
     """The sum of the resources whose names begin with `prefix` (as in Crane), in cores or bytes; None if there are
     none."""
-    found = [nano(value) for each in resources for name, value in each.items() if name.startswith(prefix)]
+    found = [size for name, size in billionths.items() if name.startswith(prefix)]
     return sum(found) / NANO if found else None
-
-
-def _sum_of(resources: Iterable[Quantities], name: str) -> float | None:
-    """The sum in cores or bytes over all that have the resource; None if none has it or the sum is 0, which is
-    equivalent."""
-    return sum(_amount(each, name) or 0.0 for each in resources) or None
 
 
 def _has_extended(limits: Quantities) -> bool:

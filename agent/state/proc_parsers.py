@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.state.rates import CpuTimes
+from agent import cpuset
+from watcher.core.cpu_use import CpuTimes
 
+TICKS = 100.0
+"""Ticks per second in /proc/stat (USER_HZ)."""
+MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""The order of /proc/stat; guest time, which follows, is included in user and nice."""
 SECTOR = 512
 """Bytes per sector in /proc/diskstats, independent of the disk's own sector size."""
 
@@ -38,34 +43,51 @@ class Interface:
 
 
 def cpu_times(stat: bytes) -> dict[str, CpuTimes]:
-    """/proc/stat: times by name, "cpu" for all CPUs together, "cpu0", … for each CPU that is online."""
+    """/proc/stat: seconds since boot of each CPU that is online, by name ("cpu0", …)."""
     found = {}
     for line in stat.splitlines():
         if not line.startswith(b"cpu"):
             break  # the interrupt lines that follow may take a hundred kilobytes
         name, *fields = line.split()
-        ticks = [int(field) for field in fields[:8]]
-        user, nice, system, idle, *others = ticks  # others: iowait, irq, softirq, steal
-        found[name.decode("ascii")] = CpuTimes(user + nice + system + sum(others), idle)
-    if "cpu" not in found or len(found) < 2:
+        ticks = [int(field) for field in fields[: len(MODES)]]
+        if len(ticks) < 4:
+            raise ValueError("a CPU line has fewer than four fields")
+        found[name.decode("ascii")] = CpuTimes.of(
+            {mode: tick / TICKS for mode, tick in zip(MODES, ticks, strict=False)}
+        )
+    found.pop("cpu", None)  # the sum also has the CPUs that are offline
+    if not found:
         raise ValueError("it has no CPU lines")
     return found
 
 
-def memory(meminfo: bytes) -> tuple[int, int]:
-    """/proc/meminfo: total and available memory in bytes."""
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of memory: total, available to programs, and in free huge pages of the default size."""
+
+    total: int
+    available: int
+    free_huge: int = 0
+
+
+def memory(meminfo: bytes) -> Memory:
+    """/proc/meminfo. Available memory has no huge pages, whether they are free or not."""
+    names = (b"MemTotal", b"MemAvailable", b"Hugepagesize")
     values = {}
+    pages = 0
     for line in meminfo.splitlines():
         name, _, rest = line.partition(b":")
-        if name in (b"MemTotal", b"MemAvailable"):
+        if name in names:
             amount, unit = rest.split()
             if unit != b"kB":
                 raise ValueError(f"its unit is {unit[:10]!r}")
             values[name] = int(amount) * 1024
-    missing = {b"MemTotal", b"MemAvailable"} - values.keys()
+        elif name == b"HugePages_Free":
+            pages = int(rest)
+    missing = set(names[:2]) - values.keys()
     if missing or not 0 <= values[b"MemAvailable"] <= values[b"MemTotal"]:
         raise ValueError("MemTotal or MemAvailable is missing or invalid")
-    return values[b"MemTotal"], values[b"MemAvailable"]
+    return Memory(values[b"MemTotal"], values[b"MemAvailable"], pages * values.get(b"Hugepagesize", 0))
 
 
 def loads(loadavg: bytes) -> tuple[float, float, float]:
@@ -105,25 +127,29 @@ def interfaces(net_dev: bytes) -> dict[str, Interface]:
     return found
 
 
+def default_interfaces(route: bytes) -> frozenset[str]:
+    """/proc/net/route or /proc/net/ipv6_route: the interfaces of the default routes, without lo."""
+    found = set()
+    for line in route.splitlines():
+        fields = line.decode("ascii", errors="backslashreplace").split()
+        if len(fields) == 10 and fields[:2] == ["0" * 32, "00"]:  # IPv6: destination, its prefix length, …, interface
+            found.add(fields[9])
+        elif (
+            len(fields) > 10 and fields[1] == "0" * 8 and fields[7] == "0" * 8
+        ):  # IPv4: interface, destination, …, mask
+            found.add(fields[0])
+    return frozenset(found - {"lo"})
+
+
 def waited_ns(schedstat: bytes) -> int:
     """/proc/PID/schedstat: nanoseconds that the process's main thread waited for a CPU."""
     return int(schedstat.split()[1])
 
 
-def cpu_list(text: str) -> frozenset[int]:
-    """CPU numbers in Linux's list format: "0-2,7"."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if first:
-            found.update(range(int(first), int(last if dash else first) + 1))
-    return frozenset(found)
-
-
 def exclusive_cpus(state: Mapping[str, Mapping[str, str]]) -> frozenset[int]:
     """CPUs assigned exclusively to one container, from the `entries` of the kubelet's cpu_manager_state: by pod, then
     by container."""
-    return _union(cpu_list(cpus) for containers in state.values() for cpus in containers.values())
+    return _union(cpuset.parse(cpus.replace(" ", "")) for containers in state.values() for cpus in containers.values())
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:

@@ -7,6 +7,9 @@ names and their meaning.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import glob
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,17 +19,10 @@ import msgspec
 
 from agent.cgroups import content
 from agent.state import proc_parsers
-from agent.state.rates import (
-    COUNTER_RESET,
-    NO_PREVIOUS_READING,
-    CpuTimes,
-    NoRate,
-    busy_percent,
-    growth,
-    idle_percent,
-    seconds_between,
-)
+from agent.state.rates import NO_PREVIOUS_READING, NoRate, growth, seconds_between
 from agent.state.readings import MetricReadings
+from watcher.core.cpu_use import CpuTimes, CpuUseUnknown, used_share
+from watcher.decoding.json_text import decode_json
 
 T = TypeVar("T")
 
@@ -53,10 +49,15 @@ PRESSURES = ("cpu", "memory", "io")
 SPANS = ("avg10", "avg60", "avg300")
 
 NO_PRESSURE = "this kernel does not report pressure: it must be built with CONFIG_PSI and booted with psi=1"
+NO_ROUTE = "no network interface has a default route: set agent.interfaces to the interfaces to be measured"
 
 
 class ProcReadError(Exception):
     """A file could not be read or parsed."""
+
+
+class NotOnThisNode(Exception):
+    """This node does not have what a metric measures; the message says what is missing."""
 
 
 class _CpuManagerState(msgspec.Struct, rename="camel"):
@@ -75,11 +76,14 @@ class _CounterSample:
 
 
 class ProcReader:
-    """Reads /proc below `proc_root`. `interfaces` are the network interfaces to measure; `cpu_manager_state` is the
-    path of the kubelet's file."""
+    """Reads /proc below `proc_root`, and huge pages below `sys_root`. `interfaces` are the network interfaces to
+    measure, by default those of the default routes; `cpu_manager_state` is the path of the kubelet's file."""
 
-    def __init__(self, proc_root: str, *, interfaces: tuple[str, ...], cpu_manager_state: str) -> None:
+    def __init__(
+        self, proc_root: str, *, interfaces: tuple[str, ...], cpu_manager_state: str, sys_root: str = "/sys"
+    ) -> None:
         self._proc = proc_root
+        self._sys = sys_root
         self._interfaces = interfaces
         self._cpu_manager_state = cpu_manager_state
         self._before: dict[str, _CounterSample] = {}
@@ -100,6 +104,8 @@ class ProcReader:
                 part(look)
             except (ProcReadError, NoRate) as error:
                 readings.mark_missing(str(error), *(name for name in metrics if name not in readings.series))
+            except NotOnThisNode as error:
+                readings.mark_absent(str(error), *(name for name in metrics if name not in readings.series))
         for resource in PRESSURES:
             self._read_pressure(resource, look)
 
@@ -107,28 +113,27 @@ class ProcReader:
 
     def _read_cpu(self, look: _ProcContext) -> None:
         times: Mapping[str, CpuTimes] = self._parsed("stat", proc_parsers.cpu_times)
-        cores = len(times) - 1
+        cores = len(times)
         look.readings.add("cpu_core_numbers", float(cores), look.now)
-        before, _ = self._before_now("stat", times, look)
-        if times["cpu"].busy < before["cpu"].busy:
-            raise NoRate(COUNTER_RESET)
-        percent = busy_percent(before["cpu"], times["cpu"])
-        look.readings.add("cpu_total_utilization", percent, look.now)
-        look.readings.add("cpu_total_usage", percent * cores * 10.0, look.now)
-        idle = sum(
-            idle_percent(before[name], times[name]) * 10.0
-            for name in self._exclusive()
-            if name in before and name in times
-        )
-        look.readings.add("exclusive_cpu_idle", float(idle), look.now)
+        before, elapsed = self._before_now("stat", times, look)
+        share = _cpu_use(before, times, elapsed)
+        look.readings.add("cpu_total_utilization", 100.0 * share, look.now)
+        look.readings.add("cpu_total_usage", share * cores * 1000.0, look.now)
+        exclusive = [name for name in self._exclusive() if name in times]
+        idle = (1.0 - _cpu_use({name: before[name]}, {name: times[name]}, elapsed) for name in exclusive)
+        look.readings.add("exclusive_cpu_idle", 1000.0 * sum(idle), look.now)
 
     def _exclusive(self) -> list[str]:
         """The names of the CPUs assigned exclusively to one container. Raises Unread."""
         path = self._cpu_manager_state
+        if not os.path.exists(path):
+            raise NotOnThisNode(
+                f"{path} does not exist: the kubelet does not run, or its directory is not mounted here"
+            )
         try:
-            state = msgspec.json.decode(_content(path), type=_CpuManagerState)
+            state = decode_json(_content(path), type=_CpuManagerState)
             return [f"cpu{number}" for number in sorted(proc_parsers.exclusive_cpus(state.entries))]
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise ProcReadError(f"{path} is not a valid CPU manager state of the kubelet: {error}") from error
 
     def _read_loads(self, look: _ProcContext) -> None:
@@ -136,10 +141,22 @@ class ProcReader:
             look.readings.add(name, load, look.now)
 
     def _read_memory(self, look: _ProcContext) -> None:
-        total, available = self._parsed("meminfo", proc_parsers.memory)
-        used = total - available
-        for name, value in zip(MEMORY, (total, used, 100.0 * used / total), strict=True):
+        memory = self._parsed("meminfo", proc_parsers.memory)
+        free_huge = self._free_huge_pages()
+        used = memory.total - memory.available - (memory.free_huge if free_huge is None else free_huge)
+        used = max(0, used)
+        for name, value in zip(MEMORY, (memory.total, used, 100.0 * used / memory.total), strict=True):
             look.readings.add(name, float(value), look.now)
+
+    def _free_huge_pages(self) -> int | None:
+        """Bytes in free huge pages of all sizes: nothing uses them, and no eviction makes them available. None if the
+        kernel has no list of sizes."""
+        found = None
+        for path in glob.glob(f"{self._sys}/kernel/mm/hugepages/hugepages-*kB"):
+            with contextlib.suppress(ProcReadError, ValueError):
+                size = int(path.rpartition("-")[2].removesuffix("kB")) * 1024
+                found = (found or 0) + size * int(_content(f"{path}/free_hugepages"))
+        return found
 
     def _read_disks(self, look: _ProcContext) -> None:
         disks: Mapping[str, proc_parsers.Disk] = self._parsed("diskstats", proc_parsers.disks)
@@ -153,15 +170,20 @@ class ProcReader:
                 continue
             for metric, value in zip(DISK, rates, strict=True):
                 look.readings.add(metric, value, look.now, {"diskName": name})
+        if not disks:
+            raise NotOnThisNode(why)
         if DISK[0] not in look.readings.series:
             raise NoRate(why)
 
     def _read_network(self, look: _ProcContext) -> None:
-        interfaces: Mapping[str, proc_parsers.Interface] = self._parsed(self._net_dev(), proc_parsers.interfaces)
-        absent = [name for name in self._interfaces if name not in interfaces]
+        interfaces: Mapping[str, proc_parsers.Interface] = self._parsed(self._net("dev"), proc_parsers.interfaces)
+        wanted = self._interfaces or sorted(self._default_interfaces() & interfaces.keys())
+        if not wanted:
+            raise NotOnThisNode(NO_ROUTE)
+        absent = [name for name in wanted if name not in interfaces]
         why = f"unknown network interface {', '.join(absent)}; existing: {', '.join(interfaces)}" if absent else ""
         before, elapsed = self._before_now("net/dev", interfaces, look)
-        for name in self._interfaces:
+        for name in wanted:
             if name not in interfaces:
                 continue
             try:
@@ -172,24 +194,35 @@ class ProcReader:
             for metric, value in zip(NETWORK, rates, strict=True):
                 look.readings.add(metric, value, look.now, {"NetInterface": name})
         if NETWORK[0] not in look.readings.series:
-            raise NoRate(why or "no network interface is configured (agent.interfaces)")
+            raise NoRate(why)
 
-    def _net_dev(self) -> str:
+    def _default_interfaces(self) -> frozenset[str]:
+        found: frozenset[str] = frozenset()
+        for name in ("route", "ipv6_route"):
+            if os.path.exists(path := f"{self._proc}/{self._net(name)}"):
+                found |= proc_parsers.default_interfaces(_content(path))
+        return found
+
+    def _net(self, name: str) -> str:
         """In a pod, /proc/net is the pod's; /proc/1/net is the host's if the host's /proc is mounted."""
-        return "1/net/dev" if os.path.exists(f"{self._proc}/1/net/dev") else "net/dev"
+        return f"1/net/{name}" if os.path.exists(f"{self._proc}/1/net/dev") else f"net/{name}"
 
     def _read_pressure(self, resource: str, look: _ProcContext) -> None:
         names = {(share, span): f"psi_{resource}_{share}_{span}" for share in ("some", "full") for span in SPANS}
         try:
+            if not os.path.exists(f"{self._proc}/pressure/{resource}"):
+                raise NotOnThisNode(NO_PRESSURE)
             pressure = self._parsed(f"pressure/{resource}", content.pressure)
+        except NotOnThisNode as error:
+            look.readings.mark_absent(str(error), *names.values())
+            return
         except ProcReadError as error:
-            there = os.path.exists(f"{self._proc}/pressure/{resource}")
-            look.readings.mark_missing(str(error) if there else NO_PRESSURE, *names.values())
+            look.readings.mark_missing(str(error), *names.values())
             return
         for (share, span), name in names.items():
             averages = pressure.some if share == "some" else pressure.full
             if averages is None:
-                look.readings.mark_missing(f"this kernel does not report '{share}' pressure of {resource}", name)
+                look.readings.mark_absent(f"this kernel does not report '{share}' pressure of {resource}", name)
             else:
                 look.readings.add(name, getattr(averages, span), look.now)
 
@@ -227,7 +260,17 @@ def _content(path: str) -> bytes:
         with open(path, "rb", buffering=0) as file:
             return file.read()
     except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:  # of /proc/pressure: built into the kernel, and disabled
+            raise NotOnThisNode(NO_PRESSURE) from None
         raise ProcReadError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
+
+
+def _cpu_use(before: Mapping[str, CpuTimes], now: Mapping[str, CpuTimes], elapsed: float) -> float:
+    """Share of CPU use. Raises NoRate."""
+    try:
+        return used_share(before, now, elapsed_s=elapsed)
+    except CpuUseUnknown as error:
+        raise NoRate(str(error)) from None
 
 
 def _disk_rates(before: proc_parsers.Disk | None, disk: proc_parsers.Disk, elapsed: float) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ import msgspec
 
 from agent.state.background_value import BackgroundValue
 from agent.state.readings import MetricReadings
+from watcher.decoding.json_text import decode_json
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed
 
 INTERVAL_S = 30.0
@@ -59,9 +60,9 @@ def read_samples(rows: Iterable[msgspec.Raw]) -> tuple[Sample, ...]:
     samples = []
     for raw in rows:
         try:
-            row = msgspec.json.decode(raw, type=_VectorSample)
+            row = decode_json(raw, type=_VectorSample)
             moment, value = row.value[0], float(row.value[1])
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise ProviderMalformed(f"the response has an invalid series: {error}") from error
         if math.isfinite(value):
             samples.append(Sample(row.metric, moment, value))

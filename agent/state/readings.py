@@ -12,6 +12,10 @@ from typing import Protocol
 
 from agent.model import ContainerState, MetricSample, PodState
 
+LACKING_S = 30.0
+"""Seconds after which a pod that a source does not list any more has ended: a kubelet that has restarted lists its pods
+before it knows all of them."""
+
 
 @dataclass(slots=True)
 class MetricReadings:
@@ -19,6 +23,8 @@ class MetricReadings:
 
     series: dict[str, list[MetricSample]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    """Missing metrics that this node or this configuration does not have, which is not an error."""
 
     def add(self, metric: str, value: float, time: float, labels: Mapping[str, str] | None = None) -> None:
         """Add one series of a metric; `time` in unix seconds."""
@@ -29,6 +35,12 @@ class MetricReadings:
         known = self.series.keys() | self.missing.keys()
         self.series |= {name: series for name, series in others.series.items() if name not in known}
         self.missing |= {name: why for name, why in others.missing.items() if name not in known}
+        self.absent |= others.absent - known
+
+    def mark_absent(self, why: str, *metrics: str) -> None:
+        """Record why this node or this configuration does not have these metrics."""
+        self.absent.update(metric for metric in metrics if metric not in self.missing)
+        self.mark_missing(why, *metrics)
 
     def mark_missing(self, why: str, *metrics: str) -> None:
         """Record why these metrics are missing; an earlier reason is not replaced."""
@@ -39,7 +51,7 @@ class MetricReadings:
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """Information on a pod before measuring: `pod` without usage, with its running containers. `group_uid` is the uid
-    in the name of its control group; for a static pod it is the hash of its manifest. `extended` are the names of the
+    in the name of its control group; for a mirror pod it is that of the static pod. `extended` are the names of the
     containers with gocrane.io/* limits, `extended_cpu_request` is the sum of their CPU requests in cores."""
 
     pod: PodState

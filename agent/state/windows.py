@@ -13,6 +13,7 @@ from typing import Protocol
 
 from agent.state.background_value import BackgroundValue
 from agent.state.readings import MetricReadings
+from agent.state.watcher_clock import WatcherClock
 from watcher.client import NodeLoad, WatcherError
 from watcher.model import METRIC_BY_NAME, Operator
 
@@ -56,6 +57,7 @@ class WatcherWindows:
     ) -> None:
         self._client = client
         self._max_age = max_age
+        self._clock = WatcherClock()
         self._load = BackgroundValue(
             "the watcher's windows", client.refresh, interval=interval, failures=(WatcherError,)
         )
@@ -84,6 +86,9 @@ class WatcherWindows:
             )
             return readings
         names = _names(load.values)
+        if why := self._clock.problem(load):
+            readings.mark_missing(why, *self._usual, *names.values())
+            return readings
         age = load.age(monotonic)
         if age > self._max_age:
             why = self._load.failure or "its source has no newer sample"

@@ -19,9 +19,13 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
 
 from agent.state.own_node import REFRESH_S
 from benchmarks.fleet.control_plane import AGENT, OTHER, SERVICE, ControlPlane, FleetService
@@ -31,10 +35,12 @@ from benchmarks.fleet.scrape import Scrape, use
 from benchmarks.report import machine
 from tests.modules.programs import kubernetes
 from tests.real.kube import ApiServer, Etcd
+from tests.real.parts import Server
 
 ROLLOUT = 0.1
 TIMEOUT_S = 180.0
 NEW_NODE = "new-after-restart"
+ServerT = TypeVar("ServerT", bound=Server)
 
 
 class Run:
@@ -55,7 +61,7 @@ class Run:
         self._measured("steady state")
         self._restart(running)
         self._measured("rollout of 10 %", self._replace)
-        running.stop()
+        running.stop(TIMEOUT_S)  # a busy machine gives little time to its low priority
         self._fleet.do("stop")
         self._measured("without agents again", agents=0)
 
@@ -113,12 +119,19 @@ def say(phase: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {phase}", file=sys.stderr, flush=True)
 
 
+def started(stack: ExitStack, server: ServerT) -> ServerT:
+    """Start a server. It is killed with the stack: a slow end must not cost the result."""
+    stack.callback(server.kill)
+    server.start()
+    return server
+
+
 def run(options: argparse.Namespace) -> Result:
     """Run all phases."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="load-watcher-fleet-")))
-        etcd = stack.enter_context(Etcd(directory / "etcd"))
-        api = stack.enter_context(ApiServer(directory / "api", etcd))
+        etcd = started(stack, Etcd(directory / "etcd"))
+        api = started(stack, ApiServer(directory / "api", etcd))
         plane = ControlPlane(api, directory, nodes=options.agents, pods=options.agents * options.pods_per_node)
         say("objects")
         plane.fill()
@@ -136,7 +149,7 @@ def run(options: argparse.Namespace) -> Result:
 
         def service() -> FleetService:
             made = FleetService(directory / "service", plane.kubeconfig(SERVICE), nodes=options.agents)
-            return stack.enter_context(made)
+            return started(stack, made)
 
         measured = Run(options, plane, other, fleet)
         measured.phases(service)
@@ -177,7 +190,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # ends the processes as Ctrl-C does
     with contextlib.suppress(PermissionError):  # only root may
         os.setpriority(os.PRIO_PROCESS, 0, CONTROL_PLANE)
-    result = run(options)
+    try:
+        result = run(options)
+    except (Exception, pytest.fail.Exception):  # a server that does not start or stop in time fails a test
+        traceback.print_exc()
+        print("the benchmark was aborted: the cause is above", file=sys.stderr)
+        return 2
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     result.notes.append(
         f"{machine()}; Kubernetes {kubernetes().version}. Everything ran on this machine: etcd, the API server and the "

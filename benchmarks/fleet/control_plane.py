@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import yaml
 
 from benchmarks.fleet.agents import node_name
@@ -24,6 +22,8 @@ from tests.real.parts import REPOSITORY
 from tests.service import Service
 from tests.waiting import wait_for
 from watcher.core.koordinator.written_objects import WRITTEN
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import client_context
 
 DEPLOY = REPOSITORY / "deploy"
 AT_ONCE = 32
@@ -134,9 +134,9 @@ class ControlPlane:
 
     async def _create(self, objects: Iterator[tuple[str, Mapping[str, Any]]]) -> None:
         """Create objects with AT_ONCE requests at a time."""
-        tls = ssl.create_default_context(cafile=self.api.directory / "ca.pem")
+        tls = client_context(ca_file=self.api.directory / "ca.pem")
         headers = {"Authorization": f"Bearer {self.api.token}"}
-        async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls)) as session:
+        async with client_session(tls=tls, headers=headers) as session:
 
             async def work() -> None:
                 for path, content in objects:

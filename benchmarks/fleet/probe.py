@@ -17,6 +17,7 @@ from pathlib import Path
 import aiohttp
 
 from watcher.platform.kube.credentials import find_access
+from watcher.platform.net.session import client_session
 
 PATHS = ("/api/v1/nodes?limit=500", "/api/v1/pods?limit=500")
 TIMEOUT_S = 60.0
@@ -27,8 +28,7 @@ async def probe(kubeconfig: Path, *, rate: float) -> None:
     access = find_access(kubeconfig=kubeconfig, environ={})
     headers = {**await access.headers(), "Accept": "application/json"}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True)
-    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
+    async with client_session(tls=access.tls, headers=headers, timeout=timeout) as session:
         due = time.time()
         tasks: set[asyncio.Task[None]] = set()
         for path in itertools.cycle(PATHS):

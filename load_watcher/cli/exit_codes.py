@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from load_watcher.cli.json_text import json_text
+from watcher.core.messages import visible
 
 if TYPE_CHECKING:
     from watcher.platform.settings.problems import Problem, SettingsError
@@ -16,12 +18,13 @@ BAD_SETTINGS = 2
 FAILED = 2
 
 
-def print_error(told: object, hint: str = "", *, of: str = "load-watcher") -> None:
+def print_error(message: object, hint: str = "", *, of: str = "load-watcher") -> None:
     """Print an error to standard error, and the hint on the lines below it. `of` is the command that failed."""
     if _prints_json():
-        click.echo(json.dumps({"error": {"message": str(told), "hint": hint}}, ensure_ascii=False), err=True)
+        click.echo(json_text({"error": {"message": str(message), "hint": hint}}), err=True)
     else:
-        click.echo("\n  ".join([f"{of}: {told}", *hint.splitlines()]), err=True)
+        lines = [*f"{of}: {message}".split("\n"), *(f"  {line}" for line in hint.splitlines())]
+        click.echo("\n".join(map(visible, lines)), err=True)
 
 
 def print_settings_problems(error: SettingsError) -> None:
@@ -30,12 +33,12 @@ def print_settings_problems(error: SettingsError) -> None:
     message = f"{count} problem{'s' if count > 1 else ''} in the settings"
     if _prints_json():
         document = {"error": {"message": message, "problems": problem_documents(error.problems)}}
-        click.echo(json.dumps(document, ensure_ascii=False), err=True)
+        click.echo(json_text(document), err=True)
         return
     print_error(message)
     for problem in error.problems:
-        click.echo(f"\n{click.style(problem.key, bold=True)}: {problem.message}", err=True)
-        click.echo(f"  {click.style('fix:', fg='green')} {problem.cure}", err=True)
+        click.echo(f"\n{click.style(problem.key, bold=True)}: {visible(problem.message)}", err=True)
+        click.echo(f"  {click.style('fix:', fg='green')} {visible(problem.cure)}", err=True)
 
 
 def problem_documents(problems: Iterable[Problem]) -> list[dict[str, Any]]:

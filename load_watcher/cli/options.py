@@ -273,9 +273,11 @@ def read_token(file: Path | None) -> str | None:
     """Read the token of --token-file. Raises BadParameter, which never contains the file's content."""
     if file is None:
         return None
+    from watcher.decoding.text import read_text
+
     try:
-        token = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        token = read_text(file).strip()
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise click.BadParameter(f"cannot read {file}: {why}", param_hint="--token-file") from None
     if not token.isprintable() or not token:

@@ -161,12 +161,11 @@ def qrm_notices(settings: Settings) -> list[str]:
 def settings_document(settings: Settings) -> dict[str, Any]:
     """Return the settings in effect as `{"settings": [{"key", "value", "origin"}]}`, with the values that `config show`
     prints: secrets are hidden. The tables of other packages, for example [agent], are one entry each."""
-    import tomllib
-
+    from watcher.decoding.text import decode_toml
     from watcher.platform.settings.reference import show
     from watcher.platform.settings.tables import KEYS
 
-    shown = tomllib.loads(show(settings))
+    shown = decode_toml(show(settings))
     keys = [*KEYS, *(f"provider.queries.{metric}" for metric in settings.provider.queries), *settings.parts]
     found = []
     for key in keys:

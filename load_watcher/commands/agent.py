@@ -101,7 +101,8 @@ def agent(
     evicts pods until the load is just below the watermarks of the policies. It runs until SIGTERM or SIGINT;
     agent.on_exit sets what happens to CPU quotas and the taint at the end: keep (default) or restore.
 
-    With -o json, --check prints {"valid", "policies", "problems", "notices"}, and --once the document of /explain.
+    With -o json, --check prints {"valid", "policies", "problems", "notices", "rules"}, and --once the document of
+    /explain.
 
     Exit code 0: stopped by a signal, also if a quota or the taint could not be restored (the log names it); 1: the
     agent could not start, or could not access its state file when it restored the quotas at the end; 2: the arguments
@@ -124,6 +125,23 @@ def agent(
     if once:
         raise SystemExit(_explain_once(settings, everything, output=given["output"]))
     raise SystemExit(main.run(settings, everything))
+
+
+@agent.command("demo", short_help="Show the agent on processes that it starts.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=20.0, max=3600.0), default=60.0, show_default=True, help="Duration."
+)
+def demo(seconds: float) -> None:
+    """Start processes that exceed a watermark, throttle them, and restore them.
+
+    Works on any Linux machine, without Kubernetes. As root, the agent writes quotas to a new control group;
+    otherwise it only shows its plan. At the end, processes, control groups and files are removed.
+
+    Exit code 0: shown; 1: the state file could not be written.
+    """
+    from agent.service import demo as service_demo
+
+    service_demo.run(click.echo, seconds=seconds)
 
 
 @agent.command("restore", short_help="Restore the limits that the agent changed.")
@@ -201,6 +219,7 @@ def settings_of(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSet
 
 def _check_policies(path: Path, settings: AgentSettings, *, output: str) -> int:
     """Print the problems and notices of the policies in `path`; return the exit code (0 or 2)."""
+    from agent.policy.effects import rule_effects
     from agent.policy.source import check_policies
     from agent.service.build import known_metrics, metrics_of
     from agent.service.node_server import CannotRun
@@ -211,10 +230,13 @@ def _check_policies(path: Path, settings: AgentSettings, *, output: str) -> int:
         print_error(error.reason, error.hint, of="load-watcher agent")
         return FAILED
     reading = check_policies(path, metrics=known_metrics(metrics))
+    effects = () if reading.problems else rule_effects(reading.policies, known_metrics(metrics))
     count = len(reading.policies.objects)
     if output == "json":
         problems, notices = list(map(str, reading.problems)), list(map(str, reading.notices))
-        print_json({"valid": not problems, "policies": count, "problems": problems, "notices": notices})
+        print_json(
+            {"valid": not problems, "policies": count, "problems": problems, "notices": notices, "rules": effects}
+        )
         return BAD_SETTINGS if problems else 0
     for notice in reading.notices:
         click.echo(str(notice))
@@ -222,6 +244,8 @@ def _check_policies(path: Path, settings: AgentSettings, *, output: str) -> int:
         click.echo(str(problem), err=True)
     if reading.problems:
         return BAD_SETTINGS
+    for effect in effects:
+        click.echo(effect)
     click.echo(f"{count} policies, no problems found")
     return 0
 

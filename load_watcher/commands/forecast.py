@@ -66,10 +66,12 @@ def backtest(trace: Path, layout: str, **given: Any) -> None:
     """
     from rich.console import Console
 
+    from load_watcher.cli.output_file import check_stdout
     from load_watcher.forecast import command, summary
     from load_watcher.forecast.usage import BacktestError
     from watcher.traces.parsing import TraceError
 
+    printed = check_stdout({f"--{name}": given[name] for name in ("png", "predictions")}, output=given["output"])
     files = command.BacktestFiles(trace, given["vms"], given["png"], given["predictions"])
     dealing = {name: given[name] for name in ("per_machine", "deals", "seed")}
     try:
@@ -88,6 +90,6 @@ def backtest(trace: Path, layout: str, **given: Any) -> None:
     elif given["output"] == "csv":
         click.echo(summary.as_csv(result), nl=False)
     else:
-        Console().print(summary.as_table(result))
+        Console(stderr=printed).print(summary.as_table(result))
         for sentence in summary.sentences(result):
-            click.echo(sentence)
+            click.echo(sentence, err=printed)

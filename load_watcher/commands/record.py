@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Trace file to create, in CSV; compressed if the name ends in .gz. It must not exist.",
+    help="Trace file to create, in CSV; compressed if the name ends in .gz. It must not exist; "
+    "- is the standard output.",
 )
 @click.option(
     "--for",
@@ -64,10 +65,12 @@ def record(url: str, file: Path, duration: float | None, every: float, output: s
     Exit code 0: recorded; 2: the arguments are invalid, nothing was recorded, or writing failed (the file then contains
     the records up to the failure).
     """
+    from load_watcher.cli.output_file import check_stdout
     from load_watcher.recording.recorder import Recording
 
     if every < 1.0:
         raise click.BadParameter("must be at least 1s", param_hint="--every")
+    check_stdout({"--file": file}, output=output)
     recording = Recording(url, duration, every, read_token(given["token_file"]))
     raise SystemExit(_record(recording, file, output=output))
 
@@ -77,6 +80,7 @@ def _record(recording: Recording, path: Path, *, output: str) -> int:
     import signal
     from contextlib import suppress
 
+    from load_watcher.cli.output_file import STDOUT
     from load_watcher.recording import file as recording_file
     from load_watcher.recording import recorder
 
@@ -92,7 +96,7 @@ def _record(recording: Recording, path: Path, *, output: str) -> int:
         with recording_file.RecordingFile(path) as file:
             done = asyncio.run(run(file))
     except recorder.RecordError as error:
-        path.unlink()
+        file.remove()
         print_error(error, error.hint)
         return FAILED
     except FileExistsError:
@@ -103,7 +107,7 @@ def _record(recording: Recording, path: Path, *, output: str) -> int:
         print_error(f"cannot write {path}: {error.strerror or error}", hint)
         return FAILED
     if not done.records:
-        path.unlink()
+        file.remove()
         print_error("nothing was recorded; the empty file was removed")
         return FAILED
     names = ("records", "nodes", "pods", "bindings", "polls", "missed")
@@ -112,6 +116,7 @@ def _record(recording: Recording, path: Path, *, output: str) -> int:
         f"{done.records:,} records in {path}: {done.nodes:,} nodes, {done.pods:,} pods at the end, "
         f"{done.bindings:,} bindings; {done.missed:,} of {done.polls:,} requests returned no load",
         output=output,
+        err=path == STDOUT,
     )
     return 0
 

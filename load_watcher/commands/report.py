@@ -86,7 +86,7 @@ _RANGE = (
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Page to write; the JSON document is written beside it, with the suffix .json. Existing files are "
-    "overwritten.",
+    "overwritten; - is the standard output, without a JSON document.",
 )
 @with_options(SET, output_option())
 def report(file: Path, output: str, **given: Any) -> None:
@@ -101,10 +101,12 @@ def report(file: Path, output: str, **given: Any) -> None:
 
     Exit code 0: written; 2: the arguments are invalid, the server is not available, or it has no load of nodes.
     """
+    from load_watcher.cli.output_file import check_stdout
     from load_watcher.report import command, document
     from load_watcher.report.context import CollectOptions
     from watcher.platform.sources.errors import ProviderError
 
+    printed = check_stdout({"--file": file}, output=output)
     try:
         beside = command.check_file(file)
         config = command.for_report(_config(given), given["timeout"])
@@ -132,7 +134,8 @@ def report(file: Path, output: str, **given: Any) -> None:
     if output == "json":
         print_json(document.as_document(found))
     else:
-        click.echo(document.as_text(found, f"written: {file} and {beside}"))
+        written = f"written: {file}" + (f" and {beside}" if beside else "")
+        click.echo(document.as_text(found, written), err=printed)
 
 
 def _config(given: Mapping[str, Any]) -> PrometheusConfig:

@@ -62,4 +62,6 @@ def score(manifest: Any, **given: Any) -> None:
         raise SystemExit(FAILED) from None
     wanted = {"nodes": given["nodes"], "plugins": given["plugins"], "token": read_token(given["token_file"])}
     asked = cli_score.explain(given["url"], given["profile"], pod, **wanted)
-    print_answer(asked, partial(cli_score.as_tables, explained=given["explain"]), output=given["output"])
+    print_answer(
+        asked, partial(cli_score.as_tables, explained=given["explain"]), url=given["url"], output=given["output"]
+    )

@@ -29,4 +29,4 @@ def shadow(since: str | None, **given: Any) -> None:
     from scorers.cli import shadow as cli_shadow
 
     asked = cli_shadow.shadow(given["url"], since=since, token=read_token(given["token_file"]))
-    print_answer(asked, cli_shadow.as_tables, output=given["output"])
+    print_answer(asked, cli_shadow.as_tables, url=given["url"], output=given["output"])

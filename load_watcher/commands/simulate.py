@@ -66,7 +66,7 @@ _TRACE_OPTIONS = (
                  "begins; used only with --alibaba."),
     click.option("--file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                  help="Trace file to write, required with --generate and --alibaba; compressed if the name ends in "
-                 ".gz. An existing file is overwritten."),
+                 ".gz. An existing file is overwritten; - is the standard output."),
 )  # fmt: skip
 
 
@@ -111,6 +111,7 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
 
 def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
     """Write a trace, generated from a scenario or converted from Alibaba's tables, and print a summary."""
+    from load_watcher.cli.output_file import check_stdout
     from load_watcher.simulate import command
     from watcher.traces import alibaba
     from watcher.traces.generating import SCENARIOS, generate
@@ -125,6 +126,7 @@ def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
         raise click.UsageError("-o csv is only for the results of a simulation; a trace is CSV in any case")
     if any(given[name] for name in ("policies", "series", "png", "html")):
         raise click.UsageError("options of a simulation given: create the trace first, then simulate it")
+    printed = check_stdout({"--file": given["file"]}, output=given["output"])
     nodes, hours = given["nodes"], given["hours"]
     if scenario is not None:
         records = generate(scenario, nodes=nodes, pods=given["pods"], seed=given["seed"], hours=hours)
@@ -136,19 +138,21 @@ def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
     with _simulate_errors(), progress_of("writing", unit="minutes") as tell:
         count = command.write_trace(records, given["file"], minutes=round(60 * hours), on_progress=tell)
     text = f"{given['file']}: {count:,} records" + (f"; {SCENARIOS[scenario].description}" if scenario else "")
-    print_facts({"file": str(given["file"]), "records": count}, text, output=given["output"])
+    print_facts({"file": str(given["file"]), "records": count}, text, output=given["output"], err=printed)
 
 
 def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
     """Simulate all policies, write the requested files, and print the results."""
     from rich.console import Console
 
+    from load_watcher.cli.output_file import check_stdout
     from load_watcher.simulate import command, report
     from load_watcher.simulate.engine import SimulationOptions
 
     if given["file"] is not None:
         hint = "print results with --output, and write charts and series with --png, --html and --series"
         raise click.UsageError(f"--file is the trace that --generate and --alibaba create; {hint}")
+    printed = check_stdout({f"--{name}": given[name] for name in ("series", "png", "html")}, output=given["output"])
     settings = load_or_exit(given, overrides=NO_SOURCE)
     files = command.OutputFiles(given["series"], given["png"], given["html"])
     with _simulate_errors():
@@ -180,7 +184,7 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
     elif given["output"] == "csv":
         click.echo(report.as_csv(summaries), nl=False)
     else:
-        Console().print(report.as_table(summaries))
+        Console(stderr=printed).print(report.as_table(summaries))
 
 
 def _evictor(watermark: float) -> EvictionPlanner | None:

@@ -46,4 +46,6 @@ def why(pod: str, at: str | None, **given: Any) -> None:
     from scorers.cli import why as cli_why
 
     asked = cli_why.why(given["url"], pod, at=at, limit=given["others"], token=read_token(given["token_file"]))
-    print_answer(asked, partial(cli_why.as_tables, explained=given["explain"]), output=given["output"])
+    print_answer(
+        asked, partial(cli_why.as_tables, explained=given["explain"]), url=given["url"], output=given["output"]
+    )

@@ -13,9 +13,10 @@ import aiohttp
 
 from load_watcher.compare.comparison import Comparison, ServiceLoads, read_answer
 from watcher import __version__
-from watcher.core.messages import printable
+from watcher.core.messages import hide_secrets, printable
 from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.session import client_session
 
 EVERY_S = 30.0  # polling interval of the plug-ins
 TIMEOUT_S = 30.0
@@ -68,7 +69,7 @@ async def run(
     may restart during a long run. `on_progress` is called after each comparison.
     """
     ends = time.monotonic() + duration
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
+    async with client_session(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
         while True:
             began = time.monotonic()
             # await both even if one fails: a cancelled request would cause an error in the log of the other service
@@ -97,7 +98,7 @@ async def _ask(session: aiohttp.ClientSession, side: Side) -> ServiceLoads:
             body = await read_body(response, answer_bound())
             if response.status != 200:
                 said = body.decode("utf-8", "replace")
-                said = printable(said.replace(side.token, "***") if side.token else said)  # a proxy may echo it
+                said = printable(hide_secrets(said, (side.token or "",)))  # a proxy may echo it
                 raise CompareError(
                     f"{side.name}, {side.url}, returned status {response.status}: {said or 'empty response'}",
                     hint="the plug-ins treat this as a failure and keep their cached copy",

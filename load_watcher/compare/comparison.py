@@ -20,8 +20,8 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.core.messages import shorten_names
+from watcher.decoding.json_text import decode_json
 from watcher.model import MetricType, Operator
-from watcher.platform.net.decoding import decode_json
 
 TYPES = (MetricType.CPU, MetricType.MEMORY)
 OPERATORS = (Operator.AVG, Operator.STD)

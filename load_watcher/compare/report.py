@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
+from rich import markup
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from load_watcher.compare.client import ComparisonRound
 from load_watcher.compare.comparison import Comparison, ServiceLoads
-from watcher.core.messages import shorten_names
+from watcher.core.messages import shorten_names, visible
+
+
+def escape(text: str) -> str:
+    """Text of a service as rich shows it: no markup, and control characters as escapes."""
+    return markup.escape(visible(text))
 
 
 def as_line(round_: ComparisonRound) -> str:

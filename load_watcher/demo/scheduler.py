@@ -29,12 +29,15 @@ from scorers.profiles.ranking import ProfileRunner
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.wire import key_of as name_of
+from watcher.decoding.json_text import decode_json
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.noise import key_of
 from watcher.platform.modules import BuiltModule, ModuleHost
-from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import answer_bound, read_body
-from watcher.platform.net.loopback import is_loopback
+from watcher.platform.net.listening import host_port
+from watcher.platform.net.loopback import is_loopback, reachable_host
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import client_context
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ DEFAULT_SCHEDULER: Mapping[str, Any] = {
                 "args": {
                     "targetUtilization": 50,
                     "resources": ["cpu", "memory"],
+                    "podDemand": "effective",
                     "assignedPodSeconds": 300,
                     "assignedPodDecay": True,
                 },
@@ -129,6 +133,9 @@ class SimulatedApi:
     def is_synced(self) -> bool:
         return self.synced.is_set()
 
+    def is_current(self) -> bool:
+        return True
+
     async def bind(self, key: str, *, node: str, uid: str) -> None:
         self._cluster.bind(key, node=node, uid=uid, now=self._now())
 
@@ -188,9 +195,9 @@ class SimulatedScheduler:
     async def _work(self) -> None:
         await self._listening.wait()
         await self._api.synced.wait()
-        connector = aiohttp.TCPConnector(ssl=True if self._certificate is None else _trusting(self._certificate))
+        tls = None if self._certificate is None else _trusting(self._certificate)
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        async with client_session(tls=tls, timeout=timeout) as session:
             while True:
                 try:
                     await self._step(session)
@@ -297,15 +304,16 @@ def image_points(scores: Sequence[wire.HostPriority], pod: Pod, *, most: int) ->
 def reachable(address: str) -> str:
     """Return a URL that reaches a listener at this address: a wildcard address becomes loopback."""
     parts = urlsplit(address)
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")
-    return address if host is None else f"{parts.scheme}://{host}:{parts.port}"
+    host = parts.hostname or ""
+    if (found := reachable_host(host)) == host:
+        return address
+    return f"{parts.scheme}://{host_port(found, parts.port or 80)}"
 
 
 def _trusting(certificate: Path) -> ssl.SSLContext:
     """Accept exactly this certificate, without a host name check, for requests to this service itself."""
-    context = ssl.create_default_context(cafile=str(certificate))
+    context = client_context(ca_file=certificate)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 

@@ -36,6 +36,8 @@ METRICS: Mapping[str, str] = {
     "NetworkReceive": "bytes/s",
     "EnergyPackage": "watts",
     "PressureCPU": "percent",
+    "PressureIO": "percent",
+    "PressureIOFull": "percent",
 }
 """Simulated metrics: metric key -> unit."""
 
@@ -96,7 +98,8 @@ class DemoProvider:
     async def fetch_pods(self, now: float) -> PodFetch:
         """Simulated usage of all pods at `now` (unix seconds)."""
         usage = await asyncio.to_thread(self._cluster.usage, self._cluster.running_pods(), now)
-        return PodFetch(usage, PodOrigin(SOURCE, self._expression("cores"), 0.0, self._expression("bytes"), "rss"))
+        origin = PodOrigin(SOURCE, self._expression("cores"), 0.0, self._expression("bytes"), "rss")
+        return PodFetch(usage, origin, nodes=frozenset(self._cluster.fleet.names))
 
     def _plan(self, key: str) -> QueryPlan:
         reason = "simulated by load-watcher demo"
@@ -148,4 +151,6 @@ class DemoProvider:
             "NetworkReceive": load.received,
             "EnergyPackage": load.watts,
             "PressureCPU": load.pressure,
+            "PressureIO": load.disk_pressure,
+            "PressureIOFull": load.disk_pressure_full,
         }

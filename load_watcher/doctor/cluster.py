@@ -13,7 +13,7 @@ from watcher.core.koordinator.written_objects import WRITTEN
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODE_METRICS, NODES, PODS
 from watcher.core.messages import shorten_names
-from watcher.core.naming.evidence import STRENGTH
+from watcher.core.naming.evidence import STRENGTH, Match
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.name_resolver import describe_match as in_words
 from watcher.koordinator.lease import LEASE, THRESHOLDS_LEASE, lease_namespace
@@ -177,12 +177,12 @@ async def permissions(examination: CheckContext) -> Sequence[CheckResult]:
 
 
 async def addresses(examination: CheckContext) -> Sequence[CheckResult]:
-    """Check that the source's node names are not IP addresses, which are never names of Kubernetes nodes."""
+    """Check that the source's node names are not IP addresses, unless nodes of the cluster have such names."""
     visit = examination.get(TickResult)
     names = visit.nodes
     if not names:
         return [skipped("without samples, node names are unknown")]
-    wrong = addresses_among(names)
+    wrong = [name for name in addresses_among(names) if name not in visit.known]
     if wrong:
         message = f"the source names these nodes by IP address: {shorten_nodes(wrong, names)}"
         cure = (
@@ -228,17 +228,20 @@ def _evidence(visit: TickResult, index: NodeIndex) -> str:
 
 
 def _strange(visit: TickResult, index: NodeIndex) -> Iterator[CheckResult]:
-    """Yield a warning for each name of the source that is not a node of the cluster, with a fix."""
-    matches = index.resolve(visit.names).matches
+    """Yield a warning for each name of the source that is not a node of the cluster, with a fix; a failure for names
+    that may be those of two machines. The names of one metric occur together: other metrics may have other names."""
+    matches: dict[str, Match] = {}
+    for batch in visit.fetch.batches:
+        resolved = index.resolve(tuple(sorted(set(batch.nodes)))).matches
+        matches |= {name: match for name, match in resolved.items() if not match.node or name not in matches}
     if visit.named:
-        unmapped = [f"{name} {in_words(match, index)}" for name, match in matches.items() if not match.node]
+        unmapped = sorted(name for name, match in matches.items() if not match.node)
     else:
-        names = [name for name in visit.nodes if name not in index.nodes]
-        unmapped = [
-            f"{name} {in_words(matches[name], index) if name in matches else 'is not a node'}" for name in names
-        ]
-    for text in unmapped[:NAMED_AT_MOST]:
-        yield warn(text, _cure(visit))
+        unmapped = [name for name in visit.nodes if name not in index.nodes]
+    for name in unmapped[:NAMED_AT_MOST]:
+        match = matches.get(name)
+        text = f"{name} {in_words(match, index) if match is not None else 'is not a node'}"
+        yield (fail if visit.named and match is not None and match.claimed else warn)(text, _cure(visit))
     if len(unmapped) > NAMED_AT_MOST:
         yield warn(f"{len(unmapped) - NAMED_AT_MOST} more names of the source are not nodes", _cure(visit))
 

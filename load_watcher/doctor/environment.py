@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from load_watcher.doctor.separate_extender import is_configured
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, warn
+from watcher.platform.net.loopback import is_loopback
+from watcher.platform.net.tls import file_reason
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.service.build import tls_of
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-LOOPBACK = ("127.", "localhost", "::1")
 
 
 async def settings(examination: CheckContext) -> Sequence[CheckResult]:
@@ -44,9 +45,8 @@ def _certificates(found: Settings) -> Iterator[CheckResult]:
     try:
         tls_of(found)
     except (ssl.SSLError, OSError) as error:
-        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
         yield fail(
-            f"cannot use the TLS files of [server]: {reason}",
+            f"cannot use the TLS files of [server]: {file_reason(error)}",
             "tls_cert, tls_key and tls_client_ca must be PEM files; tls_key must belong to tls_cert and be unencrypted",
         )
 
@@ -58,10 +58,10 @@ def _odd(found: Settings, *, in_cluster: bool, node: bool) -> Iterator[CheckResu
             f"NODE_NAME is not set, so the load of this node is reported under the name of the container, {name}",
             "set the variable NODE_NAME of the container with fieldRef spec.nodeName (the downward API)",
         )
-    if in_cluster and found.server.host.startswith(LOOPBACK):
+    if in_cluster and is_loopback(found.server.host):
         yield warn(
             f"server.host is {found.server.host}: only containers of this pod can reach the service, probes cannot",
-            "set LOAD_WATCHER_SERVER_HOST=0.0.0.0, unless the service is a sidecar of the scheduler",
+            "set server.host to ::, unless the service is a sidecar of the scheduler",
         )
     if found.provider.insecure_skip_verify:
         yield warn(

@@ -51,13 +51,15 @@ class ConfiguredProfile:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """Settings and measurements of the load-watcher service. `client_ca`: whether client certificates are verified.
+    """Settings and measurements of the load-watcher service. `client_ca`: whether client certificates are verified;
+    `clients`: the names of those that filter, prioritize and bind need, empty if these are open.
     `slow`: by profile, a duration in seconds that more than 1 % of the requests exceed, if a service is running.
     """
 
     profiles: Mapping[str, ConfiguredProfile]
     tls: bool = False
     client_ca: bool = False
+    clients: Sequence[str] = ()
     slow: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -143,12 +145,21 @@ def _tls(
         yield warn(
             message, "set tlsConfig.caFile (or caData) to the CA certificate that signed it, and remove insecure"
         )
+    if service is not None and service.clients and not _has_certificate(given):
+        names = ", ".join(service.clients)
+        message = f"{where}: server.scheduler_clients requires a client certificate, so each request returns 403"
+        yield fail(message, f"set certFile and keyFile in tlsConfig, of a certificate for {names}")
     if service is not None and service.tls != (parts.scheme == "https"):
         serves = "https (server.tls_cert)" if service.tls else "http"
         yield fail(
             f"{where}: the settings of load-watcher configure {serves}",
             f"write {'https' if service.tls else 'http'}:// in urlPrefix, or change server.tls_cert",
         )
+
+
+def _has_certificate(config: Mapping[str, Any]) -> bool:
+    """Whether a tlsConfig has a client certificate with its key."""
+    return all(config.get(f"{part}File") or config.get(f"{part}Data") for part in ("cert", "key"))
 
 
 def _profile(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
@@ -20,13 +19,16 @@ from load_watcher.healthcheck import own_url
 from watcher.api.operations import AliveDocument, ReadyDocument
 from watcher.core.messages import printable, shorten_names
 from watcher.core.publishing.wire import ErrorDocument, FindingEntry, FindingsDocument
+from watcher.decoding.json_text import decode_json
 from watcher.model import FindingKind
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
-from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import answer_bound, read_body
+from watcher.platform.net.listening import any_address_socket, host_port, is_any_ipv6
 from watcher.platform.net.redaction import without_credentials
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import client_context
 from watcher.platform.settings.tables import Settings
 from watcher.service.build import token_of
 
@@ -69,7 +71,7 @@ async def port(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the address of the settings is free, or that a load-watcher already listens there."""
     found = examination.get(Settings)
     server = found.server
-    where = f"{server.host}:{server.port}"
+    where = host_port(server.host, server.port)
     examination.put(DetectedService(""))
     if server.port == 0:
         return [ok(f"a free port of {server.host} will be selected (server.port = 0)")]
@@ -129,6 +131,9 @@ async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) 
 
 def _try_to_bind(host: str, port: int) -> None:
     """Bind the address like the service and release it. Raises OSError."""
+    if is_any_ipv6(host):
+        any_address_socket(port).close()
+        return
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except UnicodeError as error:  # an empty or overlong part between two dots
@@ -145,7 +150,7 @@ def _unbindable(error: OSError, *, where: str) -> CheckResult:
     if isinstance(error, socket.gaierror):
         return fail(f"{where}: cannot resolve the host name", "set server.host to an address of this machine")
     if error.errno == errno.EADDRNOTAVAIL:
-        cure = "set server.host to an address of this machine, or 0.0.0.0 for all of them"
+        cure = "set server.host to an address of this machine, or :: for all of them"
         return fail(f"{where} is not an address of this machine", cure)
     if error.errno in (errno.EACCES, errno.EPERM):
         cure = "set server.port to 1024 or more; the default is 2020"
@@ -245,9 +250,12 @@ async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | No
     ) or [ok("no recent findings of the sample review")]
 
 
+SERIOUS = (FindingKind.PARTIAL_OUTAGE, FindingKind.AMBIGUOUS_NODE)
+
+
 def summarize_findings(findings: Sequence[FindingEntry]) -> Iterator[CheckResult]:
     """Yield one result for each kind of finding, with the text of the newest. It is a warning; for a partial outage it
-    is a failure, since all requests will then be refused soon.
+    is a failure, since all requests will then be refused soon; also for two machines with one name.
     """
     by_kind: dict[str, list[FindingEntry]] = {}
     for each in findings:
@@ -258,7 +266,7 @@ def summarize_findings(findings: Sequence[FindingEntry]) -> Iterator[CheckResult
         others = f" (and {count(len(entries) - 1, 'other')} of this kind)" if len(entries) > 1 else ""
         message = f"{kind}: {f'{of}: ' if of else ''}{newest.reason}{others}"
         cure = f"see docs/reference/review.md for {kind}; /api/v1/findings lists all findings"
-        yield fail(message, cure) if kind == FindingKind.PARTIAL_OUTAGE else warn(message, cure)
+        yield (fail if kind in SERIOUS else warn)(message, cure)
 
 
 def _unauthorised() -> CheckResult:
@@ -272,13 +280,12 @@ def _unauthorised() -> CheckResult:
 @asynccontextmanager
 async def _session(settings: Settings, *, url: str) -> AsyncIterator[aiohttp.ClientSession]:
     """Open a session that trusts the service's own certificate and the system's CA certificates."""
-    trust = ssl.create_default_context()
+    trust = client_context()
     if settings.server.tls_cert is not None:
         trust.load_verify_locations(settings.server.tls_cert)
-        trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         trust.check_hostname = url != own_url(settings)  # the certificate may not include 127.0.0.1
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=trust),
+    async with client_session(
+        tls=trust,
         timeout=aiohttp.ClientTimeout(total=ANSWER_S),
         trust_env=False,
     ) as session:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
 from load_watcher.doctor.source import TickResult
 from watcher.core.messages import shorten_names
+from watcher.core.pods.coverage import PodCoverage
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
 from watcher.platform.settings.tables import Settings
 from watcher.platform.sources.errors import ProviderError, ProviderRefused
 from watcher.providers import registry
-from watcher.providers.base import NoPodUsage, fetch_pods
+from watcher.providers.base import NoPodUsage, PodFetch, Provider, fetch_pods
+from watcher.refresh.pods import translated, with_gaps
+
+GAPS_TIMEOUT_S = 10.0
 
 
 async def pods(examination: CheckContext) -> Sequence[CheckResult]:
@@ -23,8 +28,10 @@ async def pods(examination: CheckContext) -> Sequence[CheckResult]:
         return [skipped("pod usage is not fetched (refresh.pods is off)")]
     provider = registry.build(found)
     await provider.start()
+    visit = examination.get(TickResult)
     try:
         fetch = await fetch_pods(provider, time.time())
+        coverage = await _coverage(provider, fetch, visit)
     except (NoPodUsage, ProviderRefused) as error:
         message = f"no pod usage: {error}"
         return [fail(message, error.hint) if wanted == "on" else skipped(f"{message} (not needed for nodes)")]
@@ -43,8 +50,18 @@ async def pods(examination: CheckContext) -> Sequence[CheckResult]:
     ]
     cure = "see docs/reference/pods.md for the queries and for the handling of invalid readings"
     results += [warn(finding.reason, cure) for finding in fetch.findings]
-    visit = examination.get(TickResult)
+    if missing := coverage.message():
+        results.append(warn(missing, "see docs/reference/pods.md for the rules of nodes without pod usage"))
     strange = sorted(set(nodes) - {*visit.nodes, *visit.names})
     if strange:
         results.append(warn(f"pods run on nodes without samples: {shorten_names(strange)}", cure))
     return results
+
+
+async def _coverage(provider: Provider, fetch: PodFetch, visit: TickResult) -> PodCoverage:
+    """Of which nodes with load the pod usage is known."""
+    now, index = time.time(), visit.refresher.index
+    measured = translated((node for node in {*fetch.usage.nodes, *fetch.nodes} if node), index)
+    deadline = asyncio.get_running_loop().time() + GAPS_TIMEOUT_S
+    known = PodCoverage(dict.fromkeys(measured.values(), now))
+    return await with_gaps(known, provider, nodes=visit.nodes, index=index, now=now, deadline=deadline)

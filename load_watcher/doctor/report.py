@@ -7,6 +7,7 @@ with a spinner while checks run; otherwise lines are never wrapped.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from watcher.core.messages import visible
 from watcher.platform.checks.results import CheckResult, CheckStatus, DoctorReport, count
 
 NAME_WIDTH = 12
@@ -80,6 +82,7 @@ class Printer:
         """Print one result, and its fix on the next line, if results with its status are shown."""
         if result.status not in self._shown:
             return
+        result = replace(result, what=visible(result.what), cure=visible(result.cure))
         if not self._console.is_terminal:
             self._plain(f"{result.status.value:<7} {result.check:<{NAME_WIDTH}} {result.what}")
             if result.cure:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
+import msgspec
 
 from load_watcher.doctor import extenders, thresholds
 from load_watcher.doctor.forecasts import check_forecasts
@@ -24,6 +24,7 @@ from load_watcher.doctor.overload import check_requests
 from load_watcher.doctor.plugin_arguments import TRIMARAN, check_plugin_arguments
 from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
 from watcher.core.messages import shorten_names
+from watcher.decoding.yaml_text import decode_yaml_documents
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
 from watcher.platform.settings.tables import Settings
@@ -128,7 +129,7 @@ async def _own(name: str, table: Mapping[str, Any], cwd: Path) -> _ConfiguredPro
     if isinstance(text, CheckResult):
         return made(None, [text])
     found = list(check_imported_profile(text, profile=profile)) or [ok("the profile imported by [scheduler] is valid")]
-    uses = [use for called, use in _uses(_configurations(yaml.safe_load_all(text))) if profile in ("", called)]
+    uses = [use for called, use in _uses(_configurations(decode_yaml_documents(text))) if profile in ("", called)]
     return made(uses[0] if len(uses) == 1 else None, _of_file(path, found))
 
 
@@ -138,7 +139,8 @@ def _service(
     profiles = {each.name: extenders.ConfiguredProfile(each.bind, each.use, each.precise) for each in own}
     server = settings.server
     slow = {} if running is None else extenders.slow_response_bounds(running.text)
-    return extenders.ServiceSettings(profiles, bool(server.tls_cert), bool(server.tls_client_ca), slow)
+    verified = bool(server.tls_client_ca)
+    return extenders.ServiceSettings(profiles, bool(server.tls_cert), verified, server.scheduler_clients, slow)
 
 
 def profiles_in(content: str | bytes, name: str) -> list[thresholds.ProfilePlugins]:
@@ -146,8 +148,8 @@ def profiles_in(content: str | bytes, name: str) -> list[thresholds.ProfilePlugi
     name.
     """
     try:
-        found = list(_uses(_configurations(yaml.safe_load_all(content))))
-    except (yaml.YAMLError, RecursionError, ValueError):
+        found = list(_uses(_configurations(decode_yaml_documents(content))))
+    except msgspec.DecodeError:
         return []  # reported by `check_configuration`
     return [
         thresholds.ProfilePlugins(f"{name}: profile {called}", use)
@@ -171,8 +173,8 @@ def _uses(configurations: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Pl
 
 def _asks_ours(content: str | bytes) -> bool:
     try:
-        return any(_asks_our_extender(each) for each in _configurations(yaml.safe_load_all(content)))
-    except (yaml.YAMLError, RecursionError, ValueError):
+        return any(_asks_our_extender(each) for each in _configurations(decode_yaml_documents(content)))
+    except msgspec.DecodeError:
         return False
 
 
@@ -186,12 +188,10 @@ def check_configuration(
     as YAML or JSON, or inside a ConfigMap; `service` are the settings of that extender, if known.
     """
     try:
-        documents = [each for each in yaml.safe_load_all(content) if each is not None]
+        documents = [each for each in decode_yaml_documents(content) if each is not None]
         configurations = list(_configurations(documents))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        at = getattr(error, "problem_mark", None)
-        line = f" at line {at.line + 1}" if at is not None else ""
-        yield fail(f"invalid YAML{line}", "indent with spaces, not with tabs, and quote text that contains a colon")
+    except msgspec.DecodeError as error:
+        yield fail(f"invalid YAML: {error}", "indent with spaces, not with tabs, and quote text that contains a colon")
         return
     if not configurations:
         kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
@@ -205,7 +205,7 @@ def check_imported_profile(content: str | bytes, *, profile: str) -> Iterator[Ch
     """Yield the problems of a profile ("": any) that [scheduler] imports: plug-ins of kube-scheduler with scores that
     work against load-watcher's. Problems that make the settings invalid are not repeated.
     """
-    for configuration in _configurations(yaml.safe_load_all(content)):
+    for configuration in _configurations(decode_yaml_documents(content)):
         for each in configuration.get("profiles") or ():
             name = str(each.get("schedulerName", "default-scheduler"))
             if profile in ("", name):
@@ -222,7 +222,7 @@ def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
         if document.get("kind") == "ConfigMap" and isinstance(document.get("data"), dict):
             texts = (each for each in document["data"].values() if isinstance(each, str) and KIND in each)
             for text in texts:
-                yield from _configurations(yaml.safe_load_all(text))
+                yield from _configurations(decode_yaml_documents(text))
         elif document.get("kind") == KIND or GROUP in str(document.get("apiVersion")):
             yield document
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from watcher.decoding.json_text import decode_json
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
-from watcher.platform.net.decoding import decode_json
 
 if TYPE_CHECKING:
     from load_watcher.extender.pages import ExtenderReady

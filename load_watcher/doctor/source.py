@@ -19,6 +19,7 @@ from load_watcher.doctor import separate_extender
 from load_watcher.doctor.listening import summarize_findings
 from watcher.arrays import F64
 from watcher.core.messages import shorten_names
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.windows.statistics import MAX_CADENCE_S
 from watcher.model import METRIC_ORDER, FindingKind, Metric, MetricType, SeriesBatch, Snapshot
 from watcher.platform.checks.examination import CheckContext
@@ -27,7 +28,7 @@ from watcher.platform.provider_names import EXAMPLES
 from watcher.platform.settings.tables import Settings
 from watcher.platform.sources.errors import ProviderError
 from watcher.providers import registry
-from watcher.providers.base import Fetch, Provider, QueryFailure, QueryPlan
+from watcher.providers.base import Fetch, NodeAwareProvider, Provider, QueryFailure, QueryPlan
 from watcher.providers.prometheus.provider import config_from_settings
 from watcher.refresh import cluster_nodes
 from watcher.refresh.tick import Refresher
@@ -41,6 +42,10 @@ NEEDED = (MetricType.CPU, MetricType.MEMORY)
 EXPORTERS = {
     MetricType.ENERGY: "Kepler (or Scaphandre) is scraped",
     MetricType.GPU: "the DCGM exporter is scraped",
+    MetricType.PRESSURE: (
+        "node exporter is scraped with its collector pressure, that the nodes have /proc/pressure (where the kernel "
+        "has it off by default, boot with psi=1)"
+    ),
 }
 """Exporters of the metric types that node exporter does not provide, for the suggested fix."""
 RAREST_S = 2 * MAX_CADENCE_S
@@ -56,6 +61,9 @@ NODE_NAME_FINDINGS = (FindingKind.UNKNOWN_NODE, FindingKind.AMBIGUOUS_NODE, Find
 """Findings that the check of the nodes reports, if the source's names are mapped to nodes of the cluster."""
 
 
+NAMES_CURE = "see docs/reference/node-names.md: give the series of each machine the name of its node"
+
+
 # --- one tick --------------------------------------------------------------------------------------------------------
 
 
@@ -66,6 +74,7 @@ class RecordingProvider:
     inner: Provider
     fetches: list[Fetch] = field(default_factory=list)
     error: ProviderError | None = None
+    index: NodeIndex | None = None
 
     @property
     def source(self) -> str:
@@ -88,6 +97,12 @@ class RecordingProvider:
         self.fetches.append(fetch)
         return fetch
 
+    def know_nodes(self, index: NodeIndex | None) -> None:
+        """Forward the nodes of the cluster to a provider that uses them."""
+        self.index = index
+        if isinstance(self.inner, NodeAwareProvider):
+            self.inner.know_nodes(index)
+
     async def close(self) -> None:
         await self.inner.close()
 
@@ -95,7 +110,8 @@ class RecordingProvider:
 @dataclass(frozen=True, slots=True)
 class TickResult:
     """Result of a tick. `fetch` is the fetch of current samples, `earlier` the fetches for the backfill, both with the
-    source's node names; `at` is the end of the tick in unix seconds. `snapshot` is None without samples.
+    source's node names; `at` is the end of the tick in unix seconds. `snapshot` is None without samples. `known` are
+    the names of the nodes of the cluster, as far as they are known.
     """
 
     fetch: Fetch
@@ -103,6 +119,7 @@ class TickResult:
     snapshot: Snapshot | None
     refresher: Refresher
     at: float
+    known: Collection[str] = ()
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -156,6 +173,7 @@ async def source(examination: CheckContext) -> Sequence[CheckResult]:
         snapshot=None if published is None else published.snapshot,
         refresher=refresher,
         at=time.time(),
+        known=(*watched.fetches[0].known, *(() if watched.index is None else watched.index.nodes)),
     )
     examination.put(visit)
     asked = found.provider.address and found.provider.name not in ("host", "metrics-server")  # these use no address
@@ -181,6 +199,7 @@ async def series(examination: CheckContext) -> Sequence[CheckResult]:
     visit, found = examination.get(TickResult), examination.get(Settings)
     failures = {failure.metric: failure for failure in visit.fetch.failures}
     absent = {each.metric: each.reason for each in visit.fetch.findings if each.kind is FindingKind.NO_SERIES}
+    unnamed = {each.metric: each.reason for each in visit.fetch.findings if each.kind in NODE_NAME_FINDINGS}
     had = {batch.metric.name for fetch in (visit.fetch, *visit.earlier) for batch in fetch.batches}
     results = []
     for metric in _told_of(found, visit, failures=failures, absent=absent):
@@ -191,11 +210,16 @@ async def series(examination: CheckContext) -> Sequence[CheckResult]:
             reason = absent.get(metric.name) or absent.get("") or "not available from the source"
             names = await _similar_names(metric, found)
             results.append(_missing(metric, reason, _cure_of_absence(metric, found) + names))
+        elif metric.name not in had and metric.name in unnamed:
+            results.append(_missing(metric, f"{_asked(plan)}: {unnamed[metric.name]}", NAMES_CURE))
         elif metric.name not in had:
             cure = "scrape it at least every two minutes: an expression like rate(x[5m]) needs two samples in 5 minutes"
             results.append(_missing(metric, f"{_asked(plan)} exists, but returned no samples", cure))
         else:
-            results.append(ok(f"{metric.key}: {_asked(plan)}, node names from {plan.node_label} ({plan.reason})"))
+            naming = visit.fetch.naming.get(metric.name, "")
+            candidates = f"; candidates for node names: {naming}" if naming else ""
+            label = plan.node_label
+            results.append(ok(f"{metric.key}: {_asked(plan)}, node names from {label} ({plan.reason}){candidates}"))
     return results
 
 
@@ -380,7 +404,7 @@ async def samples(examination: CheckContext) -> Sequence[CheckResult]:
 
 
 def addresses_among(names: Sequence[str]) -> list[str]:
-    """Return the names that are IP addresses, which cannot be names of Kubernetes nodes."""
+    """Return the names that are IP addresses, which are rarely names of Kubernetes nodes."""
     found = []
     for name in names:
         with suppress(ValueError):

@@ -13,16 +13,16 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
+import msgspec
 
 from load_watcher.doctor.plugins import Args, PluginUse
 from watcher.core.kubernetes.quantity import NANO, nano
 from watcher.core.messages import shorten_names
+from watcher.decoding.yaml_text import decode_yaml_documents
 from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
 
 FULL = 100.0
@@ -114,7 +114,7 @@ def _percents(args: Mapping[str, Any], key: str) -> Percents:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ def _circle(
 def evictors_in(content: str | bytes) -> tuple[list[EvictionThresholds], list[CheckResult]]:
     """Return the evictors in a file of YAML documents, also inside ConfigMaps, and the problems of the file."""
     try:
-        documents = list(_documents(yaml.safe_load_all(content)))
-    except (yaml.YAMLError, RecursionError, ValueError):
+        documents = list(_documents(decode_yaml_documents(content)))
+    except msgspec.DecodeError:
         cure = "indent with spaces, not with tabs, and quote text that contains a colon"
         return [], [fail("invalid YAML", cure)]
     found = [*_of_descheduler(documents), *_of_agent(documents)]
@@ -196,6 +196,8 @@ def evictors_in(content: str | bytes) -> tuple[list[EvictionThresholds], list[Ch
     return [], [fail("it configures no eviction by load", cure)]
 
 
+LARGEST = 1e15
+"""Larger numbers are ignored; an int of JSON may be too large for a float."""
 KINDS = ("DeschedulerConfiguration", "LowNodeLoadArgs", "NodeQOS", "NodeQOSEnsurancePolicy")
 
 
@@ -206,7 +208,7 @@ def _documents(given: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
         data = each.get("data")
         if each.get("kind") == "ConfigMap" and isinstance(data, dict):
             for text in (text for text in data.values() if isinstance(text, str) and "kind:" in text):
-                yield from _documents(yaml.safe_load_all(text))
+                yield from _documents(decode_yaml_documents(text))
         else:
             yield each
 

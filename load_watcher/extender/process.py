@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from watcher.core.decisions import DecisionStore
 from watcher.platform.http.routing import Router, may_read
 from watcher.platform.http.runner import application
 from watcher.platform.http.sites import local_hosts
+from watcher.platform.net.tls import file_reason
 from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
@@ -91,7 +91,7 @@ def _check_files(settings: Settings) -> None:
     try:
         read_access(settings).tls()
     except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
+        reason = file_reason(error)
         cure = "check extender.watcher_token_file and extender.watcher_ca_file (PEM)"
         raise SettingsError([Problem("extender", f"cannot use the files of this table: {reason}", cure)]) from error
 

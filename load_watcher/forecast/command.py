@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from load_watcher.cli.output_file import is_regular, written_file
 from load_watcher.forecast import summary
 from load_watcher.forecast.deals import deal
 from load_watcher.forecast.layouts import read_bitbrains, read_planetlab, read_recorded
@@ -39,7 +41,7 @@ class BacktestFiles:
                 continue
             if not path.parent.is_dir():
                 raise BacktestError(f"{option}: directory {path.parent} does not exist", "create it")
-            if (there := taken.setdefault(path.resolve(), option)) != option:
+            if is_regular(path) and (there := taken.setdefault(path.resolve(), option)) != option:
                 raise BacktestError(f"{option} {path} would overwrite {there}", "use a different path for each file")
         if self.png is None:
             return
@@ -100,12 +102,17 @@ def backtest(
     found = predict(machines, options, on_progress=on_progress)
     result = summary.summarize(machines, found, options, trace=files.trace.name, layout=layout)
     if files.predictions is not None:
-        with files.predictions.open("w", encoding="utf-8", newline="") as text:
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(summary.PREDICTION_COLUMNS)
-            writer.writerows(summary.prediction_rows(machines, found))
+        with written_file(files.predictions) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            try:
+                writer = csv.writer(text, lineterminator="\n")
+                writer.writerow(summary.PREDICTION_COLUMNS)
+                writer.writerows(summary.prediction_rows(machines, found))
+            finally:
+                text.detach()
     if files.png is not None:
         from load_watcher.forecast.charts import draw
 
-        files.png.write_bytes(draw(result))
+        with written_file(files.png) as file:
+            file.write(draw(result))
     return result

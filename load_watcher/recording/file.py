@@ -9,23 +9,27 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from load_watcher.cli.output_file import is_regular, open_in_place
 from watcher.traces.records import Record
 from watcher.traces.writing import TraceWriter
 
 
 class RecordingFile:
-    """A new file at `path`. Raises OSError if it exists or cannot be created."""
+    """A new file at `path`, also at the end of a symbolic link; "-" is the standard output, and a device or a pipe is
+    written in place. Raises OSError if a regular file exists or cannot be created."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
         self.records = 0
         self._packed = path.suffix == ".gz"
-        self._file = path.open("xb", buffering=0)
+        self._regular = is_regular(path)
+        self._file = _opened(path)
         self._text = io.StringIO(newline="")
         self._writer = TraceWriter(self._text)
 
@@ -52,7 +56,17 @@ class RecordingFile:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError:
-            self._file.truncate(self.size)
+            if self._regular:
+                self._file.truncate(self.size)
             raise
         self.size += len(data)
         self.records += count
+
+    def remove(self) -> None:
+        """Remove the file; a device and a pipe stay."""
+        if self._regular:
+            self.path.resolve().unlink()
+
+
+def _opened(path: Path) -> FileIO:
+    return FileIO(path.resolve(), "xb") if is_regular(path) else open_in_place(path)

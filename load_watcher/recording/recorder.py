@@ -20,10 +20,11 @@ from load_watcher.recording.file import RecordingFile
 from watcher import __version__
 from watcher.client import Columns, PodColumns, WatcherClient, WatcherError
 from watcher.core.pods.observed import ClusterSnapshot
+from watcher.decoding.json_text import decode_json
 from watcher.model import MetricType, Operator
-from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.session import client_session
 from watcher.traces.records import EndRecord
 
 EVERY_S = 60.0
@@ -151,7 +152,7 @@ class _RecordedService:
         headers = {"User-Agent": f"load-watcher/{__version__} record"}
         if recording.token is not None:
             headers["Authorization"] = f"Bearer {recording.token}"
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), headers=headers)
+        self._session = client_session(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), headers=headers)
         types, operators = (MetricType.CPU, MetricType.MEMORY), (Operator.LATEST,)
         self._client = WatcherClient(
             recording.address, types=types, operators=operators, token=recording.token, timeout=TIMEOUT_S

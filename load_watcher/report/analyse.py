@@ -278,7 +278,8 @@ class WorkloadShare:
 @dataclass(frozen=True, slots=True)
 class WorkloadShares:
     """Workloads sorted by their share of the hot hours, then by share. `hot_values` is the number of values of pods on
-    hot nodes. `pods` were read, on the nodes of `sample`."""
+    hot nodes. `pods` were read, on the nodes of `sample`. For a part of the time, the pods of the nodes in `gaps` have
+    no values although the nodes have load; then each pod counts with its mean over the rest of the time."""
 
     workloads: tuple[WorkloadShare, ...]
     pods: int
@@ -286,6 +287,7 @@ class WorkloadShares:
     total_cores: float
     hot_values: int
     sample: NodeSample
+    gaps: tuple[str, ...] = ()
 
 
 def workload_shares(
@@ -297,8 +299,11 @@ def workload_shares(
     place = {name: i for i, name in enumerate(order)}
     index = np.array([place[name] for name in names], dtype=np.int64)
     known = np.isfinite(pods.cores).any(axis=1)
+    unknown = _unknown_at(pods, loads)[known]
     used = np.nan_to_num(pods.cores[known])
-    hot = _hot_at(pods, loads, threshold)[known]
+    measured = (~unknown).sum(axis=0)
+    used = np.where(unknown, used.sum(axis=0) / np.maximum(measured, 1), used)
+    hot = _hot_at(pods, loads, threshold)[known] & ~unknown
     weights = _weights(pods)
     sums = np.zeros((len(used), len(order)))
     np.add.at(sums.T, index, (used * weights).T)
@@ -315,7 +320,8 @@ def workload_shares(
         key=lambda each: (-np.nan_to_num(each.hot_share), -np.nan_to_num(each.share), each.namespace, each.workload)
     )
     values = int(np.count_nonzero(hot & (used > 0.0)))
-    return WorkloadShares(tuple(rows), len(pods.pods), pods.step, float(mean.sum()), values, pods.sample)
+    gaps = sorted({pods.pods[i][2] for i in np.flatnonzero(unknown.any(axis=0)).tolist()})
+    return WorkloadShares(tuple(rows), len(pods.pods), pods.step, float(mean.sum()), values, pods.sample, tuple(gaps))
 
 
 def _weights(pods: PodLoads) -> F64:
@@ -359,9 +365,25 @@ def _shares(pods: PodLoads, index: I64, amounts: F64, workloads: int) -> tuple[F
 
 def _hot_at(pods: PodLoads, loads: NodeLoads, threshold: float) -> Bool:
     """Whether the node of each pod was hot at the time of each value [steps, pods]."""
+    return _at(pods, loads, loads.cpu > threshold)
+
+
+def _unknown_at(pods: PodLoads, loads: NodeLoads) -> Bool:
+    """Whether the node of each pod had load, and no pod of the node had a value, at the time of each value
+    [steps, pods]."""
+    place = {node: i for i, node in enumerate(dict.fromkeys(node for _, _, node in pods.pods))}
+    index = np.array([place[node] for _, _, node in pods.pods], dtype=np.int64)
+    measured = np.zeros((len(pods.cores), len(place)), dtype=np.bool_)
+    np.logical_or.at(measured.T, index, np.isfinite(pods.cores).T)
+    return _at(pods, loads, np.isfinite(loads.cpu)) & ~measured[:, index]
+
+
+def _at(pods: PodLoads, loads: NodeLoads, of_nodes: Bool) -> Bool:
+    """The values [slots, nodes] for the node of each pod at the time of each value [steps, pods]; false for nodes
+    without load."""
     times = pods.begins + pods.step * np.arange(1, len(pods.cores) + 1)
     slots = np.clip((times - loads.begins) // SLOT_S - 1, 0, len(loads.cpu) - 1)
     place = {node: i for i, node in enumerate(loads.nodes)}
     columns = np.array([place.get(node, -1) for _, _, node in pods.pods], dtype=np.int64)
-    hot: Bool = (loads.cpu > threshold)[slots][:, columns]
-    return hot & (columns >= 0)
+    found: Bool = of_nodes[slots][:, columns] & (columns >= 0)
+    return found

@@ -9,16 +9,20 @@ import numpy as np
 
 from load_watcher.report.collected import ClusterHistory, NodeLoads, NodeSizes
 from load_watcher.report.context import CollectContext, CollectOptions, Progress
-from load_watcher.report.node_data import PERIOD, NodeLoadReader, read_requests, read_sizes
+from load_watcher.report.node_data import PERIOD, NodeLoadReader, read_sizes
 from load_watcher.report.pod_data import find_pods
+from load_watcher.report.pod_requests import read_requests
 from load_watcher.report.reading import HistoryReader
 from watcher.core.messages import shorten_names
+from watcher.core.naming.labels import EXPORTED
 from watcher.platform.sources.errors import ProviderRefused
 from watcher.platform.sources.prometheus import PrometheusClient
 from watcher.providers.prometheus.queries import PrometheusConfig
 
 HOUR_S = 3600
 STATE_METRICS = "scrape kube-state-metrics with honor_labels: true, as kube-prometheus does"
+NAMES = "see docs/reference/node-names.md; load-watcher doctor shows the evidence for the names"
+_RENAMED = (("kube_pod_info", "pod"), ("kube_pod_info", "node"), ("kube_node_info", "node"))
 CADVISOR = (
     "scrape /metrics/cadvisor of the kubelets, with the labels namespace, pod and container, as kube-prometheus does"
 )
@@ -34,6 +38,8 @@ async def collect(config: PrometheusConfig, options: CollectOptions, *, progress
         begins = ends - max(1, round(options.days * 24)) * HOUR_S
         reader = HistoryReader(client, most_values=options.most_values, timeout=config.timeout)
         context = CollectContext(config, options, client, reader, begins, ends, progress)
+        renamed = (context.narrowed(f'{series}{{{EXPORTED}{label}!=""}}') for series, label in _RENAMED)
+        context.exported = bool(await reader.count(" or ".join(renamed), ends))
         return await _collect(context)
     finally:
         await client.close()
@@ -42,10 +48,12 @@ async def collect(config: PrometheusConfig, options: CollectOptions, *, progress
 async def _collect(context: CollectContext) -> ClusterHistory:
     loads = await NodeLoadReader(context).read()
     if not len(loads.nodes) or not np.isfinite(loads.cpu).any():
+        if remarks := "; ".join(context.reader.remarks):
+            raise ProviderRefused(f"{context.client.address}: no node has a load: {remarks}", hint=NAMES)
         raise ProviderRefused(f"{context.client.address}: no values of the nodes in this time", hint=PERIOD)
     sizes = await context.optional(
         "kube_node_status_allocatable of kube-state-metrics",
-        "cores and bytes instead of percent, and what could be freed",
+        "cores and bytes instead of percent, and what is above the bound",
         STATE_METRICS,
         lambda: read_sizes(context, loads.nodes),
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from contextlib import suppress
 from dataclasses import replace as with_fields
 from pathlib import Path
 
+from load_watcher.cli.json_text import json_text
+from load_watcher.cli.output_file import is_regular, written_file
 from load_watcher.report.collect import collect
 from load_watcher.report.context import CollectOptions, Progress
 from load_watcher.report.document import as_document
@@ -32,9 +31,11 @@ class ReportError(Exception):
         self.hint = hint
 
 
-def check_file(page: Path) -> Path:
-    """Check the path of the page before the queries, and return the path of the JSON document beside it. Raises
-    ReportError."""
+def check_file(page: Path) -> Path | None:
+    """Check the path of the page before the queries, and return the path of the JSON document beside it; None beside
+    the standard output, a device or a pipe. Raises ReportError."""
+    if not is_regular(page):
+        return None
     if not page.parent.is_dir():
         raise ReportError(f"directory {page.parent} does not exist", "create it, or choose another path for --file")
     document = page.with_suffix(".json")
@@ -59,17 +60,13 @@ def make(
     return report
 
 
-def write(report: ClusterReport, page: Path, document: Path) -> None:
-    """Write both files; an existing file is replaced as a whole. Raises OSError."""
-    text = json.dumps(as_document(report), indent=1, ensure_ascii=False, allow_nan=False)
+def write(report: ClusterReport, page: Path, document: Path | None) -> None:
+    """Write the files as `written_file` does. Raises OSError."""
+    text = json_text(as_document(report), indent=1)
     for path, content in ((document, text + "\n"), (page, as_page(report))):
-        unfinished = path.with_name(f".unfinished-{path.name}")
-        try:
-            unfinished.write_text(content, encoding="utf-8", errors="replace", newline="")
-            os.replace(unfinished, path)
-        finally:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
+        if path is not None:
+            with written_file(path) as file:
+                file.write(content.encode(errors="replace"))
 
 
 def for_report(config: PrometheusConfig, timeout: float) -> PrometheusConfig:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from load_watcher.report.collected import MissingData
 from load_watcher.report.reading import BudgetExceeded, HistoryReader
+from watcher.core.naming.labels import EXPORTED
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.platform.sources.errors import ProviderError
 from watcher.platform.sources.prometheus import PrometheusClient
-from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.providers.prometheus.queries import PrometheusConfig, among
 
 T = TypeVar("T")
+OF_OBJECTS = ("namespace", "pod", "container", "node")
 Progress = Callable[[int, str], None]
 """Called with the percentage of the report that is done, and the current part."""
 
@@ -43,10 +45,24 @@ class CollectContext:
     ends: int
     progress: Progress
     missing: list[MissingData] = field(default_factory=list)
+    exported: bool = False
+    """Whether a job scrapes kube-state-metrics without honor_labels: labels of objects that its target has too are
+    exported_LABEL."""
 
     def narrowed(self, text: str, *more: Matcher) -> str:
         """A selector with the matchers of this cluster and more."""
         return narrowed(text, *self.config.matchers, *more)
+
+    def of_objects(self, vector: str) -> str:
+        """A vector of kube-state-metrics with the labels of the objects, and not those of the target."""
+        if self.exported:
+            for label in OF_OBJECTS:
+                vector = f'label_replace({vector}, "{label}", "$1", "{EXPORTED}{label}", "(.+)")'
+        return vector
+
+    def among_nodes(self, nodes: Sequence[str]) -> tuple[Matcher, ...]:
+        """Matchers for the objects of these nodes; none where their label node may be that of the target."""
+        return () if self.exported else (among("node", nodes),)
 
     def share_of(self, low: int, high: int, part: str) -> Callable[[float], None]:
         """Progress of a part that leads from `low` to `high` percent of the report."""

@@ -15,6 +15,7 @@ from load_watcher.report import findings
 from load_watcher.report.analyse import NodePeaks, ResourcePeaks
 from load_watcher.report.findings import ClusterReport
 from watcher import __version__
+from watcher.core.messages import visible
 
 DIGITS = 4
 NEXT = (
@@ -96,9 +97,9 @@ def as_text(report: ClusterReport, files: str) -> str:
         f"workloads   {findings.workloads_sentence(report)}",
         f"policies    {findings.replay_sentence(report)}",
         f"missing     {findings.missing_sentence(report)}",
-        *(f"            {each.what}\n              fix: {each.cure}" for each in report.missing),
+        *(line for each in report.missing for line in (f"            {each.what}", f"              fix: {each.cure}")),
         *(f"note        {each}" for each in (*findings.sampling_sentences(report), *history.remarks)),
         "",
         files,
     ]
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))

@@ -21,6 +21,7 @@ from load_watcher.report.analyse import (
 from load_watcher.report.collected import ClusterHistory, MissingData
 from load_watcher.report.comparison import ReplayResult
 from watcher.core.forecast.document import judged_period
+from watcher.core.review.findings import some_of
 
 GIB = 1 << 30
 ENOUGH = 0.95
@@ -134,7 +135,7 @@ def peaks_sentence(report: ClusterReport) -> str:
     freed = amount(cluster.freed, "cpu")
     return (
         f"{text}. {freed} are above the peaks that are expected in the next {record.horizon_h} hours (level "
-        f"{100.0 * record.level:.0f} %), and could be freed."
+        f"{100.0 * record.level:.0f} %); later peaks may be higher."
     )
 
 
@@ -222,14 +223,19 @@ def sampling_sentences(report: ClusterReport) -> tuple[str, ...]:
 
 def _pod_sentences(shares: WorkloadShares) -> tuple[str, ...]:
     sample, every = shares.sample, f"every {shares.step // 60} minutes"
+    gaps = (
+        f"The pods of {_nodes(len(shares.gaps))} ({some_of(shares.gaps)}) have no usage for a part of the time; the "
+        "mean of the rest is used for this part.",
+    )[: len(shares.gaps)]
     if sample.is_complete:
-        return (f"The usage of {shares.pods:,} pods was read {every}.",)
+        return (f"The usage of {shares.pods:,} pods was read {every}.", *gaps)
     chosen = len(sample.nodes) - len(sample.hottest)
     hottest = f"the {len(sample.hottest):,} hottest, and " if sample.hottest else ""
     return (
         f"The usage of pods was read {every} on {len(sample.nodes):,} of {_nodes(sample.total)}: {hottest}{chosen:,} "
         "chosen by a hash of their names. Figures of workloads are estimates for all nodes; ± is half of the 95 % "
         "interval, and workloads of few pods may be missing. --max-samples sets the size of the sample.",
+        *gaps,
     )
 
 

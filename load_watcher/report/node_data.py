@@ -1,26 +1,26 @@
-"""Collects the utilization of nodes, their sizes, and the requests of their pods."""
+"""Collects the utilization of nodes and their sizes."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 
-from load_watcher.report.collected import NodeLoads, NodeRequests, NodeSizes
+from load_watcher.report.collected import NodeLoads, NodeSizes
 from load_watcher.report.context import CollectContext
 from load_watcher.report.reading import BudgetExceeded, ProgressCallback, SeriesGrid, repeated
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
-from watcher.core.naming.name_resolver import without_port
+from watcher.core.naming.labels import Labels
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.platform.sources.errors import ProviderRefused
 from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.node_names import NodeNamesReader
+from watcher.providers.prometheus.node_names import NodeEvidenceReader, NodeNamesReader
 from watcher.providers.prometheus.queries import PrometheusQueryPlan, candidates
 from watcher.providers.prometheus.search import QuerySearch
 from watcher.providers.prometheus.state import PrometheusFetchContext, PrometheusMetricState
@@ -50,7 +50,7 @@ class NodeLoadReader:
     def __init__(self, context: CollectContext) -> None:
         self._context = context
         self._metrics = MetricClient(context.client)
-        self._names = NodeNamesReader(self._metrics, context.config.matchers)
+        self._names = NodeNamesReader(self._metrics, NodeEvidenceReader(context.config.matchers))
         self._search = QuerySearch(self._metrics, self._names)
 
     async def read(self) -> NodeLoads:
@@ -78,21 +78,35 @@ class NodeLoadReader:
 
     async def _metric(self, key: str, progress: ProgressCallback) -> tuple[SeriesGrid, int] | None:
         """Percent of capacity by node, one row per slot, and the seconds between values; None without series."""
-        context = self._context
-        state, fetching = self._state(key), self._fetching(context.ends)
-        plan = await self._search.find_plan(state, fetching)
-        if plan is None:
+        state, fetching = self._state(key), self._fetching(self._context.ends)
+        state.plan = await self._search.find_plan(state, fetching)
+        if state.plan is None:
             return None
+        others = await self._search.find_others(state, fetching)
+        read = [await self._with_plan(each, fetching, progress, 1 / (1 + len(others))) for each in (state, *others)]
+        grids, steps = zip(*read, strict=True)
+        return side_by_side(grids), max(steps)
+
+    async def _with_plan(
+        self,
+        state: PrometheusMetricState,
+        fetching: PrometheusFetchContext,
+        progress: ProgressCallback,
+        part: float,
+    ) -> tuple[SeriesGrid, int]:
+        """The nodes of one query, with this part of the metric's share of the budget."""
+        context, plan, key = self._context, state.plan, state.metric.key
+        assert plan is not None
         series = await context.reader.cost_of(plan.expression, context.ends, nodes=await self._nodes_now(plan))
         plain = is_plain(plan.expression)
         smallest = SLOT_S if key == "CPU" else MEMORY_STEP_S
         share = SHARE if plain else SHARE_OF_RATES
-        step = context.reader.step_for(series, context.ends - context.begins, smallest=smallest, share=share)
+        step = context.reader.step_for(series, context.ends - context.begins, smallest=smallest, share=part * share)
         step = min(step or LONGEST_STEP_S, LONGEST_STEP_S)
         expression = f"max_over_time({plan.expression}[{step}s])" if plain else plan.expression
         grid = await context.reader.grid(
             expression,
-            (plan.label.label,),
+            plan.label.labels,
             context.begins + step,
             context.ends,
             step,
@@ -100,7 +114,8 @@ class NodeLoadReader:
             purpose=f"{key} of nodes",
             progress=progress,
         )
-        named = await self._named(grid, plan, state, fetching)
+        # The deadline of the search may have passed while the grid was read.
+        named = await self._named(grid, plan, state, self._fetching(context.ends))
         slots = (context.ends - context.begins) // SLOT_S
         values = repeated(named.values * SOURCE_UNITS[plan.candidate.unit][1], step // SLOT_S, slots)
         return SeriesGrid(named.keys, np.clip(values, 0.0, 100.0)), step
@@ -134,6 +149,18 @@ class NodeLoadReader:
         """The number of series of a stored series, or of the guard of an expression; at least 1."""
         return max(1, await self._context.reader.count(plan.candidate.evidence, self._context.ends))
 
+    async def _rows(
+        self,
+        earlier: Sequence[Labels],
+        plan: PrometheusQueryPlan,
+        state: PrometheusMetricState,
+        fetching: PrometheusFetchContext,
+    ) -> Sequence[Labels]:
+        """All labels of the series at the end of the report, and the labels of `earlier` series that have ended."""
+        now = await self._search.profile(plan.candidate, state, fetching)
+        there = {plan.label.key(row) for row in now}
+        return [*now, *(row for row in earlier if plan.label.key(row) not in there)]
+
     async def _named(
         self,
         grid: SeriesGrid,
@@ -141,17 +168,27 @@ class NodeLoadReader:
         state: PrometheusMetricState,
         fetching: PrometheusFetchContext,
     ) -> SeriesGrid:
-        """The grid by node name; series without a node are left out with a remark."""
-        known: Mapping[str, str] = {}
-        if plan.label.joined:
-            known = (await self._names.read(state, fetching, at_most_old=0)).by_instance
-        names = [_node_of(key, plan, known) for (key,) in grid.keys]
-        unnamed = sorted({key for (key,), name in zip(grid.keys, names, strict=True) if not name})
-        if unnamed:
+        """The grid by node name; series without a node are left out with a remark. The nodes are those of the series
+        at the end of the report, and of others by the same labels."""
+        labels = plan.label.labels
+        rows = [{label: text for label, text in zip(labels, key, strict=True) if text} for key in grid.keys]
+        found = await self._names.of_profile(
+            await self._rows(rows, plan, state, fetching), plan.candidate.evidence, state, fetching
+        )
+        nodes: dict[str, str | None] = {}
+        for row, node in zip(state.names.rows, found.nodes, strict=True):
+            if key := plan.label.key(row):
+                nodes[key] = node if nodes.setdefault(key, node) == node else None
+        names: Sequence[str | None] = [nodes.get(plan.label.key(row) or "") for row in rows]
+        unnamed = sorted({", ".join(key) for key, name in zip(grid.keys, names, strict=True) if not name})
+        for problem in found.problems:
+            self._context.reader.remark(f"{problem.node}: {problem.reason}" if problem.node else problem.reason)
+        if unnamed and not found.problems:
             self._context.reader.remark(
                 f"{len(unnamed):,} series of {state.metric.key} do not name a node by {plan.label.shown}: "
                 f"{shorten_names(unnamed)}"
             )
+        names = state.restricted(names)
         merged: dict[str, F64] = {}
         for column, name in enumerate(names):
             if name:
@@ -164,10 +201,11 @@ class NodeLoadReader:
         )
 
 
-def _node_of(key: str, plan: PrometheusQueryPlan, known: Mapping[str, str]) -> str:
-    if plan.label.joined:
-        return known.get(key, "")
-    return without_port(key) if plan.label.strip_port else key
+def side_by_side(grids: Sequence[SeriesGrid]) -> SeriesGrid:
+    """The columns of grids with different nodes, in order of the nodes."""
+    keys = [key for grid in grids for key in grid.keys]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return SeriesGrid(tuple(keys[i] for i in order), np.concatenate([grid.values for grid in grids], axis=1)[:, order])
 
 
 def _aligned(grid: SeriesGrid | None, nodes: Sequence[str]) -> F64:
@@ -191,12 +229,12 @@ async def read_sizes(context: CollectContext, nodes: Sequence[str]) -> NodeSizes
     for part in ("capacity", "allocatable"):
         series = context.narrowed(f'kube_node_status_{part}{{resource=~"cpu|memory"}}')
         # The newest size within an hour, so that a node that was just removed still has one.
-        query = f"max by (node, resource) (last_over_time({series}[1h]))"
+        query = f"max by (node, resource) ({context.of_objects(f'last_over_time({series}[1h])')})"
         grid = await context.reader.grid(
             query, ("node", "resource"), context.ends, context.ends, 60, series=4 * len(nodes), purpose=f"node {part}"
         )
         for resource in ("cpu", "memory"):
-            columns[f"{part} {resource}"] = _by_node(grid, nodes, resource)[0]
+            columns[f"{part} {resource}"] = by_node(grid, nodes, resource)[0]
     if not np.isfinite(columns["allocatable cpu"]).any():
         return None
     return NodeSizes(
@@ -204,31 +242,8 @@ async def read_sizes(context: CollectContext, nodes: Sequence[str]) -> NodeSizes
     )
 
 
-async def read_requests(context: CollectContext, nodes: Sequence[str]) -> NodeRequests | None:
-    """Requests of the pods that run on each node at the end; None if the server has none."""
-    requests = context.narrowed('kube_pod_container_resource_requests{resource=~"cpu|memory",node!=""}')
-    phases = context.narrowed('kube_pod_status_phase{phase=~"Pending|Running"}')
-    once = f"max by (namespace, pod, container, node, resource) ({requests})"
-    series, phased = [await context.reader.count(each, context.ends) for each in (requests, phases)]
-    if not series:
-        return None
-    # Without the phase, pods that are completed would count until they are deleted.
-    running = f" * on (namespace, pod) group_left () max by (namespace, pod) ({phases} == 1)" if phased else ""
-    grid = await context.reader.grid(
-        f"sum by (node, resource) ({once}{running})",
-        ("node", "resource"),
-        context.ends,
-        context.ends,
-        60,
-        series=series + phased,
-        purpose="requests by node",
-        progress=context.share_of(34, 38, "requests"),
-    )
-    cores, size = (_by_node(grid, nodes, resource)[0] for resource in ("cpu", "memory"))
-    return NodeRequests(cores, size) if np.isfinite(cores).any() else None
-
-
-def _by_node(grid: SeriesGrid, nodes: Sequence[str], resource: str) -> F64:
+def by_node(grid: SeriesGrid, nodes: Sequence[str], resource: str) -> F64:
+    """The values of a resource, by row and node, of a grid by node and resource; NaN for nodes that the grid lacks."""
     columns = tuple((node,) for node, kind in grid.keys if kind == resource)
     chosen = [i for i, (_, kind) in enumerate(grid.keys) if kind == resource]
     return _aligned(SeriesGrid(columns, grid.values[:, chosen]), nodes)

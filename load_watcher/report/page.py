@@ -9,7 +9,6 @@ import base64
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from load_watcher.report import findings, pictures
 from load_watcher.report.analyse import NodeHeat, NodePeaks, ResourcePeaks, WorkloadShare, hourly_peaks
 from load_watcher.report.comparison import Interval, PolicyOutcome
 from load_watcher.report.document import NEXT
+from load_watcher.report.escaping import escape
 from load_watcher.report.findings import ClusterReport, number
 from load_watcher.report.style import STYLE
 from watcher.core.forecast.document import judged_period
@@ -179,7 +179,7 @@ def _record_text(each: ResourcePeaks) -> str:
     )
 
 
-_PEAK_HEADS = ("allocatable", "requested", "mean", "peak", "bound of 6 h", "coverage", "could be freed")
+_PEAK_HEADS = ("allocatable", "requested", "mean", "peak", "bound of 6 h", "coverage", "above the bound")
 
 
 def _amounts(name: str, resource: str, peaks: NodePeaks) -> Row:

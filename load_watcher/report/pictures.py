@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from html import escape
 
 import numpy as np
 
 from load_watcher.report.analyse import HotHours, NodePeaks
 from load_watcher.report.comparison import ReplayResult
+from load_watcher.report.escaping import escape
 from watcher.arrays import F64
 
 LONGEST_NAME = 20

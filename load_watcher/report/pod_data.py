@@ -13,13 +13,16 @@ import numpy as np
 from load_watcher.report.collected import NodeLoads, NodeSample, PodKey, PodLoads, RecordedPods
 from load_watcher.report.context import CollectContext
 from load_watcher.report.names import controller_of
+from load_watcher.report.pod_requests import POD, RequestQueries
 from load_watcher.report.reading import ProgressCallback, SeriesGrid, all_of
 from watcher.arrays import F64, Bool
 from watcher.core.messages import shorten_names
+from watcher.core.pods.coverage import PodCoverage
 from watcher.core.queries.matchers import Matcher
 from watcher.fleet.noise import key_of
 from watcher.providers.base import NoPodUsage
-from watcher.providers.prometheus.pods import CORES, PodPlan, PrometheusPodReader, selector
+from watcher.providers.prometheus.pod_queries import PodPlan
+from watcher.providers.prometheus.pods import PrometheusPodReader
 from watcher.providers.prometheus.queries import among
 
 DAY_S = 86400
@@ -100,7 +103,7 @@ class PodDataReader:
     async def owners(self) -> Mapping[tuple[str, str], str] | None:
         """KIND/NAME of the controller of each pod on the sampled nodes; None without kube-state-metrics."""
         context = self._context
-        groups = self._groups("node", self.sample.nodes)
+        groups = [()] if context.exported else self._groups("node", self.sample.nodes)
         progress = context.shares_of(52, 55, "owners", len(groups))
         grids = await all_of([self._owners_of(groups[i], progress[i]) for i in range(len(groups))])
         keys = [key for grid in grids for key in grid.keys]
@@ -113,7 +116,7 @@ class PodDataReader:
         series = await context.reader.count(pods, context.ends)
         labels = (*LABELS, "created_by_kind", "created_by_name")
         return await context.reader.grid(
-            f"group by ({', '.join(labels)}) (last_over_time({pods}[{step}s]))",
+            f"group by ({', '.join(labels)}) ({context.of_objects(f'last_over_time({pods}[{step}s])')})",
             labels,
             context.begins + step,
             context.ends,
@@ -134,8 +137,8 @@ class PodDataReader:
         if not info.keys:
             return None
         cores, size = await asked.usage({self._by_node[node]: node for node in sample.nodes})
-        requests = await asked.requests(sample.nodes)
         pods: tuple[PodKey, ...] = tuple((key[0], key[1], key[2]) for key in info.keys)
+        requests = await asked.requests(sample.nodes, pods)
         used = _of_pods(cores, pods)
         later: Bool = np.logical_or.accumulate(np.isfinite(used)[::-1], axis=0)[::-1]
         return RecordedPods(
@@ -147,7 +150,7 @@ class PodDataReader:
             np.isfinite(info.values) & later,
             used,
             _of_pods(size, pods),
-            *(_highest(requests, pods, resource) for resource in ("cpu", "memory")),
+            *requests,
         )
 
 
@@ -160,7 +163,7 @@ async def find_pods(context: CollectContext, loads: NodeLoads) -> PodDataReader 
         return None
     label = plan.label.label
     counted = await context.reader.grid(
-        f"count by ({label}) ({selector(CORES, plan.matchers)})",
+        f"count by ({plan.label.text}) ({plan.evidence})",
         (label,),
         context.ends,
         context.ends,
@@ -179,7 +182,21 @@ async def find_pods(context: CollectContext, loads: NodeLoads) -> PodDataReader 
         )
     if not by_node:
         return None
+    await _remark_gaps(context, finder, plan, [node for node in loads.nodes if node not in by_node], len(loads.nodes))
     return PodDataReader(context, finder, plan, loads, by_node, int(np.nansum(counted.values)))
+
+
+async def _remark_gaps(
+    context: CollectContext, finder: PrometheusPodReader, plan: PodPlan, missing: Sequence[str], total: int
+) -> None:
+    """Say on which nodes the usage of pods is unknown, and why."""
+    if not missing:
+        return
+    gaps = await finder.gaps(context.ends, plan)
+    coverage = PodCoverage({}).completed(missing, gaps, now=context.ends)
+    context.reader.remark(
+        f"{coverage.message(total)}. Their pods are missing from the workloads and from the simulation"
+    )
 
 
 # --- pods for the simulation ------------------------------------------------------------------------------------------
@@ -207,34 +224,52 @@ class _RecordedQueries:
 
     async def existence(self, nodes: Sequence[str]) -> SeriesGrid:
         """Where kube-state-metrics knows the pods, by namespace, pod and node."""
-        info = self._context.narrowed("kube_pod_info", among("node", nodes))
+        context = self._context
+        info = context.narrowed("kube_pod_info", *context.among_nodes(nodes))
         progress = self._context.share_of(55, 58, "recorded pods")
-        query = f"group by (namespace, pod, node) ({info})"
-        return await self._grid(query, ("namespace", "pod", "node"), info, "recorded pods", progress)
+        query = f"group by (namespace, pod, node) ({context.of_objects(info)})"
+        grid = await self._grid(query, ("namespace", "pod", "node"), info, "recorded pods", progress)
+        chosen = [i for i, (_, _, node) in enumerate(grid.keys) if node in nodes]
+        return SeriesGrid(tuple(grid.keys[i] for i in chosen), grid.values[:, chosen])
 
     async def usage(self, labels: Mapping[str, str]) -> tuple[SeriesGrid, SeriesGrid]:
         """Cores and bytes by namespace, pod and node."""
         label = self._plan.label.label
-        own = PodPlan(self._plan.label, self._plan.span_s, (*self._plan.matchers, among(label, sorted(labels))))
-        evidence = selector(CORES, own.matchers)
+        own = replace(self._plan, matchers=(*self._plan.matchers, among(label, sorted(labels))))
         found = []
         for query, purpose, low in ((own.cores, "cores", 58), (own.memory, "memory", 60)):
             progress = self._context.share_of(low, low + 2, "recorded pods")
-            grid = await self._grid(query, (*LABELS, label), evidence, f"{purpose} of recorded pods", progress)
+            grid = await self._grid(query, (*LABELS, label), own.evidence, f"{purpose} of recorded pods", progress)
             keys = tuple((namespace, pod, labels[value]) for namespace, pod, value in grid.keys)
             found.append(SeriesGrid(keys, grid.values))
         return found[0], found[1]
 
-    async def requests(self, nodes: Sequence[str]) -> SeriesGrid:
-        """The requests by namespace, pod, node and resource."""
-        text = 'kube_pod_container_resource_requests{resource=~"cpu|memory"}'
-        requests = self._context.narrowed(text, among("node", nodes))
+    async def requests(self, nodes: Sequence[str], pods: Sequence[PodKey]) -> tuple[F64, F64]:
+        """The highest requests of these pods in cores and bytes; 0 for pods without requests."""
         step = min(DAY_S, self._context.ends - self.begins)
-        once = f"max by (namespace, pod, container, node, resource) (max_over_time({requests}[{step}s]))"
-        query = f"sum by (namespace, pod, node, resource) ({once})"
+        queries = RequestQueries(
+            self._context, self._context.among_nodes(nodes), lambda selector: f"max_over_time({selector}[{step}s])"
+        )
+        of_containers, of_inits, _, of_pods = queries.selectors
         progress = self._context.share_of(62, 64, "recorded pods")
-        labels = ("namespace", "pod", "node", "resource")
-        return await self._grid(query, labels, requests, "requests of recorded pods", progress, every=step)
+        by_pod = (
+            (f"sum by ({POD}) ({queries.containers})", of_containers),
+            (f"sum by ({POD}) ({queries.sidecars})", of_inits),
+            (queries.inits, of_inits),
+            (queries.whole, of_pods),
+        )
+        grids = [
+            await self._grid(query, POD.split(", "), evidence, "requests of recorded pods", progress, every=step)
+            for query, evidence in by_pod
+        ]
+        found = []
+        for resource in ("cpu", "memory"):
+            query = queries.overhead(resource)
+            overhead = await self._grid(query, LABELS, query, "overhead of recorded pods", progress, every=step)
+            containers, sidecars, inits, whole = (_highest(grid, pods, resource) for grid in grids)
+            total = np.maximum(containers, inits) + sidecars + _highest_overhead(overhead, pods)
+            found.append(np.where(whole > 0, whole, total))
+        return found[0], found[1]
 
     async def _grid(
         self,
@@ -267,8 +302,18 @@ def _of_pods(grid: SeriesGrid, pods: Sequence[PodKey]) -> F64:
 def _highest(grid: SeriesGrid, pods: Sequence[PodKey], resource: str) -> F64:
     """The highest request of each pod for a resource; 0 for pods without one."""
     chosen = [i for i, key in enumerate(grid.keys) if key[3] == resource]
-    part = SeriesGrid(tuple(grid.keys[i][:3] for i in chosen), grid.values[:, chosen])
-    values: F64 = _of_pods(part, pods)
+    return _most(SeriesGrid(tuple(grid.keys[i][:3] for i in chosen), grid.values[:, chosen]), pods)
+
+
+def _highest_overhead(grid: SeriesGrid, pods: Sequence[PodKey]) -> F64:
+    """The overhead of each pod of a grid by namespace and pod; 0 for pods without."""
+    place = {key: i for i, key in enumerate(grid.keys)}
+    there = [(pod, place[pod[:2]]) for pod in pods if pod[:2] in place]
+    return _most(SeriesGrid(tuple(pod for pod, _ in there), grid.values[:, [i for _, i in there]]), pods)
+
+
+def _most(grid: SeriesGrid, pods: Sequence[PodKey]) -> F64:
+    values: F64 = _of_pods(grid, pods)
     known: Bool = np.isfinite(values)
     highest: F64 = np.where(known, values, 0.0).max(axis=0, initial=0.0)
     return highest

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from load_watcher.cli.output_file import is_regular, written_file
 from load_watcher.simulate import report
 from load_watcher.simulate.engine import EvictionPlanner, SimulationOptions, simulate
 from load_watcher.simulate.policies import PlacementPolicy, check_unique_names, find_policy
 from load_watcher.simulate.results import SimulationRun
 from load_watcher.simulate.trace_columns import STEP_S, TraceColumns, read_course
 from watcher.core.messages import install_extra
-from watcher.traces.files import open_writer, read_trace
+from watcher.traces.files import read_trace, trace_writer
 from watcher.traces.records import Record
 
 DEFAULT_POLICIES = (
@@ -57,7 +58,7 @@ class OutputFiles:
                 continue
             if not path.parent.is_dir():
                 raise SimulateError(f"directory {path.parent} does not exist", "create it, or choose another path")
-            if (there := taken.setdefault(path.resolve(), f"--{name}")) != f"--{name}":
+            if is_regular(path) and (there := taken.setdefault(path.resolve(), f"--{name}")) != f"--{name}":
                 raise SimulateError(f"--{name} {path} would overwrite {there}", "use a different path for each file")
         if self.png is None and self.html is None:
             return
@@ -137,33 +138,33 @@ def setup_of(trace: Path, course: TraceColumns, options: SimulationOptions) -> r
 def write(files: OutputFiles, setup: report.SimulationSetup, runs: Sequence[SimulationRun]) -> None:
     """Write the requested files. Raises OSError."""
     if files.series is not None:
-        files.series.write_text(report.series_csv(runs), encoding="utf-8", newline="")
+        _write(files.series, report.series_csv(runs).encode())
     if files.png is None and files.html is None:
         return
     from load_watcher.simulate.charts import draw, draw_inline
 
     if files.png is not None:
-        files.png.write_bytes(draw(setup, runs))
+        _write(files.png, draw(setup, runs))
     if files.html is not None:
         page = report.as_page(setup, [each.summary() for each in runs], draw_inline(setup, runs))
-        files.html.write_text(page, encoding="utf-8", newline="")
+        _write(files.html, page.encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    with written_file(path) as file:
+        file.write(content)
 
 
 def write_trace(records: Iterable[Record], path: Path, *, minutes: int, on_progress: ProgressCallback) -> int:
     """Write records and return their number; `minutes` is the total for progress reports. Raises OSError and any
-    exception of `records`; `path` is then absent or unchanged."""
+    exception of `records`; a regular file at `path` is then absent or unchanged."""
     count, done, begins = 0, 0, 0.0
-    unfinished = path.with_name(f".unfinished-{path.name}")
-    try:
-        with open_writer(unfinished) as writer:
-            for record in records:
-                begins = begins if count else record.time
-                count += 1
-                writer.write(record)
-                if (minute := int((record.time - begins) // STEP_S)) > done:
-                    done = minute
-                    on_progress(min(done, minutes), minutes)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_file(path) as file, trace_writer(file, packed=path.suffix == ".gz") as writer:
+        for record in records:
+            begins = begins if count else record.time
+            count += 1
+            writer.write(record)
+            if (minute := int((record.time - begins) // STEP_S)) > done:
+                done = minute
+                on_progress(min(done, minutes), minutes)
     return count

@@ -23,10 +23,9 @@ import numpy as np
 from load_watcher.simulate.cursor import Cursor
 from load_watcher.simulate.policies import PlacementDecider, PlacementPolicy
 from load_watcher.simulate.results import MinuteSeries, SimulationRun
-from load_watcher.simulate.trace_columns import STEP_S, NodeChange, TraceColumns, TracePod
+from load_watcher.simulate.trace_columns import DAEMON, STEP_S, NodeChange, TraceColumns, TracePod
 from load_watcher.simulate.windows import WINDOWS, SimulatedWindows
 from scorers.cluster.pods import PodInfo, pod_info
-from scorers.cluster.resources import CPU, MEMORY, qos_class
 from scorers.cluster.table import ClusterTable
 from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.objects import (
@@ -41,6 +40,7 @@ from watcher.core.kubernetes.objects import (
     Quantities,
     Resources,
 )
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY, qos_class
 from watcher.fleet.noise import key_of
 from watcher.traces.records import NodeRecord, PodRecord
 
@@ -425,6 +425,11 @@ def _node(record: NodeRecord) -> Node:
     )
 
 
+def _controller(kind: str, name: str) -> Owner:
+    """The owner of a pod of a trace, which states no API group."""
+    return Owner(kind, name, controller=True, api_version="apps/v1" if kind == DAEMON else "")
+
+
 def _info(course: TracePod) -> PodInfo:
     """The pod before it has a node. The table receives its start time separately, not from its conditions."""
     record = course.record
@@ -434,7 +439,7 @@ def _info(course: TracePod) -> PodInfo:
         name=name,
         namespace=namespace,
         uid=record.uid,
-        owner_references=(Owner(kind, owner, True),) if record.owner else (),
+        owner_references=(_controller(kind, owner),) if record.owner else (),
     )
     requests = _quantities(record.cores or None, record.bytes or None)
     limits = _quantities(record.cores_limit, record.bytes_limit)

@@ -11,12 +11,12 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from html import escape
 from typing import Any
 
 from rich import markup
 from rich.table import Table
 
+from load_watcher.report.escaping import escape
 from load_watcher.simulate.results import RunSummary, SimulationRun
 
 COLUMNS = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from rich.table import Table
 from scorers.cli.numbers import number, readable
 from scorers.cli.short_reasons import short_reason, targets_of
 from watcher.core.messages import printable
-from watcher.platform.net.decoding import decode_json
+from watcher.decoding.json_text import decode_json
 from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.session import client_session
 from watcher.platform.settings.quantities import write_size
 
 TIMEOUT_S = 30.0
@@ -47,6 +49,21 @@ class ExtenderClientError(Exception):
         self.hint = hint
 
 
+@contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Raise ExtenderClientError if the answer of `url` that is read in the block lacks a field, or if a field has an
+    unexpected type."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        problem = f"the field {error} is missing" if isinstance(error, KeyError) else f"a field is invalid: {error}"
+        raise ExtenderClientError(
+            printable(f"{url} returned JSON that is not a response of a load-watcher extender: {problem}"),
+            hint="check that this is the address of a load-watcher service, and that it has the version of this "
+            "command (load-watcher --version)",
+        ) from error
+
+
 async def explain(
     address: str,
     profile: str,
@@ -60,10 +77,11 @@ async def explain(
     all plug-ins of the profile. Raises ExtenderClientError."""
     body = msgspec.json.encode({"Pod": pod, **({"NodeNames": list(nodes)} if nodes else {})})
     document = await ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
-    if nodes and not document["nodes"]:
-        unknown = ", ".join(sorted(set(nodes)))
-        raise ExtenderClientError(f"unknown node: {unknown}", hint="omit --node to rank all known nodes")
-    return by_plugins(document, plugins) if plugins and document["nodes"] else document
+    with reading(address):
+        if nodes and not document["nodes"]:
+            unknown = ", ".join(sorted(set(nodes)))
+            raise ExtenderClientError(f"unknown node: {unknown}", hint="omit --node to rank all known nodes")
+        return by_plugins(document, plugins) if plugins and document["nodes"] else document
 
 
 def by_plugins(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
@@ -106,7 +124,7 @@ async def ask(
     method = "GET" if body is None else "POST"
     try:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
+            client_session(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
             session.request(
                 method, url, params=parameters, data=body, headers=headers, allow_redirects=False
             ) as response,

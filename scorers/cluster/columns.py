@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scorers.cluster.resources import CPU, MEMORY, Amounts
 from watcher.arrays import F64, I64, Bool
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY, Amounts
 from watcher.model import MetricType
 
 

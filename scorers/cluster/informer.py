@@ -34,6 +34,10 @@ class ClusterSource(Protocol):
         """Return whether all nodes and pods were reported since the start."""
         ...
 
+    def is_current(self) -> bool:
+        """Return whether all nodes and pods were reported, and changes of pods are being reported."""
+        ...
+
     async def bind(self, key: str, *, node: str, uid: str) -> None:
         """Bind the pod NAMESPACE/NAME to a node if it still has this uid. Raises the error of the API on failure."""
         ...
@@ -65,6 +69,9 @@ class KubernetesCluster:
 
     def is_synced(self) -> bool:
         return bool(self._informers) and all(each.synced.is_set() for each in self._informers[:2])
+
+    def is_current(self) -> bool:
+        return self.is_synced() and self._pods is not None and self._pods.error is None
 
     async def bind(self, key: str, *, node: str, uid: str) -> None:
         await node_changes.bind(self._kube, key, node=node, uid=uid)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
-from scorers.cluster.resources import CPU, MEMORY, Qos, is_best_effort, qos_class
 from watcher.core.kubernetes.objects import Pod
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY, Qos, is_best_effort, qos_class
 
 PriorityClass = Literal["koord-prod", "koord-mid", "koord-batch", "koord-free"]
 KoordQos = Literal["LSE", "LSR", "LS", "BE", "SYSTEM"]

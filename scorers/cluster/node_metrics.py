@@ -16,13 +16,14 @@ import msgspec
 import numpy as np
 
 from scorers.cluster.columns import GPU_RESOURCES, LOADS, AmountColumns, raised
-from scorers.cluster.resources import Amounts, amounts
 from watcher.arrays import F64, I64, Bool
 from watcher.client import PodColumns
 from watcher.core.koordinator.report import whole
 from watcher.core.kubernetes.objects import Quantities
+from watcher.core.kubernetes.pod_resources import Amounts, amounts
 from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
+from watcher.core.pods.coverage import PodCoverage
 from watcher.model import MetricType, Window
 
 if TYPE_CHECKING:
@@ -211,10 +212,11 @@ class ResourceMatrix:
 
 @dataclass(frozen=True, slots=True)
 class PodReadings:
-    """Usage of n pods, [resources, n]: 0 where unknown (`present` [n] is false), and whether they are reported as
-    koord-prod."""
+    """Usage of n pods, [resources, n]: 0 where unknown (`known` [resources, n] is false), whether they are reported
+    (`there` [n]), and whether as koord-prod."""
 
     used: I64
+    known: Bool
     there: Bool
     prod: Bool
 
@@ -222,8 +224,8 @@ class PodReadings:
 class MetricColumns(Protocol):
     """NodeMetrics by row. `present` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never
     reported; `silent` is the time of the last sample (unix seconds) of a silent node that has no NodeMetric any more,
-    NaN for all other nodes; `known` [resources, rows] marks measured resources. `pods_known` is False if only the usage
-    of nodes is known: then a pod without a measurement may nevertheless be included in the usage of its node."""
+    NaN for all other nodes; `known` [resources, rows] marks measured resources. `pods_known` [rows] marks nodes whose
+    pods are measured: elsewhere, a pod without a measurement may nevertheless be included in the usage of its node."""
 
     there: Bool
     updated: F64
@@ -232,9 +234,7 @@ class MetricColumns(Protocol):
     usage: ResourceMatrix
     known: Bool
     system: ResourceMatrix
-
-    @property
-    def pods_known(self) -> bool: ...
+    pods_known: Bool
 
     def aggregated(self, kind: str, duration: float) -> ResourceMatrix: ...
 
@@ -244,13 +244,15 @@ class MetricColumns(Protocol):
 
 
 class _Columns:
-    def __init__(self, resources: Sequence[str]) -> None:
+    def __init__(self, resources: Sequence[str], *, pods_known: bool = False) -> None:
         self.resources = tuple(resources)
         self.there: Bool = np.zeros(0, dtype=np.bool_)
         self.updated: F64 = np.zeros(0)
         self.silent: F64 = np.zeros(0)
         self.interval: F64 = np.zeros(0)
         self.known: Bool = np.zeros((len(self.resources), 0), dtype=np.bool_)
+        self.pods_known: Bool = np.zeros(0, dtype=np.bool_)
+        self._pods_known = pods_known  # of a row that was never set
         self.usage, self.system = ResourceMatrix(resources), ResourceMatrix(resources)
         self._aggregated: dict[tuple[str, float], ResourceMatrix] = {}
 
@@ -262,6 +264,7 @@ class _Columns:
         self.there = np.concatenate([self.there, np.zeros(more, dtype=np.bool_)])
         self.updated = np.concatenate([self.updated, np.full(more, np.nan)])
         self.silent = np.concatenate([self.silent, np.full(more, np.nan)])
+        self.pods_known = np.concatenate([self.pods_known, np.full(more, self._pods_known)])
         self.interval = np.concatenate([self.interval, np.full(more, REPORT_INTERVAL_S)])
         self.known = np.concatenate([self.known, np.zeros((len(self.resources), more), dtype=np.bool_)], axis=1)
         for matrix in (self.usage, self.system, *self._aggregated.values()):
@@ -282,12 +285,11 @@ class _Columns:
 
 class ReportedMetrics(_Columns):
     """NodeMetrics as reported in the cluster, set one by one. Types and durations get columns only when requested,
-    because thousands of objects may each report different ones."""
-
-    pods_known = True
+    because thousands of objects may each report different ones. By Koordinator's rule, a pod that a NodeMetric lacks is
+    not measured, so the pods of all nodes are known."""
 
     def __init__(self, resources: Sequence[str]) -> None:
-        super().__init__(resources)
+        super().__init__(resources, pods_known=True)
         self._metrics: dict[int, NodeMetric] = {}
 
     def set(self, row: int, metric: NodeMetric | None) -> None:
@@ -326,7 +328,7 @@ class ReportedMetrics(_Columns):
             if found is not None:
                 used[:, i] = [found.usage.get(name, 0) for name in self.resources]
                 there[i], reported[i] = True, found.prod
-        return PodReadings(used, there, reported)
+        return PodReadings(used, np.broadcast_to(there, used.shape), there, reported)
 
 
 class WindowMetrics(_Columns):
@@ -334,10 +336,10 @@ class WindowMetrics(_Columns):
 
     Usage is the mean over the aggregation period, aggregated usages are koordlet's over each of the `windows`, and
     `updated` is the time of the newest sample. If the load is plain columns, usage is their average (or the newest
-    reading), without aggregated usages. Usage of a pod, if given at all, is its mean over the aggregation period, or
-    its newest reading; the rest of a node's usage belongs to the system. `interval` (seconds) overrides the report
-    interval of the policies. With `ahead`, usage is raised to the bound of the forecast over this horizon ("6h"), but
-    not that of the system. GPUs are in thousandths, and the usage of a pod does not include them.
+    reading), without aggregated usages. Usage of a pod, if known on its node, is its mean over the aggregation period,
+    or its newest reading; the rest of the usage of such a node belongs to the system. `interval` (seconds) overrides
+    the report interval of the policies. With `ahead`, usage is raised to the bound of the forecast over this horizon
+    ("6h"), but not that of the system. GPUs are in thousandths, and the usage of a pod does not include them.
     """
 
     def __init__(
@@ -350,8 +352,11 @@ class WindowMetrics(_Columns):
         self._load: NodeLoadColumns | None = None
         self._capacity: AmountColumns | None = None
         self._pods: PodColumns | None = None
+        self._coverage = PodCoverage({})
+        self._unread: frozenset[str] = frozenset()
         self._names: Sequence[str] = ()
         self._readings: I64 = np.zeros((len(self.resources), 0), dtype=np.int64)
+        self._has_reading: Bool = np.zeros((len(self.resources), 0), dtype=np.bool_)
         self._reading_row: I64 = NONE  # row of the node each pod was seen on; -1 if unknown
         self._readings_on: dict[int, I64] = {}  # pod readings by row
         self.bounds: F64 = np.zeros((len(self.resources), 0))
@@ -362,17 +367,13 @@ class WindowMetrics(_Columns):
         if self._ahead and (more := len(self.there) - self.bounds.shape[1]):
             self.bounds = np.concatenate([self.bounds, np.full((len(self.resources), more), np.nan)], axis=1)
 
-    @property
-    def pods_known(self) -> bool:
-        """Whether the usage of pods is given."""
-        return self._pods is not None
-
     def take(self, rows: I64, load: NodeLoadColumns, capacity: AmountColumns, names: Sequence[str]) -> None:
         """Update these rows from the load; `names` are the node names of all rows."""
         self._load, self._capacity, self._names = load, capacity, names
         self._place_readings(rows)
         self.updated[rows], self.silent[rows] = load.sampled()[rows], load.silent[rows]
         self.interval[rows] = self._intervals(rows)
+        self.pods_known[rows] = self._know_pods(rows)
         percent, sizes = self._percent(rows, load.usage), self._sizes(rows)
         self.known[:, rows] = ~np.isnan(percent) & (sizes > 0)
         self.there[rows] = ~np.isnan(percent).all(axis=0)
@@ -438,6 +439,7 @@ class WindowMetrics(_Columns):
         self._pods = pods
         if pods is None:
             return
+        self._coverage = pods.covered()
         self._reading_row = np.full(len(pods.pods), -1, dtype=np.int64)
         self._readings_on = {}
         cores, memory = pods.average.get(window, (pods.cores, pods.memory))
@@ -446,8 +448,9 @@ class WindowMetrics(_Columns):
             "memory": np.where(np.isnan(memory), pods.memory, memory),
         }
         none = np.zeros(len(pods.pods))
-        columns = [np.nan_to_num(amount_of.get(name, none), nan=0.0) for name in self.resources]
-        self._readings = whole(np.array(columns).reshape(len(self.resources), -1))
+        self._unread = _lacking(pods, [amount_of[name] for name in self.resources if name in amount_of])
+        columns = np.array([amount_of.get(name, none) for name in self.resources]).reshape(len(self.resources), -1)
+        self._readings, self._has_reading = whole(columns), ~np.isnan(columns)
 
     def _place_readings(self, rows: I64) -> None:
         """Assign the pod readings to rows again, because a row may now belong to another node."""
@@ -461,10 +464,21 @@ class WindowMetrics(_Columns):
                 self._readings_on[row] = at
                 self._reading_row[at] = row
 
-    def _take_system(self, rows: I64) -> None:
-        """Compute the system usage: the part of a node's usage that belongs to no pod."""
+    def _know_pods(self, rows: I64) -> Bool:
+        """Whether the pods of these nodes were measured, in each resource, at the time of the nodes' newest samples."""
         if self._pods is None:
-            self.system.set_all(rows, None)
+            return np.zeros(len(rows), dtype=np.bool_)
+        of_rows = [
+            (self._names[row], time) for row, time in zip(rows.tolist(), self.updated[rows].tolist(), strict=True)
+        ]
+        known = [name not in self._unread and self._coverage.known(name, time) for name, time in of_rows]
+        return np.array(known, dtype=np.bool_)
+
+    def _take_system(self, rows: I64) -> None:
+        """Compute the system usage: the part of a node's usage that belongs to no pod. None where pods are unknown."""
+        self.system.set_all(rows, None)
+        rows = rows[self.pods_known[rows]]
+        if not len(rows):
             return
         on_rows = [self._readings_on.get(row, NONE) for row in rows.tolist()]
         placed = np.concatenate([NONE, *on_rows])
@@ -487,7 +501,15 @@ class WindowMetrics(_Columns):
             there[seen] = (self._reading_row[read] == rows[seen]) & (self._pods.sampled[read] >= at[seen])
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         used[:, there] = self._readings[:, found[there]]
-        return PodReadings(used, there, prod & there)
+        has_reading = np.zeros(used.shape, dtype=np.bool_)
+        has_reading[:, there] = self._has_reading[:, found[there]]
+        return PodReadings(used, has_reading, there, prod & there)
+
+
+def _lacking(pods: PodColumns, amounts: Sequence[F64]) -> frozenset[str]:
+    """The nodes whose pods all lack one of these amounts, NaN where unknown: the source has other series of them."""
+    missing = [np.isnan(amount) for amount in amounts]
+    return frozenset(node for node, at in pods.on_node.items() if any(each[at].all() for each in missing))
 
 
 def units_of(resource: str) -> int:

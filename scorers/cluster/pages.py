@@ -10,8 +10,8 @@ import msgspec
 from aiohttp import hdrs, web
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 from watcher.core.pods.observed import ClusterSnapshot, SnapshotNode, SnapshotPod
 from watcher.platform.http.openapi import Operation, ResponseSpec, failure
 from watcher.platform.http.routing import JSON, Access, ApiError, Route

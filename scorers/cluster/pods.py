@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scorers.cluster.resources import Amounts, counted_requests_of, limits_of, limits_raised_to_requests, requests_of
 from watcher.core.kubernetes.objects import Pod
+from watcher.core.kubernetes.pod_resources import (
+    Amounts,
+    counted_requests_of,
+    limits_of,
+    limits_raised_to_requests,
+    requests_of,
+)
 from watcher.core.kubernetes.wire import key_of
 
 ENDED = frozenset({"Succeeded", "Failed"})

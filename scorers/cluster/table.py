@@ -21,11 +21,11 @@ from scorers.cluster.columns import AmountColumns
 from scorers.cluster.load import NodeLoadColumns
 from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
-from scorers.cluster.resources import amounts
 from scorers.cluster.unmeasured_pods import RecentPods
 from watcher.arrays import F64, I64, Bool
 from watcher.client import Columns, NodeSilence, PodColumns
 from watcher.core.kubernetes.objects import Node, Pod
+from watcher.core.kubernetes.pod_resources import amounts
 from watcher.core.kubernetes.resize import resize_state
 from watcher.model import MetricType, Window
 
@@ -347,6 +347,17 @@ class ClusterTable:
         self._free_if_empty(gone.row)
 
     # --- load --------------------------------------------------------------------------------------------------------
+
+    def load_of_unknown(self, names: Sequence[str]) -> tuple[list[str], NodeLoadColumns]:
+        """Return those of these nodes that have load although the cluster has no such Node object, and their load."""
+        columns = self.load.columns
+        found = [] if columns is None else [name for name in names if name in columns.row and not self._is_known(name)]
+        where = [] if columns is None else [columns.row[name] for name in found]
+        return found, NodeLoadColumns(columns, np.array(where, dtype=np.int64), np.full(len(found), np.nan))
+
+    def _is_known(self, name: str) -> bool:
+        row = self.row.get(name)
+        return row is not None and bool(self._known[row])
 
     def has_load(self, kind: MetricType) -> bool:
         """Return whether at least half of the nodes have load of this type; cached per copy of the load."""

@@ -38,10 +38,17 @@ DECISION_SPAN_S = 10.0
 """Maximum seconds between filter and prioritize of one decision; kube-scheduler waits at most 5 s for an extender."""
 MOST_OPEN = 10_000
 """Maximum number of pods with an unknown outcome."""
+FASTEST_S = 1.0
+MOST_OF_BURST = 10
+"""Of decisions about one pod, each less than `FASTEST_S` seconds after the one before, this many and the newest are
+recorded. kube-scheduler waits for at least a second between two attempts (podInitialBackoffSeconds)."""
+MOST_UNKNOWN = 1_000
+"""Maximum number of pods that the API has not reported yet; a watch reports them within `DECISION_SPAN_S`."""
 HELD_BYTES = 64 << 20
+HELD_UNREPORTED_BYTES = 8 << 20
 HELD_S = 60.0
-"""Limits of ranking arrays in memory (bytes and seconds): 26 rankings of 5,000 nodes with all plug-ins, hundreds with
-one; a bind usually follows within about a second."""
+"""Limits of ranking arrays in memory (bytes, bytes for pods that the API has not reported, seconds): 26 rankings of
+5,000 nodes with all plug-ins, hundreds with one; a bind usually follows within about a second."""
 NAME_BYTES = 72  # size of a node name as a Python string
 
 
@@ -70,17 +77,52 @@ class RankedResponse:
 
 @dataclass(slots=True, eq=False)
 class _OpenDecision:
-    """The newest decision about a pod whose outcome is unknown; `key` is its key in the recorder."""
+    """The newest decision about a pod whose outcome is unknown; `key` is its key in the recorder, `burst` the number of
+    decisions before it that followed each other too fast (FASTEST_S). `is_reported`: whether the API has the pod; other
+    decisions are not recorded."""
 
     key: int
     decision: PlacementDecision
+    is_reported: bool
     is_ranked: bool = False
-    held: _CachedRanking | None = None
+    burst: int = 0
+
+
+class _RankingCache:
+    """Rankings in memory, at most `most` bytes; the oldest are released first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        self._held: dict[_OpenDecision, _CachedRanking] = {}  # oldest first
+
+    def add(self, opened: _OpenDecision, held: _CachedRanking) -> None:
+        self.release(opened)
+        self._held[opened] = held
+        self._bytes += held.bytes
+        while self._bytes > self._most:
+            self.release(next(iter(self._held)))
+
+    def find(self, opened: _OpenDecision) -> _CachedRanking | None:
+        return self._held.get(opened)
+
+    def release(self, opened: _OpenDecision) -> _CachedRanking | None:
+        """Remove the ranking of a decision, and return it."""
+        held = self._held.pop(opened, None)
+        self._bytes -= 0 if held is None else held.bytes
+        return held
+
+    def release_before(self, start: float) -> None:
+        """Release the rankings of decisions before `start` (unix seconds)."""
+        for opened in [each for each in self._held if each.decision.time < start]:
+            self.release(opened)
 
 
 class DecisionLog:
     """Log of one extender; runs in the event loop. `now` returns unix seconds, `window` the label of the window that
-    the load is averaged over; `most_held` limits the bytes of arrays in memory."""
+    the load is averaged over; `most_held` limits the bytes of arrays in memory. `is_known` returns whether the API has
+    the pod of a decision: a decision about another pod is recorded once the API reports the pod, and otherwise
+    forgotten, so that forged requests displace no decisions. By default, all pods are known."""
 
     def __init__(
         self,
@@ -90,16 +132,18 @@ class DecisionLog:
         now: Callable[[], float],
         window: Callable[[], str] = str,
         most_held: int = HELD_BYTES,
+        is_known: Callable[[PlacementDecision], bool] = lambda _: True,
     ) -> None:
         self._recorder = recorder
         self._table = table
         self._now = now
         self._window = window
-        self._most_held = most_held
+        self._is_known = is_known
         self._open: dict[str, _OpenDecision] = {}
-        self._holding: deque[_OpenDecision] = deque()
+        self._unknown: dict[str, _OpenDecision] = {}  # of pods that the API has not reported
+        self._rankings = {True: _RankingCache(most_held), False: _RankingCache(min(most_held, HELD_UNREPORTED_BYTES))}
+        """By whether the API has reported the pod."""
         self._detailed: deque[_OpenDecision] = deque()  # oldest first: decisions not reduced to an outline yet
-        self._cached_bytes = 0
         self._failure_logged = False
 
     # --- events from the extender ------------------------------------------------------------------------------------
@@ -124,7 +168,7 @@ class DecisionLog:
         if not self._recorder.is_on:
             return
         name = profile.settings.name
-        opened = self._open.get(info.key)
+        opened = self._open.get(info.key) or self._unknown.get(info.key)
         if opened is None or opened.is_ranked or not self._is_recent(opened, profile=name):
             opened = self._begin(name, info)
         opened.is_ranked = True
@@ -142,10 +186,17 @@ class DecisionLog:
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Record a pod event. Call this before updating the table: the pod's own reservation must not count when the
         chosen node is explained."""
-        if not self._open:
+        if not self._open and not self._unknown:
             return
         if old is not None and (new is None or identity(old) != identity(new)):
             self._close(identity(old), PlacementOutcome(DELETED, self._now()))
+        if new is not None and (opened := self._unknown.pop(identity(new), None)) is not None:
+            held = self._release(opened)
+            opened.is_reported = True
+            if held is not None:
+                self._rankings[True].add(opened, held)
+            self._add(self._open, opened, most=MOST_OPEN)
+            self._recorder.put(opened.key, opened.decision)
         if new is not None and new.spec.node_name:
             self.bound(identity(new), new.spec.node_name)
 
@@ -158,12 +209,26 @@ class DecisionLog:
         decision = records.new_decision(
             info, profile=profile, time=now, columns=columns, window=self._window(), identity=info.key
         )
-        self._release(self._open.pop(info.key, None))
-        if len(self._open) >= MOST_OPEN:
-            self._release(self._open.pop(next(iter(self._open))))
-        opened = self._open[info.key] = _OpenDecision(self._recorder.new_key(now), decision)
+        opened = _OpenDecision(self._recorder.new_key(now), decision, self._is_known(decision))
+        for before in (self._open.pop(info.key, None), self._unknown.pop(info.key, None)):
+            if before is None:
+                continue
+            self._release(before)
+            if now - before.decision.time < FASTEST_S:
+                opened.burst = before.burst + 1
+                if opened.burst > MOST_OF_BURST:
+                    self._recorder.drop(before.key)
+        if opened.is_reported:
+            self._add(self._open, opened, most=MOST_OPEN)
+        else:
+            self._add(self._unknown, opened, most=MOST_UNKNOWN)
         self._detailed.append(opened)
         return opened
+
+    def _add(self, kept: dict[str, _OpenDecision], opened: _OpenDecision, *, most: int) -> None:
+        if len(kept) >= most:
+            self._release(kept.pop(next(iter(kept))))
+        kept[opened.decision.uid] = opened
 
     def _later(self, take: Callable[..., None], opened: _OpenDecision, *what: Any) -> None:
         """Schedule `take` to run after the response is sent."""
@@ -175,7 +240,8 @@ class DecisionLog:
                 take(opened, *what)
         except Exception as error:  # a third-party plug-in may fail to give a reason
             self._log_loss(opened.decision, error)
-        else:
+            return
+        if opened.is_reported:
             self._recorder.put(opened.key, opened.decision)
 
     def _log_loss(self, decision: PlacementDecision, error: Exception) -> None:
@@ -204,38 +270,32 @@ class DecisionLog:
             withheld=not answered.scores_sent,
         )
         opened.decision = msgspec.structs.replace(opened.decision, ranking=ranking)
-        if len(names) > records.BEST_NODES and self._open.get(opened.decision.uid) is opened:
-            self._cache_ranking(
-                opened, _CachedRanking(ranked, names, of_nodes, _size_of(ranked) + NAME_BYTES * len(names))
-            )
+        kept = self._open if opened.is_reported else self._unknown
+        if len(names) > records.BEST_NODES and kept.get(opened.decision.uid) is opened:
+            held = _CachedRanking(ranked, names, of_nodes, _size_of(ranked) + NAME_BYTES * len(names))
+            self._rankings[opened.is_reported].add(opened, held)
 
-    def _cache_ranking(self, opened: _OpenDecision, held: _CachedRanking) -> None:
-        opened.held = held
-        self._holding.append(opened)
-        self._cached_bytes += held.bytes
-        while self._cached_bytes > self._most_held:
-            self._release(self._holding.popleft())
-
-    def _release(self, opened: _OpenDecision | None) -> None:
-        if opened is not None and opened.held is not None:
-            self._cached_bytes -= opened.held.bytes
-            opened.held = None
+    def _release(self, opened: _OpenDecision) -> _CachedRanking | None:
+        return self._rankings[opened.is_reported].release(opened)
 
     def release_old(self) -> None:
-        """Free memory: reduce old open decisions to an outline, since a pod may wait for days, and drop old arrays."""
+        """Free memory: reduce old open decisions to an outline, since a pod may wait for days, and drop old arrays and
+        decisions about pods that the API does not report."""
         now = self._now()
+        for uid in [uid for uid, each in self._unknown.items() if now - each.decision.time > DECISION_SPAN_S]:
+            self._release(self._unknown.pop(uid))
         while self._detailed and now - self._detailed[0].decision.time > DECISION_SPAN_S:
             opened = self._detailed.popleft()
             opened.decision = records.outline(opened.decision)
-        while self._holding and (self._holding[0].held is None or now - self._holding[0].decision.time > HELD_S):
-            self._release(self._holding.popleft())
+        for cache in self._rankings.values():
+            cache.release_before(now - HELD_S)
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
     def _outcome(self, opened: _OpenDecision, node: str) -> PlacementOutcome:
         """Return the outcome "bound", with the node's scores if it is not among the recorded best."""
         bound = PlacementOutcome(BOUND, self._now(), node)
-        held, ranking = opened.held, opened.decision.ranking
+        held, ranking = self._rankings[opened.is_reported].find(opened), opened.decision.ranking
         if ranking is None or node in ranking.best.names:
             return bound
         names = ranking.best.names if held is None else held.names

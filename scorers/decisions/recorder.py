@@ -54,6 +54,10 @@ class DecisionRecorder:
             del self._new[next(iter(self._new))]
             self._lost += 1
 
+    def drop(self, key: int) -> None:
+        """Do not store the record with this key, if it was not passed to the store yet."""
+        self._new.pop(key, None)
+
     def put_outcome(self, key: int, *, node: str, outcome: str) -> None:
         """Store the outcome of the decision with this key soon."""
         self._outcomes[key] = DecisionOutcome(key, storable(node), outcome)

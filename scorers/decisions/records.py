@@ -26,6 +26,7 @@ from watcher.arrays import F64
 from watcher.client import Columns
 from watcher.core.decisions import DecisionKind
 from watcher.core.publishing.compression import zstd_frame
+from watcher.decoding.json_text import JsonDecoder
 
 BEST_NODES = 10
 """Number of nodes recorded per ranking."""
@@ -277,8 +278,8 @@ def _finite(values: npt.NDArray[Any]) -> list[Any]:
 
 # --- encoding --------------------------------------------------------------------------------------------------------
 
-_DECISION = msgspec.json.Decoder(PlacementDecision)
-_OUTCOME = msgspec.json.Decoder(PlacementOutcome)
+_DECISION = JsonDecoder(PlacementDecision)
+_OUTCOME = JsonDecoder(PlacementOutcome)
 
 
 def decode(payload: bytes) -> PlacementDecision:

@@ -12,6 +12,7 @@ import msgspec
 
 from scorers.profiles.profiles import ProfileSettings
 from watcher.core.decisions import DecisionKind
+from watcher.decoding.json_text import JsonDecoder
 
 LATER_S = 900.0
 """Seconds after the binding at which the load of the nodes is read again."""
@@ -81,7 +82,7 @@ class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self)
 
 
-_DECODER = msgspec.json.Decoder(ShadowBinding)
+_DECODER = JsonDecoder(ShadowBinding)
 
 
 def decode(payload: bytes) -> ShadowBinding | None:

@@ -8,11 +8,11 @@ An extender has no Reserve hook, and kube-scheduler starts on the next pod befor
 pods in quick succession from seeing the same empty node, prioritize reserves the pod on the best node (`reserve =
 "prioritize"`) until the pod is bound, until the next request about it, or for five seconds. kube-scheduler does not
 call prioritize if a single node is feasible (`schedulePod` in schedule_one.go); it calls filter with a nominated node
-alone. If a single node passes, filter therefore reserves the pod there.
+alone. If a single node passes, filter therefore reserves the pod there. See reservations.py.
 
-Special cases: a node that the table does not know passes every filter and scores 0; if the table knows fewer than half
-of the nodes, all score 0. An empty node list returns an empty list. Invalid quantities of the pod are an error: `Error`
-in the filter result, status 400 for the other requests.
+Special cases: a node that the table does not know scores 0, and passes every filter that cannot judge it by its load;
+if the table knows fewer than half of the nodes, all score 0. An empty node list returns an empty list. Invalid
+quantities of the pod are an error: `Error` in the filter result, status 400 for the other requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice, repeat
 from time import perf_counter
@@ -31,11 +31,12 @@ import numpy as np
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from scorers.cluster.pods import PodInfo, identity, pod_info
+from scorers.cluster.pods import PodInfo, pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog, RankedResponse
 from scorers.decisions.records import integer_scores
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pasted_pod
+from scorers.extender.reservations import FindPod, Reservations, is_waiting
 from scorers.extender.score_documents import measured, ranked_nodes
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.plugin_api import wire
@@ -48,11 +49,12 @@ from scorers.profiles.registry import UnknownPlugin, extension_points, factory_o
 from scorers.shadow.mode import ShadowMode
 from watcher.arrays import I64
 from watcher.core.kubernetes.objects import Pod
+from watcher.decoding.text import whole_number
 from watcher.platform.http.bodies import large_response, read_body
 from watcher.platform.http.openapi import MISSING, Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import accepts_empty, query_values, single_value
 from watcher.platform.http.responses import json_response
-from watcher.platform.http.routing import JSON, Access, ApiError, Handler, Route, has_certificate
+from watcher.platform.http.routing import JSON, YAML, Access, ApiError, Handler, Route, has_certificate
 from watcher.platform.http.sites import host_name, is_address
 from watcher.platform.net.loopback import is_loopback
 
@@ -62,7 +64,6 @@ JSON_HEADERS = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
 
 T = TypeVar("T")
 
-RESERVED_S = 5.0
 AT_ONCE = 50  # nodes processed before other tasks run; some milliseconds
 MOST_MANIFEST = 64 << 10  # bytes; hand-written manifests are smaller
 EXAMPLE_POD = (
@@ -95,7 +96,8 @@ _BUSY = failure("other large requests need the memory; see Retry-After")
 class Extender:
     """The request handlers over one table. `now` returns unix seconds; `bind` is None without a Kubernetes API,
     `decisions` if decisions are not recorded, and `shadow` without shadow mode. `unmet` returns the problems of a
-    profile with data that the watcher does not offer."""
+    profile with data that the watcher does not offer. `find_pod` returns the pod of a request as the API has it, None
+    for a pod that the API has not reported; by default, pods are not read from an API and are taken as given."""
 
     def __init__(
         self,
@@ -107,10 +109,12 @@ class Extender:
         decisions: DecisionLog | None = None,
         shadow: ShadowMode | None = None,
         unmet: Callable[[str], Sequence[str]] | None = None,
+        find_pod: FindPod = lambda pod: pod,
     ) -> None:
         self.table = table
         self.profiles = profiles
-        self.telemetry = SchedulerTelemetry(table, profiles)
+        self.reservations = Reservations(table, now=now, find_pod=find_pod)
+        self.telemetry = SchedulerTelemetry(table, profiles, self.reservations)
         self._now = now
         self._bind = bind
         self._decisions = decisions
@@ -131,7 +135,7 @@ class Extender:
         plugins = {200: ResponseSpec("plug-ins with their arguments, and the profiles", dict[str, Any])}
         asked = partial(Operation, parameters=(_PROFILE,), request=wire.ExtenderArgs)
         binding = Operation("bind a pod", {200: bound, **wrong}, (_PROFILE,), request=wire.ExtenderBindingArgs)
-        post = partial(Route, method="POST", access=Access.OPEN)
+        post = partial(Route, method="POST", access=Access.SCHEDULER)
         look = partial(Route, access=Access.DETAIL)
         at = "/scheduler/{profile}"
         rejecting, scoring = asked("reject nodes for a pod", {200: filtered, **wrong}), "score nodes for a pod"
@@ -146,7 +150,7 @@ class Extender:
             ),
             post(f"{at}/bind", "scheduler_bind", self._timed("bind", self.bind), binding),
             look(f"{at}/explain", "scheduler_explain", self.explain, explaining, method="POST"),
-            look(f"{at}/score", "scheduler_score", self.score, self._scoring(), method="POST"),
+            look(f"{at}/score", "scheduler_score", self.score, self._scoring(), method="POST", body_types=(JSON, YAML)),
             look(f"{at}/nodes", "scheduler_nodes", self.nodes, Operation("all nodes", nodes, (_PROFILE,))),
             look(f"{at}/nodes/{{node}}", "scheduler_node", self.nodes, of_node),
             Route("/scheduler/plugins", "scheduler_plugins", self.plugins, Operation("plug-ins and profiles", plugins)),
@@ -186,14 +190,20 @@ class Extender:
             info = pod_info(_pod_of(args))
         except ValueError as error:
             return json_response(wire.ExtenderFilterResult(error=f"invalid resources of the pod: {error}"))
-        self._begin(info.pod)
+        self.reservations.begin(info.pod)
         there, rows, _ = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
-        if self._shadow is not None:
-            self._shadow.record_request(info.key, rows, verb="filter")
+        self._record_candidates(info, rows, verb="filter")
         filtered = profile.filter(info, rows, now=self._now())
+        if len(there) < len(names):
+            others, load = self.table.load_of_unknown(names)
+            if others:
+                filtered = profile.filter_others(info, filtered, load, now=self._now())
+                there = [*there, *others]
         failures = filtered.failures(there)
-        reserved = self._reserve_on_only_node(profile, info, names, failures)
+        reserved = ""
+        if profile.settings.reserve == "prioritize":
+            reserved = self.reservations.reserve_on_only_node(info.pod, names, failures)
         if self._decisions is not None:
             self._decisions.filtered(captured[0], info, there, filtered, asked=len(names), reserved=reserved)
         answer = msgspec.json.encode(wire.filter_result(args, names, failures, filtered.unresolvable(there)))
@@ -204,11 +214,10 @@ class Extender:
         args, names = await self._args(request)
         profile = self._profile(captured[0])
         info = _info(args)
-        self._begin(info.pod)
+        self.reservations.begin(info.pod)
         there, rows, known = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
-        if self._shadow is not None:
-            self._shadow.record_request(info.key, rows, verb="prioritize")
+        self._record_candidates(info, rows, verb="prioritize")
         now = self._now()
         ranked = profile.rank(info, rows, now=now)
         whole = integer_scores(ranked.values, profile.most)
@@ -217,7 +226,7 @@ class Extender:
             scores[known] = whole
             best = profile.likely_node(info, rows, there, whole) if profile.settings.reserve == "prioritize" else None
             if best is not None:
-                reserved = self._reserve(info.pod, there[best])
+                reserved = self.reservations.reserve(info.pod, there[best])
         if self._decisions is not None:
             answer = RankedResponse(there, rows, ranked, asked=len(names), scores_sent=tells, reserved=reserved)
             self._decisions.ranked(profile, info, answer)
@@ -245,7 +254,7 @@ class Extender:
         if self._decisions is not None:
             self._decisions.bound(args.uid, args.node)
         if pod is not None and profile.settings.reserve != "off":
-            self._count_bound(pod, args.node)
+            self.reservations.bound(pod, args.node)
         return json_response(wire.ExtenderBindingResult())
 
     # --- requests of users -------------------------------------------------------------------------------------------
@@ -359,30 +368,13 @@ class Extender:
                 hint="send an object of kube-scheduler's extender/v1 with Pod and either Nodes or NodeNames",
             )
 
-    def _begin(self, pod: Pod) -> None:
-        """Release the pod's own reservation and all expired reservations."""
-        self.table.expire(self._now())
-        self.table.release(identity(pod))
-
-    def _reserve_on_only_node(
-        self, profile: ProfileRunner, info: PodInfo, names: Sequence[str], failures: Mapping[str, str]
-    ) -> str:
-        """Reserve the pod if exactly one node passes; return the node, "" if there is no reservation."""
-        if profile.settings.reserve != "prioritize" or len(names) - len(failures) != 1:
-            return ""
-        node = next((name for name in names if name not in failures), "")
-        row = self.table.row.get(node)
-        return "" if row is None or not self.table.known[row] else self._reserve(info.pod, node)
-
-    def _reserve(self, pod: Pod, node: str) -> str:
-        """Return the node, "" if the pod is already bound and therefore not reserved."""
-        now = self._now()
-        return node if self.table.reserve(pod, node, now=now, until=now + RESERVED_S) else ""
-
-    def _count_bound(self, pod: Pod, node: str) -> None:
-        """Count a bound pod now; the watch reports it later."""
-        with suppress(ValueError):  # invalid quantities, already logged for the pod's watch event
-            self._reserve(pod, node)
+    def _record_candidates(self, info: PodInfo, rows: I64, *, verb: str) -> None:
+        """Record the nodes of a request for shadow mode, unless the pod does not wait for a node in the API."""
+        if self._shadow is None:
+            return
+        known = self.reservations.find_pod(info.pod)
+        if known is None or is_waiting(known):
+            self._shadow.record_request(info.key, rows, verb=verb, is_reported=known is not None)
 
     def _rows(self, names: Sequence[str]) -> tuple[Sequence[str], I64, I64]:
         """Return names and rows of the nodes that the table knows, and their positions in the request."""
@@ -468,9 +460,10 @@ def pasted_info(text: bytes) -> PodInfo:
 def _limit_of(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LIMIT):
+    limit = whole_number(text)
+    if limit is None or not 1 <= limit <= MAX_LIMIT:
         raise ApiError(400, "bad_request", "limit must be a number of nodes", f"1 to {MAX_LIMIT}")
-    return int(text)
+    return limit
 
 
 def _refuse(message: str, *, hint: str) -> NoReturn:

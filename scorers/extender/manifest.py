@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import yaml
 
 from scorers.plugin_api.wire import without_nulls
-from watcher.platform.yaml_text import check_yaml, yaml_problem
+from watcher.decoding.text import decode_text
+from watcher.decoding.yaml_text import decode_yaml
 
 POD_TEMPLATE_PATHS = {
     "Pod": (),
@@ -39,8 +39,8 @@ def read_pasted_pod(text: bytes) -> dict[str, Any]:
     """As `read_pod` for untrusted text: rejects YAML aliases, because a few lines of them can expand to gigabytes.
     Raises ValueError."""
     try:
-        whole = text.decode()
-    except UnicodeDecodeError as error:
+        whole = decode_text(text)
+    except msgspec.DecodeError as error:
         raise ValueError(f"invalid YAML: {error}") from None
     return _first_pod(_documents(whole, aliases=False))
 
@@ -69,17 +69,11 @@ def _documents(text: str, *, aliases: bool) -> list[Any]:
     try:
         for part in _DOCUMENT_START.split(text):
             if part.strip():
-                check_yaml(part, aliases=aliases)
-                found += _listed(msgspec.to_builtins(msgspec.yaml.decode(part), str_keys=True))
+                value = decode_yaml(part, aliases=aliases, line=text.count("\n", 0, begin))
+                found += _listed(msgspec.to_builtins(value, str_keys=True))
             begin += len(part) + len("---")
-    except (
-        yaml.YAMLError,
-        msgspec.DecodeError,
-        RecursionError,
-        TypeError,
-    ) as error:  # TypeError: a key that JSON does not allow
-        line = text.count("\n", 0, begin)
-        raise ValueError(f"invalid YAML for Kubernetes: {yaml_problem(error, line=line)}") from None
+    except (msgspec.DecodeError, TypeError) as error:  # TypeError: a key that JSON does not allow
+        raise ValueError(f"invalid YAML for Kubernetes: {error}") from None
     return [each for each in found if each]
 
 
@@ -105,7 +99,7 @@ def _pod_in(document: Mapping[str, Any]) -> dict[str, Any]:
     named = {"name": outer.get("name", "pod"), "namespace": outer.get("namespace", "default")}
     metadata = {**named, **_mapping(found, "metadata", kind)}
     if POD_TEMPLATE_PATHS[kind]:  # a pod has the namespace of its workload, which owns it
-        owner = {"kind": kind, "name": named["name"], "controller": True}
+        owner = {"apiVersion": document.get("apiVersion", ""), "kind": kind, "name": named["name"], "controller": True}
         metadata |= {"namespace": named["namespace"], "ownerReferences": [owner]}
     return {"metadata": metadata, "spec": dict(found["spec"])}
 

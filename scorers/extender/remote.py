@@ -13,7 +13,9 @@ from scorers.profiles.missing_forecasts import unmet_forecasts
 from watcher.client import ServiceDescription, WatcherClient, WatcherError
 from watcher.clock import Clock, SystemClock
 from watcher.core.decisions import DecisionStore
+from watcher.decoding.text import read_text
 from watcher.model import Window
+from watcher.platform.net.tls import client_context, file_reason
 from watcher.platform.settings.tables import Settings
 
 DESCRIBE_EVERY_S = 30.0
@@ -32,8 +34,9 @@ class WatcherAccess:
     authorities: str | None
 
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS context for these CA certificates; None for those of the system. Raises ssl.SSLError."""
-        return None if self.authorities is None else ssl.create_default_context(cadata=self.authorities)
+        """The TLS context for these CA certificates; None for those of the system. Raises
+        ssl.SSLError and ValueError."""
+        return None if self.authorities is None else client_context(ca_data=self.authorities)
 
 
 def read_access(settings: Settings) -> WatcherAccess:
@@ -46,7 +49,7 @@ def read_access(settings: Settings) -> WatcherAccess:
 
 
 def _text(path: Path | None) -> str | None:
-    return None if path is None else path.read_text(encoding="utf-8")
+    return None if path is None else read_text(path)
 
 
 def _with_cure(error: WatcherError, url: str) -> WatcherError:
@@ -105,7 +108,7 @@ class RemoteHost:
                 return False
             client = WatcherClient(access.url, token=access.token, tls=access.tls(), timeout=TIMEOUT_S, retries=0)
         except (OSError, ValueError) as error:
-            raise WatcherError("credentials", f"cannot use the files of [extender]: {error}") from error
+            raise WatcherError("credentials", f"cannot use the files of [extender]: {file_reason(error)}") from error
         try:
             described = await client.describe()
             described.served_windows()

@@ -5,7 +5,7 @@ Nodes and pods come from the cluster (`informer.ClusterSource`), load from the p
 Without access to a Kubernetes API there are no nodes, so all scores are 0; this is not an error.
 
 If the watcher does not answer, its last load is used until it is older than max_staleness. If it answers that its load
-is stale or incomplete, no load is used.
+is stale or incomplete, or if its clock differs too much from the clock of this process, no load is used.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from scorers.cluster.informer import ClusterSource, KubernetesCluster
 from scorers.cluster.koordinator_classes import priority_class, qos_of
 from scorers.cluster.node_metrics import NodeMetricObject, PodKey, read_node_metric
 from scorers.cluster.pages import ClusterHandler
+from scorers.cluster.pods import identity
 from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.listing import PlacementsHandler
 from scorers.decisions.log import DecisionLog
 from scorers.decisions.pages import DecisionsHandler
 from scorers.decisions.recorder import DecisionRecorder
+from scorers.decisions.records import PlacementDecision
+from scorers.extender.clocks import ClockComparison
 from scorers.extender.handlers import Extender
 from scorers.extender.hosting import LOOK_EVERY_S, InProcessHost, LoadHost, unmet_profiles, window_label
 from scorers.extender.telemetry import ShadowTelemetry
@@ -53,8 +56,10 @@ log = logging.getLogger(__name__)
 
 PARTIAL_OUTAGE = "partial_outage"
 """Code of the error with which a watcher refuses the columns but knows the silent nodes."""
-NO_LOAD = frozenset({"stale", "no_metrics", PARTIAL_OUTAGE, "no_pods"})
-"""Codes of errors with which a watcher declares that it has no usable data."""
+CLOCKS_DIFFER = "clocks_differ"
+"""Code of the error for a document whose times do not fit the clock of this process."""
+NO_LOAD = frozenset({"stale", "no_metrics", PARTIAL_OUTAGE, "no_pods", CLOCKS_DIFFER})
+"""Codes of errors after which the last copy is not used either: there is no usable data."""
 
 
 class SchedulingService:
@@ -77,7 +82,13 @@ class SchedulingService:
         self._retired: list[Client] = []
         self._follows_node_metrics = self.table.needs.node_metrics
         self.recorder = DecisionRecorder(serving.decisions)
-        self.decisions = DecisionLog(self.recorder, self.table, now=serving.now, window=partial(window_label, serving))
+        self.decisions = DecisionLog(
+            self.recorder,
+            self.table,
+            now=serving.now,
+            window=partial(window_label, serving),
+            is_known=self._is_known,
+        )
         self.shadow = ShadowMode(self.table, self._profiles, shadow_of(scheduler), self.recorder, now=serving.now)
         self.extender = Extender(
             self.table,
@@ -87,6 +98,7 @@ class SchedulingService:
             decisions=self.decisions,
             shadow=self.shadow,
             unmet=lambda profile: self.unmet.get(profile, ()),
+            find_pod=self._find_pod,
         )
         self.unmet: Mapping[str, tuple[str, ...]] = {}
         """Problems of each profile with data that the watcher does not offer."""
@@ -97,6 +109,7 @@ class SchedulingService:
         if self.shadow.names and not self.shadow.is_on:
             log.warning('shadow mode is off: store.decisions = "0s" disables the storage of its records')
         self._prepared = True
+        self._clocks = ClockComparison()
         self._pod_usage_error = ""
         self._invalid_metrics: dict[str, str] = {}
 
@@ -251,6 +264,8 @@ class SchedulingService:
         self.decisions.pod_changed(old, new)
         self.shadow.pod_changed(old, new)
         self.table.set_pod(old, new, now=self._serving.now())
+        if new is not None:
+            self.extender.reservations.reported(new)
 
     def _node_metric_changed(self, name: str, _old: NodeMetricObject | None, new: NodeMetricObject | None) -> None:
         try:
@@ -285,7 +300,7 @@ class SchedulingService:
         while True:
             try:
                 now = self._serving.now()
-                self.table.expire_load(before=now - self._serving.max_staleness)
+                self.table.expire_load(before=now - self._clocks.offset_s - self._serving.max_staleness)
                 self.table.expire(now)
                 errors.succeeded()
             except Exception as error:
@@ -301,6 +316,7 @@ class SchedulingService:
             if await self._serving.renew():
                 self._follow_watcher()
             columns = await self._client.refresh()
+            self._compare_clocks(columns)
         except WatcherError as error:
             kept = self._may_keep(self.table.load.columns, error)
             self.table.unanswered_since = min(self.table.unanswered_since, self._serving.now()) if kept else np.inf
@@ -320,6 +336,21 @@ class SchedulingService:
                 for _ in profile.prepare():
                     await asyncio.sleep(0)
 
+    def _compare_clocks(self, columns: Columns) -> None:
+        """Compare the clocks, and log once when they begin and when they cease to differ. Raises WatcherError if they
+        differ so much that the document cannot be used."""
+        before, serving = self._clocks.difference, self._serving
+        self._clocks.compare(
+            columns, now=serving.now(), monotonic=serving.monotonic(), max_staleness=serving.max_staleness
+        )
+        if self._clocks.difference and not before:
+            log.warning("%s", self._clocks.difference)
+        elif before and not self._clocks.difference:
+            log.info("the clocks of this process and of the watcher agree again")
+        if self._clocks.problem:
+            hint = "check time synchronization (NTP, chrony) of both"
+            raise WatcherError(CLOCKS_DIFFER, self._clocks.problem, hint=hint)
+
     def _may_keep(self, copy: Columns | PodColumns | None, error: WatcherError) -> bool:
         """Whether a copy is used although it cannot be renewed."""
         if copy is None or error.code in NO_LOAD:
@@ -336,6 +367,8 @@ class SchedulingService:
     async def _take_pods(self) -> None:
         try:
             pods = await self._client.refresh_pods()
+            if self._clocks.problem:
+                raise WatcherError(CLOCKS_DIFFER, self._clocks.problem)
         except WatcherError as error:
             if self.table.pod_usage is not None and not self._may_keep(self.table.pod_usage, error):
                 self.table.set_pod_usage(None)
@@ -359,14 +392,35 @@ class SchedulingService:
             log.info("load is available to the scheduling plug-ins again")
         self.load_error = why
 
+    # --- pods of requests --------------------------------------------------------------------------------------------
+
+    def _as_known(self, namespace: str, name: str, uid: str) -> Pod | None:
+        """Return the pod with this uid (see `pods.identity`) as the API has it."""
+        found = self._cluster.pod(f"{namespace}/{name}")
+        return found if found is not None and uid in (found.metadata.uid, identity(found)) else None
+
+    def _trusts_requests(self) -> bool:
+        """Whether a pod exists because kube-scheduler asks about it: only kube-scheduler can send requests, or the copy
+        of the pods is not up to date."""
+        return bool(self._serving.settings.server.scheduler_clients) or not self._cluster.is_current()
+
+    def _is_known(self, pod: PlacementDecision) -> bool:
+        """Whether the API has the pod of a decision."""
+        return self._trusts_requests() or self._as_known(pod.namespace, pod.name, pod.uid) is not None
+
+    def _find_pod(self, pod: Pod) -> Pod | None:
+        """Return the pod of a request as the API has it, `pod` itself if only the request shows that it exists, and
+        None for a pod that the API has not reported."""
+        found = self._as_known(pod.metadata.namespace, pod.metadata.name, identity(pod))
+        return pod if found is None and self._trusts_requests() else found
+
     # --- bind --------------------------------------------------------------------------------------------------------
 
     async def _bind(self, args: ExtenderBindingArgs) -> Pod | None:
         """Bind a pod through the cluster; return it if it is known."""
         key = f"{args.namespace}/{args.name}"
         await self._cluster.bind(key, node=args.node, uid=args.uid)
-        pod = self._cluster.pod(key)
-        return pod if pod is not None and pod.metadata.uid == args.uid else None
+        return self._as_known(args.namespace, args.name, args.uid)
 
 
 class SchedulerModule:

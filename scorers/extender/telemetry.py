@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric as Family
 from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.shadow_records import LEFT_OUT, Kind
+from scorers.extender.reservations import Reservations
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
 from watcher.model import MetricType
@@ -38,6 +39,7 @@ class _TableSnapshot:
     nodes: int = 0
     without_load: int = 0
     reservations: int = 0
+    deferred: int = 0
     fallback: Mapping[tuple[str, str], str] = field(default_factory=dict)
     requested: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -46,7 +48,8 @@ class _TableSnapshot:
 class SchedulerTelemetry:
     """Prometheus metrics of one extender."""
 
-    def __init__(self, table: ClusterTable, profiles: Mapping[str, ProfileRunner]) -> None:
+    def __init__(self, table: ClusterTable, profiles: Mapping[str, ProfileRunner], reservations: Reservations) -> None:
+        self._reservations = reservations
         self._table = table
         self._profiles = profiles
         text = "Response time of the extender in seconds, including reading the request."
@@ -91,7 +94,9 @@ class SchedulerTelemetry:
         known = table.known
         without = int(np.count_nonzero(np.isnan(table.load.sampled()[known])))
         nodes, requested = int(np.count_nonzero(known)), requests_to_usage(table)
-        self._seen = _TableSnapshot(nodes, without, len(table.reserved), fallback, requested, missing)
+        self._seen = _TableSnapshot(
+            nodes, without, len(table.reserved), self._reservations.deferred, fallback, requested, missing
+        )
 
     def _missing_forecasts(self) -> dict[tuple[str, str], str]:
         """Return why plug-ins use windows instead of forecasts, and log when that begins and ends."""
@@ -134,6 +139,8 @@ class SchedulerTelemetry:
         yield gauge("scheduler_requests_to_usage_ratio", text, requested)
         text = "Pods with a reservation on a node that are not bound yet."
         yield gauge("scheduler_reservations", text, [({}, seen.reservations)])
+        text = "Requests whose pod was not reserved before the API reported it, because of too many such pods."
+        yield counter("scheduler_deferred_reservations", text, [({}, seen.deferred)])
 
 
 class ShadowTelemetry:

@@ -7,12 +7,13 @@ one row of each. Both come from the same computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from scorers.cluster.load import NodeLoadColumns
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments, read_arguments
@@ -59,6 +60,25 @@ class Verdicts:
         return np.asarray(self.codes == 0, dtype=np.bool_)
 
 
+def joined(first: Verdicts, second: Verdicts | None, count: int) -> Verdicts:
+    """Return the verdicts of n nodes, followed by those of `count` others, which all pass if `second` is None. Without
+    steps."""
+    codes = np.zeros(count, dtype=np.int64) if second is None else second.codes
+    size = len(first.codes)
+
+    def details(i: int) -> str:
+        return first.details(i) if i < size or second is None else second.details(i - size)
+
+    return replace(
+        first, codes=np.concatenate([first.codes, codes]), steps={}, details=details, more_steps=lambda i: {}
+    )
+
+
+def passing(count: int, why: str) -> Verdicts:
+    """Return verdicts that let all nodes pass, and the reason."""
+    return Verdicts(np.zeros(count, dtype=np.int64), inputs={"exempt": why}, details=lambda i: why)
+
+
 @runtime_checkable
 class ScorePlugin(Protocol):
     """Scores nodes: `rows` [n] are the table rows of the nodes in the request, all of them known nodes."""
@@ -70,11 +90,22 @@ class ScorePlugin(Protocol):
 
 @runtime_checkable
 class FilterPlugin(Protocol):
-    """Rejects nodes; parameters as for ScorePlugin."""
+    """Rejects nodes; parameters as for ScorePlugin. It is not called for pods that are exempt (`exemptions`), unless
+    it has the attribute `filters_every_pod` with the value True."""
 
     name: str
 
     def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts: ...
+
+
+@runtime_checkable
+class LoadFilterPlugin(Protocol):
+    """Filter plug-in that also judges nodes of which only the load is known: the API has not reported them yet, or
+    the API is not read."""
+
+    name: str
+
+    def filter_by_load(self, pod: PodInfo, load: NodeLoadColumns, *, now: float) -> Verdicts: ...
 
 
 @runtime_checkable

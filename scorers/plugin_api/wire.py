@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from watcher.core.kubernetes.objects import Pod
+from watcher.decoding.json_text import JsonDecoder
 
 MAX_EXTENDER_PRIORITY = 10
 """Highest score of an extender (MaxExtenderPriority)."""
@@ -120,16 +121,16 @@ MAX_NODE_BRACES = 1_000_000  # a Node of a cloud provider has about 60 JSON obje
 LARGE_BODY = 1 << 20
 """Bytes; larger bodies are decoded with more checks and without repair of the keys, outside the event loop."""
 
-_SMALL = msgspec.json.Decoder(_SmallArgs)
-_LARGE = msgspec.json.Decoder(_LargeArgs)
-_POD = msgspec.json.Decoder(Pod)
-_NAMES = msgspec.json.Decoder(list[str] | None)
-_LIST = msgspec.json.Decoder(_EncodedList | None)
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_ITEM_NAMES = msgspec.json.Decoder(list[_NodeObject])
-_BINDING = msgspec.json.Decoder(ExtenderBindingArgs)
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ANYTHING = msgspec.json.Decoder()
+_SMALL = JsonDecoder(_SmallArgs)
+_LARGE = JsonDecoder(_LargeArgs)
+_POD = JsonDecoder(Pod)
+_NAMES = JsonDecoder(list[str] | None)
+_LIST = JsonDecoder(_EncodedList | None)
+_ITEMS = JsonDecoder(list[msgspec.Raw])
+_ITEM_NAMES = JsonDecoder(list[_NodeObject])
+_BINDING = JsonDecoder(ExtenderBindingArgs)
+_FIELDS = JsonDecoder(dict[str, msgspec.Raw])
+_ANYTHING = JsonDecoder(Any)
 _NULL = b"null"
 _ANY_CASE = {
     "pod": "Pod",
@@ -147,7 +148,8 @@ class TooMuch(ValueError):
 
 
 def read_args(body: bytes | bytearray) -> tuple[ExtenderArgs, list[str]]:
-    """Decode ExtenderArgs; also return the names of its nodes, in order. Whole nodes of the same name count once.
+    """Decode ExtenderArgs; also return the names of its nodes, in order. Nodes of the same name count once, because
+    kube-scheduler adds the scores of a name.
     Raises ValueError with the problem, TooMuch above the limits of this module.
 
     Each member is checked before it is decoded, because decoded JSON can take 20 times the memory of its text."""
@@ -161,6 +163,7 @@ def read_args(body: bytes | bytearray) -> tuple[ExtenderArgs, list[str]]:
     pod = _read_pod(encoded.pod)
     names = _read_names(encoded.node_names)
     if names is not None:
+        names = list(dict.fromkeys(names))
         return ExtenderArgs(pod, None, names), names
     items, names = _read_items(encoded.nodes)
     return ExtenderArgs(pod, None if items is None else NodeList(items), None), names
@@ -170,7 +173,7 @@ def _read_small(body: bytes | bytearray) -> _SmallArgs:
     """Split a small body into its members; repair the case of the keys if needed."""
     try:
         args: _SmallArgs = _SMALL.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return _repaired(body)  # for the error message
     return args if args.pod and (args.nodes or args.node_names is not None) else _repaired(body)
 
@@ -190,7 +193,7 @@ def _read_pod(encoded: msgspec.Raw) -> Pod:
         raise ValueError("Pod is missing")
     try:
         pod: Pod = _POD.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         pod = _read(_POD, msgspec.json.encode(_nulls_removed(text)))
     return pod
 
@@ -252,15 +255,15 @@ def read_binding(body: bytes | bytearray) -> ExtenderBindingArgs:
     """Decode ExtenderBindingArgs. Raises ValueError with the problem."""
     try:
         args: ExtenderBindingArgs = _BINDING.decode(body)
-    except (msgspec.DecodeError, RecursionError):  # normalize the keys, also for the error message
+    except msgspec.DecodeError:  # normalize the keys, also for the error message
         args = _read(_BINDING, _normalized(body))
     return args
 
 
-def _read(decoder: msgspec.json.Decoder[Any], body: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
+def _read(decoder: JsonDecoder[Any], body: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
 
 

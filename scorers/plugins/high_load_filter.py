@@ -13,7 +13,7 @@ unknown load passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -23,15 +23,16 @@ import numpy.typing as npt
 
 from scorers.cluster.columns import LOADS
 from scorers.cluster.forecasts import RowForecasts
+from scorers.cluster.load import NodeLoadColumns
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import Verdicts
 from scorers.plugins.forecast_arguments import (
     ForecastArguments,
     missing_forecasts,
 )
-from watcher.arrays import I64
+from watcher.arrays import F64, I64
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 
 RESOURCES = (CPU, MEMORY)
 REASONS = (
@@ -72,17 +73,30 @@ class HighLoadFilter:
         return missing_forecasts(self.args, table)
 
     def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
-        stale = now - table.load.sampled()[rows] > self.args.node_metric_expiration_seconds
+        allocatable = [table.allocatable.column(resource)[rows].astype(np.float64) for resource in RESOURCES]
+        return self._verdicts(pod, table.load, rows, allocatable, now=now)
+
+    def filter_by_load(self, pod: PodInfo, load: NodeLoadColumns, *, now: float) -> Verdicts:
+        """See LoadFilterPlugin. What the pod adds is unknown, so that only the load without it counts."""
+        rows = np.arange(len(load.where), dtype=np.int64)
+        unknown = np.full(len(rows), np.nan)
+        return self._verdicts(pod, load, rows, [unknown] * len(RESOURCES), now=now)
+
+    def _verdicts(
+        self, pod: PodInfo, load: NodeLoadColumns, rows: I64, allocatable: Sequence[F64], *, now: float
+    ) -> Verdicts:
+        """Judge nodes with these amounts of RESOURCES [n], NaN if unknown."""
+        stale = now - load.sampled()[rows] > self.args.node_metric_expiration_seconds
         codes = np.zeros(len(rows), dtype=np.int64)
         unknown = np.zeros(len(rows), dtype=np.bool_)
         steps: dict[str, npt.NDArray[Any]] = {"stale": stale}
-        for code, resource in enumerate(RESOURCES, start=1):
-            allocatable = table.allocatable.column(resource)[rows].astype(np.float64)
-            measured = table.load.expected(LOADS[resource], self.args.ahead)[rows]
+        for code, (resource, amount) in enumerate(zip(RESOURCES, allocatable, strict=True), start=1):
+            measured = load.expected(LOADS[resource], self.args.ahead)[rows]
             measured = np.where((measured < 0) | stale, np.nan, measured)
             asked = float(pod.requests.get(resource, 0))
             with np.errstate(divide="ignore", invalid="ignore"):
-                more = np.where(allocatable > 0, 100.0 * asked / allocatable, np.inf if asked > 0 else 0.0)
+                more = np.where(amount > 0, 100.0 * asked / amount, np.inf if asked > 0 else 0.0)
+            more[np.isnan(amount)] = 0.0
             expected = measured + more
             threshold = self.args.usage_thresholds.get(resource, 100.0)
             codes = np.where((codes == 0) & (expected > threshold), code, codes)
@@ -90,7 +104,7 @@ class HighLoadFilter:
             steps[f"{resource} load %"], steps[f"{resource} expected %"] = measured, expected
         if not self.args.fail_open:
             codes = np.where((codes == 0) & unknown, np.where(stale, _STALE, _UNKNOWN), codes)
-        forecasts = table.load.forecast(self.args.ahead, rows)
+        forecasts = load.forecast(self.args.ahead, rows)
         inputs = {"usageThresholds": dict(self.args.usage_thresholds), "failOpen": self.args.fail_open}
         inputs |= forecasts.inputs()
 

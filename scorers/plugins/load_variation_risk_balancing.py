@@ -31,7 +31,6 @@ import numpy.typing as npt
 from scorers.cluster.columns import LOADS, mu_sigma, where_rare
 from scorers.cluster.forecasts import RowForecasts
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
 from scorers.cluster.unmeasured_pods import UnmeasuredShare
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away, round_half_away_one
@@ -39,6 +38,7 @@ from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
 from scorers.plugins.forecast_arguments import missing_forecasts
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
 from watcher.arrays import F64, I64
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 from watcher.model import Operator
 
 RESOURCES = (CPU, MEMORY)

@@ -35,13 +35,13 @@ import numpy as np
 from scorers.cluster.columns import LOADS, mu_sigma
 from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable, DataNeeds
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away
 from scorers.plugins import beta
 from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.objects import Node
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 from watcher.model import Operator
 
 RESOURCES = (CPU, MEMORY)

@@ -17,7 +17,7 @@ node does not have is skipped for that node, with its weight. `capacity` is allo
 the node's annotation node.koordinator.sh/limit-to-allocatable, otherwise from `limitToAllocatableRatio`, otherwise 100.
 
 With `filter`, a node is rejected if the pod's limit exceeds the unused part of that capacity (unresolvable if it
-exceeds the whole capacity); pods of DaemonSets and limits of zero always pass.
+exceeds the whole capacity); limits of zero always pass.
 """
 
 from __future__ import annotations
@@ -32,13 +32,24 @@ import numpy.typing as npt
 
 from scorers.cluster.columns import AmountColumns
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MEMORY, Amounts, amount, amounts
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Scores, Verdicts
 from watcher.arrays import I64
 from watcher.core.kubernetes.objects import Container, Node, Pod, PodSpec, Quantity
+from watcher.core.kubernetes.pod_resources import (
+    CPU,
+    MEMORY,
+    Amounts,
+    amount,
+    exact_amounts,
+    of_containers,
+    of_pod_level,
+    rounded,
+)
 from watcher.core.kubernetes.resize import spec_in_effect
+from watcher.decoding.json_text import decode_json
+from watcher.decoding.text import whole_number
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +102,10 @@ class NodeResourceLimitsArgs(Arguments, frozen=True, kw_only=True, rename="camel
 
 def read_ratio(ratio: object) -> int:
     """Parse a percentage: 120, "120%", or "120". Raises ValueError for invalid input."""
-    text = str(ratio).strip().removesuffix("%")
-    if isinstance(ratio, bool) or not (text.isascii() and text.isdigit()) or not 0 < int(text) <= LARGEST_RATIO:
-        raise ValueError(f'must be a percentage like 120 or "120%", above 0 (given: {ratio!r})')
-    return int(text)
+    number = None if isinstance(ratio, bool) else whole_number(str(ratio).strip().removesuffix("%"))
+    if number is None or not 0 < number <= LARGEST_RATIO:
+        raise ValueError(f'must be a percentage like 120 or "120%", above 0 (given: {str(ratio)[:40]!r})')
+    return number
 
 
 def scaled(allocatable: I64, ratio: I64) -> I64:
@@ -154,6 +165,8 @@ class NodeResourceLimits:
         self.args = arguments
         self._names = tuple(resource.name for resource in arguments.resources)
         self._ratio = {name: read_ratio(ratio) for name, ratio in arguments.limit_to_allocatable_ratio.items()}
+        given = arguments.default_limits
+        self._defaults = exact_amounts({name: size for name, size in given.items() if size != ALLOCATABLE})
         self._table = table
         self._sums = _Sums()
         self._last: tuple[PodSpec, _PodLimit] | None = None
@@ -178,7 +191,7 @@ class NodeResourceLimits:
         if node is None or not text:
             return
         try:
-            given = msgspec.json.decode(text, type=dict[str, int | str])
+            given = decode_json(text, type=dict[str, int | str])
             self._sums.ratio.set(row, {name: read_ratio(ratio) for name, ratio in given.items()})
         except ValueError as error:  # includes msgspec's errors
             log.warning("node %s: invalid annotation %s ignored: %s", node.metadata.name, RATIO_ANNOTATION, error)
@@ -228,8 +241,7 @@ class NodeResourceLimits:
     def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
         """Pass all nodes unless `filter` is set."""
         codes = np.zeros(len(rows), dtype=np.int64)
-        of_daemon_set = any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
-        if not self.args.filter or of_daemon_set:
+        if not self.args.filter:
             return Verdicts(codes)
         counted = self._limit_of(pod.pod)
         steps: dict[str, npt.NDArray[Any]] = {}
@@ -274,39 +286,24 @@ class NodeResourceLimits:
         return self._last[1]
 
     def _counted(self, spec: PodSpec) -> _PodLimit:
-        limits, unlimited = {}, set()
-        for name in self._names:
-            found = self._limit_of_resource(spec, name)
-            if found is None:
-                unlimited.add(name)
-            else:
-                limits[name] = found
-        return _PodLimit(limits, frozenset(unlimited))
+        """Combine the limits of the containers as kube-scheduler combines requests. A resource without limit in a
+        container that has no default for it counts as the node's whole allocatable, unless the pod as a whole has a
+        limit."""
+        whole = {} if spec.resources is None else of_pod_level(exact_amounts(spec.resources.limits))
+        every = (*spec.containers, *spec.init_containers)
+        unlimited = {
+            name
+            for name in self._names
+            if name not in whole
+            and self.args.default_limits.get(name) == ALLOCATABLE
+            and any(name not in each.resources.limits for each in every)
+        }
+        limits = {**of_containers(spec, self._limits_of_container), **whole}
+        overhead = exact_amounts(spec.overhead)
+        total = {name: limits.get(name, 0) + overhead.get(name, 0) for name in self._names if name not in unlimited}
+        return _PodLimit(rounded(total), frozenset(unlimited))
 
-    def _limit_of_resource(self, spec: PodSpec, name: str) -> int | None:
-        """Return the sum over containers and sidecars, or the highest need while an init container runs if that is
-        more, plus overhead; None if a container counts as the node's whole allocatable."""
-        whole = {} if spec.resources is None else amounts(spec.resources.limits)
-        overhead = amounts(spec.overhead).get(name, 0)
-        if name in whole:
-            return whole[name] + overhead
-        containers = [self._limit_of_container(container, name) for container in spec.containers]
-        inits = [self._limit_of_container(container, name) for container in spec.init_containers]
-        if None in containers or None in inits:
-            return None
-        total, sidecars, at_most = sum(filter(None, containers)), 0, 0
-        for container, limit in zip(spec.init_containers, inits, strict=True):
-            if container.restart_policy == "Always":
-                sidecars, total = sidecars + (limit or 0), total + (limit or 0)
-                at_most = max(at_most, sidecars)
-            else:
-                at_most = max(at_most, sidecars + (limit or 0))
-        return max(total, at_most) + overhead
-
-    def _limit_of_container(self, container: Container, name: str) -> int | None:
-        resources = container.resources
-        request = amounts(resources.requests).get(name, 0) if name in resources.requests else 0
-        if name in resources.limits:
-            return max(amounts(resources.limits)[name], request)
-        default = self.args.default_limits.get(name, 0)
-        return None if default == ALLOCATABLE else max(amount(name, default), request)
+    def _limits_of_container(self, container: Container) -> Amounts:
+        """Return limits in billionths, at least the requests; a resource without limit has the default."""
+        limits, requests = exact_amounts(container.resources.limits), exact_amounts(container.resources.requests)
+        return {name: max(limits.get(name, self._defaults.get(name, 0)), requests.get(name, 0)) for name in self._names}

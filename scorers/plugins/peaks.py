@@ -25,11 +25,12 @@ import msgspec
 import numpy as np
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, amounts
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments, ArgumentsError
 from scorers.plugin_api.framework import EQUAL_SCORES, Scores, load_decides
 from watcher.arrays import F64, I64
+from watcher.core.kubernetes.pod_resources import CPU, amounts
+from watcher.decoding.json_text import decode_json
 from watcher.model import MetricType
 
 MODEL_FILE = "NODE_POWER_MODEL"
@@ -150,7 +151,7 @@ def _models_of_file() -> dict[str, PowerModel]:
     if not name:
         raise ArgumentsError(Peaks.name, [f"NodePowerModel: is required, here or in the file named by {MODEL_FILE}"])
     try:
-        models = msgspec.json.decode(Path(name).read_bytes(), type=dict[str, PowerModel])
+        models = decode_json(Path(name).read_bytes(), type=dict[str, PowerModel])
     except (OSError, msgspec.DecodeError) as error:
         raise ArgumentsError(Peaks.name, [f"{MODEL_FILE}={name}: {error}"]) from error
     if problems := PeaksArgs(NodePowerModel=models).problems():

@@ -16,9 +16,10 @@ for a node without capacity. With target T, the score is
 rounded half away from zero.
 
 The predicted usage of a container is its limit, otherwise its request times `defaultRequestsMultiplier`, otherwise
-`defaultRequests.cpu`. The pod's overhead is added; init containers are ignored because they have ended when the pod
-runs (`podDemand: upstream`). `podDemand: requests` or `limits` uses the effective requests or limits of the pod
-instead.
+`defaultRequests.cpu`. `podDemand` defines how the containers of a pod are combined. `upstream` adds `spec.containers`
+and the overhead, as Trimaran does: native sidecars, which run as long as these containers, pod-level resources and
+in-place resizes do not count. `effective` combines the predicted usage of all containers as kube-scheduler combines
+requests. `requests` or `limits` uses the effective requests or limits of the pod instead.
 
 A node without metrics scores 0, as upstream. If most nodes have no metrics, the curve is applied to allocation, 100 *
 (requests of the node's pods + request of the pod) / allocatable of each resource, as proposed in KEP-61. This equals
@@ -46,7 +47,6 @@ from scorers.cluster.columns import LOADS as FORECAST_METRICS
 from scorers.cluster.columns import where_rare
 from scorers.cluster.forecasts import RowForecasts
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MEMORY, amount, amounts
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import (
     Scores,
@@ -59,7 +59,18 @@ from scorers.plugin_api.framework import (
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
 from scorers.plugins.forecast_arguments import missing_forecasts
 from watcher.arrays import F64, I64, Bool
-from watcher.core.kubernetes.objects import Pod, Quantity
+from watcher.core.kubernetes.objects import Container, Pod, Quantity, Resources
+from watcher.core.kubernetes.pod_resources import (
+    CPU,
+    MEMORY,
+    Amounts,
+    amount,
+    amounts,
+    is_sidecar,
+    of_containers,
+    of_pod_level,
+)
+from watcher.core.kubernetes.resize import spec_in_effect
 from watcher.model import MetricType
 
 DEFAULT_TARGET = 40.0  # percent; upstream's default
@@ -77,7 +88,7 @@ class TargetLoadPackingArgs(
     target_utilization: Annotated[float, msgspec.Meta(gt=0, lt=100)] = DEFAULT_TARGET
     default_requests: dict[str, Quantity] = msgspec.field(default_factory=lambda: {CPU: "1000m"})
     default_requests_multiplier: str | float = "1.5"
-    pod_demand: Literal["upstream", "requests", "limits"] = "upstream"
+    pod_demand: Literal["upstream", "effective", "requests", "limits"] = "upstream"
     resources: Annotated[tuple[Literal["cpu", "memory", "gpu"], ...], msgspec.Meta(min_length=1)] = ("cpu",)
     gpu_resource: str = "nvidia.com/gpu"
 
@@ -119,17 +130,36 @@ def packing_scores(predicted: F64, *, target: float) -> F64:
 
 def predicted_demand(pod: Pod, resource: str, arguments: TargetLoadPackingArgs) -> int:
     """Return the predicted usage of a resource by upstream's rule, in millicores or bytes."""
-    default = amount(resource, arguments.default_requests.get(resource, 0))
     total = amounts(pod.spec.overhead).get(resource, 0)
-    for container in pod.spec.containers:
-        limits, requests = amounts(container.resources.limits), amounts(container.resources.requests)
-        if resource in limits:  # zero included
-            total += limits[resource]
-        elif resource in requests:
-            total += round_half_away_one(requests[resource] * arguments.multiplier)
-        else:
-            total += default
-    return total
+    return total + sum(_predicted(each.resources, resource, arguments) for each in pod.spec.containers)
+
+
+def effective_demand(pod: Pod, resource: str, arguments: TargetLoadPackingArgs) -> int:
+    """Return the predicted usage of a resource with all containers, in millicores or bytes. Pod-level limits and
+    requests take the place of those of the containers. The default counts only for containers that stay."""
+    spec = spec_in_effect(pod)
+    overhead = amounts(spec.overhead).get(resource, 0)
+    whole = spec.resources
+    if whole is not None and of_pod_level(amounts({**whole.limits, **whole.requests})).get(resource) is not None:
+        return overhead + _predicted(whole, resource, arguments)
+    ending = {each.name for each in spec.init_containers if not is_sidecar(each)}
+
+    def of_container(container: Container) -> Amounts:
+        own = container.resources
+        if container.name in ending and resource not in {**own.limits, **own.requests}:
+            return {}
+        return {resource: _predicted(own, resource, arguments)}
+
+    return overhead + of_containers(spec, of_container).get(resource, 0)
+
+
+def _predicted(resources: Resources, resource: str, arguments: TargetLoadPackingArgs) -> int:
+    limits, requests = amounts(resources.limits), amounts(resources.requests)
+    if resource in limits:  # zero included
+        return limits[resource]
+    if resource in requests:
+        return round_half_away_one(requests[resource] * arguments.multiplier)
+    return amount(resource, arguments.default_requests.get(resource, 0))
 
 
 class TargetLoadPacking:
@@ -232,7 +262,8 @@ class TargetLoadPacking:
             return pod.requests.get(resource, 0)
         if self.args.pod_demand == "limits":
             return pod.raised_limits.get(resource, 0)
-        return predicted_demand(pod.pod, resource, self.args)
+        demand = effective_demand if self.args.pod_demand == "effective" else predicted_demand
+        return demand(pod.pod, resource, self.args)
 
     def _demands(self, pod: PodInfo) -> Mapping[str, int]:
         return {resource: self._demand(pod, resource=resource) for resource in self.args.resources}

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
+from scorers.plugin_api.exemptions import of_daemon_set
 from scorers.plugin_api.framework import Verdicts
 from scorers.profiles.profiles import PluginSettings
 from scorers.profiles.ranking import FilterResult
 from watcher.arrays import I64, Bool
 from watcher.core.kubernetes.objects import Node, Pod, Taint, Toleration
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 
 KUBE_SCHEDULER = "kube-scheduler"
 PODS = "pods"
@@ -105,8 +106,7 @@ def _taint(node: Node, pod: Pod) -> str:
 
 
 def _tolerated(taint: Taint, pod: Pod) -> bool:
-    is_daemon = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
-    tolerations = pod.spec.tolerations + (DAEMON_TOLERATIONS if is_daemon else ())
+    tolerations = pod.spec.tolerations + (DAEMON_TOLERATIONS if of_daemon_set(pod) else ())
     return any(_tolerates(each, taint) for each in tolerations)
 
 

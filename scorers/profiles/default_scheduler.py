@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
 from watcher.arrays import I64
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 
 MOST = 100
 RESOURCES = (CPU, MEMORY)

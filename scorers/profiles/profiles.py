@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
-import yaml
 
 from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.plugin_api.wire import without_nulls
 from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.core.messages import nearest
+from watcher.decoding.text import read_text
+from watcher.decoding.yaml_text import decode_yaml
 from watcher.model import Window
 from watcher.platform.settings.problems import Problem
-from watcher.platform.yaml_text import check_yaml, yaml_problem
 
 Reserve = Literal["prioritize", "bind", "off"]
 
@@ -110,10 +110,9 @@ def read_pasted_profile(
     key, reading = "profile", _ProfileProblems(served)
     plugins: tuple[PluginSettings, ...] = ()
     try:
-        check_yaml(text, aliases=False)
-        document = msgspec.yaml.decode(text)
-    except (msgspec.DecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        reading.wrong(key, f"invalid YAML: {' '.join(str(error).split())}", "plugins: [{name: TargetLoadPacking}]")
+        document = decode_yaml(text, aliases=False)
+    except msgspec.DecodeError as error:
+        reading.wrong(key, f"invalid YAML: {error}", "plugins: [{name: TargetLoadPacking}]")
         return None, tuple(reading.problems), ()
     if isinstance(document, dict) and str(document.get("apiVersion", "")).startswith(API_GROUP):
         plugins = _pasted_configuration(key, _dicts(document.get("profiles")), reading)
@@ -288,14 +287,12 @@ def _from_file(
 ) -> tuple[PluginSettings, ...]:
     path = cwd / str(table["from"])
     try:
-        text = path.read_text(encoding="utf-8")
-        check_yaml(text)
-        document = msgspec.yaml.decode(text)
+        document = decode_yaml(read_text(path))
     except OSError as error:
         reading.wrong(f"{key}.from", f"{path} cannot be read: {error.strerror}", "check the path")
         return ()
-    except (msgspec.DecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        problem = f"{path} is not valid YAML: {yaml_problem(error)}"
+    except msgspec.DecodeError as error:
+        problem = f"{path} is not valid YAML: {error}"
         reading.wrong(f"{key}.from", problem, "use the KubeSchedulerConfiguration file unchanged")
         return ()
     if not isinstance(document, dict) or not str(document.get("apiVersion", "")).startswith(API_GROUP):

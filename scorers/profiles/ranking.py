@@ -8,18 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from scorers.cluster.load import NodeLoadColumns
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
+from scorers.plugin_api.exemptions import exemption
 from scorers.plugin_api.framework import (
     MAX_SCORE,
     FallbackPlugin,
     FilterPlugin,
     ForecastPlugin,
+    LoadFilterPlugin,
     PreparingPlugin,
     ScorePlugin,
     Scores,
     Verdicts,
     create_plugin,
+    joined,
+    passing,
 )
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.default_scheduler import default_resource_scores
@@ -135,7 +140,23 @@ class ProfileRunner:
         return min(highest.tolist(), key=lambda i: names[i])
 
     def filter(self, pod: PodInfo, rows: I64, *, now: float) -> FilterResult:
-        """Run the filters over the nodes in these rows."""
-        return FilterResult(
-            tuple((each, plugin.filter(pod, self._table, rows, now=now)) for each, plugin in self.filtering)
-        )
+        """Run the filters over the nodes in these rows. Exempt pods pass those that do not ask for every pod."""
+        exempt = exemption(pod.pod)
+
+        def judged(plugin: FilterPlugin) -> Verdicts:
+            if exempt and not getattr(plugin, "filters_every_pod", False):
+                return passing(len(rows), exempt)
+            return plugin.filter(pod, self._table, rows, now=now)
+
+        return FilterResult(tuple((each, judged(plugin)) for each, plugin in self.filtering))
+
+    def filter_others(self, pod: PodInfo, filtered: FilterResult, load: NodeLoadColumns, *, now: float) -> FilterResult:
+        """Add the verdicts about other nodes, of which only the load is known, to those of `filter`."""
+        exempt, count, parts = exemption(pod.pod), len(load.where), []
+        for (each, plugin), (_, verdicts) in zip(self.filtering, filtered.parts, strict=True):
+            made: object = plugin
+            other = None
+            if isinstance(made, LoadFilterPlugin) and not (exempt and not getattr(made, "filters_every_pod", False)):
+                other = made.filter_by_load(pod, load, now=now)
+            parts.append((each, joined(verdicts, other, count)))
+        return FilterResult(tuple(parts))

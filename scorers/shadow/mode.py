@@ -19,7 +19,6 @@ import numpy as np
 
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
 from scorers.cluster.request_ratio import requests_to_usage
-from scorers.cluster.resources import CPU
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.recorder import DecisionRecorder
 from scorers.decisions.records import integer_scores
@@ -41,6 +40,8 @@ from scorers.profiles.ranking import ProfileRunner
 from watcher.arrays import I64
 from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable
 from watcher.core.kubernetes.objects import Node, Pod
+from watcher.core.kubernetes.pod_origin import mirrored_uid
+from watcher.core.kubernetes.pod_resources import CPU
 from watcher.model import MetricType
 from watcher.platform.repeated_errors import RepeatedErrors
 
@@ -53,6 +54,8 @@ binding is left out."""
 REQUEST_TTL_S = 10.0
 MAX_REQUESTS = 256
 """Maximum number of pods whose candidate nodes are stored: 10 MB at 5,000 nodes."""
+MOST_UNREPORTED = 64
+"""The same for pods that the API has not reported, in addition."""
 MOST_WAITING = 1000
 MOST_OBSERVED = 20_000
 """Maximum number of bindings that wait for the later reading of the load: 1,300 a minute over 15 minutes."""
@@ -105,6 +108,7 @@ class ShadowMode:
         self._now = now
         self._started = now()
         self._heard: dict[str, _CandidateNodes] = {}
+        self._unreported: dict[str, _CandidateNodes] = {}  # of pods that the API has not reported
         self._waiting: deque[_PendingBinding] = deque()
         self._has_waiting = asyncio.Event()
         self._observing: deque[tuple[int, ShadowBinding]] = deque()
@@ -157,18 +161,25 @@ class ShadowMode:
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def record_request(self, key: str, rows: I64, *, verb: str) -> None:
+    def record_request(self, key: str, rows: I64, *, verb: str, is_reported: bool = True) -> None:
         """Record the candidates of a kube-scheduler request. The nodes of filter take precedence over those of
-        prioritize, because other profiles may choose nodes that the extender's filters rejected."""
+        prioritize, because other profiles may choose nodes that the extender's filters rejected. `is_reported`: whether
+        the API has the pod; other requests may be forged, and displace only each other."""
         if not self.is_on:
             return
-        now, before = self._now(), self._heard.pop(key, None)
+        now, before = self._now(), self._take_request(key)
+        found = _CandidateNodes(now, rows, verb)
         if verb == "prioritize" and before is not None and before.verb == "filter" and now - before.at <= REQUEST_TTL_S:
-            self._heard[key] = before
-            return
-        self._heard[key] = _CandidateNodes(now, rows, verb)
-        if len(self._heard) > MAX_REQUESTS:
-            del self._heard[next(iter(self._heard))]
+            found = before
+        kept, most = (self._heard, MAX_REQUESTS) if is_reported else (self._unreported, MOST_UNREPORTED)
+        kept[key] = found
+        if len(kept) > most:
+            del kept[next(iter(kept))]
+
+    def _take_request(self, key: str) -> _CandidateNodes | None:
+        """Remove and return the candidates of the newest request about a pod."""
+        unreported = self._unreported.pop(key, None)
+        return self._heard.pop(key, unreported)
 
     def node_changed(self, name: str, node: Node | None) -> None:
         """Record the taints of a node that keep pods off."""
@@ -188,8 +199,8 @@ class ShadowMode:
         if old is not None and identity(old) == identity(new) and old.spec.node_name:
             return
         now, at = self._now(), scheduled_at(new)
-        received = self._heard.pop(identity(new), None)
-        if any(owner.kind == "Node" for owner in new.metadata.owner_references):
+        received = self._take_request(identity(new))
+        if mirrored_uid(new.metadata, new.spec.node_name):
             return  # mirror pod of a static pod: it was not bound by a scheduler
         if old is None and (at is None or at < self._started):
             return  # bound before this process started

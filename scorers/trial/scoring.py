@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from scorers.cluster.pods import PodInfo, pod_info
-from scorers.cluster.resources import CPU, MEMORY, amounts
 from scorers.cluster.table import ClusterTable
 from scorers.extender.handlers import MAX_LIMIT, pasted_info
 from scorers.extender.hosting import InProcessHost
@@ -29,6 +28,8 @@ from scorers.trial.module import TrialRequest
 from watcher.client import Columns, WatcherError
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.objects import Node, NodeStatus, Pod
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY, amounts
+from watcher.decoding.json_text import decode_json
 from watcher.model import Window
 from watcher.platform.http.routing import ApiError
 from watcher.platform.modules import ModuleHost
@@ -57,7 +58,7 @@ class _Trial:
 async def trial(body: bytes, serving: ModuleHost) -> bytes:
     """Return the response to a TrialRequest. Raises ApiError."""
     try:
-        asked = msgspec.json.decode(body, type=TrialRequest)
+        asked = decode_json(body, type=TrialRequest)
     except msgspec.DecodeError as error:
         hint = '{"pod": "MANIFEST", "profile": "plugins: [{name: TargetLoadPacking}]"}'
         raise ApiError(400, "bad_request", f"the body is not a request: {error}", hint) from None

@@ -41,7 +41,7 @@ def wanted(
 ) -> dict[str, PodDemand]:
     """All of the pods, for these metrics."""
     each = PodDemand(frozenset(metrics), CpuThrottle(min_ratio=least, step_ratio=step), grace)
-    return {one.key: each for one in pods}
+    return {one.uid: each for one in pods}
 
 
 def analysis(demand: Demand | None = None, time: float = 1_000.0, **values: Any) -> Analysis:

@@ -4,9 +4,10 @@ import copy
 import json
 import os
 import re
+import shutil
 import subprocess
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from tests.real.parts import REPOSITORY, find_helm, find_wheel
 
 Manifest = dict[str, Any]
 
-CHART = REPOSITORY / "deploy" / "helm" / "load-watcher"
-COMPONENTS = REPOSITORY / "deploy" / "components"
+DEPLOY = REPOSITORY / "deploy"
+CHART = DEPLOY / "helm" / "load-watcher"
+COMPONENTS = DEPLOY / "components"
 NAME = "load-watcher"
 
 
@@ -50,6 +52,16 @@ def composed(directory: Path, base: Path, *components: str) -> list[Manifest]:
     return kustomized(directory)
 
 
+def copied(directory: Path, **components: Sequence[str]) -> Path:
+    """A copy of deploy/ without the chart, in which kustomizations, named by their directories, have components."""
+    deploy = shutil.copytree(DEPLOY, directory / "deploy", ignore=shutil.ignore_patterns("helm"))
+    for name, enabled in components.items():
+        file = deploy / name.replace("_", "-") / "kustomization.yaml"
+        written = {**yaml.safe_load(file.read_text()), "components": [f"../components/{each}" for each in enabled]}
+        file.write_text(yaml.safe_dump(written))
+    return deploy
+
+
 def helm(*arguments: str | Path, given: object = None) -> str:
     """Run Helm with values on its standard input, and return what it prints; raises ChartError."""
     command = [find_helm(), *arguments]
@@ -75,15 +87,15 @@ def charted(values: Mapping[str, Any] | None = None, *, namespace: str = NAME) -
 
 
 def documents(text: str) -> list[Manifest]:
-    return [each for each in yaml.safe_load_all(text) if each is not None]
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each is not None]
 
 
 def plainly_named(manifest: Manifest, name: str) -> Manifest:
     """A manifest without what only one of the two ways adds to names: a hash to ConfigMaps (kustomize), the namespace
     to objects of the whole cluster, and the name of the release to the ConfigMap agent-control (the chart)."""
-    text = re.sub(rf"\b{name}-[a-z0-9]{{10}}\b", name, yaml.safe_dump(manifest))
+    text = re.sub(rf"\b{name}-[a-z0-9]{{10}}\b", name, yaml.dump(manifest, Dumper=yaml.CSafeDumper))
     text = re.sub(rf"\b({NAME}[a-z-]*)\.{NAME}(-agent|-qrm)?$", r"\1", text, flags=re.MULTILINE)
-    plain: Manifest = yaml.safe_load(text.replace(f"{NAME}-agent-control", "agent-control"))
+    plain: Manifest = yaml.load(text.replace(f"{NAME}-agent-control", "agent-control"), Loader=yaml.CSafeLoader)
     return plain
 
 

@@ -75,7 +75,7 @@ def test_with_a_token_all_pages_are_at_the_address_of_the_pod(tmp_path: Path) ->
     (file,) = (each["value"] for each in container["env"] if each["name"] == "LOAD_WATCHER_AGENT_TOKEN_FILE")
     (mounted,) = (each["name"] for each in container["volumeMounts"] if each["mountPath"] == str(Path(file).parent))
     assert [NAME] == [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == mounted]
-    assert "agent.metrics_host=$(POD_IP)" in container["args"]
+    assert {"name": "LOAD_WATCHER_DEFAULT_AGENT_METRICS_HOST", "value": "$(POD_IP)"} in container["env"]
     token = tmp_path / "token"
     token.write_text("secret")
     environ = {"LOAD_WATCHER_AGENT_TOKEN_FILE": str(token)}
@@ -230,6 +230,33 @@ def test_tokens_are_limited_to_their_nodes_by_a_component_and_by_the_chart(
         assert "Fail" == policy["spec"]["failurePolicy"]
 
 
+@pytest.mark.parametrize(
+    ("base", "component", "value", "name"),
+    [
+        ("agent", "pod-origin", "podOrigin", "load-watcher-pod-origin"),
+        ("base", "koordinator-node-restriction", "thresholdsRestriction", "load-watcher-thresholds"),
+    ],
+)
+def test_policies_of_the_cluster_by_a_component_and_by_the_chart(
+    tmp_path: Path, base: str, component: str, value: str, name: str
+) -> None:
+    """Not by default, because they need Kubernetes 1.30."""
+    rendered = composed(tmp_path, DEPLOY / base, component)
+    chart = charted({value: True}, namespace="load-watcher")
+    assert [] == problems(rendered) + problems(chart)
+    ours, theirs = (
+        {each["kind"]: each["spec"] for each in found if each["kind"].startswith("ValidatingAdmissionPolicy")}
+        for found in (rendered, chart)
+    )
+    assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} == set(ours)
+    bound = (ours["ValidatingAdmissionPolicyBinding"].pop("policyName"), name)
+    (policy,) = (each for each in chart if each["kind"] == "ValidatingAdmissionPolicy")
+    assert theirs["ValidatingAdmissionPolicyBinding"].pop("policyName") == policy["metadata"]["name"]
+    assert bound[0] == bound[1]
+    assert ours == theirs
+    assert not [each for each in charted({}) if each["kind"].startswith("ValidatingAdmissionPolicy")]
+
+
 def test_the_rights_are_those_that_the_doctor_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each way to install it, neither more nor less."""
     monkeypatch.setenv("NODE_NAME", "node-1")
@@ -296,12 +323,15 @@ def test_a_self_signed_certificate_of_the_kubelet(tmp_path: Path) -> None:
     (mount,) = (
         each for each in pod_of(rendered)["containers"][0]["volumeMounts"] if each["name"] == "kubelet-certificate"
     )
-    assert environment(rendered)["LOAD_WATCHER_AGENT_KUBELET_CA_FILE"] == mount["mountPath"]
+    assert environment(rendered)["LOAD_WATCHER_AGENT_KUBELET_CA_FILE"] == f"{mount['mountPath']}/kubelet.crt"
+    (volume,) = (each for each in pod_of(rendered)["volumes"] if each["name"] == "kubelet-certificate")
+    assert volume["hostPath"] == {"path": "/var/lib/kubelet/pki", "type": "Directory"}
     assert mount["readOnly"]
-    environ = {"LOAD_WATCHER_AGENT_KUBELET_NAME": "node-1", "LOAD_WATCHER_AGENT_KUBELET_CA_FILE": "/host/kubelet.crt"}
+    file = "/host/kubelet-pki/kubelet.crt"
+    environ = {"LOAD_WATCHER_AGENT_KUBELET_NAME": "node-1", "LOAD_WATCHER_AGENT_KUBELET_CA_FILE": file}
     loaded = load(flags={"provider.name": "host"}, environ=environ, file=None, cwd=tmp_path)
     found, wrong = read_settings(loaded.parts["agent"], cwd=tmp_path)
-    assert ([], "node-1", Path("/host/kubelet.crt")) == (wrong, found.kubelet_name, found.kubelet_ca_file)
+    assert ([], "node-1", Path(file)) == (wrong, found.kubelet_name, found.kubelet_ca_file)
 
 
 def test_other_settings_and_names_by_the_chart(tmp_path: Path) -> None:

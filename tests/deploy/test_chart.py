@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -247,7 +248,7 @@ def test_the_dashboards_are_config_maps_for_the_side_car() -> None:
     rendered = charted({"dashboards": {"enabled": True, "labels": {"grafana_dashboard": "yes"}}})
     assert [] == problems(rendered)
     maps = [each for each in rendered if each["metadata"]["labels"].get("grafana_dashboard") == "yes"]
-    shown = {name: yaml.safe_load(text) for each in maps for name, text in each["data"].items()}
-    files = {path.name: yaml.safe_load(path.read_text()) for path in (DEPLOY.parent / "dashboards").glob("*.json")}
+    shown = {name: json.loads(text) for each in maps for name, text in each["data"].items()}
+    files = {path.name: json.loads(path.read_text()) for path in (DEPLOY.parent / "dashboards").glob("*.json")}
     assert files == shown
     assert len(files) == len(maps)

@@ -10,8 +10,19 @@ from typing import Any
 import pytest
 
 from load_watcher.extender.process import adapted, start_process
-from tests.deploy.rendering import Manifest, charted, composed, kustomized, of_part, only
-from tests.deploy.test_manifests import BINDING, DEPLOY, SECRET, by_name, granted, problems
+from tests.deploy.rendering import (
+    CHART,
+    ChartError,
+    Manifest,
+    charted,
+    composed,
+    helm,
+    kustomized,
+    of_part,
+    only,
+    with_images,
+)
+from tests.deploy.test_manifests import BINDING, DEPLOY, DOCUMENTED, SECRET, by_name, granted, problems
 from tests.fakes.kube import KINDS, PODS, FakeKube
 from tests.waiting import eventually
 from watcher.platform.http.runner import Runner
@@ -22,6 +33,12 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 NAME = "load-watcher-extender"
 SEPARATE: dict[str, Any] = {"scheduler": {"enabled": True, "separate": True}}
 PORT = 2025
+SCHEDULER = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+    "podSelector": {
+        "matchExpressions": [{"key": "component", "operator": "In", "values": ["kube-scheduler", "scheduler"]}]
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +133,143 @@ def test_allowed_clients_of_the_watcher_include_it() -> None:
     allowed = [each["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for each in rule["from"][:-1]]
     assert ["load-watcher", NAME, "load-watcher-test"] == allowed
     (own,) = only(rendered, "NetworkPolicy", NAME)["spec"]["ingress"]
-    assert clients == own["from"]
+    assert [SCHEDULER, *clients] == own["from"]
+
+
+def test_only_the_scheduler_reaches_the_extender(tmp_path: Path) -> None:
+    """In the watcher also the components that read its load; not every client, as for a watcher without an extender."""
+    own = only(composed(tmp_path, DEPLOY / "overlays" / "metrics-server", "extender-process"), "NetworkPolicy", NAME)
+    assert [[SCHEDULER]] == [rule["from"] for rule in own["spec"]["ingress"]]
+    (rule,) = only(kustomized(DEPLOY / "overlays" / "extender"), "NetworkPolicy")["spec"]["ingress"]
+    assert SCHEDULER == rule["from"][0]
+    assert all("podSelector" in each for each in rule["from"])
+    assert "from" not in only(kustomized(DEPLOY / "overlays" / "metrics-server"), "NetworkPolicy")["spec"]["ingress"][0]
+
+
+def labels_of(rendered: list[Manifest], kind: str, name: str) -> tuple[str, dict[str, str]]:
+    """The namespace and the labels of the pods of a workload."""
+    found = only(rendered, kind, name)
+    return found["metadata"]["namespace"], found["spec"]["template"]["metadata"]["labels"]
+
+
+def admits(policies: list[Manifest], namespace: str, labels: dict[str, str], *, to: dict[str, str]) -> bool:
+    """Whether the policies of the namespace load-watcher admit a pod to the pods with the labels `to`."""
+    selecting = [each["spec"] for each in policies if matches(each["spec"]["podSelector"], to)]
+    assert selecting
+    peers = [rule.get("from") for spec in selecting for rule in spec["ingress"]]
+    return any(each is None for each in peers) or any(
+        matches(peer["podSelector"], labels)
+        and (
+            matches(peer["namespaceSelector"], {"kubernetes.io/metadata.name": namespace})
+            if "namespaceSelector" in peer
+            else namespace == "load-watcher"
+        )
+        for some in peers
+        for peer in some or ()
+        if "podSelector" in peer
+    )
+
+
+def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """As Kubernetes does, with the operator In."""
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", ())
+    )
+
+
+def policies_of(rendered: list[Manifest]) -> list[Manifest]:
+    return [each for each in rendered if each["kind"] == "NetworkPolicy"]
+
+
+@pytest.mark.parametrize("with_helm", [False, True], ids=["kustomize", "helm"])
+@pytest.mark.parametrize("part", ["agent", "qrm"])
+def test_agents_and_resource_managers_reach_a_watcher_with_the_extender(part: str, with_helm: bool) -> None:
+    """Those of deploy/ are in namespaces of their own; a pod of another namespace with the same labels is refused."""
+    extender = DEPLOY / "overlays" / "extender"
+    rendered = charted({"scheduler": {"enabled": True}}) if with_helm else kustomized(extender)
+    _, watcher = labels_of(rendered, "Deployment", "load-watcher")
+    namespace, labels = labels_of(kustomized(DEPLOY / part), "DaemonSet", f"load-watcher-{part}")
+    assert "load-watcher" != namespace
+    assert admits(policies_of(rendered), namespace, labels, to=watcher)
+    assert not admits(policies_of(rendered), "default", labels, to=watcher)
+
+
+@pytest.mark.parametrize("part", ["agent", "qrm"])
+@pytest.mark.parametrize("policy", [{}, {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}], ids=["default", "from"])
+def test_agents_and_resource_managers_of_the_release_reach_the_watcher(part: str, policy: dict[str, Any]) -> None:
+    rendered = charted({"scheduler": {"enabled": True}, part: {"enabled": True}, "networkPolicy": policy})
+    _, watcher = labels_of(rendered, "Deployment", "load-watcher")
+    namespace, labels = labels_of(rendered, "DaemonSet", f"load-watcher-{part}")
+    assert admits(policies_of(rendered), namespace, labels, to=watcher)
+
+
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus", "app.kubernetes.io/instance": "k8s"}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_prometheus_reaches_the_extender_where_it_is_configured(separate: bool, tmp_path: Path) -> None:
+    """In any namespace, until its namespace is named; without a ServiceMonitor it is refused as others are."""
+    values: dict[str, Any] = {"scheduler": {"enabled": True, "separate": separate}}
+    monitored = charted({**values, "serviceMonitor": {"enabled": True}})
+    named = charted(
+        {**values, "serviceMonitor": {"enabled": True}, "networkPolicy": {"prometheusNamespace": "monitoring"}}
+    )
+    overlay, component = ("metrics-server", ["extender-process"]) if separate else ("extender", [])
+    composition = composed(tmp_path, DEPLOY / "overlays" / overlay, "servicemonitor", *component)
+    name = NAME if separate else "load-watcher"
+    _, serving = labels_of(monitored, "Deployment", name)
+    assert [] == problems(monitored) == problems(named)
+    for rendered in (monitored, composition):
+        assert admits(policies_of(rendered), "anywhere", PROMETHEUS, to=serving)
+        assert not admits(policies_of(rendered), "anywhere", {"app.kubernetes.io/name": "web"}, to=serving)
+    assert admits(policies_of(named), "monitoring", PROMETHEUS, to=serving)
+    assert not admits(policies_of(named), "anywhere", PROMETHEUS, to=serving)
+    assert not admits(policies_of(charted(values)), "monitoring", PROMETHEUS, to=serving)
+
+
+def upgraded(separate: bool, policy: dict[str, Any]) -> str:
+    """What `helm upgrade` would apply."""
+    values = with_images({"scheduler": {"enabled": True, "separate": separate}, "networkPolicy": policy})
+    return helm(
+        "template", "load-watcher", CHART, "--is-upgrade", "--namespace", "load-watcher", "--values", "-", given=values
+    )
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_an_upgrade_closes_the_extender_only_by_a_decision(separate: bool) -> None:
+    """The default refuses a kube-scheduler on the host network, so an upgrade does not choose it silently."""
+    with pytest.raises(ChartError, match=r"networkPolicy\.scheduler is not set.* \[\] to admit every client as before"):
+        upgraded(separate, {})
+    decided: list[dict[str, Any]] = [{"scheduler": []}, {"scheduler": [SCHEDULER]}, {"from": [SCHEDULER]}]
+    for policy in (*decided, {"enabled": False}):
+        upgraded(separate, policy)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_an_empty_list_of_schedulers_admits_the_clients_of_before(separate: bool) -> None:
+    """Every client, or those of networkPolicy.from."""
+    name, clients = NAME if separate else "load-watcher", [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
+    values: dict[str, Any] = {"scheduler": {"enabled": True, "separate": separate}}
+    everyone = charted({**values, "networkPolicy": {"scheduler": []}})
+    assert ["ports"] == [key for rule in only(everyone, "NetworkPolicy", name)["spec"]["ingress"] for key in rule]
+    some = only(charted({**values, "networkPolicy": {"scheduler": [], "from": clients}}), "NetworkPolicy", name)
+    (rule,) = some["spec"]["ingress"]
+    assert clients == [each for each in rule["from"] if "ipBlock" in each]
+    assert SCHEDULER not in rule["from"]
+    assert [] == problems([*everyone, some])
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_scheduler_on_the_host_network_is_named_by_its_addresses(separate: bool) -> None:
+    """As docs/tasks/deploy.md shows: a pod selector does not match it."""
+    (documented,) = (each for each in DOCUMENTED if "networkPolicy" in each)
+    peers = documented["networkPolicy"]["scheduler"]
+    assert all("ipBlock" in each for each in peers)
+    rendered = charted({"scheduler": {"enabled": True, "separate": separate}, **documented})
+    policy = only(rendered, "NetworkPolicy", NAME if separate else "load-watcher")
+    ((*allowed,),) = [rule["from"] for rule in policy["spec"]["ingress"]]
+    assert peers == allowed[: len(peers)]
+    assert SCHEDULER not in allowed
 
 
 @pytest.mark.parametrize("binds", [False, True], ids=["scores", "binds"])

@@ -148,6 +148,8 @@ CHARTS: dict[str, dict[str, Any]] = {
             "extraVolumeMounts": [{"name": "sockets", "mountPath": "/var/lib/katalyst"}],
         },
         "commonLabels": {"team": "nodes"},
+        "podOrigin": True,
+        "thresholdsRestriction": True,
         "dashboards": {"enabled": True, "annotations": {"folder": "load"}},
         "extraProviders": ["datadog"],
         "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
@@ -412,6 +414,31 @@ def test_with_a_certificate_everything_that_asks_asks_by_https() -> None:
     assert "https" == endpoint["scheme"]
 
 
+def monitored_endpoints(manifests: list[Manifest]) -> list[dict[str, Any]]:
+    """The endpoints of all monitors of the Prometheus operator."""
+    lists = {"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"}
+    return [each for found in manifests if (key := lists.get(found["kind"])) for each in found["spec"][key]]
+
+
+def test_every_monitor_keeps_the_labels_of_the_series() -> None:
+    """Otherwise a target label `node` renames all nodes to the one that load-watcher runs on."""
+    monitors = [
+        manifest
+        for path in sorted((REPOSITORY / "deploy" / "components").glob("*/*monitor.yaml"))
+        for manifest in yaml.safe_load_all(path.read_text())
+    ]
+    for part in ("agent", "qrm"):  # separate values, because each gets an image
+        monitors += charted({part: {"enabled": True, "podMonitor": {"enabled": True}}})
+    monitors += charted(MONITORED)
+    assert [True] * 6 == [each.get("honorLabels") for each in monitored_endpoints(monitors)]
+
+
+def test_a_field_of_the_endpoint_can_override_that() -> None:
+    given = {"serviceMonitor": {"enabled": True, "endpoint": {"honorLabels": False, "scrapeTimeout": "5s"}}}
+    (endpoint,) = monitored_endpoints(charted(given))
+    assert (endpoint["honorLabels"], endpoint["scrapeTimeout"]) == (False, "5s")
+
+
 def test_without_any_right_there_is_no_token_in_the_pods() -> None:
     """A source outside of Kubernetes, and names of nodes as it gives them."""
     rendered = charted({"config": {"provider": PROMETHEUS}, "rbac": {"nodes": False}})
@@ -427,7 +454,7 @@ def read(text: str, directory: Path) -> Settings:
     path = directory / "load-watcher.toml"
     path.write_text(text)
     # as in the image, and as Kubernetes tells every pod
-    environ = {"LOAD_WATCHER_SERVER_HOST": "0.0.0.0", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    environ = {"LOAD_WATCHER_DEFAULT_SERVER_HOST": "::", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     return load(flags={}, environ=environ, file=path, cwd=directory)
 
 
@@ -436,7 +463,7 @@ def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Pa
     name, rendered = overlay
     settings = read(settings_in(rendered), tmp_path)
     source = "prometheus" if name == "prometheus" else "metrics-server"
-    assert (source, "0.0.0.0", 2020) == (settings.provider.name, settings.server.host, settings.server.port)
+    assert (source, "::", 2020) == (settings.provider.name, settings.server.host, settings.server.port)
     assert ({"scheduler"} if name == "extender" else set()) == settings.parts.keys()
     assert [] == validate(settings.parts.get("scheduler", {}))
     assert "sqlite:////data/load-watcher.db" == settings.store.url

@@ -53,6 +53,9 @@ LOST_SETTINGS = f"""{OFTEN}
 name = "prometheus"
 address = "http://127.0.0.1:{{port}}"
 """
+# Jobs of Kubernetes often set these labels on their targets.
+COMPOSED = yaml.safe_load((REPOSITORY / "deploy" / "compose" / "prometheus.yml").read_text())["scrape_configs"]
+(HONOR_LABELS,) = (job.get("honor_labels", False) for job in COMPOSED if job["job_name"] == "load-watcher")
 # What Grafana would put into queries; those of a dashboard's own variables come on top.
 CHOSEN = {
     "cluster": CLUSTER,
@@ -114,8 +117,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for each in (service, *others.values()):
             each.launch()
             stack.callback(each.kill)
+        labels = {"cluster": CLUSTER, "node": "of-the-target", "pod": "of-the-target", "namespace": "of-the-target"}
         jobs = [
-            {"job_name": job, "static_configs": [{"targets": at, "labels": {"cluster": CLUSTER}}]}
+            {"job_name": job, "static_configs": [{"targets": at, "labels": labels}], "honor_labels": HONOR_LABELS}
             for job, at in (
                 ("load-watcher", [f"127.0.0.1:{service.port}", f"127.0.0.1:{lost.port}"]),
                 ("load-watcher-agent", [f"127.0.0.1:{agent.port}"]),
@@ -131,8 +135,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def _agent(stack: ExitStack, directory: Path) -> AgentProcess:
-    """One that throttles a pod and gives back, again and again."""
+    """One that throttles a pod and gives back, again and again, and cannot read a file of /proc."""
     machine = Machine(directory)
+    machine.proc.path("pressure/io").write_text("damaged\n")
     stack.enter_context(machine.running())
     kubelet = stack.enter_context(FakeKubelet([POD]))
     return AgentProcess(machine.root, "--enforce", *machine.settings(kubelet=kubelet.url))
@@ -303,9 +308,11 @@ def test_every_metric_that_is_asked_for_is_exposed(world: World) -> None:
 
 
 def test_alerts_see_what_is_wrong_here_and_nothing_else(world: World) -> None:
-    """The service that lost its source, and never had anything. How fast the extender answers, the machine decides."""
-    expected = {"LoadWatcherProviderDown", "LoadWatcherNoWindows"}
-    judged = [rule for rule in RULES if rule["alert"] != "LoadWatcherExtenderSlow"]
+    """The service that lost its source and never had windows, and the pod that its pool cannot hold. How fast the
+    extender answers depends on the machine, and the load of the demo on the time."""
+    expected = {"LoadWatcherProviderDown", "LoadWatcherNoWindows", "LoadWatcherQrmInadmissiblePods"}
+    by_chance = {"LoadWatcherExtenderSlow", "LoadWatcherForecastHigh", "LoadWatcherNodePressure"}
+    judged = [rule for rule in RULES if rule["alert"] not in by_chance]
 
     def seen() -> set[str]:
         return {rule["alert"] for rule in judged if world.prometheus.query(rule["expr"])}

@@ -4,8 +4,6 @@ directories than each mode needs."""
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +15,17 @@ import requests
 from agent.qrm.nri.runtime_config import TOLERATION
 from agent.qrm.settings import QrmSettings, read_settings
 from tests.agent.qrm.test_main import NODE, Qrm, World, cri, world
-from tests.deploy.rendering import ChartError, Manifest, charted, composed, kustomized, of_part, only, settings_in
+from tests.deploy.rendering import (
+    ChartError,
+    Manifest,
+    charted,
+    composed,
+    copied,
+    kustomized,
+    of_part,
+    only,
+    settings_in,
+)
 from tests.deploy.test_manifests import DEPLOY, granted, problems, read
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.kube import KINDS
@@ -31,8 +39,10 @@ __all__ = ["world"]  # a fixture
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 NAME = "load-watcher-qrm"
+MODE = "LOAD_WATCHER_QRM_MODE"
 WATCHER = "http://load-watcher.load-watcher:2020"
 FITS, LARGE = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
+DAEMON = "33333333-0000-4000-8000-000000000000"
 # What makes the chart render what components add: their names, settings, and other values.
 SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "dry-run": (("qrm-podmonitor",), {}, {"podMonitor": {"enabled": True}}),
@@ -40,7 +50,10 @@ SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "cgroup": (("qrm-cgroup",), {}, {}),
     "nri": (("qrm-nri",), {}, {}),
 }
-READING = {("list", "v1/pods"), ("watch", "v1/pods"), ("create", "v1/events")}
+OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
+OF_DAEMON_SET: dict[str, Any] = {"ownerReferences": [OWNER]}
+"""Of a pod that names a DaemonSet that does not exist."""
+READING = {("list", "v1/pods"), ("watch", "v1/pods"), ("create", "v1/events"), ("get", "apps/v1/daemonsets")}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
 EVICTING = {("get", "v1/pods"), ("create", "v1/pods/eviction")}
 PUBLISHING = {("patch", "v1/nodes/status")}
@@ -79,17 +92,26 @@ def test_it_is_what_kubernetes_takes(both: tuple[str, list[Manifest], list[Manif
     assert [] == problems(chart)
 
 
+def take_mode(container: Manifest) -> str | None:
+    """Remove the variable with the mode from a container; return its value."""
+    given = {each["name"]: each for each in container["env"]}
+    mode = given.pop(MODE, {}).get("value")
+    container["env"] = list(given.values())
+    return mode
+
+
 def test_the_chart_and_the_manifests_agree(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
-    """Components say by arguments what the chart says in the settings."""
+    """Components say by arguments and the environment what the chart says in the settings."""
     mode, manifests, chart = both
     expected, found = of_part(manifests, NAME), of_part(chart, NAME)
     given = only(list(expected.values()), "DaemonSet", NAME)["spec"]["template"]["spec"]["containers"][0]
     config = only(list(expected.values()), "ConfigMap", NAME)["data"]
-    base = ["qrm", "--set", "qrm.metrics_host=$(POD_IP)"]
+    base = ["qrm"]
     for argument in given["args"][len(base) :]:
         name, _, value = argument.removeprefix("--set=qrm.").removeprefix("--").partition("=")
         config["qrm"][name] = {"true": True}.get(value, value)
     given["args"] = base
+    config["qrm"]["mode"] = take_mode(given) or config["qrm"]["mode"]
     if mode == "cri":
         config["qrm"]["runtime_socket"] = str(QrmSettings().runtime_socket)
     if mode == "nri":
@@ -110,12 +132,13 @@ def test_it_has_no_more_than_its_mode_needs(both: tuple[str, list[Manifest], lis
     assert ("/run/containerd" in hosts) == (mode == "cri")
     # "DirectoryOrCreate" would make a directory that other users than root can enter.
     assert hosts.get("/var/run/nri") == ("Directory" if mode == "nri" else None)
-    assert {path for path in hosts if path.startswith("/var/lib/kubelet")} == {
-        "/var/lib/kubelet/cpu_manager_state",
-        "/var/lib/kubelet/memory_manager_state",
+    # A mount of a file would keep the state of a kubelet that has replaced it since.
+    assert {path: kind for path, kind in hosts.items() if path.startswith("/var/lib/kubelet")} == {
+        "/var/lib/kubelet": "Directory"
     }
-    # "FileOrCreate" would make an empty state, and a kubelet does not start with one.
-    assert {"File"} == {kind for path, kind in hosts.items() if path.startswith("/var/lib/kubelet")}
+    (nothing,) = (each["name"] for each in spec["volumes"] if "emptyDir" in each)
+    hidden = {each["mountPath"] for each in container["volumeMounts"] if each["name"] == nothing}
+    assert {"/host/kubelet/pods", "/host/kubelet/pki"} == hidden
     assert {"drop": ["ALL"]} == container["securityContext"]["capabilities"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert not container["securityContext"]["allowPrivilegeEscalation"]
@@ -143,8 +166,7 @@ def test_its_settings_are_where_its_volumes_are(
     assert "/sys/devices" == mounted[str(found.sys / "devices")]
     assert "/sys/class/net" == mounted[str(found.sys / "class/net")]
     assert "/sys/fs/cgroup" == mounted[str(found.cgroup)]
-    assert "/var/lib/kubelet/cpu_manager_state" == mounted[str(found.kubelet_dir / "cpu_manager_state")]
-    assert "/var/lib/kubelet/memory_manager_state" == mounted[str(found.kubelet_dir / "memory_manager_state")]
+    assert "/var/lib/kubelet" == mounted[str(found.kubelet_dir)]
     # Plug-ins outside of the pod name their sockets by the host's path.
     assert str(found.state_dir) == mounted[str(found.state_dir)]
     if mode == "cri":
@@ -171,7 +193,7 @@ def test_other_places_and_the_releases_own_watcher(tmp_path: Path) -> None:
     assert "http://load-watcher.somewhere:2020" == found.watcher
     assert (Path("/opt/qrm"), Path("/run/crio/crio.sock")) == (found.state_dir, found.runtime_socket)
     hosts = {each["hostPath"]["path"] for each in daemon(rendered)["volumes"] if "hostPath" in each}
-    assert {"/opt/qrm", "/run/crio", "/var/lib/k0s/kubelet/cpu_manager_state"} <= hosts
+    assert {"/opt/qrm", "/run/crio", "/var/lib/k0s/kubelet"} <= hosts
     nri = {"config": {"qrm": {"mode": "nri", "on_failure": "refuse"}}, "nriSocket": "/run/k3s/nri/nri.sock"}
     rendered = charted({"qrm": {"enabled": True, **nri}})
     found = settings(rendered, tmp_path)
@@ -239,7 +261,12 @@ def as_installed(world: World, manifests: list[Manifest], port: int, **more: str
     text += f'\n[kubernetes]\nkubeconfig = "{world.kube.kubeconfig(world.directory / "kubeconfig")}"\n'
     settings = {"METRICS_PORT": str(port), "POLICY": "restricted", **more}
     environment = {"NODE_NAME": NODE, **{f"LOAD_WATCHER_QRM_{key}": value for key, value in settings.items()}}
-    verb, *arguments = (each.replace("$(POD_IP)", "127.0.0.1") for each in container["args"])
+    environment |= {
+        each["name"]: each["value"].replace("$(POD_IP)", "127.0.0.1")
+        for each in container["env"]
+        if each["name"].startswith("LOAD_WATCHER_") and each["name"] != "LOAD_WATCHER_CONFIG"
+    }
+    verb, *arguments = container["args"]
     assert verb == Qrm.verb
     world.kube.forbidden = {(verb, each) for verb in VERBS for each in (*KINDS, "v1/pods/eviction")} - rights(manifests)
     return Qrm(world.directory / "run", *arguments, config=text, env=environment)
@@ -250,7 +277,7 @@ async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world
     (container,) = daemon(manifests)["containers"]
     alone = free_port()
     world.pod("default/fits", FITS, "storage-service", cpu="4")
-    world.pod("default/large", LARGE, "storage-service", cpu="70")
+    world.pod("default/large", LARGE, "storage-service", cpu="70", metadata=OF_DAEMON_SET)
 
     async with FakeRuntime(world.socket, containers={cri(FITS)}) as runtime:
         with as_installed(world, manifests, alone, RUNTIME_SOCKET=str(world.socket)) as qrm:
@@ -275,6 +302,7 @@ def test_in_the_mode_nri_it_runs_as_it_is_installed_and_uses_every_right_that_it
         for name, uid, cpu in (("default/fits", FITS, "4"), ("default/large", LARGE, "70")):
             node.pending(name, uid, "storage-service", cpu=cpu)
             wait_until_known(qrm, uid)
+        node.pending("default/daemon", DAEMON, "storage-service", cpu="1", metadata=OF_DAEMON_SET)
         assert "0-3" == node.create(runtime, "default/fits", FITS).cpus
         with pytest.raises(Refused, match="TopologyAffinityError"):
             node.create(runtime, "default/large", LARGE)
@@ -286,12 +314,7 @@ def test_in_the_mode_nri_it_runs_as_it_is_installed_and_uses_every_right_that_it
 
 def restoring(directory: Path, mode: str) -> list[Manifest]:
     """deploy/qrm-restore with the component of a mode, as its comment says."""
-    made = shutil.copytree(DEPLOY / "qrm-restore", directory / "qrm-restore")
-    text = (made / "kustomization.yaml").read_text()
-    assert "- ../components/qrm-cri\n" in text
-    text = text.replace("../components/qrm-cri", f"../components/qrm-{mode}")
-    (made / "kustomization.yaml").write_text(text.replace("- ../", f"- {os.path.relpath(DEPLOY, made)}/"))
-    return kustomized(made)
+    return kustomized(copied(directory, qrm_restore=[f"qrm-{mode}"]) / "qrm-restore")
 
 
 @pytest.mark.parametrize("mode", ["cri", "cgroup", "nri"])
@@ -308,7 +331,7 @@ def test_the_managers_can_be_removed_in_good_order(tmp_path: Path, mode: str) ->
     del ours[f"ClusterRoleBinding {NAME}"]
     pod = daemon(list(ours.values()))
     (running,), (restore,), (idle,) = manager["containers"], pod["initContainers"], pod["containers"]
-    assert ["qrm", "restore", "--missing-ok", f"--mode={mode}"] == restore["args"]
+    assert ["qrm", "restore", "--missing-ok"] == restore["args"]
     for part in ("image", "env", "volumeMounts", "securityContext"):
         assert running[part] == restore[part]
     assert manager["volumes"] == pod["volumes"]
@@ -316,7 +339,7 @@ def test_the_managers_can_be_removed_in_good_order(tmp_path: Path, mode: str) ->
     assert not {"args", "env", "volumeMounts", "ports", "livenessProbe"} & idle.keys()
     assert (set(), set()) == (rights(manifests), rights(chart))
     assert not pod["automountServiceAccountToken"]
-    restore["args"].pop()  # the chart has the mode in the settings
+    assert mode == take_mode(restore)  # the chart has the mode in the settings
     ours[f"ConfigMap {NAME}"]["data"] = theirs[f"ConfigMap {NAME}"]["data"]
     assert ours == theirs
 

@@ -99,6 +99,7 @@ class FakeCgroups:
         cpu_ns: int = 0,
         quota: int | None = None,
         period: int = 100_000,
+        burst: int | None = 0,
         weight: int | None = None,
         periods: int = 0,
         throttled: int = 0,
@@ -114,6 +115,7 @@ class FakeCgroups:
             return {
                 "cpu.stat": times + throttling,
                 "cpu.max": f"{'max' if quota is None else quota} {period}\n",
+                **({} if burst is None else {"cpu.max.burst": f"{burst}\n"}),
                 "cpu.weight": f"{weight or 100}\n",
                 "memory.current": f"{memory}\n",
                 "memory.stat": f"anon {memory - inactive}\nfile {inactive}\ninactive_file {inactive}\n",
@@ -127,6 +129,7 @@ class FakeCgroups:
             "cpuacct.usage": f"{cpu_ns}\n",
             "cpu.cfs_quota_us": f"{-1 if quota is None else quota}\n",
             "cpu.cfs_period_us": f"{period}\n",
+            **({} if burst is None else {"cpu.cfs_burst_us": f"{burst}\n"}),
             "cpu.shares": f"{weight or 1024}\n",
             "cpu.stat": f"nr_periods {periods}\nnr_throttled {throttled}\nthrottled_time {7000 * throttled}\n",
             "memory.usage_in_bytes": f"{memory}\n",

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 

@@ -162,6 +162,16 @@ class MemoryRuntime:
         after = pb.PostStartContainerRequest(pod=pod, container=container)
         await self._ask("PostStartContainer", after, pb.PostStartContainerResponse)
 
+    async def update(self, id: str) -> None:
+        """Update a container as the kubelet does for a resize: with the updates of the plug-in, its own last. Raises
+        CallFailed."""
+        async with self._lock:
+            container = self.containers[id]
+            request = pb.UpdateContainerRequest(pod=self.pods[container.pod_sandbox_id], container=container)
+            found = await self._ask("UpdateContainer", request, pb.UpdateContainerResponse)
+            if found is not None:
+                self._apply(sorted(found.update, key=lambda each: each.container_id == id))
+
     async def end(self, id: str) -> None:
         """Stop and remove a container."""
         async with self._lock:

@@ -1,10 +1,12 @@
 """Published pods made of readings that a test chose, through the real table."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from tests.fakes.snapshots import END, WINDOWS
+from watcher.core.pods.coverage import PodCoverage
 from watcher.core.pods.table import Pod, PodOrigin, PodUsage, PublishedPods, empty_table, merge_readings
 
 Readings = Mapping[Pod, tuple[str, float, float]]
@@ -12,17 +14,27 @@ Readings = Mapping[Pod, tuple[str, float, float]]
 
 
 def publish_pods(
-    readings: Readings, *, minutes: int = 3, tag: str = "p1", monotonic: float = 1000.0, age_s: float = 1.0
+    readings: Readings,
+    *,
+    minutes: int = 3,
+    tag: str = "p1",
+    monotonic: float = 1000.0,
+    age_s: float = 1.0,
+    coverage: PodCoverage | None = None,
+    pressure: Mapping[Pod, tuple[float, float, float]] | None = None,
 ) -> PublishedPods:
-    """What is published of pods that used the same for so many minutes, until END."""
+    """What is published of pods that used the same for so many minutes, until END; with the coverage of the readings,
+    or another one. `pressure` is that of some pods, by resource."""
     table = empty_table(15)
     nodes, cores, memory = zip(*readings.values(), strict=True) if readings else ((), (), ())
     for minute in range(1 - minutes, 1):
         time = END + 60.0 * minute
         columns = (np.array(column, dtype=np.float64) for column in ([time] * len(readings), cores, memory))
-        table = merge_readings(
-            table, PodUsage(tuple(readings), nodes, *columns), now=time, silent_s=90.0, stale_s=300.0
+        waits = [pressure.get(pod, (np.nan,) * 3) for pod in readings] if pressure else None
+        usage = replace(
+            PodUsage(tuple(readings), nodes, *columns), pressure=None if waits is None else np.array(waits).T
         )
+        table = merge_readings(table, usage, now=time, silent_s=90.0, stale_s=300.0)
     return PublishedPods(
         table,
         origin=PodOrigin("Prometheus", "sum by (namespace, pod) (rate(…))", 120.0, "container_memory_rss", "rss"),
@@ -32,6 +44,7 @@ def publish_pods(
         tag=tag,
         monotonic=monotonic,
         age_s=age_s,
+        coverage=coverage,
     )
 
 

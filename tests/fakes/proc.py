@@ -23,31 +23,49 @@ class FakeProc:
         default_factory=lambda: {"lo": (1, 1, 0, 1, 1, 0), "eth0": (1000, 10, 1, 2000, 20, 2)}
     )
     """bytes, packets, drops in; the same out"""
+    default_routes: tuple[str, ...] = ("eth0",)
     pressure: float | None = 2.5
     of_process_1: bool = False
     """Whether the network is that of process 1, as in the host's /proc."""
 
+    _passed: bytes = b""
+
     def __post_init__(self) -> None:
         self.write()
+        self._passed = self._stat().encode()
 
     def write(self) -> None:
         """Put it all into the files."""
-        busy, idle = (sum(each) for each in zip(*self.cpus, strict=True))
-        lines = [f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0"]
-        lines += [f"cpu{index} {busy} 0 0 {idle} 0 0 0 0 0 0" for index, (busy, idle) in enumerate(self.cpus)]
-        self._put("stat", "\n".join([*lines, "intr 12345 1 2 3", "ctxt 99", "btime 1700000000", ""]))
+        self._put("stat", self._stat())
         memory = (
             f"MemTotal: {self.total_kb} kB\nMemFree: 1 kB\nMemAvailable: {self.available_kb} kB\nHugePages_Total: 0\n"
         )
         self._put("meminfo", memory)
         self._put("loadavg", "{:.2f} {:.2f} {:.2f} 1/234 5678\n".format(*self.load))
         self._put("diskstats", "".join(map(self._disk, enumerate(self.disks))) + "   7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n")
+        route = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+        for name in self.default_routes:
+            route += f"{name}\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+        self._put(f"{'1/' if self.of_process_1 else ''}net/route", route)
         header = "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop …|bytes packets errs drop …\n"
         place = "1/net/dev" if self.of_process_1 else "net/dev"
         self._put(place, header + "".join(map(self._interface, self.interfaces)))
         if self.pressure is not None:
             for name in ("cpu", "memory", "io"):
                 self._put(f"pressure/{name}", PRESSURE.format(self.pressure, self.pressure / 2))
+
+    def pass_time(self, seconds: float) -> None:
+        """The CPUs are idle for this time, unless a test changed their times or the file."""
+        if (self.root / "stat").exists() and self.path("stat").read_bytes() == self._stat().encode() == self._passed:
+            self.cpus = [(busy, idle + round(100 * seconds)) for busy, idle in self.cpus]
+            self._put("stat", self._stat())
+        self._passed = self._stat().encode()
+
+    def _stat(self) -> str:
+        busy, idle = (sum(each) for each in zip(*self.cpus, strict=True))
+        lines = [f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0"]
+        lines += [f"cpu{index} {busy} 0 0 {idle} 0 0 0 0 0 0" for index, (busy, idle) in enumerate(self.cpus)]
+        return "\n".join([*lines, "intr 12345 1 2 3", "ctxt 99", "btime 1700000000", ""])
 
     def path(self, name: str) -> Path:
         return self.root / name

@@ -74,6 +74,9 @@ class FakePrometheus:
     ended: threading.Event = field(default_factory=threading.Event)
     """Set when a client has closed or hung up a connection."""
     tls: ssl.SSLContext | None = None
+    state_metrics: bool = False
+    """Whether `answer` has the series of kube-state-metrics; otherwise a query for them is answered with none, and not
+    listed in `asked`."""
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -120,6 +123,9 @@ class FakePrometheus:
         with connection, connection.makefile("rb") as stream:
             try:
                 while (asked := _read_request(stream)) is not None:
+                    if asked.query.lstrip("(").startswith("kube_") and not self.state_metrics:
+                        connection.sendall(vector())
+                        continue
                     self.asked.append(asked)
                     answer = self.answer(asked)
                     if isinstance(answer, bytes):

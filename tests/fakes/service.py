@@ -200,6 +200,7 @@ class Protection:
 
     token: str | None = None
     protect_reads: bool = False
+    scheduler_clients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -255,8 +256,9 @@ class Live:
         self.port = 0
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
+        # A runner also ends the tasks and transports of connections that arrived during the shutdown.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
@@ -288,7 +290,6 @@ class Live:
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(PATIENCE_SECONDS)
-        self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Have something done in the loop that serves; what it returns."""
@@ -302,7 +303,9 @@ class Live:
         headers: Mapping[str, str | bytes] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Ask for a path, sent as it stands."""
+        """Ask for a path, sent as it stands. A body without a Content-Type is JSON."""
+        if body is not None:
+            headers = {"Content-Type": "application/json", **(headers or {})}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         try:
             connection.putrequest(method, path, skip_accept_encoding=True, skip_host="Host" in (headers or {}))

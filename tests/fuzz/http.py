@@ -101,7 +101,7 @@ class Fuzzer:
                 query.append(f"{parameter['name']}={value}")
         target = path + ("?" + "&".join(query) if query else "")
         body = self._body() if method == "post" else b""
-        return self._request(method.upper(), target.encode(), body)
+        return self._request(method.upper(), target.encode(), body, [("Content-Type", "application/json")])
 
     def _value(self, schema: dict[str, Any]) -> str:
         schema = schema.get("items", schema)

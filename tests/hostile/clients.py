@@ -70,7 +70,7 @@ def provider(name: str, **more: Any) -> Callable[[str, Path], Exchange]:
             now = time.time()
             said = []
             try:
-                async with asyncio.timeout(8.0):
+                async with asyncio.timeout(20.0):  # a busy machine may take seconds until the first request
                     fetched = await source.fetch(now - 300, now)
                     said = [finding.reason for finding in fetched.findings]
             except (ProviderError, TimeoutError) as error:

@@ -117,6 +117,8 @@ HOSTILITIES: dict[str, Hostility] = {
     "nonsense": lambda send, _: send(os.urandom(5000)),
     "bad UTF-8": _of(b'{"status":"\xff\xfe"}'),
     "empty": _of(b""),
+    "empty object": _of(b"{}"),
+    "other object": _of(b'{"nodes":[{}],"decision":[],"pod":1,"first":0,"data":[],"timestamp":"x","items":{}}'),
     "echo": _echo,
 }
 WAITING = ("drip", "drip of headers", "hang")

@@ -20,7 +20,7 @@ from watcher.platform.settings.tables import KEYS
 from watcher.store.tables import REVISIONS
 
 REPOSITORY = Path(__file__).parents[2]
-WITHOUT_FACTS = {"serve", "demo", "extender", "qrm", "help", "version"}
+WITHOUT_FACTS = {"serve", "demo", "agent demo", "extender", "qrm", "help", "version"}
 
 
 def run(*arguments: str, **more: Any) -> Result:

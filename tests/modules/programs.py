@@ -1,6 +1,9 @@
 """Where the programs built by `scripts/go-programs` are: below a cache directory outside the clone, by version.
 
     <cache>/kubernetes/v1.36.3/{kube-apiserver,kube-scheduler,kubectl,etcd}
+    <cache>/kubelet/v1.36.3/{kubelet,kube-controller-manager}
+    <cache>/metrics-server/v0.9.0/metrics-server
+    <cache>/prometheus/v0.316.0/prometheus
     <cache>/scheduler-plugins/v0.34.7/scheduler
     <cache>/helm/v3.22.0/helm
     <cache>/containers/v2.2.0-v1.3.3/{containerd,containerd-shim-runc-v2,ctr,runc,crictl}
@@ -72,6 +75,36 @@ def kubernetes(version: str = "") -> GoModule:
     directory = cache_root() / "kubernetes" / f"v{found}"
     title = f"Kubernetes {found}"
     return GoModule(title, source, directory, {**own, "etcd": "server"}, found, _kubernetes_stamps(found))
+
+
+def kubelet() -> GoModule:
+    """Return the kubelet and kube-controller-manager for the nodes of `make cluster`."""
+    source = MODULES / "kubelet"
+    found = _version(source, "k8s.io/kubernetes")
+    names = ("kubelet", "kube-controller-manager")
+    directory = cache_root() / "kubelet" / f"v{found}"
+    stamps = _kubernetes_stamps(found)
+    return GoModule(f"kubelet {found}", source, directory, {name: name for name in names}, found, stamps)
+
+
+def metrics_server() -> GoModule:
+    """Return metrics-server, the source of usage of `make cluster`."""
+    source = MODULES / "metrics-server"
+    found = _version(source, "sigs.k8s.io/metrics-server")
+    stamps = {"k8s.io/client-go/pkg/version.gitVersion": f"v{found}"}
+    directory = cache_root() / "metrics-server" / f"v{found}"
+    return GoModule(f"metrics-server {found}", source, directory, {"metrics-server": "metrics-server"}, found, stamps)
+
+
+def prometheus() -> GoModule:
+    """Return Prometheus 3, for what the version of Debian lacks. Its module has versions of the form v0.3MM.P."""
+    source = MODULES / "prometheus"
+    found = _version(source, "github.com/prometheus/prometheus")
+    _, minor, patch = found.split(".")
+    version = f"3.{int(minor) - 300}.{patch}"
+    stamps = {"github.com/prometheus/common/version.Version": version}
+    directory = cache_root() / "prometheus" / f"v{found}"
+    return GoModule(f"Prometheus {version}", source, directory, {"prometheus": "prometheus"}, version, stamps)
 
 
 def scheduler_plugins() -> GoModule:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,15 @@ from tests.modules.programs import (
     containers,
     helm,
     kubernetes,
+    metrics_server,
     nri_runtime,
     original,
+    prometheus,
     scheduler_plugins,
 )
 from tests.real.control_plane import compatibility
 from tests.real.parts import REPOSITORY
+from tests.signals import sigterm_after
 from tests.waiting import wait_for
 
 GO_PROGRAMS = REPOSITORY / "scripts" / "go-programs"
@@ -66,6 +70,8 @@ def test_a_version_is_found_by_minor_and_by_patch(own_cache: Path) -> None:
     assert (own_cache / "scheduler-plugins" / "v0.34.7", "1.34.4") == (plugins.directory, plugins.version)
     assert own_cache / "helm" / f"v{helm().version}" == helm().directory
     assert own_cache / "containers" / "v2.2.0-v1.3.3" == containers().directory
+    assert own_cache / "metrics-server" / "v0.9.0" == metrics_server().directory
+    assert (own_cache / "prometheus" / "v0.316.0", "3.16.0") == (prometheus().directory, prometheus().version)
     assert (own_cache / "nri-runtime", "0.12.5") == (nri_runtime().directory.parent, nri_runtime().version)
 
 
@@ -134,7 +140,6 @@ def test_programs_appear_only_after_a_complete_build(tmp_path: Path, own_cache: 
     assert "" == run("kubernetes", path=tmp_path).stdout
 
 
-@pytest.mark.slow
 def has_ended(pid: int) -> bool:
     """Whether a process runs no longer. The init of a container may be slow to reap it, or never do so."""
     try:
@@ -143,6 +148,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_build(tmp_path: Path, own_cache: Path) -> None:
     """Go ends too, and nothing is left in the cache."""
     waiting = put_go(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; exec sleep 600")
@@ -153,6 +159,34 @@ def test_sigterm_ends_the_build(tmp_path: Path, own_cache: Path) -> None:
     assert 143 == process.wait(60)
     wait_for(lambda: has_ended(pid), what="the end of Go")
     assert not any((own_cache / "kubernetes").iterdir())
+
+
+def test_a_sigterm_while_a_process_starts_is_handled_when_it_has_started() -> None:
+    """Otherwise nothing would end that process: the handler of go-programs raises SystemExit."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        with sigterm_after():
+            signal.raise_signal(signal.SIGTERM)
+            started.append(subprocess.Popen(["true"]))
+
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit):
+            start()
+        (process,) = started
+        assert 0 == process.wait(60)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_an_unknown_real_part_is_named_with_the_known_ones() -> None:
+    command = [sys.executable, str(REPOSITORY / "scripts" / "real-parts"), "Prometheus", "node-exporter"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("unknown part node-exporter; known: Prometheus, node exporter, ")
 
 
 # --- docs/reference/compatibility.md ----------------------------------------------------------------------------------

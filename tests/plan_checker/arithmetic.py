@@ -48,7 +48,7 @@ class Measure:
 QUEUE = "queue_length"
 MEASURES = {
     "cpu_total_usage": Measure("cpu", 5, "gap", "gap"),
-    "cpu_total_utilization": Measure("cpu", 5, "", "gap", "cpu_core_numbers"),
+    "cpu_total_utilization": Measure("cpu", 5, "gap", "gap", "cpu_core_numbers"),
     "memory_total_usage": Measure("memory", 10, "", "gap"),
     "memory_total_utilization": Measure("memory", 10, "", "gap", "memory_total"),
     "disk_read_iops": Measure("", 2, "", "all"),

@@ -45,6 +45,8 @@ from tests.plan_checker.rules import CheckedRule, CheckedRules
 
 SETTLE = 30.0
 LIMITS = EvictionLimits()
+MOST_LOW_CYCLES = 3
+"""A container may have less than half of its share of the gap for this many cycles in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class PlanChecker:
     pods: dict[str, PodState] = field(default_factory=dict)
     originals: Mapping[str, Original] = field(default_factory=dict)
     around: Circumstances = field(default_factory=Circumstances)
+    low: dict[str, int] = field(default_factory=dict)
+    """Cycles in a row in which a container had less than half of its share of the gap."""
 
     def __post_init__(self) -> None:
         self.rules = CheckedRules(self.policies)
@@ -167,7 +171,7 @@ class PlanChecker:
             "terminating": pod.terminating,
             "finished": pod.phase != "Running",
             "leaving": pod.uid in self.pending.leaving(self.state.time),
-            "unavailable": pod.key in self.around.unavailable,
+            "unavailable": pod.uid in self.around.unavailable,
             "of a DaemonSet": kind == "evict" and pod.daemon,
             "unmanaged": kind == "evict" and not pod.managed,
             "refused": kind == "evict" and pod.uid in self.around.refused,
@@ -375,6 +379,8 @@ class PlanChecker:
             for key in frozenset().union(*(each.pods for each in able)) - held
         }
         gaps, room = self._rooms(able, lowering)
+        at_first = dict(gaps)
+        yield from self._kept_low(steps, wanted, gaps)
         before = ""
         for step in steps:
             container = next((each for each in self.pods[step.uid].containers if each.id == step.container_id), None)
@@ -391,9 +397,35 @@ class PlanChecker:
                 closed = [gaps[each.rule.metric] for each in rules if gaps.get(each.rule.metric, 1.0) <= -TINY]
                 if closed and before != step.pod:
                     yield f"{step.container_id} is restored, but there is no gap: {closed}"
-                yield from self._one_restore(step, container, rules, gaps, room)
+                yield from self._one_restore(step, container, rules, gaps, room, at_first)
                 before = step.pod
         yield from self._not_restored({step.container_id for step in steps}, wanted, covered, gaps, room)
+
+    def _kept_low(
+        self, steps: Iterable[QuotaStep], wanted: Mapping[str, list[CheckedRule]], gaps: Mapping[str, float]
+    ) -> Iterator[str]:
+        """Containers that want more CPU, and have had less than half of their share of the gap for many cycles."""
+        after = {each.container_id: each.after for each in steps}
+        owing = [
+            (pod, each, original)
+            for pod in self.pods.values()
+            for each in pod.containers
+            if pod.key in wanted and not self._untouchable(pod, "restore")
+            if is_lowered(each, original := self.originals.get(each.id)) and original is not None
+        ]
+        low: dict[str, int] = {}
+        for pod, each, original in owing:
+            found = [gaps[rule.rule.metric] for rule in wanted[pod.key] if rule.rule.metric in gaps]
+            if not found or each.throttled is False:
+                continue
+            share = (each.cpu or 0.0) + max(0.0, min(found)) / 1_000.0 / len(owing)
+            goal = float("inf") if original.quota is None else original.quota / original.period
+            now = after.get(each.id, each.quota)
+            if now is not None and now / each.period < 0.5 * min(goal, share) - ROUNDED:
+                low[each.id] = self.low.get(each.id, 0) + 1
+                if low[each.id] > MOST_LOW_CYCLES:
+                    yield f"{each.id} has {now / each.period} cores for {low[each.id]} cycles, its share is {share}"
+        self.low = low
 
     def _restored_in_order(self, steps: Iterable[QuotaStep]) -> Iterator[str]:
         for first, second in pairwise(steps):
@@ -423,8 +455,12 @@ class PlanChecker:
         rules: list[CheckedRule],
         gaps: dict[str, float],
         room: dict[str, float],
+        at_first: Mapping[str, float],
     ) -> Iterator[str]:
         most, _ = highest_quota(container, _restore_step(rules), self.originals[container.id], self._node_cores)
+        open_gaps = [at_first[each.rule.metric] for each in rules if each.rule.metric in at_first]
+        if open_gaps:  # or half of the gap at once
+            most = max(most, (container.cpu or 0.0) + 0.5 * max(0.0, min(open_gaps)) / 1_000.0)
         after = float("inf") if step.after is None else step.after / step.period
         rise = 1_000.0 * max(0.0, min(after, self._node_cores) - (container.cpu or 0.0))
         rise = 0.0 if container.throttled is False else rise

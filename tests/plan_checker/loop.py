@@ -123,7 +123,7 @@ class _Run:
                 is_refused = self.scenario.source.random() < self.scenario.refuses
                 self.past.append(EvictionRecord(self.now, step.pod.partition("/")[0], step.owner, is_refused))
                 if is_refused:
-                    unavailable[step.pod], self.refused[step.uid] = REFUSED, self.now
+                    unavailable[step.uid], self.refused[step.uid] = REFUSED, self.now
                     continue
                 pods[step.uid].gone = self.now + pods[step.uid].takes
             elif isinstance(step, QuotaStep):

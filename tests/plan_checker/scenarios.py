@@ -95,7 +95,8 @@ class Scenario:
         if loaded:
             self.load = source.choice([0.6, 0.9, 1.0, 1.0, 1.2, 1.5])
         self.pods = [pod for pod in self.pods if pod.gone is None or pod.gone > now]
-        pods = tuple(pod.state(self.load) for pod in self.pods)
+        hungry = UNLOADED - 4 > cycle - LOADED >= 0
+        pods = tuple(pod.state(1.0 if hungry and place % 3 == 0 else self.load) for place, pod in enumerate(self.pods))
         cpu = sum(pod.cpu or 0.0 for pod in pods) + self.system_cores * self.load
         memory = sum(pod.memory or 0 for pod in pods) + 0.05 * self.bytes * self.load
         values = {

@@ -47,7 +47,7 @@ def with_all_candidates(made: Plan) -> Plan:
 
 
 def with_protected(made: Plan) -> Plan:
-    more = [EvictStep(key, f"uid-{key.partition('/')[2]}", 30.0, "cpu_total_usage") for key in made.left_alone]
+    more = [EvictStep(each.pod, each.uid, 30.0, "cpu_total_usage") for each in made.left_alone]
     return replace(made, steps=(*made.steps, *more))
 
 

@@ -23,6 +23,7 @@ import requests
 from tests.modules.programs import helm
 from tests.real import remote_write
 from tests.real.remote_write import Series
+from tests.signals import sigterm_after
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -211,7 +212,7 @@ class Server:
 
     def launch(self) -> None:
         """Start the process and return at once."""
-        with self._log_path.open("ab") as log:
+        with self._log_path.open("ab") as log, sigterm_after():
             self.process = subprocess.Popen(
                 [str(part) for part in self.command()],
                 cwd=self.directory,
@@ -223,8 +224,8 @@ class Server:
 
     def start(self) -> Self:
         """Start the process and wait until it is ready; if that fails, nothing is left running."""
-        self.launch()
         try:
+            self.launch()
             return self.wait_ready()
         except BaseException:
             self.kill()
@@ -605,7 +606,7 @@ class PostgreSQL(Server):
         return [self._program, "-D", self._data, "-p", str(self.port), *flags, *self._flags]
 
     def launch(self) -> None:
-        with self._log_path.open("ab") as log:
+        with self._log_path.open("ab") as log, sigterm_after():
             self.process = subprocess.Popen(
                 [str(part) for part in self.command()],
                 cwd=self._place,

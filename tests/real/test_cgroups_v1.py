@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroups.base import CgroupDirectory, Group, Quota, Tree
+from agent.cgroups.base import CPU_MAX, CgroupDirectory, Group, Quota, Tree, read
 from agent.cgroups.detection import Version, find_layout, open_tree
 from agent.cgroups.errors import CgroupBusy, CgroupDenied, CgroupGone, CgroupRefused
 from agent.cgroups.paths import Driver
@@ -99,6 +99,23 @@ def test_no_group_has_more_than_the_one_above(groups: Groups, tree: Tree):
         with tree.open(path) as group:
             group.set_quota(Quota(quota))
             assert group.quota() == Quota(quota)
+
+
+def test_a_quota_below_the_burst_takes_the_burst_down_with_it(groups: Groups, tree: Tree):
+    path = groups.make("burst")
+    (directory,) = (each for each in groups.directories("burst") if (each / "cpu.cfs_burst_us").exists())
+    with tree.open(path) as group:
+        group.set_quota(Quota(50_000, burst=40_000))
+        with pytest.raises(OSError, match="Invalid argument"):
+            (directory / "cpu.cfs_quota_us").write_text("20000")
+        group.set_quota(Quota(20_000, burst=20_000))
+        assert read(group, CPU_MAX) == Quota(20_000, burst=20_000)
+        with pytest.raises(CgroupRefused):
+            group.set_quota(Quota(999, burst=0))
+        assert group.burst() == 20_000, "a refused quota leaves the burst"
+        group.set_quota(Quota(50_000, burst=40_000))
+        assert read(group, CPU_MAX) == Quota(50_000, burst=40_000)
+        group.set_quota(Quota(None))
 
 
 def test_memory_and_its_cache(groups: Groups, tree: Tree, tmp_path: Path):

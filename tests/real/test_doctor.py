@@ -84,11 +84,12 @@ def test_there_is_no_cpu_series_at_all(prometheus: Prometheus):
 def test_a_query_of_ones_own_is_misspelt(prometheus: Prometheus):
     """The setting is there already, so setting it is no cure; and what Kepler says does not come from node exporter."""
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
-    own = {"LOAD_WATCHER_PROVIDER_METRICS": "CPU,Energy"}
+    own = {"LOAD_WATCHER_PROVIDER_METRICS": "CPU,Energy,Pressure"}
     Path("load-watcher.toml").write_text(f'[provider.queries.CPU]\nexpression = "{RULE}s"\nunit = "ratio"\n')
     told = doctor("--provider", "prometheus", "--address", prometheus.url, env=own)
     assert "check the spelling" in told.one("series", "fail", f"CPU: no series of {RULE}s").cure
     assert "Kepler" in told.one("series", "warn", "EnergyCore: ").cure
+    assert "psi=1" in told.one("series", "warn", "PressureCPU: ", "node_pressure_cpu_waiting_seconds_total").cure
 
 
 def test_the_matchers_are_those_of_another_cluster(prometheus: Prometheus):

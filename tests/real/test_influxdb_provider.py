@@ -16,6 +16,8 @@ from tests.real.parts import InfluxDB, Server, new_secret
 from tests.real.telegraf import cpu_fields, line, telegraf_lines
 from tests.service import Service
 from tests.waiting import eventually, wait_for
+from watcher.core.review.findings import ReviewLimits
+from watcher.core.review.samples import combine
 from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
 from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.providers.base import Fetch
@@ -120,6 +122,31 @@ def test_every_metric_of_telegraf_comes_as_it_was_written(influxdb: InfluxDB, fl
             (one,) = samples(got, key)[node]
             assert fleet.times[inside].tolist() == list(one), key
             np.testing.assert_allclose(list(one.values()), values[row, inside], rtol=0, atol=tolerance, err_msg=key)
+
+
+def test_two_agents_on_a_node_count_each_interface_once(influxdb: InfluxDB):
+    """The points differ in a tag only. The sum is over interfaces, and the finding names the node."""
+    rates = {"eth0": 4000, "eth1": 1000}
+    influxdb.write(
+        line(
+            "net",
+            {"host": "twice", "interface": interface, "agent": agent},
+            {"bytes_sent": rate * second, "bytes_recv": 0},
+            END - 300 + second,
+        )
+        for agent in ("a", "b")
+        for interface, rate in rates.items()
+        for second in range(0, 300, 10)
+    )
+    (batch,) = fetch(influxdb, metrics=("NetworkTransmit",)).batches
+    cells, findings = combine(batch, resolution=15, limits=ReviewLimits())
+    values = [
+        value for node, value in zip(cells.node, cells.value.tolist(), strict=True) if cells.names[node] == "twice"
+    ]
+    assert values
+    assert {5000.0} == set(values)
+    found = {(each.kind, each.node) for each in findings if each.kind is FindingKind.DUPLICATE_SERIES}
+    assert {(FindingKind.DUPLICATE_SERIES, "twice")} == found
 
 
 def test_each_disk_of_a_node_is_a_series(influxdb: InfluxDB, fleet: Fleet):

@@ -90,6 +90,7 @@ def test_the_way_back_and_to_the_neighbours_is_that_of_the_fleet(demo: Demo, lig
 def test_a_chart_says_the_values_and_the_time_at_the_pointer(demo: Demo, light: Tab) -> None:
     light.open(f"{demo.url}/#/node/general-a-01?range=-24h", shows="newest, ")
     assert "Time:" not in light.page.locator("main").inner_text()
+    light.wait_for("Pressure, the share of the time in which tasks wait: CPU")
     plot = light.page.locator(".u-over").first
     legend = light.page.locator(".chart-legend").first
     said = re.compile(r"\w+ \d+, [\d:]{8}\s*5m \d+\.\d %\s*10m \d+\.\d %\s*15m \d+\.\d %")
@@ -206,8 +207,18 @@ def test_a_node_without_pods_is_said_to_have_none(light: Tab) -> None:
     """Without a request that is refused, while the pods of other nodes are known."""
     service = FakeService(pods=publish_pods(small_pods()))
     with Live(service) as live:
-        light.open(f"http://127.0.0.1:{live.port}/#/node/node-3", shows="No pod usage is known for this node")
+        light.open(f"http://127.0.0.1:{live.port}/#/node/node-3", shows="No pods with usage run on this node")
         light.open(f"http://127.0.0.1:{live.port}/#/node/node-2", shows="a/web-1")
+        assert "Pressure" not in light.page.locator("main").inner_text()
+        assert [] == light.wrong
+
+
+def test_the_pods_of_a_node_have_their_pressure(light: Tab) -> None:
+    """Where the source has it, of each resource that is known."""
+    service = FakeService(pods=publish_pods(small_pods(), pressure={("a", "web-1"): (12.4, 0.0, float("nan"))}))
+    with Live(service) as live:
+        light.open(f"http://127.0.0.1:{live.port}/#/node/node-2", shows="CPU 12 %, memory 0 %")
+        assert 1 == light.page.locator("main").inner_text().count("CPU 12 %")
         assert [] == light.wrong
 
 

@@ -19,6 +19,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.real
 POD = (REPOSITORY / "docs" / "examples" / "pod.yaml").read_text()
+YAML = "application/yaml"
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,9 @@ def test_the_inputs_and_steps_of_a_score_are_told_with_units_as_load_watcher_sco
     demo: Demo, light: Tab
 ) -> None:
     """Those of every plug-in of the demo, and of the others."""
-    answer = demo.session.post(f"{demo.url}/scheduler/default/score", data=POD, timeout=60).json()
+    answer = demo.session.post(
+        f"{demo.url}/scheduler/default/score", data=POD, headers={"Content-Type": YAML}, timeout=60
+    ).json()
     others: list[dict[str, Any]] = [
         {"inputs": {"podRequest": 1250, "podLimits": {"cpu": 0, "memory": 3 << 30}, "formula": "kep"}, "steps": {}},
         {"inputs": {"podEstimate": {}}, "steps": {"cpu mean": 0.3761, "cpu with the pod": None, "cpu %": None}},

@@ -14,8 +14,9 @@ from tests.real.cadvisor import RealPod, address_of, by_address, by_node_label, 
 from tests.real.feed import Feed
 from tests.real.parts import Prometheus, PromqlServer, VictoriaMetrics
 from tests.real.remote_write import Series
-from tests.waiting import wait_for
+from watcher.core.pods.coverage import PodGaps
 from watcher.core.queries.matchers import parse_matchers
+from watcher.model import FindingKind
 from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig
@@ -134,6 +135,76 @@ def test_the_matchers_stand_in_every_question(cluster: Cluster):
     expect(rows(fetch(cluster.server, now=cluster.now, **theirs))["default/web-0"], other, cluster.times[-1])
 
 
+@pytest.mark.parametrize("label", ["k8sClusterId", "rancher_cluster"])
+def test_any_label_of_clusters_keeps_their_pods_apart(cluster: Cluster, label: str):
+    """The rule is that of the loads of nodes: nodes of several clusters with one name are not served."""
+    mine = cluster.write(
+        [
+            one._replace(labels={**one.labels, label: name})
+            for name in ("east", "west")
+            for one in cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
+        ]
+    )
+    with pytest.raises(NoPodUsage, match=f"label {label} is east and west"):
+        fetch(cluster.server, now=cluster.now, **mine)
+
+
+def test_the_pressure_of_pods_is_read_with_that_of_nodes(cluster: Cluster):
+    """The cgroup of the pod and its containers have a series each; the highest counts. Without any, a finding."""
+    usage = list(cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)))
+    of = {"namespace": "default", "pod": "web-0", **by_node_label("node-01")}
+    pressure = [
+        Series(
+            {"__name__": f"container_pressure_{resource}_waiting_seconds_total", **of, **container},
+            cluster.times,
+            share * (cluster.times - cluster.times[0]),
+        )
+        for resource, whole in (("cpu", 0.3), ("memory", 0.2))
+        for container, share in (({}, whole), ({"container": "app"}, whole / 2))
+    ]
+    without, mine = cluster.write(usage), cluster.write([*usage, *pressure])
+    metrics = ("CPU", "PressureCPU")
+    got = fetch(cluster.server, now=cluster.now, metrics=metrics, **without)
+    assert [FindingKind.NO_SERIES] == [each.kind for each in got.findings]
+    assert "psi=1" in got.findings[0].reason
+    got = fetch(cluster.server, now=cluster.now, metrics=metrics, **mine)
+    assert () == got.findings
+    assert got.usage.pressure is not None
+    np.testing.assert_allclose(got.usage.pressure[:, 0], [30.0, 20.0, np.nan], rtol=1e-3)
+    assert fetch(cluster.server, now=cluster.now, **mine).usage.pressure is None
+
+
+@pytest.mark.parametrize("job", ["kubelet", "other"])
+def test_one_series_of_another_target_removes_no_pod(cluster: Cluster, job: str):
+    """A series whose labels are exported_LABEL, in the job of all pods, or of one of two jobs."""
+    of = {node: {**by_node_label(node), "job": "kubelet" if node == "node-01" else job} for node in NODES}
+    usage = list(cadvisor_series(WEB, IDLE, times=cluster.times, labels=of))
+    renamed = renamed_labels(replace(WEB, containers={"app": (9.0, 9e9)}), cluster.times)[:2]
+    found = fetch(cluster.server, now=cluster.now, **cluster.write([*usage, *renamed]))
+    assert {"default/web-0", "batch/idle"} == set(rows(found))
+    expect(rows(found)["default/web-0"], WEB, cluster.times[-1])
+    expect(rows(found)["batch/idle"], IDLE, cluster.times[-1])
+    assert [FindingKind.DUPLICATE_SERIES] == [each.kind for each in found.findings]
+    assert "series of job kubelet" in found.findings[0].reason
+
+
+def renamed_labels(pod: RealPod, times: np.ndarray) -> list[Series]:
+    """The series of a cAdvisor whose target has labels namespace and pod: one in a pod, without honor_labels."""
+    target = {"namespace": "monitoring", "pod": "cadvisor-1", "container": "cadvisor", "instance": "10.244.1.5:8080"}
+    return [
+        one._replace(labels={**{f"exported_{k}" if k in target else k: v for k, v in one.labels.items()}, **target})
+        for one in cadvisor_series(pod, times=times, labels={"node-01": {"node": "node-01", "job": "kubelet"}})
+    ]
+
+
+def test_a_pod_of_cadvisor_does_not_have_the_usage_of_the_node(cluster: Cluster):
+    """Its target adds its own labels namespace and pod to the series of the node's cgroups, in the job of the
+    kubelets."""
+    usage = cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
+    mine = cluster.write([*usage, *renamed_labels(WEB, cluster.times)])
+    assert {"default/web-0"} == set(rows(fetch(cluster.server, now=cluster.now, **mine)))
+
+
 def test_a_container_that_two_jobs_tell_of_counts_once(cluster: Cluster):
     """And so does one that was started anew, under another id."""
     twice = [
@@ -245,15 +316,51 @@ def test_without_cadvisor_there_is_no_pod_usage(cluster: Cluster):
     assert "/metrics/cadvisor" in error.hint
 
 
-def test_cgroups_alone_are_no_pods(cluster: Cluster):
-    """Some container runtimes leave cAdvisor without the names of containers."""
-    whole = [
-        one
-        for one in cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
-        if "container" not in one.labels
-    ]
-    error = no_pods(cluster.server, now=cluster.now, **cluster.write(whole))
-    assert "labels namespace, pod and container" in error.hint
+def without_containers(series: Any) -> list[Series]:
+    """As cri-dockerd leaves cAdvisor: a pod is its own cgroup."""
+    return [one for one in series if "container" not in one.labels]
+
+
+def test_a_pod_without_series_of_containers_is_its_own_cgroup(cluster: Cluster):
+    """With cri-dockerd. A pod of a node with containerd is the sum of its containers, and not of both; both have a
+    pause container of 0.01 cores, which only the cgroup includes."""
+    docker = without_containers(cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)))
+    containerd = cadvisor_series(IDLE, times=cluster.times, labels=labels(by_node_label))
+    found = rows(fetch(cluster.server, now=cluster.now, **cluster.write([*docker, *containerd])))
+    assert {"default/web-0", "batch/idle"} == set(found)
+    whole = replace(WEB, containers={**WEB.containers, "": (0.01, 1e6)})
+    expect(found["default/web-0"], whole, cluster.times[-1])
+    expect(found["batch/idle"], IDLE, cluster.times[-1])
+
+
+def test_the_cause_of_a_node_without_pods_is_whether_its_cadvisor_is_scraped(cluster: Cluster):
+    """node-02 has the series of its cgroups, node-03 has only machine_cpu_cores, node-04 nothing."""
+    bare = [one for one in cadvisor_series(IDLE, times=cluster.times, labels=labels(by_node_label)) if named(one)]
+    machine = {"__name__": "machine_cpu_cores", **by_node_label("node-03")}
+    web = cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
+    mine = cluster.write([*web, *bare, Series(machine, cluster.times, np.full_like(cluster.times, 8.0))])
+
+    async def story(provider: PrometheusProvider) -> PodGaps:
+        await provider.fetch_pods(cluster.now)
+        return await provider.pod_gaps(cluster.now)
+
+    gaps = run(PrometheusConfig(address=cluster.server.url, backoff=(0.05,), **mine), story)
+    assert "is not scraped" in gaps.otherwise
+    assert {"node-01", "node-02", "node-03"} == set(gaps.causes)
+    assert "is scraped, but has no series with a label pod" in gaps.causes["node-03"]
+
+
+def named(one: Series) -> bool:
+    return "pod" not in one.labels
+
+
+def test_a_scraped_cadvisor_without_pods_is_not_one_to_be_scraped(cluster: Cluster):
+    """The hint is about the labels."""
+    series = cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
+    error = no_pods(cluster.server, now=cluster.now, **cluster.write([one for one in series if named(one)]))
+    assert 'although container_cpu_usage_seconds_total{pod="", cluster=' in str(error)
+    assert "metric_relabel_configs" in error.hint
+    assert "to scrape" not in error.hint
 
 
 def test_memory_that_is_not_scraped_costs_memory_alone(cluster: Cluster):
@@ -300,6 +407,35 @@ def test_what_to_ask_is_found_out_once_and_again_when_it_brings_nothing(promethe
     run(PrometheusConfig(address=prometheus.url), story)
 
 
+def test_a_mixed_cluster_names_the_nodes_without_pod_usage(prometheus: Prometheus, run_service: RunService):
+    """In the pods, the findings and the doctor: node-02 runs cri-dockerd, and node-03 is not scraped."""
+    times = samples(ago=0.0, step=5.0)
+    series = list(cadvisor_series(WEB, times=times, labels=labels(by_node_label)))
+    series += without_containers(cadvisor_series(IDLE, times=times, labels=labels(by_node_label)))
+    prometheus.write(series)
+    with Feed(prometheus, [*NODES, "node-03"]):
+        config = f"""
+            [provider]
+            name = "prometheus"
+            address = "{prometheus.url}"
+            [refresh]
+            interval = "10s"
+            resolution = "1s"
+            pods = "on"
+        """
+        service = run_service(config=config)
+        document = service.wait_for_status(200, "/api/v1/pods", timeout=90.0).json()
+        assert [["batch", "default"], ["idle", "web-0"]] == [document["namespace"], document["pod"]]
+        assert {"node-01", "node-02"} == set(document["measured"])
+        assert ["node-03"] == list(document["unknown"])
+        other = service.get("/api/v1/pods?host=node-03")
+        assert (404, "no_pods") == (other.status, other.json()["error"]["code"])
+        assert "on node 'node-03' is unknown" in other.json()["error"]["message"]
+        assert "cAdvisor of the kubelet is not scraped" in other.json()["error"]["hint"]
+        reasons = [each["reason"] for each in service.get("/api/v1/findings").json()["findings"]]
+        assert any("no pod usage for 1 of 3 nodes; node-03: cAdvisor of the kubelet is not" in each for each in reasons)
+
+
 def test_a_service_tells_of_pods_once_somebody_asks(prometheus: Prometheus, run_service: RunService):
     """From the 404 that has the source asked to pods on their nodes, and into /metrics."""
     times = samples(ago=0.0, step=5.0)
@@ -316,13 +452,7 @@ def test_a_service_tells_of_pods_once_somebody_asks(prometheus: Prometheus, run_
         service = run_service(config=config)
         first = service.get("/api/v1/pods")
         assert (404, "no_pods") == (first.status, first.json()["error"]["code"])
-        answer = wait_for(
-            lambda: answer if (answer := service.get("/api/v1/pods?host=node-01")).status == 200 else None,
-            what="the pods",
-            timeout=90.0,
-        )
-        assert answer is not None
-        document = answer.json()
+        document = service.wait_for_status(200, "/api/v1/pods?host=node-01", timeout=90.0).json()
         assert ["web-0"] == document["pod"]
         assert document["time"] == pytest.approx([times[-1]], abs=1e-3)  # cores fall while no sample follows
         assert [int(WEB.memory)] == document["bytes"]

@@ -98,6 +98,17 @@ def test_the_same_end_gives_the_same_bytes(full: Prometheus, cluster: HistoryClu
     assert pages[0] == pages[1]
 
 
+def test_nodes_whose_cadvisor_is_not_scraped_are_named(cluster: HistoryCluster, tmp_path: Path):
+    """Their pods are in no workload, and the report says so with the cause."""
+    of_pods = [one for one in cadvisor_series(cluster) if one.labels["node"] != "node-0004"]
+    with Prometheus(tmp_path / "prometheus", config=OUT_OF_ORDER) as server:
+        server.write([*rule_series(cluster), *of_pods, *state_series(cluster)])
+        result = run(server.url, tmp_path, "--no-simulation")
+    assert result.exit_code == 0, result.output
+    remark = "no pod usage for 1 of 4 nodes; node-0004: cAdvisor of the kubelet is not scraped"
+    assert any(remark in each for each in written(tmp_path)[1]["remarks"])
+
+
 def test_what_is_missing_is_named(rules: Prometheus, tmp_path: Path):
     """With rules alone: the load in percent, and for everything else how to get it."""
     result = run(rules.url, tmp_path)

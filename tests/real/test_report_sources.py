@@ -82,6 +82,22 @@ def test_counters_of_the_node_exporter_alone(cluster: HistoryCluster, tmp_path: 
     assert all(each["cure"] for each in document["missing"])
 
 
+def test_nodes_with_rules_beside_nodes_without(cluster: HistoryCluster, tmp_path: Path):
+    """The rules cover two of four nodes, whose counters exist as well: each node is in the report, once."""
+    covered = {"node-0001", "node-0002"}
+    with Prometheus(tmp_path / "server", config=OUT_OF_ORDER) as server:
+        rules = [each for each in rule_series(cluster) if covered & set(each.labels.values())]
+        assert rules
+        server.write([*rules, *node_exporter_series(cluster)])
+        result = run(server.url, tmp_path)
+    assert result.exit_code == 0, result.output
+    document = document_of(tmp_path)
+    assert document["nodes"] == 4
+    means = {each["node"]: each["memory_mean"] for each in document["hot"]["nodes"]}
+    assert set(means) == {f"node-000{number}" for number in range(1, 5)}
+    assert {node for node, mean in means.items() if mean != pytest.approx(45.0, abs=0.1)} == covered
+
+
 def test_victoria_metrics_gives_the_same_findings(full: Prometheus, cluster: HistoryCluster, tmp_path: Path):
     end = str(int(cluster.times[-1]) // HOUR_S * HOUR_S)
     (tmp_path / "prometheus").mkdir()
@@ -174,7 +190,8 @@ def test_a_server_that_ends_while_pods_are_read(cluster: HistoryCluster, tmp_pat
 
 def test_hours_of_data_in_a_report_of_three_days(tmp_path: Path):
     """The means are those of the hours with values, hours without values are unknown, and nothing is simulated."""
-    short = make_cluster(4, 5, end=time.time() - 5.0, days=3.0 / 24.0)
+    end = int(time.time()) // HOUR_S * HOUR_S  # as the report, so that both have the mean of the same time
+    short = make_cluster(4, 5, end=float(end), days=3.0 / 24.0)
     with Prometheus(tmp_path / "server", config=OUT_OF_ORDER) as server:
         server.write([*rule_series(short), *cadvisor_series(short), *state_series(short)])
         page = ("--file", str(tmp_path / "report.html"), "--days", "3")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import sqlite3
@@ -74,7 +73,7 @@ def extending(run_service: RunService, kube: FakeKube, tmp_path: Path, *, more: 
 
 
 def post(service: Service, verb: str, body: object) -> Answer:
-    answer = service.session.post(f"{service.url}/scheduler/default/{verb}", data=json.dumps(body), timeout=60)
+    answer = service.session.post(f"{service.url}/scheduler/default/{verb}", json=body, timeout=60)
     return Answer(answer.status_code, answer.headers, answer.content)
 
 

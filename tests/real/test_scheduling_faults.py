@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.certificates import Authority
 from tests.conftest import RunService
 from tests.real.kube import ApiServer
 from tests.real.scheduled_cluster import (
@@ -38,6 +39,13 @@ plugins = [
 {more}
 """
 HOT, SILENT = 5, 2
+CLOSED = """
+[server]
+tls_cert = "{folder}/server.crt"
+tls_key = "{folder}/server.key"
+tls_client_ca = "{folder}/ca.pem"
+scheduler_clients = ["system:kube-scheduler"]
+"""
 TLS_FILES = {"cert": "server.pem", "key": "server.key", "client_ca": "ca.pem"}
 BIND_METRIC = 'load_watcher_scheduler_request_duration_seconds_count{profile="default",verb="bind"}'
 
@@ -176,3 +184,39 @@ def test_the_extender_binds_over_https_with_a_client_certificate(
     assert not avoided(nodes) & set(placed.values())
     assert "Skipping extender in bind as it returned error and has ignorable flag set" in text
     assert len(bindings(apiserver)) == 50
+
+
+def test_a_scheduler_without_its_certificate_gets_no_scores(
+    apiserver: ApiServer, arguments: dict[str, Any], nodes: dict[str, NodeLoad], running: Any, tmp_path: Path
+) -> None:
+    """server.scheduler_clients: with another name, the pods are placed as if the extender were absent."""
+    authority = Authority("clients")
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    authority.issue("127.0.0.1").write(tmp_path, "server")
+    config = {"enableHTTPS": True, "httpTimeout": "10s"}
+    tls = {}
+    for name, subject in (("own", "system:kube-scheduler"), ("other", "system:node:kn-00")):
+        certificate, key = map(str, authority.issue(subject=subject).write(tmp_path, name))
+        tls[name] = {"caFile": str(tmp_path / "ca.pem"), "certFile": certificate, "keyFile": key}
+    for end in ("crt", "key"):  # as TlsService names them
+        (tmp_path / f"client.{end.replace('crt', 'pem')}").write_bytes((tmp_path / f"own.{end}").read_bytes())
+    service = TlsService(
+        tmp_path / "service",
+        *arguments["arguments"],
+        folder=tmp_path,
+        config=CLOSED.format(folder=tmp_path) + arguments["config"],
+    )
+    running(service)
+    service.start()
+    wait_until_loaded(service, nodes, profile="default")
+    scored, refused = named("scored", 10), named("refused", 10)
+    with ExtendedScheduler(tmp_path / "first", apiserver, service, tlsConfig=tls["own"], **config) as scheduler:
+        add_pods(apiserver, scored)
+        placed = wait_until_bound(apiserver, scored)
+        assert not scheduler.failed_prioritize()
+    assert not avoided(nodes) & {placed[name] for name in scored}
+    with ExtendedScheduler(tmp_path / "second", apiserver, service, tlsConfig=tls["other"], **config) as scheduler:
+        add_pods(apiserver, refused)
+        wait_until_bound(apiserver, refused)
+        assert set(refused) == scheduler.failed_prioritize()
+        assert "code 403" in scheduler.log()

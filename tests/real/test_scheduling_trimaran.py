@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
@@ -166,7 +165,7 @@ def ask_service(service: Service, profile: str, name: str, spec: dict[str, Any])
     """Return the scores of the service for a pod by node."""
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
     found = service.session.post(
-        f"{service.url}/scheduler/{profile}/score?limit=1000", data=msgspec.json.encode(manifest), timeout=60
+        f"{service.url}/scheduler/{profile}/score?limit=1000", json=manifest, timeout=60
     ).json()
     return {node["name"]: int(node["score"]) for node in found["nodes"]}
 

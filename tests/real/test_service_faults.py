@@ -234,12 +234,20 @@ def test_half_of_the_nodes_are_held_and_then_the_list_is_refused(prometheus: Pro
         service = start(run_service, prometheus.url, max_staleness="10s")
         gone = feed.fleet.nodes[: NODES // 2]
         feed.silence(*gone)
-        answers = poll_until(service, lambda answer: answer.status == 503, what="the list to be refused")
+        behind: list[float] = []
+
+        def is_refused(answer: Answer) -> bool:
+            behind.append(feed.behind_s)
+            return answer.status == 503
+
+        answers = poll_until(service, is_refused, what="the list to be refused")
         held: set[str] = set()
         for answer in answers[:-1]:
             nodes = check_document(answer)["data"]["NodeMetricsMap"]
             held |= {name for name, node in nodes.items() if "age_s" in node}
-        assert set(gone) == held
+        # On a machine without a free core the samples of the other nodes are late as well.
+        late = set(feed.fleet.nodes) if max(behind) > 1.0 else set()
+        assert set(gone) == held - (late - set(gone))
         assert "partial_outage" == answers[-1].json()["error"]["code"]
         assert findings(service, "partial_outage")
         assert 503 == service.get("/api/v1/columns").status
@@ -276,9 +284,9 @@ def test_a_prometheus_that_dies_and_comes_back(start_prometheus: StartPrometheus
 
 def check_one_line_each_way(service: Service) -> None:
     """For all ticks that failed in a row. There may be more such rows: on a busy machine too a tick here has 0.8 s."""
-    told = re.findall(r"Prometheus is (down|back after)", service.log())
+    told = re.findall(r"cannot read from Prometheus|back after", service.log())
     assert told, service.log()
-    assert {"down"} == set(told[::2]), service.log()
+    assert {"cannot read from Prometheus"} == set(told[::2]), service.log()
     assert {"back after"} == set(told[1::2]), service.log()
 
 

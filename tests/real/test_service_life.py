@@ -102,8 +102,9 @@ def damaged(run_service: RunService) -> Service:
     return service
 
 
-def test_a_corrupt_database_stops_the_start_with_a_way_out(damaged: Service):
-    """Exit code 1, the file untouched, and what to do."""
+def test_a_corrupt_database_stops_the_start_with_a_way_out(damaged: Service, run_service: RunService):
+    """Exit code 1, the file untouched, and what to do. With `set-aside`, for clusters: the file is renamed, with a
+    finding, and the service runs."""
     database = damaged.directory / "load-watcher.db"
     before = database.read_bytes()
     damaged.launch()
@@ -112,10 +113,6 @@ def test_a_corrupt_database_stops_the_start_with_a_way_out(damaged: Service):
     assert "store.on_unusable" in damaged.log()
     assert "Traceback" not in damaged.log()
     assert before == database.read_bytes()
-
-
-def test_set_aside_begins_anew_and_keeps_the_old(damaged: Service, run_service: RunService):
-    """For clusters: renamed, with a finding, and the service runs."""
     options = ("--set", "store.on_unusable=set-aside")
     service = run_service(*options, config=FAST, directory=damaged.directory)
     service.wait_for_status(200)
@@ -216,26 +213,25 @@ class Onlooker:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.02):
+        while not self._stop.wait(0.05):
             with contextlib.suppress(OSError):
                 document = self._service.get("/watcher").json()
                 if "data" in document and document not in self.seen[-1:]:
                     self.seen.append(document)
 
 
-@pytest.mark.timeout(240)
 def test_a_kill_at_any_moment_loses_at_most_the_tick_in_flight(
     start_prometheus: StartPrometheus, run_service: RunService
 ):
-    """Ten times: killed at a random moment of its ticks, it serves after the start what it had served before, values
+    """Twice: killed at a random moment of its ticks, it serves after the start what it had served before, values
     and times alike, though the source is away."""
     moments = random.Random(7)
     prometheus = start_prometheus()
     with Feed(prometheus, 20, history=400.0), FaultyProxy(prometheus.url) as proxy:
         service = run_service("--provider", "prometheus", "--address", proxy.url, config=FAST)
-        for _ in range(10):
+        for _ in range(2):
             with Onlooker(service) as onlooker:
-                wait_for(lambda: len(onlooker.seen) >= 3, what="three documents")
+                wait_for(lambda: len(onlooker.seen) >= 2, what="two documents")
                 threading.Event().wait(moments.uniform(0.0, 1.0))
                 service.kill()
             proxy.fault = faults.unavailable
@@ -245,7 +241,7 @@ def test_a_kill_at_any_moment_loses_at_most_the_tick_in_flight(
             assert 200 == restored.status
             document = restored.json()
             newer = document["timestamp"] > onlooker.seen[-1]["timestamp"]
-            assert newer or document in onlooker.seen[-3:]
+            assert newer or document in onlooker.seen[-2:]
             assert 20 == len(document["data"]["NodeMetricsMap"])
             proxy.fault = faults.passed_on
     assert "Traceback" not in service.log()
@@ -288,13 +284,16 @@ def test_sighup_takes_over_another_source(start_prometheus: StartPrometheus, run
 
 
 def test_the_last_of_many_sighups_counts(run_service: RunService):
-    """Settings that changed while a reload was under way are not forgotten."""
+    """Faster than they can be followed: settings that changed during a reload are not forgotten, and ticks go on."""
     service = run_service(config=FAST)
-    service.wait_for_status(200)
+    before = service.wait_for_status(200).json()["timestamp"]
     for staleness in range(60, 90):
         reload(service, FAST.replace("2m", f"{staleness}s"))
     reload(service, FAST.replace("2m", "99s"))
     wait_for(lambda: service.get("/readyz").json()["max_staleness_s"] == 99, what="the last settings")
+    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before, what="ticks to go on")
+    assert 0 == service.stop()
+    assert "Traceback" not in service.log()
 
 
 def test_sighup_with_bad_settings_changes_nothing(prometheus: Prometheus, run_service: RunService):
@@ -312,19 +311,6 @@ def test_sighup_with_bad_settings_changes_nothing(prometheus: Prometheus, run_se
         reload(service, config_for(prometheus))
         wait_for_log(service, "settings reloaded")
         assert 200 == service.get("/watcher").status
-
-
-def test_many_sighups_do_no_harm(prometheus: Prometheus, run_service: RunService):
-    """One after the other, faster than they can be followed: the service runs and ticks on."""
-    with Feed(prometheus, ["a", "b"]):
-        service = run_service(config=config_for(prometheus))
-        before = service.wait_for_status(200).json()
-        for number in range(30):
-            reload(service, config_for(prometheus) + f'timeout = "{500 + number}ms"\n')
-        assert 200 == service.get("/healthz").status
-        wait_for(lambda: service.get("/watcher").json()["timestamp"] > before["timestamp"], what="ticks to go on")
-        assert 0 == service.stop()
-    assert "Traceback" not in service.log()
 
 
 # --- the disk and the clock ------------------------------------------------------------------------------------------
@@ -463,9 +449,9 @@ def test_a_service_that_was_frozen_goes_on(run_service: RunService):
     service = run_service(config=FAST)
     before = service.wait_for_status(200).json()["timestamp"]
     service.pause()
-    wait_for(lambda: time.time() > before + 5, what="some intervals to pass")
+    wait_for(lambda: time.time() > before + 4, what="some intervals to pass")
     service.resume()
     service.wait_for_status(200, "/healthz")
-    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 4, what="ticks to go on")
+    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 3, what="ticks to go on")
     assert 0 == service.stop()
     assert "Traceback" not in service.log()

@@ -2,16 +2,20 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import RunService, StartPrometheus
+from tests.conftest import RunService
 from tests.real.feed import Feed
 from tests.real.parts import Prometheus, new_secret
 from tests.service import Service
 from tests.waiting import wait_for
+from watcher.platform.settings.loading import load
+from watcher.platform.sources.errors import ProviderError
+from watcher.providers.registry import build
 
 pytestmark = pytest.mark.real
 
@@ -34,15 +38,24 @@ def settings_for(prometheus: Prometheus, **provider: str) -> str:
     return f'[refresh]\ninterval = "30s"\nresolution = "1s"\n[provider]\n{lines}\n'
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def password() -> str:
     return new_secret()
 
 
-@pytest.fixture
-def guarded(start_prometheus: StartPrometheus, password: str) -> Prometheus:
+@pytest.fixture(scope="module")
+def guarded(password: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that wants a client certificate and a password."""
-    return start_prometheus(client_certificates=True, basic_auth=(USER, password))
+    directory = tmp_path_factory.mktemp("guarded")
+    with Prometheus(directory, client_certificates=True, basic_auth=(USER, password)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def fed(guarded: Prometheus) -> Iterator[Prometheus]:
+    """The same with the samples of two nodes."""
+    with Feed(guarded, 2):
+        yield guarded
 
 
 def everything_said(service: Service, *secrets: str) -> str:
@@ -64,16 +77,13 @@ def everything_said(service: Service, *secrets: str) -> str:
     return said
 
 
-def test_with_all_that_is_needed_it_is_read(
-    guarded: Prometheus, password: str, tmp_path: Path, run_service: RunService
-):
+def test_with_all_that_is_needed_it_is_read(fed: Prometheus, password: str, tmp_path: Path, run_service: RunService):
     """Authority, client certificate, user and password from a file."""
     (tmp_path / "password").write_text(f"{password}\n")
-    with Feed(guarded, 2):
-        service = run_service(config=settings_for(guarded, password_file=str(tmp_path / "password")))
-        assert "node-0001" in service.wait_for_status(200).text
-        assert 200 == service.get("/watcher/health").status
-        everything_said(service, password)
+    service = run_service(config=settings_for(fed, password_file=str(tmp_path / "password")))
+    assert "node-0001" in service.wait_for_status(200).text
+    assert 200 == service.get("/watcher/health").status
+    everything_said(service, password)
 
 
 Wrong = Callable[[Prometheus, str], dict[str, str]]
@@ -104,30 +114,47 @@ Wrong = Callable[[Prometheus, str], dict[str, str]]
     ],
     ids=["password", "user", "authority", "client certificate", "token", "plain http", "password in the address"],
 )
-def test_what_is_wrong_is_said_and_no_secret_with_it(
-    guarded: Prometheus, password: str, run_service: RunService, wrong: Wrong, reason: str
+async def test_what_is_wrong_is_said_and_no_secret_with_it(
+    guarded: Prometheus, password: str, tmp_path: Path, wrong: Wrong, reason: str
 ):
-    """Health and findings have the reason and its cure; neither they nor anything else has the password."""
-    service = run_service(config=settings_for(guarded, **wrong(guarded, password)))
-    wait_for(lambda: "Prometheus is down" in service.log(), what="the first tick")
+    """The error has the reason, and a hint with the setting; neither has the password."""
+    (tmp_path / "settings.toml").write_text(settings_for(guarded, **wrong(guarded, password)))
+    source = build(load(flags={}, environ={}, cwd=tmp_path, file=tmp_path / "settings.toml"))
+
+    async def fetch() -> None:
+        await source.start()
+        await source.fetch(time.time() - 300, time.time())
+
+    try:
+        with pytest.raises(ProviderError) as raised:
+            await fetch()
+    finally:
+        await source.close()
+    said = f"{raised.value} {raised.value.hint}"
+    assert reason in said
+    assert "provider." in said, "the hint names no setting"
+    assert password not in said
+
+
+def test_the_service_reports_the_reason_and_no_secret(guarded: Prometheus, password: str, run_service: RunService):
+    """In health and findings, with its cure; neither they nor anything else has the password."""
+    service = run_service(config=settings_for(guarded, password=f"{password}-not"))
+    wait_for(lambda: "cannot read from Prometheus" in service.log(), what="the first tick")
     health = service.get("/watcher/health")
     said = everything_said(service, password)
     (finding, *_) = service.get("/api/v1/findings").json()["findings"]
     assert "query_failed" == finding["kind"]
-    assert reason in health.json()["error"]["message"] + finding["reason"], finding["reason"]
+    assert "401" in health.json()["error"]["message"]
     assert "provider." in finding["reason"], "the cure names no setting"
-    assert 1 == said.count("Prometheus is down"), service.log()
+    assert 1 == said.count("cannot read from Prometheus"), service.log()
     assert 404 == service.get("/watcher").status
     assert 0 == service.stop()
 
 
-def test_verification_is_left_out_only_where_that_is_said(
-    guarded: Prometheus, password: str, tmp_path: Path, run_service: RunService
-):
+def test_verification_is_left_out_only_where_that_is_said(fed: Prometheus, password: str, run_service: RunService):
     """insecure_skip_verify, and one line in the log that says so."""
-    settings = settings_for(guarded, password=password, ca_file="") + "insecure_skip_verify = true\n"
-    with Feed(guarded, 2):
-        service = run_service(config=settings)
-        service.wait_for_status(200)
-        assert 1 == service.log().count("is not verified")
-        everything_said(service, password)
+    settings = settings_for(fed, password=password, ca_file="") + "insecure_skip_verify = true\n"
+    service = run_service(config=settings)
+    service.wait_for_status(200)
+    assert 1 == service.log().count("is not verified")
+    everything_said(service, password)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,8 @@ from watcher import __version__
 from watcher.agents.discovery import AgentDiscovery, AgentEndpoint, DiscoveryResult, discovery_from_settings
 from watcher.platform.net.dns import get_from
 from watcher.platform.net.http_body import answer_bound
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import client_context, file_reason
 from watcher.platform.sources.connection import bearer
 from watcher.platform.sources.errors import ProviderRefused
 from watcher.platform.sources.http_client import read_bounded
@@ -72,11 +73,14 @@ class AgentClient:
         if self._session is None:
             ca_file = self._options.ca_file
             try:
-                tls = ssl.create_default_context(cafile=ca_file or None)
+                tls = client_context(ca_file=ca_file or None)
             except (OSError, ValueError) as error:
-                raise ProviderRefused(f"{self.section}.ca_file {ca_file} cannot be used: {error}") from error
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._at_once, ssl=tls),
+                raise ProviderRefused(
+                    f"{self.section}.ca_file {ca_file} cannot be used: {file_reason(error)}"
+                ) from error
+            self._session = client_session(
+                tls=tls,
+                connector={"limit": self._at_once},
                 timeout=aiohttp.ClientTimeout(total=self._options.timeout),
                 headers={hdrs.USER_AGENT: f"load-watcher/{__version__}"},
                 cookie_jar=aiohttp.DummyCookieJar(),

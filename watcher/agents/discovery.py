@@ -26,6 +26,8 @@ from watcher.platform.kube.credentials import AccessFinder, own_namespace
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.parameters import Selector
 from watcher.platform.net.dns import addresses_of
+from watcher.platform.net.resolver import HINT as NAMES_HINT
+from watcher.platform.net.resolver import NameServerSilent, unanswered
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
@@ -131,7 +133,9 @@ class NamedEndpoints:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 return [AgentEndpoint(url.with_host(address), url) for address in await addresses_of(url)]
-        except (OSError, UnicodeError):  # TimeoutError is an OSError
+        except (TimeoutError, NameServerSilent):
+            return DiscoveryProblem(url.authority, unanswered(url.host) or "no name server has responded", NAMES_HINT)
+        except (OSError, UnicodeError):
             hint = f"Set {self._key} to the name of a headless Service with ready pods, or of a host."
             return DiscoveryProblem(url.authority, "the name has no address", hint)
 

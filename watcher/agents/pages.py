@@ -19,7 +19,8 @@ from aiohttp import web
 
 from watcher.agents.client import AgentClient, client_from_settings
 from watcher.agents.discovery import AgentEndpoint, DiscoveryResult
-from watcher.platform.net.decoding import decode_json
+from watcher.decoding.json_text import decode_json
+from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge
 from watcher.platform.sources.errors import ProviderRefused
 
@@ -94,7 +95,7 @@ async def _page(client: AgentClient, endpoint: AgentEndpoint, path: str) -> byte
     except AnswerTooLarge as error:
         raise AgentError("agent_failed", f"{name}: {error}", hint=TOO_LARGE_HINT) from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        why = str(error) or type(error).__name__
+        why = failure_reason(error)
         hint = "check that it runs and listens on this address; by default it listens on loopback only"
         raise AgentError("agent_unreachable", f"no response from {name}: {why}", hint=hint) from error
     if status in (401, 403):

@@ -23,10 +23,11 @@ from watcher.agents.discovery import AgentEndpoint, DiscoveryProblem
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
+from watcher.core.pods.coverage import PodGaps
 from watcher.core.pods.table import PODS, PodOrigin, PodUsage
 from watcher.core.review.findings import some_of
+from watcher.decoding.json_text import decode_json
 from watcher.model import Finding, FindingKind, Remedy
-from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import AnswerTooLarge
 from watcher.platform.net.redaction import release_frames
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
@@ -120,7 +121,7 @@ class AgentPods:
                 told.silent[place.name] = ProviderMalformed(str(error), hint="Check the port in [agents].")
             except (aiohttp.ClientError, OSError) as error:
                 told.silent[place.name] = ProviderUnreachable(
-                    str(provider_error_of(error, tls=place.url.scheme == "https")), hint=UNREACHABLE_HINT
+                    str(provider_error_of(error, url=str(place.url))), hint=UNREACHABLE_HINT
                 )
             except asyncio.CancelledError:
                 told.silent[place.name] = ProviderUnreachable("no response in time", hint=UNREACHABLE_HINT)
@@ -178,9 +179,8 @@ def read_pods(answers: Iterable[AgentPodsResponse], findings: tuple[Finding, ...
     )
     span = median(answer.span_s for answer in ordered) if ordered else 0.0
     asked = f"GET {PATH} of the node agents"
-    return PodFetch(
-        usage, PodOrigin(SOURCE, f"{asked}, cores", round(span, 3), f"{asked}, bytes", "working_set"), findings
-    )
+    origin = PodOrigin(SOURCE, f"{asked}, cores", round(span, 3), f"{asked}, bytes", "working_set")
+    return PodFetch(usage, origin, findings, frozenset(answer.node for answer in ordered))
 
 
 class ProviderWithAgents:
@@ -210,6 +210,10 @@ class ProviderWithAgents:
     async def fetch_pods(self, now: float) -> PodFetch:
         """Pod usage from the agents at `now` (unix seconds). Raises ProviderError."""
         return await self._agents.fetch(now)
+
+    async def pod_gaps(self, now: float) -> PodGaps:
+        """Why nodes have no pod usage: their agents did not respond to the last fetch."""
+        return PodGaps("no node agent reports its pods; see the finding about the node agents, or run an agent on it")
 
     async def capacities(self) -> Mapping[str, Capacity]:
         """Node capacities of the node provider; empty if it has none."""

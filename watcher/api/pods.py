@@ -18,7 +18,7 @@ from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
 from watcher.api.service import ServiceView
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed
-from watcher.platform.http.parameters import accepts_empty, minutes_of, query_values
+from watcher.platform.http.parameters import accepts_empty, minutes_of, query_values, truncated
 from watcher.platform.http.responses import (
     BodyCache,
     body_response,
@@ -104,10 +104,10 @@ def selected_pods(
     nodes, namespaces = _names(values, "host"), _names(values, "namespace")
     rows = pods.rows(nodes, namespaces)
     if len(rows):
-        return pods.body(rows, minutes=minutes)
+        return pods.body(rows, nodes=nodes, minutes=minutes)
     error = _no_match(service, pods, nodes)
     if empty:
-        return pods.body(rows, minutes=minutes, reason=error.message)
+        return pods.body(rows, nodes=nodes, minutes=minutes, reason=error.message)
     raise error
 
 
@@ -115,6 +115,8 @@ def _no_match(service: ServiceView, pods: PublishedPods, nodes: Collection[str] 
     for node in sorted(nodes or ()):
         if node not in pods.nodes and (service.published is None or node not in service.published.row):
             return unknown_host_error(node)
+        if cause := pods.coverage.unknown.get(node):
+            return ApiError(404, "no_pods", f"the usage of pods on node {truncated(node)!r} is unknown", cause)
     return ApiError(
         404,
         "no_pods",

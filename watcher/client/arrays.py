@@ -14,6 +14,7 @@ from watcher.client.document_values import operator_of
 from watcher.client.errors import WatcherError
 from watcher.core.koordinator.aggregates import usages_of
 from watcher.core.koordinator.report import NodeUsages
+from watcher.core.pods.coverage import PodCoverage
 from watcher.core.pods.table import Pod, by_node
 from watcher.core.publishing.documents import SAMPLED_DECIMALS, forecast_record, select, to_wire
 from watcher.core.publishing.selection import Selection
@@ -27,8 +28,8 @@ from watcher.core.publishing.wire import (
     PodsDocument,
 )
 from watcher.core.windows.silent_nodes import SilentDocument
+from watcher.decoding.json_text import decode_json
 from watcher.model import METRIC_BY_NAME, Operator, Snapshot
-from watcher.platform.net.decoding import decode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ class PodColumns:
     is "rss" or "working_set". `average[window label]` is the mean (cores, memory) over that window. `on_node` maps a
     node to its rows. A new reading arrives every `every_s` seconds. `recent` contains one reading (cores, memory) per
     minute over the longest window, each [minutes, n], NaN where missing; None if the client does not request it.
+    `coverage` says of which nodes the usage of pods is known, None if the watcher does not say it: see `covered`.
     """
 
     timestamp: int
@@ -228,10 +230,17 @@ class PodColumns:
     received: float
     age_at_receipt: float
     recent: tuple[F64, F64] | None = None
+    coverage: PodCoverage | None = None
 
     def age(self, monotonic: float) -> float:
         """Seconds between the newest reading of all pods and `monotonic` (seconds of the monotonic clock)."""
         return self.age_at_receipt + monotonic - self.received
+
+    def covered(self) -> PodCoverage:
+        """The coverage; without one, that of the readings."""
+        if self.coverage is not None:
+            return self.coverage
+        return PodCoverage({node: float(self.sampled[rows].max()) for node, rows in self.on_node.items()})
 
 
 def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -> PodColumns:
@@ -244,6 +253,7 @@ def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -
     namespaces = (shared.setdefault(name, name) for name in document.namespace)
     pods = tuple(zip(namespaces, document.pod, strict=True))
     nodes = tuple(shared.setdefault(name, name) for name in document.node)
+    sampled, on_node = _array(document.time, size), by_node(nodes)
     return PodColumns(
         timestamp=document.timestamp,
         source=document.source,
@@ -253,14 +263,15 @@ def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -
         pods=pods,
         nodes=nodes,
         row={pod: row for row, pod in enumerate(pods)},
-        on_node=by_node(nodes),
-        sampled=_array(document.time, size),
+        on_node=on_node,
+        sampled=sampled,
         cores=_array(document.cores, size),
         memory=_array(document.bytes, size),
         average={each.window: (_array(each.cores, size), _array(each.bytes, size)) for each in document.averages},
         received=received,
         age_at_receipt=age_at_receipt,
         recent=_minutes(document.minutes, size) if document.minutes else None,
+        coverage=PodCoverage(document.measured, document.unknown, document.valid_s) if document.measured else None,
     )
 
 
@@ -331,7 +342,10 @@ def _decoded_list(raw: msgspec.Raw | None, kind: Any) -> list[Any]:
 def _array(values: Sequence[float | None], size: int) -> F64:
     if len(values) != size:
         raise WatcherError("malformed", f"a column has {len(values)} values for {size} rows")
-    return _frozen(np.array(values, dtype=np.float64) if size else np.empty(0))  # None becomes NaN
+    try:
+        return _frozen(np.array(values, dtype=np.float64) if size else np.empty(0))  # None becomes NaN
+    except OverflowError:
+        raise WatcherError("malformed", "a column has an integer that is too large") from None
 
 
 def _frozen(array: F64) -> F64:

@@ -13,9 +13,10 @@ import msgspec
 from watcher.client.errors import WatcherError
 from watcher.core.messages import printable
 from watcher.core.publishing.wire import ErrorDocument
-from watcher.platform.net.decoding import decode_json
+from watcher.decoding.json_text import decode_json
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.session import client_session
 
 TIMEOUT_S = 10.0
 RETRIES = 2
@@ -36,13 +37,14 @@ class DocumentRequest:
 class Received:
     """A response with status 200 or 304 (`unchanged`). `requested_at` is the monotonic time of the request in seconds,
     the earliest time at which the response may have been created; `age` is the upper bound of its Age header in
-    seconds."""
+    seconds; `date` is its Date header."""
 
     unchanged: bool
     body: bytes
     etag: str | None
     requested_at: float
     age: float
+    date: str | None = None
 
 
 class ApiConnection:
@@ -59,7 +61,7 @@ class ApiConnection:
         monotonic: Callable[[], float],
     ) -> None:
         self._headers = {"Accept-Encoding": "gzip"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        self._tls: ssl.SSLContext | bool = tls if tls is not None else True
+        self._tls = tls
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._retries = retries
         self._backoff = backoff
@@ -87,7 +89,7 @@ class ApiConnection:
 
     async def _ask_once(self, document: DocumentRequest, *, known: object) -> Received:
         if self._session is None:
-            self._session = aiohttp.ClientSession()
+            self._session = client_session(tls=self._tls)
         headers = dict(self._headers)
         if document.etag is not None and known is not None:
             headers["If-None-Match"] = document.etag
@@ -98,7 +100,6 @@ class ApiConnection:
                 params=document.params,
                 headers=headers,
                 timeout=self._timeout,
-                ssl=self._tls,
                 allow_redirects=False,  # a redirect would send the token to another server
             ) as response:
                 body = await read_body(response, self._bound)
@@ -114,7 +115,7 @@ class ApiConnection:
             refused = _error(response.status, body, document.url)
             raise _TransientError(refused) if response.status in _RETRIED_STATUSES else refused
         etag = document.etag if unchanged else response.headers.get("ETag")
-        return Received(unchanged, body, etag, asked, _age(response.headers))
+        return Received(unchanged, body, etag, asked, _age(response.headers), response.headers.get("Date"))
 
 
 class _TransientError(Exception):
@@ -128,7 +129,7 @@ class _TransientError(Exception):
 def _age(headers: Mapping[str, str]) -> float:
     """The maximum age of a response in seconds: the Age header is rounded down, so 1 is added. 0 without the header."""
     text = headers.get("Age", "")
-    return int(text) + 1.0 if text.isascii() and text.isdigit() else 0.0
+    return float(text) + 1.0 if text.isascii() and text.isdigit() else 0.0
 
 
 def _error(status: int, body: bytes, url: str) -> WatcherError:

@@ -25,9 +25,9 @@ from watcher.client.description import ServiceDescription
 from watcher.client.polling import POLL_S, PollingClient
 from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.windows.silent_nodes import SilentDocument
+from watcher.decoding.json_text import decode_json
 from watcher.model import MetricType, Operator
 from watcher.platform.http.parameters import MOST_MINUTES
-from watcher.platform.net.decoding import decode_json
 
 
 class WatcherClient(PollingClient):

@@ -4,10 +4,14 @@ several errors share."""
 from __future__ import annotations
 
 import difflib
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 COMPARED_CHARACTERS = 64  # longer names do not resemble a known name, and comparing them is slow
 SHOWN_CHARACTERS = 256
+SHORT_SECRET = 6
+SHORTEST_WORD = 3
 
 
 def nearest(given: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -31,6 +35,38 @@ def printable(text: str) -> str:
     """Make text from another system safe for a message: printable, on one line, at most SHOWN_CHARACTERS long."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN_CHARACTERS]).split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def visible(text: str) -> str:
+    r"""Text with control characters, bidirectional controls and line separators as escapes (\x1b, \u202e): a name can
+    neither move the cursor of a terminal nor change the order of the text around it."""
+    if text.isprintable():
+        return text
+    return "".join(each if unicodedata.category(each) not in _UNSEEN else _escaped(each) for each in text)
+
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+def hide_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Text from another system without these secrets, which proxies repeat in error pages. A secret of less than
+    SHORT_SECRET characters is hidden as a word of its own, one of less than SHORTEST_WORD characters only where it
+    stands as a value ("Bearer x", "token=x", "x" in quotes): elsewhere it is a part of words."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        quoted = re.escape(secret)
+        if len(secret) >= SHORT_SECRET:
+            text = text.replace(secret, "***")
+        elif len(secret) >= SHORTEST_WORD:
+            before = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2}))" if secret[0].isalnum() else ""
+            text = re.sub(rf"{before}{quoted}(?!\w)", "***", text)
+        else:
+            text = re.sub(rf"((?i:bearer|basic|token)\s+|[:=]\s*|[\"']){quoted}(?!\w)", r"\1***", text)
+    return text
 
 
 def install_extra(extra: str) -> str:

@@ -29,6 +29,7 @@ MOST_CORES = 0.99  # maximum share of a node's cores in use
 MOST_MEMORY = 0.98
 MOST_OVER_LIMIT = 0.97  # maximum memory usage of a pod as a share of its limit, at which it would be killed
 CROWDED = 0.7  # share of a node's cores in use above which tasks wait for CPU
+DISK_WAIT = 0.4  # share of the time of a busy disk in which a task waits for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +200,9 @@ def _bursting(pods: RunningPods, simulated: F64) -> F64:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNodeLoad:
-    """Usage of the nodes [n]: cores, bytes, percent of the disk's time, bytes/s, watts, and `pressure`, the percentage
-    of time in which a task waits for CPU.
+    """Usage of the nodes [n]: cores, bytes, percent of the disk's time, bytes/s, watts, and the percentage of time in
+    which some task waits for CPU (`pressure`) or the disk (`disk_pressure`), and in which all tasks wait for the disk
+    (`disk_pressure_full`).
     """
 
     cores: F64
@@ -210,6 +212,8 @@ class SimulatedNodeLoad:
     received: F64
     watts: F64
     pressure: F64
+    disk_pressure: F64
+    disk_pressure_full: F64
 
 
 def system_cores(cluster: Fleet, time: F64) -> F64:
@@ -238,7 +242,12 @@ def node_load(cluster: Fleet, pods: RunningPods, time: F64) -> SimulatedNodeLoad
     used, part = _granted(cluster, pods, time)
     cores = system_cores(cluster, time) + _per_node(cluster, pods, used)
     memory = SYSTEM_BYTES + _per_node(cluster, pods, pod_memory(pods, time[pods.row], cluster.pattern))
-    disk = 1.0 + 0.5 * wandering(mixed(cluster.key, 5), time, 60.0) + _per_node(cluster, pods, used * pods.disk)
+    disk = np.clip(
+        1.0 + 0.5 * wandering(mixed(cluster.key, 5), time, 60.0) + _per_node(cluster, pods, used * pods.disk),
+        0.0,
+        100.0,
+    )
+    waits = DISK_WAIT * disk
     network = 2e5 + _per_node(cluster, pods, used * pods.network)
     sent = 0.5 + 0.1 * wandering(mixed(cluster.key, 6), time, 60.0)
     share = cores / cluster.cores
@@ -246,11 +255,13 @@ def node_load(cluster: Fleet, pods: RunningPods, time: F64) -> SimulatedNodeLoad
     return SimulatedNodeLoad(
         cores,
         np.minimum(memory, MOST_MEMORY * cluster.memory),
-        np.clip(disk, 0.0, 100.0),
+        disk,
         network * sent,
         network * (1.0 - sent),
         cluster.idle_watts + (cluster.busy_watts - cluster.idle_watts) * share,
         np.clip(20.0 * crowd**2 + 100.0 * (1.0 - part), 0.0, 100.0),
+        waits,
+        waits * (1.0 - share),
     )
 
 

@@ -22,6 +22,7 @@ from watcher.fleet.machines import REGION, SimulatedMachine
 from watcher.fleet.workloads import PRIORITIES, Instance, SimulatedWorkload
 
 MOST_PODS = 110
+API_VERSIONS = {"ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1", "Job": "batch/v1"}
 
 
 def node_object(machine: SimulatedMachine, *, created: float) -> Node:
@@ -49,12 +50,13 @@ def node_object(machine: SimulatedMachine, *, created: float) -> Node:
 def pending_pod(each: Instance, *, created: float) -> Pod:
     """Return the Pod object of an unscheduled pod, created at `created` (unix seconds)."""
     workload = each.workload
+    version = API_VERSIONS[workload.owner]
     metadata = ObjectMetadata(
         name=each.name,
         namespace=workload.namespace,
         uid=each.uid,
         labels={"app": workload.name},
-        owner_references=(Owner(workload.owner, each.owner_name),),
+        owner_references=(Owner(workload.owner, each.owner_name, controller=True, api_version=version),),
         creation_timestamp=_moment(created),
     )
     spec = PodSpec(

@@ -15,6 +15,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from watcher.decoding.text import read_text
+
 log = logging.getLogger(__name__)
 
 CHECK_S = 5.0
@@ -108,8 +112,8 @@ class ReloadedToken:
 def read_token(path: Path) -> str:
     """The token in a file. Raises OSError, and ValueError if the file is empty or not text."""
     try:
-        token = path.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError:
+        token = read_text(path).strip()
+    except msgspec.DecodeError:
         raise ValueError("the file is not a text file") from None
     if not token:
         raise ValueError("the file is empty")

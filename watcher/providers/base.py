@@ -7,14 +7,17 @@ result): a failed query affects its metric, not the tick.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from watcher.core.pods.coverage import PodGaps
 from watcher.model import Finding, Provenance, SeriesBatch
 from watcher.platform.sources.errors import ProviderError
 
 if TYPE_CHECKING:
+    from watcher.core.naming.name_resolver import NodeIndex
     from watcher.core.pods.table import PodOrigin, PodUsage
 
 
@@ -51,7 +54,9 @@ class Fetch:
     `plans` are the queries in use, by metric name. `findings` are problems that the provider noticed (for example a
     missing node label or missing series). `clock_offset_s` is the source's clock minus the local clock in seconds, None
     if unknown. `partial` maps a metric name to the source's message that its response is incomplete: the returned
-    samples are correct, but nodes or times are missing and must be fetched again.
+    samples are correct, but nodes or times are missing and must be fetched again. `naming` maps a metric name to a text
+    about what the candidates for the names of its nodes map to. `known` are the names of the nodes of the cluster, as
+    far as the provider knows them.
     """
 
     batches: tuple[SeriesBatch, ...]
@@ -60,6 +65,8 @@ class Fetch:
     findings: tuple[Finding, ...] = ()
     clock_offset_s: float | None = None
     partial: Mapping[str, str] = field(default_factory=dict)
+    naming: Mapping[str, str] = field(default_factory=dict)
+    known: Collection[str] = ()
 
 
 class Provider(Protocol):
@@ -93,6 +100,16 @@ class Provider(Protocol):
 
 
 @runtime_checkable
+class NodeAwareProvider(Protocol):
+    """A Provider whose series have several candidates for the name of their node, and that chooses with the nodes of
+    the cluster."""
+
+    def know_nodes(self, index: NodeIndex | None) -> None:
+        """Use the nodes of the cluster from the next fetch on; None: they are unknown."""
+        ...
+
+
+@runtime_checkable
 class MaximaProvider(Protocol):
     """A Provider whose server computes maxima. The past of other providers is fetched sample by sample."""
 
@@ -110,11 +127,13 @@ class MaximaProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodFetch:
-    """Current pod usage of a source, not yet reviewed, and the provider's findings."""
+    """Current pod usage of a source, not yet reviewed, and the provider's findings. `nodes` are nodes that the source
+    measures although they may run no pods; every node of a reading is measured."""
 
     usage: PodUsage
     origin: PodOrigin
     findings: tuple[Finding, ...] = ()
+    nodes: frozenset[str] = frozenset()
 
 
 @runtime_checkable
@@ -128,6 +147,27 @@ class PodProvider(Protocol):
         ProviderErrors if the request fails. Must be safe to cancel at any await.
         """
         ...
+
+
+@runtime_checkable
+class PodGapProvider(Protocol):
+    """A PodProvider that knows why a node has no pod usage."""
+
+    async def pod_gaps(self, now: float) -> PodGaps:
+        """The causes as of `now` (unix seconds). Raises ProviderError. Must be safe to cancel at any await."""
+        ...
+
+
+async def pod_gaps(provider: Provider, now: float, *, deadline: float) -> PodGaps:
+    """The causes of any provider as of `now` (unix seconds), a general one if the provider knows none or does not
+    respond before `deadline` (event loop time)."""
+    if isinstance(provider, PodGapProvider):
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await provider.pod_gaps(now)
+        except (ProviderError, TimeoutError) as error:
+            return PodGaps(f"the cause is unknown: {str(error) or 'no response in time'}")
+    return PodGaps(f"{provider.source} has no pods of the node, or the node runs none")
 
 
 async def fetch_pods(provider: Provider, now: float) -> PodFetch:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.clocks import AHEAD_S
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.platform.sources.errors import (
     ProviderError,
@@ -32,8 +33,6 @@ FETCH_SHARE = 0.75
 fails without failing the tick."""
 SILENT_FETCHES = 3
 """A metric that had samples is reported after this many consecutive fetches without one."""
-AHEAD_S = 30.0
-"""Tolerance for timestamps in the future, in seconds, as in the review. Later timestamps come from a wrong clock."""
 BEHIND_S = 3600.0
 """Tolerance for timestamps before the requested range, in seconds: larger than usual clock errors and than
 backfilled ranges."""

@@ -4,9 +4,9 @@ The kernel provides counters (CPU ticks, bytes, milliseconds of disk activity), 
 counter values. A background task therefore reads them at the start of every slot and stores the loads; `fetch` returns
 the stored loads. The first load is measured over half a second, so that samples exist within a second of the start.
 
-The definitions match the usual recording rules, so that this provider and Prometheus agree: CPU as in kube-prometheus
-(idle, iowait and steal do not count as use), memory as 1 - MemAvailable / MemTotal, network as the sum over all devices
-except loopback. As in the rules, bridged traffic is counted on the bridge and on the network card.
+The definitions match the usual recording rules, so that this provider and Prometheus agree: CPU as in
+watcher/core/cpu_use.py, memory as 1 - MemAvailable / MemTotal, network as the sum over all devices except loopback. As
+in the rules, bridged traffic is counted on the bridge and on the network card.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
+from watcher.core.cpu_use import UNUSED, USED, CpuTimes, CpuUseUnknown, used_share
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.platform.sources.errors import ProviderUnreachable
 from watcher.providers.base import Fetch, QueryFailure, QueryPlan
@@ -39,12 +40,9 @@ log = logging.getLogger(__name__)
 BASELINE_S = 0.5  # span of the first load; a CPU tick is 0.01 s, so the error is 1 to 2 percent
 FIRST_SAMPLE_PATIENCE_S = 3.0
 LOOPBACKS = ("lo", "lo0")
-CPU_USED = ("user", "nice", "system", "irq", "softirq")  # user and nice include guest time
-CPU_UNUSED = ("idle", "iowait", "steal")
-CPU_MAY_STEP_BACK = ("idle", "iowait")  # decrease slightly on tickless kernels (proc(5), /proc/stat); not a reset
 
 Series = tuple[str, str]
-"""Metric key and its part: a device, a CPU mode, or ""."""
+"""Metric key and its part: a device, a CPU and its mode, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,15 @@ PLANS: Mapping[str, HostMetric] = {
         "/proc/pressure/memory", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0
     ),
     "PressureIO": HostMetric("/proc/pressure/io", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0),
+    "PressureMemoryFull": HostMetric(
+        "/proc/pressure/memory full", "percent", "full avg10, averaged by the kernel", _NO_PRESSURE, 10.0
+    ),
+    "PressureIOFull": HostMetric(
+        "/proc/pressure/io full", "percent", "full avg10, averaged by the kernel", _NO_PRESSURE, 10.0
+    ),
 }
-LEVELS = ("Memory", "PressureCPU", "PressureMemory", "PressureIO")  # not counters: each reading is a value
+# Not counters: each reading is a value.
+LEVELS = ("Memory", "PressureCPU", "PressureMemory", "PressureIO", "PressureMemoryFull", "PressureIOFull")
 NETWORK_FIELDS = {
     "NetworkTransmit": "bytes_sent",
     "NetworkReceive": "bytes_recv",
@@ -95,8 +100,9 @@ NETWORK_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """Raw values of the machine at one time. `values`: CPU seconds by mode, network counts and busy milliseconds by
-    device, levels in percent. `failed`: metric key -> error. A metric in neither does not exist on this machine."""
+    """Raw values of the machine at one time. `values`: CPU seconds by mode of each CPU ("0 user"), network counts and
+    busy milliseconds by device, levels in percent. `failed`: metric key -> error. A metric in neither does not exist
+    on this machine."""
 
     values: Mapping[Series, float]
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -118,9 +124,19 @@ def read_host(root: Path) -> HostReading:
 
 
 def _cpu(_root: Path) -> Iterator[tuple[Series, float]]:
-    times = psutil.cpu_times()
-    for mode in CPU_USED + CPU_UNUSED:
-        yield ("CPU", mode), getattr(times, mode, 0.0)  # macOS has neither iowait nor steal
+    for number, times in enumerate(psutil.cpu_times(percpu=True)):
+        for mode in USED + UNUSED:
+            yield ("CPU", f"{number} {mode}"), getattr(times, mode, 0.0)  # macOS has neither iowait nor steal
+
+
+def _cpus(reading: HostReading) -> dict[str, CpuTimes]:
+    """The times of each CPU, by number."""
+    cpus: dict[str, dict[str, float]] = {}
+    for (key, part), value in reading.values.items():
+        if key == "CPU":
+            number, _, mode = part.partition(" ")
+            cpus.setdefault(f"CPU {number}", {})[mode] = value
+    return {name: CpuTimes.of(modes) for name, modes in cpus.items()}
 
 
 def _memory(_root: Path) -> Iterator[tuple[Series, float]]:
@@ -146,7 +162,7 @@ def _disks(root: Path) -> Iterator[tuple[Series, float]]:
             yield ("Storage", name), float(busy_ms)
 
 
-def _pressure(key: str, name: str) -> Callable[[Path], Iterator[tuple[Series, float]]]:
+def _pressure(name: str, keys: Mapping[str, str]) -> Callable[[Path], Iterator[tuple[Series, float]]]:
     def read(root: Path) -> Iterator[tuple[Series, float]]:
         try:
             text = (root / "proc" / "pressure" / name).read_text(encoding="ascii")
@@ -156,19 +172,21 @@ def _pressure(key: str, name: str) -> Callable[[Path], Iterator[tuple[Series, fl
             if error.errno == errno.EOPNOTSUPP:  # built into the kernel, but disabled
                 return
             raise
-        yield (key, ""), parse_pressure(text)
+        for key, kind in keys.items():
+            yield (key, ""), parse_pressure(text, kind)
 
     return read
 
 
-def parse_pressure(text: str) -> float:
-    """The "some avg10" value of a /proc/pressure file, in percent. Raises ValueError if it is missing."""
+def parse_pressure(text: str, wanted: str = "some") -> float:
+    """The "some avg10" or "full avg10" value of a /proc/pressure file, in percent. Raises ValueError if it is
+    missing."""
     for line in text.splitlines():
         kind, *fields = line.split()
         values = dict(part.partition("=")[::2] for part in fields)
-        if kind == "some" and "avg10" in values:
+        if kind == wanted and "avg10" in values:
             return float(values["avg10"])
-    raise ValueError(f"no 'some avg10=' in {text[:80]!r}")
+    raise ValueError(f"no '{wanted} avg10=' in {text[:80]!r}")
 
 
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Path], Iterator[tuple[Series, float]]]], ...] = (
@@ -176,9 +194,12 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Path], Iterator[tuple[Series, f
     (("Memory",), _memory),
     (tuple(NETWORK_FIELDS), _network),
     (("Storage",), _disks),
-    (("PressureCPU",), _pressure("PressureCPU", "cpu")),
-    (("PressureMemory",), _pressure("PressureMemory", "memory")),
-    (("PressureIO",), _pressure("PressureIO", "io")),
+    (("PressureCPU",), _pressure("cpu", {"PressureCPU": "some"})),
+    (
+        ("PressureMemory", "PressureMemoryFull"),
+        _pressure("memory", {"PressureMemory": "some", "PressureMemoryFull": "full"}),
+    ),
+    (("PressureIO", "PressureIOFull"), _pressure("io", {"PressureIO": "some", "PressureIOFull": "full"})),
 )
 
 
@@ -187,33 +208,34 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Path], Iterator[tuple[Series, f
 
 def loads_between(
     before: HostReading, after: HostReading, *, elapsed_s: float
-) -> tuple[dict[Series, float], tuple[str, ...]]:
-    """Loads between two readings, in the units of PLANS, and the keys of the metrics with a decreased counter.
+) -> tuple[dict[Series, float], dict[str, str]]:
+    """Loads between two readings, in the units of PLANS, and the reasons why metrics have no load, by key: a counter
+    decreased, or the CPUs changed.
 
-    A metric with a decreased counter has no load this time. A device that only one reading contains is ignored. Disks
-    are returned separately, because the review uses the busiest one. Their busy time is a share of the elapsed time,
-    limited to 100 percent, because some kernels account a long request only at its end.
+    A device that only one reading contains is ignored. Disks are returned separately, because the review uses the
+    busiest one. Their busy time is a share of the elapsed time, limited to 100 percent, because some kernels account a
+    long request only at its end.
     """
     out = {series: value for series, value in after.values.items() if series[0] in LEVELS}
     deltas: dict[str, dict[str, float]] = {}
     for (key, part), value in after.values.items():
-        if key not in LEVELS and (key, part) in before.values:
+        if key not in (*LEVELS, "CPU") and (key, part) in before.values:
             deltas.setdefault(key, {})[part] = value - before.values[key, part]
-    resets = []
+    unknown: dict[str, str] = {}
+    then, now = _cpus(before), _cpus(after)
+    if then and now:
+        try:
+            out["CPU", ""] = 100.0 * used_share(then, now, elapsed_s=elapsed_s)
+        except CpuUseUnknown as error:
+            unknown["CPU"] = str(error)
     for key, delta in deltas.items():
-        if key == "CPU":
-            delta |= {mode: max(0.0, delta[mode]) for mode in CPU_MAY_STEP_BACK}
         if min(delta.values()) < 0.0:
-            resets.append(key)
-        elif key == "CPU":
-            total = sum(delta.values())
-            if total > 0.0:
-                out["CPU", ""] = 100.0 * (1.0 - sum(delta[mode] for mode in CPU_UNUSED) / total)
+            unknown[key] = "a kernel counter decreased (possible device reset)"
         elif key == "Storage":
             out |= {("Storage", disk): min(100.0, ms / (10.0 * elapsed_s)) for disk, ms in delta.items()}
         else:
             out[key, ""] = sum(delta.values()) / elapsed_s
-    return out, tuple(resets)
+    return out, unknown
 
 
 # --- the provider ----------------------------------------------------------------------------------------------------
@@ -334,7 +356,7 @@ class HostProvider:
 
     def _take(self, before: _TimedReading, after: _TimedReading) -> None:
         """Store the load between two readings at the time of the later one."""
-        values, resets = loads_between(before.reading, after.reading, elapsed_s=after.at - before.at)
+        values, unknown = loads_between(before.reading, after.reading, elapsed_s=after.at - before.at)
         while (
             self._samples and self._samples[-1].time >= after.time
         ):  # the clock was set back: these samples are in the future
@@ -342,8 +364,8 @@ class HostProvider:
         self._samples.append(_Sample(after.time, values))
         while self._samples[0].time < after.time - self.max_seconds:
             self._samples.popleft()
-        for key in set(resets) & set(self.metrics):
-            text = "a kernel counter decreased (possible device reset): no sample this time"
+        for key in sorted(unknown.keys() & set(self.metrics)):
+            text = f"{unknown[key]}: no sample this time"
             self._find(FindingKind.COUNTER_RESET, key, after.time, text, Remedy.DROPPED)
         if not self._first_sample.is_set():
             for key in set(self.metrics) - {key for key, _ in after.reading.values} - after.reading.failed.keys():

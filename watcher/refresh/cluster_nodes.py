@@ -35,7 +35,8 @@ def known_node(node: Node, *, label: str) -> KnownNode:
     addresses = tuple((each.type, each.address) for each in node.status.addresses)
     created = node.metadata.creation_timestamp
     since = float("-inf") if created is None else created.timestamp()
-    return KnownNode(node.metadata.name, addresses, node.metadata.labels.get(label, ""), since)
+    ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+    return KnownNode(node.metadata.name, addresses, node.metadata.labels.get(label, ""), since, ready)
 
 
 # --- node list -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from watcher.core.windows.backfill import LATE_INTERVALS
 from watcher.model import StoredMaxima, TickRecord, Window
 
 TICK_SHARE = 0.8  # hard deadline of a tick, retries included, as a fraction of the interval
+NAMES_SHARE = 0.3  # of the interval, until which a tick waits for names: the fetch needs the rest of its time
 NAMES_S = 2.0  # seconds after the start until which the first tick waits for the names of the cluster's nodes
+PODS_PER_NODE = 15  # the usage of 150,000 pods takes about 100 MB
 NAMES_WHEN_SERVING_S = 10.0  # the same, while stored samples are already served
 
 
@@ -54,6 +56,7 @@ class RefreshConfig:
     """Whether the resolution follows the cadence of a source with history; `resolution` then applies until the cadence
     is known. Otherwise it is fixed."""
     history_bytes: int = 256 << 20  # limit for the samples of the history, if the resolution adapts
+    most_nodes: int = 100_000  # nodes of which samples are kept
     windows: tuple[Window, ...] = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
     max_staleness: float = 300.0
     recorded_types: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute
@@ -62,6 +65,11 @@ class RefreshConfig:
     pods: str = "auto"  # auto, on or off
     forecast: ForecastConfig | None = None  # None: no maxima are kept
     maxima_pace: float = 1.0  # seconds between two requests for samples of the last days
+
+    @property
+    def most_pods(self) -> int:
+        """Number of pods of which usage is kept."""
+        return PODS_PER_NODE * self.most_nodes
 
     @property
     def reach(self) -> float:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from watcher.clock import Clock
 from watcher.core.windows.backfill import Backfill
 from watcher.model import FindingKind, Remedy
+from watcher.platform.memory import BUDGET
+from watcher.platform.net.resolver import HINT as NAMES_HINT
+from watcher.platform.net.resolver import unanswered
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.sources.errors import ProviderError, ProviderPartial
 from watcher.providers.base import Fetch, Provider, QueryPlan
@@ -22,6 +25,9 @@ from watcher.refresh.reports import TickReports
 from watcher.refresh.source_health import SourceHealth, with_hint
 
 log = logging.getLogger(__name__)
+
+EMPTY_FETCHES = 3
+"""Responses without samples after which a source is incomplete that never had any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +40,21 @@ class NewestSamples:
 
 
 class SampleFetcher:
-    """Fetches from one source. `health` is the state of the source, `plans` are its queries by metric, and `backfill`
-    knows which samples are still missing."""
+    """Fetches from one source. `health` is the state of the source, `plans` are its queries and `naming` its evidence
+    of node names, both by metric, and `backfill` knows which samples are still missing."""
 
     def __init__(self, provider: Provider, *, config: RefreshConfig, clock: Clock, reports: TickReports) -> None:
         self.health = SourceHealth(provider.source, clock=clock)
         self.plans: Mapping[str, QueryPlan] = {}
+        self.naming: Mapping[str, str] = {}
         self.backfill = Backfill(reach=config.reach, interval=config.interval, remembers=provider.remembers)
         self._provider = provider
         self._config = config
         self._clock = clock
         self._reports = reports
         self._errors = RepeatedErrors(log)
+        self._had_samples = False
+        self._empty = 0  # consecutive responses without samples
 
     # --- the newest samples ------------------------------------------------------------------------------------------
 
@@ -71,7 +80,9 @@ class SampleFetcher:
             async with asyncio.timeout_at(deadline):
                 return await self._provider.fetch(since, until)
         except TimeoutError:
-            self._down(f"no response within {TICK_SHARE:g} of the refresh interval", hint="", kind="unreachable")
+            silent = unanswered()
+            reason = silent or f"no response within {TICK_SHARE:g} of the refresh interval"
+            self._down(reason, hint=silent and NAMES_HINT, kind="unreachable")
         except ProviderError as error:
             self._down(str(error), hint=error.hint, kind=error.kind)
         except Exception as error:  # a bug here or in a library must not look like a healthy source
@@ -80,19 +91,22 @@ class SampleFetcher:
         return None
 
     def _down(self, reason: str, *, hint: str, kind: str) -> None:
+        self._had_samples, self._empty = False, 0  # after a failure, it may have no new samples at first
         self._reports.stats.failed += 1
         self._reports.query_failed(kind, with_hint(reason, hint), now=self._clock.now(), remedy=Remedy.HELD)
         self.health.down(reason, hint=hint)
 
-    def settle(self, newest: NewestSamples, *, emptied: Iterable[str], overlap: float) -> None:
-        """Record which metrics failed or are incomplete, and plan the backfill of metrics that recovered or whose
-        history was `emptied`."""
+    def settle(
+        self, newest: NewestSamples, *, emptied: Iterable[str], implausible: Mapping[str, str], overlap: float
+    ) -> None:
+        """Record which metrics failed, are incomplete or `implausible` (metric name -> reason), and plan the backfill
+        of metrics that recovered or whose history was `emptied`."""
         fetch, now, since = newest.fetch, newest.now, newest.since
         for metric in emptied:
             self.backfill.mark_behind(metric, since=now - self._config.reach)
-        self.plans = fetch.plans or self.plans
+        self.plans, self.naming = fetch.plans or self.plans, fetch.naming or self.naming
         self._settle_failures(newest)
-        self._settle_partial(newest)
+        self._settle_partial(newest, implausible)
         self.health.note_findings(fetch.findings)
         answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
         back = self.backfill.catch_up(answered, now=now, since=since, overlap=overlap)
@@ -113,7 +127,7 @@ class SampleFetcher:
                 error.kind, reason, now=newest.now, metric=name, kind=kind, remedy=Remedy.LEFT_OUT
             )
 
-    def _settle_partial(self, newest: NewestSamples) -> None:
+    def _settle_partial(self, newest: NewestSamples, implausible: Mapping[str, str]) -> None:
         """Report partial responses. Their samples were appended; nodes missing from them keep their last samples, and
         the missing part is fetched once the source responds completely again."""
         partial = newest.fetch.partial
@@ -128,7 +142,19 @@ class SampleFetcher:
                 kind=FindingKind.PARTIAL_RESPONSE,
                 remedy=Remedy.HELD,
             )
-        self.health.answered_in_part(min(partial.items())[1] if partial else "")
+        lacking, unlogged = {**partial, **implausible}, {**BUDGET.refused, **self._missing_samples(newest.fetch)}
+        self.health.answered_in_part(_first(lacking), unlogged=_first(unlogged))
+
+    def _missing_samples(self, fetch: Fetch) -> dict[str, str]:
+        """Say that a response has no samples at all, although responses overlap; a source that has just started may
+        have none."""
+        if any(len(batch.time) for batch in fetch.batches):
+            self._empty, self._had_samples = 0, True
+            return {}
+        self._empty += 1
+        if fetch.failures or not (self._had_samples or self._empty >= EMPTY_FETCHES):
+            return {}
+        return {"": "the source responds without samples of any node"}
 
     # --- the past ----------------------------------------------------------------------------------------------------
 
@@ -152,3 +178,7 @@ class SampleFetcher:
         lacking: Collection[str] = {*fetch.partial, *(failure.metric for failure in fetch.failures)}
         self.backfill.mark_still_missing(lacking, since=piece.since)
         return fetch
+
+
+def _first(reasons: Mapping[str, str]) -> str:
+    return min(reasons.items())[1] if reasons else ""

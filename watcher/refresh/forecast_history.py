@@ -104,6 +104,16 @@ class ForecastHistory:
         if self.fleet is not None and metric in METRICS and names:
             self.fleet.rename(metric, names)
 
+    def keep_within(self, most: int, nodes: Collection[str]) -> None:
+        """Of more than `most` nodes, keep only the maxima of `nodes`, which have samples now."""
+        if self.fleet is None or len(self.fleet.maxima.nodes) <= most:
+            return
+        kept = set(nodes)
+        gone = dict.fromkeys(name for name in self.fleet.maxima.nodes if name not in kept)
+        for metric in METRICS:
+            self.fleet.rename(metric, gone)
+        self.fleet.drop_empty_nodes()
+
     def drop(self, metric: str) -> None:
         """Remove the maxima of one metric: its source changed."""
         if self.fleet is not None and metric in METRICS:

@@ -110,12 +110,21 @@ class ForecastRefresher:
     async def refresh(self, deadline: float) -> None:
         """Load the stored maxima, begin to fetch missing ones, and compute the due bounds, one chunk at a time, until
         the deadline (loop time)."""
-        if not self.enabled:
-            return
+        if self.enabled:
+            await self._begin()
+            await self._compute(deadline)
+
+    async def _begin(self) -> None:
         await self._load()
         if not self._history.holds:
             self.backfill.start_if_due()
-        await self._compute(deadline)
+
+    async def prepare(self, deadline: float) -> None:
+        """Before the first windows are served: wait until the deadline (loop time) for the past of a provider that
+        computes it without a source, so that the first answer has bounds."""
+        if self.enabled and self.backfill.at_once:
+            await self._begin()
+            await self.backfill.wait(deadline)
 
     async def _compute(self, deadline: float = math.inf) -> None:
         """Compute the due bounds, and publish the table if it changed."""

@@ -119,6 +119,16 @@ class MaximaBackfill:
         """Whether missing hours are being fetched now."""
         return self._task is not None and not self._task.done()
 
+    @property
+    def at_once(self) -> bool:
+        """Whether the maxima come without waiting between requests, because no server computes them."""
+        return isinstance(self._provider, MaximaProvider) and self._provider.maxima_pace == 0.0
+
+    async def wait(self, deadline: float) -> None:
+        """Wait for a running backfill until the deadline (loop time). It continues afterwards."""
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+
     def start_if_due(self) -> None:
         """Look for missing hours once per hour, and fetch them in the background."""
         fleet, hour = self._pipeline.forecasts.fleet, int(self._clock.now() // 3600)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.renames import NamedBatch, NodeRenames, apply_renames
 from watcher.core.publishing.documents import Published, SilentBody
 from watcher.core.review import faults, samples
+from watcher.core.review.fleet import FleetReview
 from watcher.core.review.outage import OutageGuard
 from watcher.core.windows.backfill import Slice, gaps
 from watcher.core.windows.history import History
@@ -36,6 +37,7 @@ from watcher.model import (
     Provenance,
     Remedy,
     RestoredSamples,
+    SampleBlock,
     SeriesBatch,
     Snapshot,
     TickRecord,
@@ -44,11 +46,22 @@ from watcher.model import (
 )
 from watcher.providers.base import Fetch, provenance
 from watcher.refresh.forecast_history import ForecastHistory
+from watcher.refresh.node_bound import NodeBound
 from watcher.refresh.resolution import ResolutionChooser
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
     from watcher.refresh.config import RefreshConfig
+
+
+class Processed(NamedTuple):
+    """Result of the review of one fetch: the findings; the metrics whose history was emptied, or not restored, because
+    their samples have another source (their past must be fetched again); and by metric name why the samples of the
+    fleet are implausible."""
+
+    findings: list[Finding]
+    emptied: list[str]
+    implausible: Mapping[str, str]
 
 
 class SamplePipeline:
@@ -68,6 +81,8 @@ class SamplePipeline:
         self._index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
         self._restored: RestoredSamples | None = None  # until the history contains all of them
         self._guard = OutageGuard(config.limits)
+        self._fleet = FleetReview()
+        self._source_ahead_s = 0.0  # by its Date header; 0 if its clock is behind, as the samples are older then
         self._silent = SilentNodes()
         self._hot = HotLoads()
         self._config = config
@@ -79,6 +94,7 @@ class SamplePipeline:
         self._resolution = ResolutionChooser(config, adapts=config.adapts and remembers, remembers=remembers)
         self._history = self._new_history()
         self._naming = NodeRenames()
+        self._bound = NodeBound(config.most_nodes)
         self._provenance: dict[str, Provenance] = {}
         self._listed: frozenset[str] = frozenset()  # nodes of the cluster, when they were last known
         self._recorded_minute = -1
@@ -89,6 +105,7 @@ class SamplePipeline:
         self.forecasts.step_back(now)
         self._history = self._new_history()
         self._naming = NodeRenames()  # it stores since when a name means a node
+        self._fleet.forget()
         self._hot = HotLoads()
         self._restored = None
         self._recorded_minute = -1
@@ -120,41 +137,56 @@ class SamplePipeline:
 
     # --- samples in --------------------------------------------------------------------------------------------------
 
-    def process(
-        self, fetch: Fetch, index: NodeIndex | None, *, now: float, present: bool
-    ) -> tuple[list[Finding], list[str]]:
-        """Review and append fetched samples; return the findings, and the metrics whose history was emptied, or not
-        restored, because their samples have another source: their past must be fetched again. `index` has the nodes of
-        the cluster, None if they are unknown; `now` is in unix seconds; `present`: the fetch has the newest samples and
-        is not a slice of a backfill."""
+    def process(self, fetch: Fetch, index: NodeIndex | None, *, now: float, present: bool) -> Processed:
+        """Review and append fetched samples. `index` has the nodes of the cluster, None if they are unknown; `now` is
+        in unix seconds; `present`: the fetch has the newest samples and is not a slice of a backfill."""
         self._index = index
-        adapted = self._follow_cadence(fetch.batches, now) if present else []
-        named = self._named(fetch.batches, now=now, present=present)
+        named, refused = self._bound.within(
+            self._named(fetch.batches, now=now, present=present), known=self._history.names, cluster=self._cluster
+        )
+        adapted = self._follow_cadence([each.batch for each in named], now) if present else []
         changed, emptied = self._settle_provenance(fetch, named, now)
         found = [*fetch.findings, *adapted, *changed]
+        implausible: dict[str, str] = {}
+        if refused:
+            found.append(Finding(FindingKind.MEMORY, "", "", now, refused, Remedy.LEFT_OUT))
         found.extend(apply_renames(named, history=self._history, guard=self._guard, now=now))
         for each in named:
             self.forecasts.rename(each.batch.metric.name, each.renamed)
             found.extend(each.findings)
-            found.extend(self._append(each.batch, now))
+            findings, reason = self._append(each.batch, now, present=present)
+            found.extend(findings)
+            if reason:
+                implausible[each.batch.metric.name] = reason
+        self.forecasts.keep_within(self._config.most_nodes, self._history.names)
         if present:
+            self._bound.state(refused)
             found.extend(self._name_findings(named, now))
+            self._source_ahead_s = faults.ahead(fetch.clock_offset_s, limits=self._config.limits)
         skew = faults.skew(fetch.clock_offset_s, newest=self._history.end, now=now, limits=self._config.limits)
         if skew is not None:
             found.append(skew)
-        return found, emptied
+        return Processed(found, emptied, implausible)
 
     def add_past_maxima(self, fetch: Fetch, index: NodeIndex | None, *, now: float, resolution: int) -> int:
         """Review samples of the last days, with slots of `resolution` seconds, and add them to the maxima; return their
         number. Their findings are not reported: they are about the past."""
         self._index = index
         added = 0
-        for each in self._named(fetch.batches, now=now, present=False):
+        known = {*self._history.names, *self._silent.last}
+        past = self._named(fetch.batches, now=now, present=False)
+        named, _ = self._bound.within(past, known=known, cluster=self._cluster, most=len(known))
+        for each in named:
             cells, _ = samples.combine(each.batch, resolution=resolution, limits=self._config.limits)
             reviewed = samples.clean(each.batch.metric, cells, now=now, limits=self._config.limits)
             self.forecasts.add(each.batch.metric, reviewed.cells)
             added += len(reviewed.cells.slot)
         return added
+
+    @property
+    def _cluster(self) -> Collection[str]:
+        """The nodes of the cluster as far as they are known."""
+        return self._listed if self._index is None else self._index.nodes
 
     # --- the names of nodes ------------------------------------------------------------------------------------------
 
@@ -178,19 +210,25 @@ class SamplePipeline:
 
     # --- review and provenance ---------------------------------------------------------------------------------------
 
-    def _append(self, batch: SeriesBatch, now: float) -> Iterator[Finding]:
-        """Review one metric's samples and append them to the history; yield the findings."""
-        limits = self._config.limits
-        cells, findings = samples.combine(batch, resolution=self.resolution, limits=limits)
-        yield from findings
-        reviewed = samples.clean(batch.metric, cells, now=now, limits=limits)
-        yield from reviewed.findings
-        yield from self._jumps(batch.metric, reviewed.cells)
-        self._history.append(batch.metric, reviewed.cells)
-        self.forecasts.add(batch.metric, reviewed.cells)
+    def _append(self, batch: SeriesBatch, now: float, *, present: bool) -> tuple[list[Finding], str]:
+        """Review one metric's samples and append them to the history; return the findings, and why the samples of the
+        fleet are implausible, "" if they are not."""
+        limits, metric = self._config.limits, batch.metric
+        combined, findings = samples.combine(batch, resolution=self.resolution, limits=limits)
+        newest = self._history.newest(metric, combined.names) if present else None
+        fleet = self._fleet.review(
+            metric, combined, newest=newest, repeats=partial(self._history.repeats, metric), now=now, limits=limits
+        )
+        if fleet.zeros:
+            self._history.drop_newest(metric, fleet.zeros, value=0.0)
+        reviewed = samples.clean(metric, fleet.kept, now=now, limits=limits)
+        found = [*findings, *fleet.findings, *reviewed.findings, *self._jumps(metric, reviewed.cells)]
+        self._history.append(metric, reviewed.cells)
+        self.forecasts.add(metric, reviewed.cells)
         if limits.enforced:
-            filled = self._history.carry(batch.metric, reviewed.bad, slots=limits.carry_slots)
-            yield from faults.carry_findings(batch.metric, filled)
+            filled = self._history.carry(metric, reviewed.bad, slots=limits.carry_slots)
+            found.extend(faults.carry_findings(metric, filled))
+        return found, fleet.reason
 
     def _jumps(self, metric: Metric, cells: Cells) -> Iterable[Finding]:
         """Report jumps in samples that the history does not have yet, because fetches overlap."""
@@ -374,7 +412,7 @@ class SamplePipeline:
             snapshot,
             tag=f"{self._tag}-{self._sequence:x}",
             monotonic=self._clock.monotonic(),
-            age_s=max(0.0, now - snapshot.end),
+            age_s=max(0.0, now + self._source_ahead_s - snapshot.end),
         )
         published.encode_default()
         return published
@@ -443,3 +481,21 @@ def samples_of_cluster(restored: RestoredSamples, cluster: str) -> RestoredSampl
         return None
     blocks = tuple(block for block in restored.blocks if block.metric in origins)
     return replace(restored, provenance=origins, blocks=blocks)
+
+
+def samples_until(restored: RestoredSamples, until: float) -> RestoredSamples | None:
+    """Return the samples without those after `until` (unix seconds); None if the newest tick is after it: then a clock
+    was set between the samples and now, and the time of none of them is known."""
+    if max(restored.end, restored.timestamp) > until:
+        return None
+    blocks = tuple(_block_until(block, until, resolution=restored.resolution) for block in restored.blocks)
+    lost = {node: time for node, time in restored.lost.items() if time <= until}
+    silent = {node: last for node, last in restored.silent.items() if last.sampled <= until}
+    return replace(restored, blocks=tuple(block for block in blocks if len(block.values)), lost=lost, silent=silent)
+
+
+def _block_until(block: SampleBlock, until: float, *, resolution: int) -> SampleBlock:
+    slots = max(0, int(until // resolution) + 1 - block.first_slot)
+    if slots >= len(block.values):
+        return block
+    return replace(block, values=block.values[:slots], offset_ms=block.offset_ms[:slots])

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from watcher.core.naming import name_resolver
 from watcher.core.naming.name_resolver import NodeIndex
+from watcher.core.pods.coverage import PodCoverage, PodGaps
 from watcher.core.pods.table import (
     PODS,
     SLOT_S,
@@ -23,11 +25,12 @@ from watcher.core.pods.table import (
     empty_table,
     merge_readings,
     review_pods,
+    within_bound,
 )
 from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.sources.errors import ProviderError
-from watcher.providers.base import NoPodUsage, PodFetch, Provider, fetch_pods
+from watcher.providers.base import NoPodUsage, PodFetch, Provider, fetch_pods, pod_gaps
 from watcher.refresh.reports import TickReports
 from watcher.refresh.source_health import with_hint
 from watcher.refresh.worker import TickWorker
@@ -110,16 +113,17 @@ class PodRefresher:
 
     # --- the refresh -------------------------------------------------------------------------------------------------
 
-    async def refresh(self, deadline: float, index: NodeIndex | None) -> None:
+    async def refresh(self, deadline: float, index: NodeIndex | None, nodes: Collection[str] = ()) -> None:
         """Query the source if due, and publish. Does not raise for errors of the source. `deadline` is in seconds of
-        the event loop's clock; `index` has the nodes of the cluster, None if they are unknown."""
+        the event loop's clock; `index` has the nodes of the cluster, None if they are unknown; `nodes` are those with
+        load."""
         if not self._due():
             return
         began = self._asked_at = self._clock.monotonic()
         try:
             async with asyncio.timeout_at(deadline):
                 fetch = await fetch_pods(self._provider, self._clock.now())
-            await self._take_in(fetch, index)
+            await self._take_in(fetch, index, nodes, deadline)
             self._errors.succeeded()
         except TimeoutError:
             self._failed("unreachable", "no response to the pod queries before the deadline of the tick", hint="")
@@ -141,12 +145,16 @@ class PodRefresher:
             return False
         return self._clock.monotonic() - self._asked_at >= SLOT_S - EARLY_S
 
-    async def _take_in(self, fetch: PodFetch, index: NodeIndex | None) -> None:
+    async def _take_in(self, fetch: PodFetch, index: NodeIndex | None, nodes: Collection[str], deadline: float) -> None:
         now = self._clock.now()
         findings: list[Finding] = [*fetch.findings]
         known = self.published
         table = self._table_for(fetch.origin, findings, now)
-        self.published = await self._worker.run(self._publish, table, fetch, index, findings, now)
+        table, coverage = await self._worker.run(self._merge, table, fetch, index, findings, now)
+        coverage = await with_gaps(coverage, self._provider, nodes=nodes, index=index, now=now, deadline=deadline)
+        if message := coverage.message():
+            findings.append(Finding(FindingKind.NO_SERIES, "", PODS, now, message, Remedy.LEFT_OUT))
+        self.published = await self._worker.run(self._publish, table, fetch.origin, coverage, now)
         self._reports.findings.add(findings)
         if self._failure or known is None:
             count = len(self.published.table.pods)
@@ -164,27 +172,46 @@ class PodRefresher:
         findings.append(Finding(FindingKind.SOURCE, "", PODS, now, reason, Remedy.HISTORY_EMPTIED))
         return empty_table(slots)
 
-    def _publish(
+    @property
+    def _silent_s(self) -> float:
+        return SILENT_PERIODS * self._config.pod_cadence_s
+
+    @property
+    def _valid_s(self) -> float:
+        """Seconds for which a reading is valid if its node reports no other."""
+        return max(self._config.max_staleness, self._silent_s)
+
+    def _merge(
         self, table: PodTable, fetch: PodFetch, index: NodeIndex | None, findings: list[Finding], now: float
-    ) -> PublishedPods:
-        """Review the readings and build the published table; runs in the worker thread."""
+    ) -> tuple[PodTable, PodCoverage]:
+        """Review the readings and add them to the table; runs in the worker thread. The coverage has the nodes of the
+        readings, and in `unknown` those whose readings are too old."""
         config = self._config
         usage = fetch.usage if index is None else _named(fetch.usage, index, findings, now)
         usage, found = review_pods(usage, now=now, max_ahead_s=config.limits.max_ahead_s)
         findings.extend(found)
-        silent_s = SILENT_PERIODS * config.pod_cadence_s
-        stale_s = max(config.max_staleness, silent_s)
-        table = merge_readings(table, usage, now=now, silent_s=silent_s, stale_s=stale_s)
+        usage, left_out = within_bound(table, usage, most=config.most_pods, now=now)
+        findings.extend(left_out)
+        table = merge_readings(table, usage, now=now, silent_s=self._silent_s, stale_s=self._valid_s)
+        measured = {**dict.fromkeys(translated(fetch.nodes, index).values(), now), **table.measured()}
+        cause = f"the readings of its pods are older than {self._valid_s:g} s; see the scrape target of the node"
+        old = dict.fromkeys(sorted(set(usage.nodes) - measured.keys()), cause)
+        return table, PodCoverage(measured, old, self._valid_s)
+
+    def _publish(self, table: PodTable, origin: PodOrigin, coverage: PodCoverage, now: float) -> PublishedPods:
+        """Build the published table; runs in the worker thread."""
+        config = self._config
         self._sequence += 1
         return PublishedPods(
             table,
-            origin=fetch.origin,
+            origin=origin,
             windows=config.windows,
             cadence_s=config.pod_cadence_s,
             timestamp=now,
             tag=f"{self._tag}-pods-{self._sequence:x}",
             monotonic=self._clock.monotonic(),
             age_s=max(0.0, now - table.end),
+            coverage=coverage,
         )
 
     def _failed(self, kind: str, reason: str, *, hint: str) -> None:
@@ -199,6 +226,36 @@ class PodRefresher:
                 kind, message, now=self._clock.now(), metric=PODS, kind=found, remedy=Remedy.LEFT_OUT
             )
         self._failure = message
+
+
+def translated(names: Iterable[str], index: NodeIndex | None) -> Mapping[str, str]:
+    """Return the node of the cluster by name; unresolved names are unchanged."""
+    given = tuple(sorted(names))
+    if index is None or not given:
+        return {name: name for name in given}
+    resolution = index.resolve(given)
+    return dict(zip(resolution.names, resolution.nodes, strict=True))
+
+
+async def with_gaps(
+    coverage: PodCoverage,
+    provider: Provider,
+    *,
+    nodes: Collection[str],
+    index: NodeIndex | None,
+    now: float,
+    deadline: float,
+) -> PodCoverage:
+    """Return the coverage with the causes for the nodes with load, `nodes`, that it lacks; nodes outside of the cluster
+    run no pods. `now` is in unix seconds, `deadline` in event loop time."""
+    missing = [node for node in nodes if node not in coverage.measured and (index is None or node in index.nodes)]
+    if not missing or not coverage.measured:
+        return coverage
+    gaps = await pod_gaps(provider, now, deadline=deadline)
+    names, hosting = translated(gaps.causes, index), gaps.hosting
+    causes = {names[name]: cause for name, cause in gaps.causes.items()}
+    on = None if hosting is None else frozenset(translated(hosting, index).values())
+    return coverage.completed(missing, PodGaps(gaps.otherwise, causes, on), now=now)
 
 
 def _named(usage: PodUsage, index: NodeIndex, findings: list[Finding], now: float) -> PodUsage:

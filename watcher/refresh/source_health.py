@@ -30,13 +30,16 @@ class SourceHealth:
         self._source = source
         self._clock = clock
         self._absent: frozenset[str] = frozenset()  # keys of SCORED_BY whose absence was logged
+        self._missing = ""
+        self._clocks_differ = False
         self._strange = False  # the log states that no served name is the name of a cluster node
 
     def down(self, reason: str, *, hint: str) -> None:
         """Record that the source returned nothing, and log the change."""
         now, before = self._clock.now(), self.state
+        self._missing = ""
         if before.ok is not False:
-            log.warning("%s is down: %s", self._source, with_hint(reason, hint))
+            log.warning("cannot read from %s: %s", self._source, with_hint(reason, hint))
         self.state = ProviderHealth(False, reason, now if before.ok is not False else before.since)
 
     def up(self) -> None:
@@ -48,15 +51,17 @@ class SourceHealth:
             log.info("%s is back after %.0f s", self._source, now - before.since)
         self.state = ProviderHealth(True, "", now)
 
-    def answered_in_part(self, missing: str) -> None:
-        """Record that the source responded; `missing` describes the missing part, "" if the response is complete."""
+    def answered_in_part(self, missing: str, *, unlogged: str = "") -> None:
+        """Record that the source responded; `missing` describes the missing part, "" if the response is complete, and
+        `unlogged` what is not kept or absent, which is logged elsewhere."""
         now, before = self._clock.now(), self.state
-        if missing and not before.partial:
+        if missing and not self._missing:
             log.warning("%s returns partial data: %s", self._source, missing)
-        elif before.partial and not missing:
+        elif self._missing and not missing:
             log.info("%s returns complete data again after %.0f s", self._source, now - before.since)
-        since = before.since if before.partial == bool(missing) else now
-        self.state = ProviderHealth(True, missing, since)
+        self._missing, lacking = missing, missing or unlogged
+        since = before.since if before.partial == bool(lacking) else now
+        self.state = ProviderHealth(True, lacking, since)
 
     def note_findings(self, findings: Iterable[Finding]) -> None:
         """Log from the source's findings when it has no data for CPU, Memory or all metrics, and when that ends."""
@@ -69,6 +74,15 @@ class SourceHealth:
         elif self._absent and not absent:
             log.info("%s has CPU and Memory now", self._source)
         self._absent = frozenset(absent)
+
+    def note_clock(self, findings: Iterable[Finding]) -> None:
+        """Log from the findings of a tick when the clocks begin to differ, and when that ends."""
+        reason = next((finding.reason for finding in findings if finding.kind is FindingKind.CLOCK_SKEW), "")
+        if reason and not self._clocks_differ:
+            log.warning("%s", reason)
+        elif self._clocks_differ and not reason:
+            log.info("the clocks of load-watcher and of %s agree again", self._source)
+        self._clocks_differ = bool(reason)
 
     def names_compared(self, served: Sequence[str], index: NodeIndex | None) -> None:
         """Log when none of the served names is a cluster node, so that schedulers find no load, and when that ends."""

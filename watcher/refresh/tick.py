@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 import numpy as np
@@ -29,13 +29,16 @@ from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.publishing.documents import Published, SilentBody
 from watcher.core.publishing.wire import FindingsDocument, QuerySource
+from watcher.core.review import known_nodes
 from watcher.core.review.findings import FindingLog
 from watcher.core.windows.backfill import OVERLAP_S
 from watcher.core.windows.hot_loads import LoadStart, NodeMetric
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, RestoredSamples
-from watcher.providers.base import Fetch, Provider, QueryPlan
+from watcher.platform.memory import BUDGET
+from watcher.providers.base import Fetch, NodeAwareProvider, Provider, QueryPlan
 from watcher.refresh.config import (
     NAMES_S,
+    NAMES_SHARE,
     NAMES_WHEN_SERVING_S,
     TICK_SHARE,
     NodeSource,
@@ -45,7 +48,8 @@ from watcher.refresh.config import (
 from watcher.refresh.fetching import NewestSamples, SampleFetcher
 from watcher.refresh.forecasts import ForecastRefresher
 from watcher.refresh.maxima_backfill import MaximaBackfill
-from watcher.refresh.pipeline import SamplePipeline, samples_of_cluster
+from watcher.refresh.node_bound import NODES as REFUSED_NODES
+from watcher.refresh.pipeline import Processed, SamplePipeline, samples_of_cluster, samples_until
 from watcher.refresh.pods import PodRefresher
 from watcher.refresh.reports import TickReports, TickStats
 from watcher.refresh.worker import TickWorker
@@ -120,7 +124,7 @@ class Refresher:
 
     async def restore(self, restored: RestoredSamples) -> None:
         """Publish stored samples, with their own source and times, before the provider is queried. Samples of another
-        cluster are ignored."""
+        cluster, and samples from the future, are ignored."""
         now = self._clock.now()
         ours = samples_of_cluster(restored, self.config.cluster)
         if ours is None:
@@ -129,6 +133,17 @@ class Refresher:
                 self.config.cluster or "not set",
             )
             return
+        past = samples_until(ours, now + self.config.limits.max_ahead_s)
+        if past is None:
+            self._set_aside(ours, now=now)
+            return
+        ours, others = known_nodes.restored_within(past, most=self.config.most_nodes)
+        if others:
+            log.warning(
+                "the samples of %d stored nodes are not loaded: %d nodes are kept within the memory limit",
+                others,
+                self.config.most_nodes,
+            )
         self.forecasts.add_restored(ours.maxima)
         published = await self._worker.run(self._pipeline.compute_restored, ours, now)
         if published is None:
@@ -142,6 +157,15 @@ class Refresher:
             ours.source,
             now - ours.end,
         )
+
+    def _set_aside(self, restored: RestoredSamples, *, now: float) -> None:
+        ahead = max(restored.end, restored.timestamp) - now
+        reason = (
+            f"the stored samples end {ahead:.0f} s ahead of the clock of load-watcher, which was set back or is wrong; "
+            "the samples are not loaded, and the history is fetched again: check time synchronization"
+        )
+        log.warning("%s", reason)
+        self._reports.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.SET_ASIDE)])
 
     async def continue_from(self, other: Refresher) -> None:
         """Take over from a refresher with other settings: its snapshot stays published until the first tick of this
@@ -279,6 +303,7 @@ class Refresher:
                     node_label=plan.node_label,
                     smoothing_s=plan.smoothing_s,
                     reason=plan.reason,
+                    naming=self._fetcher.naming.get(plan.metric, ""),
                 )
                 for plan in self.plans.values()
             ],
@@ -297,21 +322,31 @@ class Refresher:
             deadline = asyncio.get_running_loop().time() + TICK_SHARE * self.config.interval
             self._detect_clock_step()
             await self._resume_after_restored()
+            await self._learn_names(asyncio.get_running_loop().time() + NAMES_SHARE * self.config.interval)
             newest = await self._fetcher.newest(deadline, overlap=self._overlap())
             if newest is None:
                 self._note_source_state()
                 await self.forecasts.refresh(deadline)  # bounds are for hours: an outage does not end them
             else:
-                await self._learn_names(deadline)
-                await self._take_newest(newest)
+                await self._take_newest(newest, deadline)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._backfill(deadline), name="backfill")
-                    group.create_task(self.pods.refresh(deadline, self._index), name="pods")
+                    group.create_task(self.pods.refresh(deadline, self._index, self._nodes_with_load()), name="pods")
                     group.create_task(self.forecasts.refresh(deadline), name="forecasts")
                 backfilled = self._fetcher.backfill.next_slice(self._clock.now()) is None
                 self._warm = self._warm or (backfilled and not self.needs_quick_ticks)
+            self._note_refusals()
             self.stats.ticks += 1
             self._reports.observe("tick", self._clock.monotonic() - began)
+
+    @property
+    def index(self) -> NodeIndex | None:
+        """The nodes of the cluster, None if they are unknown."""
+        return self._index
+
+    def _nodes_with_load(self) -> Collection[str]:
+        published = self.published
+        return () if published is None else published.snapshot.nodes
 
     async def _resume_after_restored(self) -> None:
         """Before the first fetch: continue where the restored samples end, and plan the backfill of their gaps."""
@@ -322,14 +357,19 @@ class Refresher:
             until, gaps = restored
             self._fetcher.backfill.resume_from(until, missing=gaps)
 
-    async def _take_newest(self, newest: NewestSamples) -> None:
+    async def _take_newest(self, newest: NewestSamples, deadline: float) -> None:
         """Process and publish the newest samples, and record what is missing from them."""
         now = self._clock.now()
-        emptied = await self._process(newest.fetch, now=now, present=True)
+        processed = await self._process(newest.fetch, now=now, present=True)
+        self._fetcher.health.note_clock(processed.findings)
+        if self.published is None:
+            await self.forecasts.prepare(deadline)
         await self._publish(now=now)
         if self.published is not None:
             self._fetcher.health.names_compared(self.published.snapshot.nodes, self._index)
-        self._fetcher.settle(newest, emptied=emptied, overlap=self._overlap())
+        self._fetcher.settle(
+            newest, emptied=processed.emptied, implausible=processed.implausible, overlap=self._overlap()
+        )
         self._note_source_state()
         if newest.fetch.plans and self._fetcher.backfill.complete:
             self._pipeline.forget_restored()
@@ -345,11 +385,11 @@ class Refresher:
             self._pipeline.rerecord_minute()  # this minute's windows are complete only now
             await self._publish(now=self._clock.now())
 
-    async def _process(self, fetch: Fetch, *, now: float, present: bool) -> list[str]:
-        """Review and append in the worker thread; return the metrics whose past must be fetched again."""
-        findings, emptied = await self._worker.run(self._pipeline.process, fetch, self._index, now=now, present=present)
-        self._reports.findings.add(findings)
-        return emptied
+    async def _process(self, fetch: Fetch, *, now: float, present: bool) -> Processed:
+        """Review and append in the worker thread, and record the findings."""
+        processed = await self._worker.run(self._pipeline.process, fetch, self._index, now=now, present=present)
+        self._reports.findings.add(processed.findings)
+        return processed
 
     async def _publish(self, *, now: float) -> None:
         """Compute and encode in the worker thread, publish here, then pass the record to the store."""
@@ -394,6 +434,8 @@ class Refresher:
         before, self._index = self._index, await self.directory.index()
         if before is None and self._index is not None:
             log.info("the cluster has %s nodes; samples are assigned to these node names", len(self._index.nodes))
+        if isinstance(self.provider, NodeAwareProvider):
+            self.provider.know_nodes(self._index)
         if trouble := self.directory.error_text():
             self._reports.findings.add(
                 [Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)]
@@ -415,6 +457,17 @@ class Refresher:
         self._pipeline.reset(now)
         self.pods.forget()
         self._fetcher.backfill.forget()
+
+    def _note_refusals(self) -> None:
+        """Report what is not kept because the memory of the process is full; the pipeline reports nodes itself."""
+        now, refused = self._clock.now(), BUDGET.refused
+        self._reports.findings.add(
+            [
+                Finding(FindingKind.MEMORY, "", "", now, reason, Remedy.LEFT_OUT)
+                for what, reason in sorted(refused.items())
+                if what != REFUSED_NODES
+            ]
+        )
 
     def _note_source_state(self) -> None:
         """Publish whether the source returned complete data: otherwise a node without samples is not at fault."""

@@ -21,7 +21,9 @@ from watcher import __version__
 from watcher.core.messages import printable
 from watcher.model import RestoredSamples
 from watcher.platform.net.dns import addresses_of, get_from
+from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerBound, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.session import client_session
 from watcher.replicas.transfer import TransferRejected
 
 log = logging.getLogger(__name__)
@@ -55,8 +57,8 @@ class Peers:
             async with decoding:
                 taken.append(await asyncio.to_thread(read, body))
 
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._tls),
+        session = client_session(
+            tls=self._tls,
             headers=self._headers,
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -99,7 +101,7 @@ class Peers:
         except AnswerTooLarge as error:
             log.warning("samples of the replica at %s rejected: %s. %s", target.authority, error, TOO_LARGE_HINT)
         except Exception as error:  # whatever a response causes costs this replica's samples only
-            why = printable(str(error)) or type(error).__name__
+            why = failure_reason(error)
             log.warning("request to the replica at %s failed: %s", target.authority, why)
         else:
             log.info("taking over the samples of the replica at %s", target.authority)

@@ -20,6 +20,7 @@ import numpy as np
 
 from watcher.core.forecast.maxima import HOUR_SLOTS
 from watcher.core.windows.resolution import resample
+from watcher.decoding.json_text import decode_msgpack
 from watcher.model import (
     CARRIED,
     METRIC_BY_NAME,
@@ -154,17 +155,15 @@ def decode(body: bytes, *, own_origin: TransferOrigin, bounds: TransferBounds) -
     """Decode the result of `encode`; the windows are this replica's. Raises TransferRejected for samples that come from
     another source or from this process, are too old or in the future, or cannot be decoded."""
     try:
-        envelope = msgspec.msgpack.decode(body, type=_Envelope)
+        envelope = decode_msgpack(body, type=_Envelope)
         if envelope.format != FORMAT:
             raise TransferRejected(f"format {envelope.format}, but this version supports only format {FORMAT}")
-        content = msgspec.msgpack.decode(envelope.content, type=_Handover)
+        content = decode_msgpack(envelope.content, type=_Handover)
         _check_origin(content, own_origin, bounds)
         lists = [codec.decode_names(names) for names in content.nodes]
         blocks = tuple(_blocks(content.blocks, lists, bounds, resolution=content.resolution))
         maxima = tuple(_maxima(content, lists, bounds))
-    except RecursionError as error:
-        raise TransferRejected("cannot decode them (nested too deeply)") from error
-    except (msgspec.DecodeError, CodecError, ValueError) as error:
+    except (CodecError, ValueError) as error:
         raise TransferRejected(f"cannot decode them ({error})") from error
     return RestoredSamples(
         timestamp=content.timestamp,

@@ -6,7 +6,6 @@ import math
 import os
 import secrets
 import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,9 @@ from watcher.platform.http.tls import ServerTls
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import Election
-from watcher.platform.memory import history_budget
+from watcher.platform.memory import history_budget, most_nodes, process_limit
+from watcher.platform.net.listening import host_port
+from watcher.platform.net.tls import client_context
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken, read_token
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
@@ -56,12 +57,13 @@ def tls_of(settings: Settings) -> ServerTls | None:
 
 
 class ServerProtection:
-    """Access control of the HTTP server: the bearer token, whose file is read again when it changes, and whether reads
-    need it too."""
+    """Access control of the HTTP server: the bearer token, whose file is read again when it changes, whether reads need
+    it too, and the names of the client certificates of kube-scheduler."""
 
     def __init__(self, settings: Settings) -> None:
         self._token = ReloadedToken("server.token_file", settings.server.token_file, partial(token_of, settings))
         self.protect_reads = settings.server.protect_reads
+        self.scheduler_clients = settings.server.scheduler_clients
         self.files = self._token.files
 
     @property
@@ -91,7 +93,7 @@ def store_of(settings: Settings, *, program: str) -> Store:
         max_size=store.max_size,
         on_unusable=store.on_unusable,
         upgrade=store.upgrade,
-        owner=f"{program} on {settings.server.host}:{settings.server.port}",
+        owner=f"{program} on {host_port(settings.server.host, settings.server.port)}",
         watcher=settings.watcher_name,
         password_file=store.password_file,
         decisions=store.decisions,
@@ -120,7 +122,7 @@ def peers_of(settings: Settings) -> Peers | None:
     peers = settings.peers
     if not peers.urls:
         return None
-    tls = ssl.create_default_context(cafile=None if peers.ca_file is None else str(peers.ca_file))
+    tls = client_context(ca_file=peers.ca_file)
     return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)
 
 
@@ -140,6 +142,7 @@ def refresh_config(settings: Settings) -> RefreshConfig:
         resolution=refresh.point_resolution,
         adapts=not refresh.resolution,
         history_bytes=history_budget(),
+        most_nodes=most_nodes(process_limit()),
         windows=refresh.windows,
         max_staleness=refresh.max_staleness,
         recorded_types=settings.store.keep,

@@ -20,6 +20,8 @@ from watcher.platform.http.tls import ServerTls
 from watcher.platform.interpreter import tune_for_serving
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
+from watcher.platform.net.listening import host_port
+from watcher.platform.net.tls import file_reason
 from watcher.platform.settings.tables import Settings
 from watcher.platform.sources.errors import ProviderError
 from watcher.service.build import FROM_SETTINGS, Sources
@@ -80,7 +82,7 @@ def run_process(
         print(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
     except ssl.SSLError as error:
         where = "[server] or [peers]"
-        print(f"load-watcher: cannot use the TLS files in {where}: {error.reason or error}", file=sys.stderr)
+        print(f"load-watcher: cannot use the TLS files in {where}: {file_reason(error)}", file=sys.stderr)
     except OSError as error:
         print(f"load-watcher: cannot listen on {_why_not(error, settings)}", file=sys.stderr)
     return 1
@@ -123,10 +125,9 @@ def _why_not(error: OSError, settings: Settings) -> str:
         cure = f"load-watcher doctor --only port --port {port} names its process; stop it, or set --port"
     else:
         cure = "set server.host to an address of this machine, and server.port to a port that this user may listen on"
-    return f"{settings.server.host}:{settings.server.port}: {reason}\n  {cure}"
+    return f"{host_port(settings.server.host, settings.server.port)}: {reason}\n  {cure}"
 
 
 def _addresses(runner: web.AppRunner, settings: Settings) -> list[str]:
     scheme = "https" if settings.server.tls_cert else "http"
-    addresses = [address[:2] for address in runner.addresses]
-    return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses]
+    return [f"{scheme}://{host_port(address[0], address[1])}" for address in runner.addresses]

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from watcher.arrays import F32, F64, I64, U16
 from watcher.core.forecast.maxima import HOUR_SLOTS
 from watcher.core.publishing.compression import zstd_frame
+from watcher.decoding.json_text import decode_json, decode_msgpack
 from watcher.model import MaximaHour, Operator, SampleBlock, TickRecord, WindowRecord
 
 Columns = tuple[tuple[str, Operator], ...]
@@ -124,8 +125,8 @@ class _Head(msgspec.Struct, array_like=True, frozen=True):
 
 def _unpack(payload: bytes, kind: type[Any]) -> Any:
     try:
-        return msgspec.msgpack.decode(payload, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:
+        return decode_msgpack(payload, type=kind)
+    except msgspec.DecodeError as error:
         raise CodecError(f"a stored block cannot be read ({error})") from error
 
 
@@ -164,7 +165,7 @@ def encode_columns(columns: Columns) -> str:
 def decode_columns(text: str) -> Columns:
     """Inverse of `encode_columns`. Raises CodecError."""
     try:
-        return msgspec.json.decode(text, type=tuple[tuple[str, Operator], ...])
+        return decode_json(text, type=tuple[tuple[str, Operator], ...])
     except msgspec.DecodeError as error:
         raise CodecError(f"the columns of a stored minute cannot be read ({error})") from error
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from watcher.core.decisions import MICROSECONDS
+from watcher.core.decisions import MICROSECONDS, StoredDecision
 from watcher.model import Finding, FindingKind, Remedy, TickRecord, WindowRecord
 from watcher.store import codec, decision_rows, schema
 from watcher.store.codec import CodecError, Grid, HourBuilder
@@ -29,6 +29,8 @@ Result = TypeVar("Result")
 MINUTES_PER_SLICE = 10
 CHUNKS_PER_SLICE = 40
 DECISIONS_PER_SLICE = 1000
+POD_SHARE = 100
+"""A pod may displace older decisions of others while it has less than max_decisions / POD_SHARE."""
 DEFAULT_MAX_SIZE = 2 << 30  # bytes, for small fleets
 STORED_BYTES_PER_VALUE = 2.4  # measured for smooth load (docs/reference/store.md)
 LIMIT_BYTES_PER_VALUE = 4  # a float32 before compression
@@ -138,6 +140,12 @@ class Compactor:
         of deleted rows. Uses the wall clock and not the time of ticks, because samples may be old."""
         oldest, newest = (int((time.time() + sign * self._decisions) * MICROSECONDS) for sign in (-1, 1))
         return decision_rows.forget_decisions(mine, oldest=oldest, newest=newest, most=self._max_decisions, limit=limit)
+
+    def forget_surplus(self, mine: Rows, decisions: Sequence[StoredDecision]) -> None:
+        """If max_decisions is exceeded, delete first of the pods of these decisions that have more than their share."""
+        pods = ((each.namespace, each.pod) for each in decisions if each.kind == "placement")
+        most = self._max_decisions
+        decision_rows.forget_surplus(mine, pods, most=most, share=most // POD_SHARE)
 
     def _enforce_max_size(self, database: Database) -> bool:
         """If the database exceeds max_size, delete the hour furthest from now. Returns whether an hour was deleted."""

@@ -124,7 +124,11 @@ def _batches(source: Database, there: Rows) -> Iterator[tuple[sa.Table, list[Row
         for table in tables:
             query = sa.select(table).where(there.of_watcher(table)).order_by(*table.primary_key).limit(BATCH)
             start = 0
-            while rows := [dict(row) for row in there.execute(query.offset(start)).mappings()]:
+            while True:
+                with schema.row_errors():
+                    rows = [dict(row) for row in there.execute(query.offset(start)).mappings()]
+                if not rows:
+                    break
                 yield table, rows
                 start += len(rows)
 

@@ -16,7 +16,7 @@ from watcher.core.decisions import (
     StoredDecision,
 )
 from watcher.store.codec import HOUR
-from watcher.store.schema import hour_of
+from watcher.store.schema import hour_of, row_errors
 from watcher.store.tables import Rows, decision
 
 _COLUMNS = tuple(column.name for column in decision.c if column.name != "watcher")  # the fields of StoredDecision
@@ -36,6 +36,7 @@ def _of_kind(mine: Rows, kind: DecisionKind) -> sa.ColumnElement[bool]:
     return mine.of_watcher(decision) & (decision.c.kind == kind)
 
 
+@row_errors()
 def decisions(mine: Rows, query: DecisionQuery) -> list[StoredDecision]:
     """The decisions of a query."""
     when = decision.c.time
@@ -55,12 +56,34 @@ def decisions(mine: Rows, query: DecisionQuery) -> list[StoredDecision]:
     return [StoredDecision(**row) for row in mine.execute(statement).mappings()]
 
 
+@row_errors()
 def placements_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> DecisionsExtent:
     """The number of placements since `start`, except those at the times `but`, and the times of the first and last."""
     when = decision.c.time
     columns = sa.func.count(), sa.func.min(when), sa.func.max(when)
     query = sa.select(*columns).where(_of_kind(mine, "placement"), when >= start, when.not_in(but))
     return DecisionsExtent(*mine.execute(query).one())
+
+
+def forget_surplus(mine: Rows, pods: Iterable[tuple[str, str]], *, most: int, share: int) -> None:
+    """While there are more than `most` placements, delete the oldest of those of these pods (namespace, name) that have
+    more than `share`, so that no pod displaces the decisions about others."""
+    when, placements = decision.c.time, _of_kind(mine, "placement")
+    over = _count(mine, placements) - most
+    for namespace, pod in sorted(set(pods)):
+        if over <= 0:
+            return
+        of_pod = placements & (decision.c.namespace == namespace) & (decision.c.pod == pod)
+        surplus = min(over, _count(mine, of_pod) - share)
+        if surplus > 0:
+            oldest = sa.select(when).where(of_pod).order_by(when).limit(surplus)
+            mine.execute(sa.delete(decision).where(of_pod, when.in_(oldest)))
+            over -= surplus
+
+
+def _count(mine: Rows, which: sa.ColumnElement[bool]) -> int:
+    found: int = mine.execute(sa.select(sa.func.count()).select_from(decision).where(which)).scalar_one()
+    return found
 
 
 def forget_decisions(mine: Rows, *, oldest: int, newest: int, most: int, limit: int) -> int:
@@ -79,6 +102,7 @@ def _forget(mine: Rows, kind: DecisionKind, *, oldest: int, newest: int, most: i
     return mine.execute(sa.delete(decision).where(_of_kind(mine, kind), when.in_(outside))).rowcount
 
 
+@row_errors()
 def decision_hours(mine: Rows) -> set[int]:
     """The hours (unix seconds) of the oldest and newest decision."""
     ends = sa.select(sa.func.min(decision.c.time), sa.func.max(decision.c.time)).where(mine.of_watcher(decision))

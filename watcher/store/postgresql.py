@@ -19,11 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from watcher.core.messages import install_extra
+from watcher.decoding.text import read_text
 from watcher.store import schema
 from watcher.store import tables as store_tables
 from watcher.store.database import READERS, Database, DatabaseCheck, create_or_migrate, reason_of
@@ -154,8 +156,8 @@ class PostgresqlServer(Database):
     def _password(self, path: Path) -> str:
         """The password from the file. It is read for each connection, so that it can be changed at run time."""
         try:
-            return path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
+            return read_text(path).strip()
+        except (OSError, msgspec.DecodeError) as error:
             raise StoreUnreachable(
                 f"cannot read the password file {path}: {error}", hint="see store.password_file"
             ) from error

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple
+from operator import index
 from typing import Any
 
 import msgspec
 import numpy as np
 import sqlalchemy as sa
 
+from watcher.decoding.json_text import decode_json
 from watcher.model import (
     LastSample,
     MaximaHour,
@@ -45,6 +48,16 @@ from watcher.store.tables import (
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 # As created by migrations/; a test compares both. Times are unix seconds. Payloads are encoded by codec.py.
+
+
+@contextmanager
+def row_errors() -> Iterator[None]:
+    """Convert to CodecError what values of other types than those of their columns raise while rows are decoded: a
+    column of SQLite can have values of any type."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError, IndexError) as error:
+        raise CodecError(f"a stored row cannot be read ({error})") from error
 
 
 # --- storing a tick --------------------------------------------------------------------------------------------------
@@ -184,6 +197,7 @@ def _put_provenance(mine: Rows, record: TickRecord) -> None:
 # --- loading the last tick -------------------------------------------------------------------------------------------
 
 
+@row_errors()
 def restored(mine: Rows) -> RestoredSamples | None:
     """The last stored tick with its blocks in write order; None if there is none. Raises CodecError on damage."""
     last = mine.execute(sa.select(tick).where(mine.of_watcher(tick))).one_or_none()
@@ -206,14 +220,14 @@ def restored(mine: Rows) -> RestoredSamples | None:
 
 def _lost(text: str) -> dict[str, float]:
     try:
-        return msgspec.json.decode(text, type=dict[str, float])
+        return decode_json(text, type=dict[str, float])
     except msgspec.DecodeError as error:
         raise CodecError(f"the lost nodes of the last tick cannot be read ({error})") from error
 
 
 def _silent(text: str) -> dict[str, LastSample]:
     try:
-        stored = msgspec.json.decode(text, type=dict[str, tuple[float, float | None, float | None]])
+        stored = decode_json(text, type=dict[str, tuple[float, float | None, float | None]])
     except msgspec.DecodeError as error:
         raise CodecError(f"the silent nodes of the last tick cannot be read ({error})") from error
     return {name: LastSample(*last) for name, last in stored.items()}
@@ -221,7 +235,7 @@ def _silent(text: str) -> dict[str, LastSample]:
 
 def _windows(text: str) -> tuple[Window, ...]:
     try:
-        pairs = msgspec.json.decode(text, type=list[tuple[str, int]])
+        pairs = decode_json(text, type=list[tuple[str, int]])
     except msgspec.DecodeError as error:
         raise CodecError(f"the windows of the last tick cannot be read ({error})") from error
     return tuple(Window(label, seconds) for label, seconds in pairs)
@@ -257,6 +271,7 @@ class NodeLists:
 # --- maxima ----------------------------------------------------------------------------------------------------------
 
 
+@row_errors()
 def stored_maxima(mine: Rows, *, hours: range | None) -> list[StoredMaxima]:
     """The consecutive `hours`, or all, of this watcher, and those that only other watchers of the cluster have. Raises
     CodecError."""
@@ -273,7 +288,7 @@ def stored_maxima(mine: Rows, *, hours: range | None) -> list[StoredMaxima]:
 
 def _origin(text: str) -> Provenance:
     try:
-        return Provenance(*msgspec.json.decode(text, type=tuple[str, str, str, float]))
+        return Provenance(*decode_json(text, type=tuple[str, str, str, float]))
     except msgspec.DecodeError as error:
         raise CodecError(f"the origin of an hour of maxima cannot be read ({error})") from error
 
@@ -288,6 +303,7 @@ def forget_maxima(mine: Rows, *, now: int, keep: float) -> None:
 # --- the history of one node -----------------------------------------------------------------------------------------
 
 
+@row_errors()
 def hours_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -> list[Grid]:
     """One grid per compacted hour with this node only; a grid without nodes if the hour does not contain the node.
     `start` and `end` are unix seconds."""
@@ -309,6 +325,7 @@ def hours_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -
     return [_only(codec.decode_chunk(row.payload), host) for row in mine.execute(query)]
 
 
+@row_errors()
 def minutes_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -> list[Grid]:
     """One grid per minute that is not yet compacted, with this node only; a grid without nodes if the minute does not
     contain the node. `start` and `end` are unix seconds."""
@@ -345,23 +362,28 @@ def _only(grid: Grid, host: str) -> Grid:
 # --- the history of all nodes ----------------------------------------------------------------------------------------
 
 
+@row_errors()
 def hours_of_window(mine: Rows, *, window: str, start: int, end: int) -> list[int]:
     """The compacted hours of a window that overlap a range, newest first; all in unix seconds."""
     this = (mine.of_watcher(window_hour), window_hour.c.window == window)
     query = sa.select(window_hour.c.hour).where(*this, window_hour.c.hour.between(hour_of(start), end))
-    return list(mine.execute(query.distinct().order_by(window_hour.c.hour.desc())).scalars())
+    return [index(hour) for hour in mine.execute(query.distinct().order_by(window_hour.c.hour.desc())).scalars()]
 
 
+@row_errors()
 def minutes_of_window(mine: Rows, *, window: str, start: int, end: int) -> list[int]:
     """The times (unix seconds) of the minutes of a window that are not yet compacted."""
     this = (mine.of_watcher(window_minute), window_minute.c.window == window)
     query = sa.select(window_minute.c.time).where(*this, window_minute.c.time.between(start, end))
-    return list(mine.execute(query.order_by(window_minute.c.time)).scalars())
+    return [index(time) for time in mine.execute(query.order_by(window_minute.c.time)).scalars()]
 
 
 def averages_of_hour(mine: Rows, *, window: str, hour: int) -> Iterator[Grid]:
     """The averages of a compacted hour, decoded one chunk at a time."""
-    return (codec.decode_chunk(payload, operator=Operator.AVG) for payload in chunk_payloads(mine, window, hour))
+    for payload in chunk_payloads(mine, window, hour):
+        with row_errors():
+            grid = codec.decode_chunk(payload, operator=Operator.AVG)
+        yield grid
 
 
 def grids_of_minutes(mine: Rows, *, window: str, times: Iterable[int]) -> Iterator[Grid]:
@@ -372,8 +394,9 @@ def grids_of_minutes(mine: Rows, *, window: str, times: Iterable[int]) -> Iterat
         row = mine.execute(sa.select(window_minute).where(*this, window_minute.c.time == time)).one_or_none()
         if row is None:  # compacted or deleted in the meantime
             continue
-        columns, names = codec.decode_columns(row.columns), lists[row.nodes]
-        values = codec.decode_minute(row.payload, columns=len(columns), nodes=len(names))
+        with row_errors():
+            columns, names = codec.decode_columns(row.columns), lists[row.nodes]
+            values = codec.decode_minute(row.payload, columns=len(columns), nodes=len(names))
         yield Grid(np.array([time], dtype=np.int64), columns, names, values[np.newaxis])
 
 
@@ -388,18 +411,21 @@ def hour_of(time: int) -> int:
 _MINUTE_HOUR = (window_minute.c.time - window_minute.c.time % HOUR).label("hour")
 
 
+@row_errors()
 def hours_with_minutes(mine: Rows) -> list[tuple[str, int]]:
     """(window, hour) of all minutes that are not yet compacted, oldest first."""
     query = sa.select(window_minute.c.window, _MINUTE_HOUR).where(mine.of_watcher(window_minute))
     return [(row.window, row.hour) for row in mine.execute(query.distinct().order_by(_MINUTE_HOUR))]
 
 
+@row_errors()
 def hours_rewritten(mine: Rows) -> list[tuple[str, int]]:
     """(window, hour) of all compacted hours, oldest first."""
     query = sa.select(window_hour.c.window, window_hour.c.hour).where(mine.of_watcher(window_hour)).distinct()
     return [(row.window, row.hour) for row in mine.execute(query.order_by(window_hour.c.hour))]
 
 
+@row_errors()
 def minutes_of_hour(mine: Rows, window: str, hour: int) -> list[tuple[int, codec.Columns, int]]:
     """(time, columns, id of the node list) of the minutes of an hour that are not yet compacted."""
     query = sa.select(window_minute.c.time, window_minute.c.columns, window_minute.c.nodes).where(
@@ -458,11 +484,13 @@ def forget_windows(mine: Rows, *, now: int, retention: float) -> None:
 # --- watchers --------------------------------------------------------------------------------------------------------
 
 
+@row_errors()
 def watchers(connection: sa.Connection) -> list[str]:
     """The names of all watchers with a stored tick, sorted."""
     return list(connection.execute(sa.select(tick.c.watcher).order_by(tick.c.watcher)).scalars())
 
 
+@row_errors()
 def of_cluster(mine: Rows) -> list[Rows]:
     """The rows of all watchers in the same cluster, sorted by name, this watcher's last. A name has the form
     CLUSTER/WATCHER or WATCHER; WATCHER contains no slash."""

@@ -24,6 +24,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
+from watcher.decoding.json_text import decode_json
 from watcher.store.database import READERS, Database, DatabaseCheck, create_or_migrate, reason_of
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
 from watcher.store.tables import REVISIONS, Rows, node_list, provenance, sample_block, tick
@@ -254,7 +255,8 @@ class SqliteFile(Database):
         return isinstance(error, (StoreError, OperationalError, OSError)) or self.is_damage(error)
 
     def is_damage(self, error: BaseException) -> bool:
-        return super().is_damage(error) or _code_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        damage = _code_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        return super().is_damage(error) or damage or "Could not decode to UTF-8" in str(error)
 
     def mark_damaged(self) -> None:
         if self._lock is not None:
@@ -283,8 +285,9 @@ def check_place(path: Path) -> None:
     """Raise StoreError if the path cannot be used for a database."""
     if not path.parent.is_dir():
         raise StoreError(f"the directory {path.parent} of the database does not exist", hint=f"mkdir -p {path.parent}")
-    if path.is_dir():
-        raise StoreError(f"{path} is a directory", hint="use a file name in store.url")
+    if path.exists() and not path.is_file():
+        what = "a directory" if path.is_dir() else "a device, a pipe or a socket"
+        raise StoreError(f"{path} is {what}", hint="use a file name in store.url")
     for place in (path.parent, path):
         if place.exists() and not os.access(place, os.W_OK):
             raise StoreError(
@@ -392,7 +395,7 @@ def lock_file(path: Path) -> int | None:
 
 def _read_holder(descriptor: int) -> _Holder | None:
     try:
-        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=_Holder)
+        return decode_json(os.pread(descriptor, 4096, 0), type=_Holder)
     except (msgspec.DecodeError, OSError):
         return None
 

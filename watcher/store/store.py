@@ -468,6 +468,7 @@ class Store:
             self._database.check_not_replaced()
             with self._database.writing() as mine:
                 decision_rows.put_decisions(mine, batch.decisions, batch.outcomes)
+                self._compactor.forget_surplus(mine, batch.decisions)
                 # delete more rows than were added, so that the table stays bounded without ticks, too
                 self._compactor.forget_decisions(mine, limit=2 * len(batch.decisions) + 100)
         except Exception as error:

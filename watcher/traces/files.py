@@ -40,8 +40,19 @@ def read_trace(path: Path) -> Iterator[Record]:
 @contextmanager
 def open_writer(path: Path) -> Iterator[TraceWriter]:
     """Open a trace file for writing and replace existing content. Raises OSError if it cannot be written."""
-    with path.open("wb") as raw:
-        # The gzip header contains neither name nor time, so that equal traces produce equal files.
-        below = cast(BinaryIO, gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0)) if path.suffix == ".gz" else raw
-        with io.TextIOWrapper(below, encoding="utf-8", newline="") as text:
-            yield TraceWriter(text)
+    with path.open("wb") as raw, trace_writer(raw, packed=path.suffix == ".gz") as writer:
+        yield writer
+
+
+@contextmanager
+def trace_writer(raw: BinaryIO, *, packed: bool) -> Iterator[TraceWriter]:
+    """Write a trace to a binary file, which stays open. Raises OSError."""
+    # The gzip header contains neither name nor time, so that equal traces produce equal files.
+    below = cast(BinaryIO, gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0)) if packed else raw
+    text = io.TextIOWrapper(below, encoding="utf-8", newline="")
+    try:
+        yield TraceWriter(text)
+    finally:
+        text.detach()
+        if packed:
+            below.close()  # writes the end of the gzip member

@@ -10,7 +10,6 @@ from agent.model import CRITICAL_PRIORITY
 from agent.qrm.manager.admission import Admission
 from agent.qrm.manager.manager import Manager
 from agent.qrm.pods import QrmPod
-from agent.state.pod_facts import is_static
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import NODES, PODS
 from watcher.platform.kube.client import KubeClient
@@ -41,7 +40,8 @@ class QrmClusterClient:
         self._publishing_fails = ""
 
     async def inadmissible(self, pod: QrmPod, admission: Admission) -> None:
-        """Write an Event with the kubelet's reason and message, and evict the pod if configured."""
+        """Write an Event with the kubelet's reason and message, and evict the pod if configured and a plug-in refused
+        it."""
         try:
             about = EventSubject("Pod", pod.key, pod.uid)
             message = {"reason": admission.reason, "message": admission.message}
@@ -52,7 +52,7 @@ class QrmClusterClient:
             self._events_fail = True
         else:
             self._events_fail = False
-        if self._evictor is not None:
+        if self._evictor is not None and not admission.unanswered:
             await self._evict(self._evictor, pod)
 
     async def _evict(self, evictor: Evictor, pod: QrmPod) -> None:
@@ -71,7 +71,7 @@ class QrmClusterClient:
 
     async def _objection(self, pod: QrmPod) -> str:
         """The reason why the pod must not be evicted, "" if there is none. Raises KubeError."""
-        if is_static(pod.annotations):
+        if pod.static:
             return "it is a static pod, which the API cannot evict"
         try:
             found = await self._client.get(PODS, pod.key)

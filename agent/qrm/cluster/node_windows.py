@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from agent.qrm.plugins.adjuster import WindowReading
 from agent.state.background_value import BackgroundValue
+from agent.state.watcher_clock import WatcherClock
 from watcher.client import NodeClient, WatcherError
 from watcher.model import METRIC_BY_KEY, Operator
 
@@ -20,6 +21,7 @@ class WatcherLoadWindows:
 
     def __init__(self, client: NodeClient, *, interval: float = ASK_EVERY_S) -> None:
         self._client = client
+        self._clock = WatcherClock()
         self._load = BackgroundValue(
             "load-watcher's windows", client.refresh, interval=interval, failures=(WatcherError,)
         )
@@ -38,6 +40,8 @@ class WatcherLoadWindows:
         load = self._load.copy
         if load is None:
             why = f"no windows from load-watcher: {self._load.failure or 'no response yet'}"
+            return WindowReading(missing=dict.fromkeys(WINDOWS, why))
+        if why := self._clock.problem(load):
             return WindowReading(missing=dict.fromkeys(WINDOWS, why))
         age = load.age(monotonic)
         if age > max_age:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from agent.qrm.cpuset import CpuSet
+from agent.cpuset import CpuSet
 from agent.qrm.kubelet.contact import ManagerContact
 from agent.qrm.kubelet.messages import (
     PLUGIN_TYPE,

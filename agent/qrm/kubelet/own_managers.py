@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, Properties
+from watcher.decoding.json_text import decode_json
 
 CPU_STATE, MEMORY_STATE = "cpu_manager_state", "memory_manager_state"
 OFF = {CPU_STATE: "none", MEMORY_STATE: "None"}
@@ -66,6 +67,33 @@ def read_policy(path: Path) -> str:
     return "" if state is None else state.policy_name
 
 
+def switched_on(directory: Path) -> dict[Path, str]:
+    """The policies of the managers that are on, by state file. A file that cannot be read is ignored, because only the
+    kubelet knows its format."""
+    found = {}
+    for name, off in OFF.items():
+        try:
+            policy = read_policy(directory / name)
+        except BadKubeletState:
+            continue
+        if policy not in (off, ""):
+            found[directory / name] = policy
+    return found
+
+
+def objection(directory: Path) -> str:
+    """Why cpusets must not be set, with the remedy; "" if the kubelet's managers are off."""
+    return "; ".join(
+        f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}; {_remedy(path)}"
+        for path, policy in switched_on(directory).items()
+    )
+
+
+def _remedy(path: Path) -> str:
+    what = "cpuManagerPolicy: none" if path.name == CPU_STATE else "memoryManagerPolicy: None"
+    return f"configure the kubelet with {what}, remove the file and restart the kubelet; or set qrm.force"
+
+
 def read_kubelet_sets(directory: Path) -> KubeletSets:
     """What the managers that are on assign. Raises BadKubeletState."""
     cpus, mems = _read(directory / CPU_STATE, _CpuState), _read(directory / MEMORY_STATE, _MemoryState)
@@ -85,7 +113,7 @@ def read_kubelet_sets(directory: Path) -> KubeletSets:
 
 def _read(path: Path, kind: type[StateT]) -> StateT | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return decode_json(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
     except OSError as error:

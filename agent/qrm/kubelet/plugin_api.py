@@ -16,6 +16,9 @@ from agent.qrm.manager.topology import Hint
 PAUSED = "PAUSED"
 """Status of a call that was not made because an earlier call timed out."""
 
+UNANSWERED = frozenset({PAUSED, "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
+"""Statuses of calls without a response."""
+
 
 class PluginCallError(RuntimeError):
     """A plug-in did not respond or returned an error. `status` is the gRPC status, or NOT_OURS for an invalid
@@ -26,6 +29,11 @@ class PluginCallError(RuntimeError):
         self.resource = resource
         self.method = method
         self.status = status
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the plug-in did not respond, so that nothing is known about the request."""
+        return self.status in UNANSWERED
 
 
 @dataclass(frozen=True, slots=True)

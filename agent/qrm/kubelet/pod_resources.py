@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.kubelet.plugin_api import Quantity
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as pb
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo

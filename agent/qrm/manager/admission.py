@@ -7,9 +7,10 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
-from agent.qrm.cpuset import CpuSet, parse
-from agent.qrm.manager.allocation import CPUSETS, AllocationInfo, BindMount, DeviceNode, Properties, properties_of
+from agent.cpuset import CpuSet
+from agent.qrm.manager.allocation import AllocationInfo, BindMount, DeviceNode, Properties, properties_of
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
@@ -46,15 +47,21 @@ class ManagerSettings:
     """Roles of pods that get a network card without requesting one."""
     recent: float = ADMISSION_GRACE_S
     """Grace period like ADMISSION_GRACE_S; 0 s if one list reports both the admitted and the ended pods."""
+    may_skip_errors: bool = False
+    """Katalyst's rule: pods without a QoS level, and of shared_cores, are admitted without the resources that plug-ins
+    refuse. Otherwise a pod has all of its resources, or is not admitted."""
     cpus: CpuSet | None = None
     """The online CPUs; allocations with other CPUs are rejected. None if unknown."""
+    collects: bool = False
+    """Whether an Apply only collects properties. `Manager.confirm` and `apply_again` report later whether they are
+    set."""
 
 
 class ReleaseResult(StrEnum):
     """Whether the allocations of a rejected pod were released."""
 
     ALL = "all"
-    LATER = "later: a plug-in did not respond; released when the pod ends"
+    LATER = "later: a plug-in did not respond; tried again in each round"
     NONE = "nothing: the pod keeps the allocations that it had before"
 
 
@@ -62,8 +69,8 @@ class ReleaseResult(StrEnum):
 class Admission:
     """Whether a pod may run. For a rejected pod, `reason` and `message` are as in the kubelet, and `released` shows
     whether its allocations were released. By container and resource: `offered` are the hints (None: no preference),
-    `decided` are the merged hints, and `failed` are the reasons for missing allocations. An admitted pod without a QoS
-    level, or with shared_cores, runs without the missing resources."""
+    `decided` are the merged hints, and `failed` are the reasons for missing allocations. `unanswered`: a plug-in did
+    not respond, so the pod is admissible as far as is known. An admitted pod runs without the missing resources."""
 
     admitted: bool
     reason: str = ""
@@ -72,6 +79,7 @@ class Admission:
     offered: Mapping[str, Offered] = field(default_factory=dict, compare=False)
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
     released: ReleaseResult | None = field(default=None, compare=False)
+    unanswered: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +93,43 @@ class ContainerOptions:
     devices: tuple[DeviceNode, ...] = ()
 
 
+class ContainerRef(NamedTuple):
+    """A container of a pod. Two pods may have one name: one that ends, and its successor. `pod` is for messages."""
+
+    pod_uid: str
+    name: str
+    pod: str
+
+    @classmethod
+    def of(cls, pod: QrmPod, container: PodContainer) -> ContainerRef:
+        """The reference to a container of this pod."""
+        return cls(pod.uid, container.name, pod.key)
+
+    def __str__(self) -> str:
+        return f"{self.pod}/{self.name}"
+
+
+Failures = Mapping[ContainerRef, str]
+"""Errors by container."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reconciled:
     """The result of one round: containers whose properties were set, and errors by container."""
 
-    applied: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
+    applied: tuple[ContainerRef, ...] = ()
+    failed: Failures = field(default_factory=dict)
 
 
 class NotAllocated(RuntimeError):
-    """A container does not get a resource that it needs; the message is used in the event on its pod."""
+    """A container does not get a resource that it needs; the message is used in the event on its pod. `unanswered`: the
+    plug-in did not respond."""
 
-    def __init__(self, message: str, *, container: str, resource: str) -> None:
+    def __init__(self, message: str, *, container: str, resource: str, unanswered: bool = False) -> None:
         super().__init__(message)
         self.container = container
         self.resource = resource
+        self.unanswered = unanswered
 
 
 def suffices(stored: AllocationInfo, request: ResourceRequest) -> bool:
@@ -132,16 +162,6 @@ def options_of(infos: Mapping[str, AllocationInfo]) -> ContainerOptions:
         mounts=tuple(mount for _, mount in sorted(mounts.items())),
         devices=tuple(device for _, device in sorted(devices.items())),
     )
-
-
-def growth(before: Properties, after: Properties) -> int:
-    """The number of CPUs and memory nodes that a container gains; negative if it loses some. A container that was never
-    set is treated as having all of them, so setting it is a loss."""
-    gained = 0
-    for name in CPUSETS & after.keys():
-        had = before.get(name)
-        gained += len(parse(str(after[name]))) - (len(parse(str(had))) if had is not None else 1 << 16)
-    return gained
 
 
 def error_text(error: Exception) -> str:

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.topology import Hint
+from watcher.decoding.json_text import decode_json
 
 CPUSET_CPUS = "CpusetCpus"
 CPUSET_MEMS = "CpusetMems"
@@ -157,7 +158,7 @@ def to_json(info: AllocationInfo) -> str:
 def from_json(text: str) -> AllocationInfo:
     """Parse one allocation. Also accepts the misspelt key `allocatation_result`. Raises ValueError."""
     try:
-        plain: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+        plain: dict[str, Any] = decode_json(text, type=dict[str, Any])
         if "allocatation_result" in plain:
             plain.setdefault("allocation_result", plain.pop("allocatation_result"))
         return msgspec.convert(plain, AllocationInfo, str_keys=True, strict=True)

@@ -77,6 +77,12 @@ class ResourceRequest:
         """The NUMA nodes of the hint; empty without a hint."""
         return (self.hint.nodes if self.hint else None) or frozenset()
 
+    @property
+    def must_follow_hint(self) -> bool:
+        """Whether the allocation must be on the nodes of the hint. A hint that is not preferred is what was left after
+        the merge: the plug-in may choose other nodes."""
+        return self.hint is not None and self.hint.preferred and bool(self.nodes)
+
 
 def whole(request: ResourceRequest) -> int:
     """The quantity as a whole number, rounded up: CPUs (also for millicpu), bytes, or devices. Raises

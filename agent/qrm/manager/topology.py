@@ -6,8 +6,8 @@ nodes fit.
 
 The kubelet and Katalyst evaluate the Cartesian product of all lists, which on a large machine has millions of elements
 or more. This module computes the same result faster: a preferred result is a set of nodes that every list contains; the
-other combinations are counted by the nodes that they have in common; and `numeric` abandons a combination as soon as it
-cannot become the best.
+other combinations count by the distinct sets of nodes that they have in common; and `numeric` abandons a combination as
+soon as it cannot become the best.
 
 Pure: no I/O, no clock.
 """
@@ -20,8 +20,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+EXACT_NODES = 8
+"""NUMA nodes up to which all sets of nodes count."""
+MOST_SETS = 512
+"""Sets of nodes of a list that count with more nodes."""
 MOST_NODES = 8
-"""Maximum number of NUMA nodes, as in the kubelet; with more, the number of node sets is too large."""
+"""Maximum number of NUMA nodes for `numeric`; with more, the number of combinations is too large."""
 UNNAMED = "*"
 """Resource name under which a provider without hints is reported."""
 ALIGNED = ("cpu", "memory")
@@ -66,7 +70,7 @@ def merge(
     """Merge the hints of all providers, in their order, on a machine with the NUMA nodes `nodes`. `aligned` are the
     resources that `numeric` places on the same nodes.
 
-    Raises ValueError for more than MOST_NODES NUMA nodes, except with the policy `none`.
+    Raises ValueError for `numeric` with more than MOST_NODES NUMA nodes.
     """
     if policy is TopologyPolicy.NONE:
         return Merged({}, admit=True)
@@ -89,10 +93,10 @@ def merge(
 
 def check_nodes(policy: TopologyPolicy, count: int) -> None:
     """Raises ValueError if the policy does not support this number of NUMA nodes."""
-    if policy is not TopologyPolicy.NONE and count > MOST_NODES:
+    if policy is TopologyPolicy.NUMERIC and count > MOST_NODES:
         raise ValueError(
             f"the topology policy {policy} supports at most {MOST_NODES} NUMA nodes, but this machine has {count}; "
-            f"use the policy {TopologyPolicy.NONE}"
+            f"use the policy {TopologyPolicy.BEST_EFFORT} or {TopologyPolicy.RESTRICTED}"
         )
 
 
@@ -164,12 +168,10 @@ def _best(lists: Sequence[Sequence[Hint]], everywhere: frozenset[int]) -> Hint:
     if preferred := [nodes for nodes in _preferred(lists, everywhere) if nodes]:
         return Hint(min(preferred, key=_preferred_rank), preferred=True)
     # Only combinations remain that are not preferred or have no node in common.
-    order = sorted(everywhere)
     needed = most_of_narrowest(lists)
-    common = [mask for mask, count in enumerate(_choices(lists, order)) if mask and count]
-    # Bits are indexes into `order`; they have the same order as the nodes.
-    best = min(common, key=lambda mask: _other_rank(needed, mask), default=(1 << len(order)) - 1)
-    return Hint(frozenset(node for place, node in enumerate(order) if best >> place & 1), preferred=False)
+    common = [mask for mask in _common(lists, _mask(everywhere)) if mask]
+    best = min(common, key=lambda mask: _other_rank(needed, mask), default=_mask(everywhere))
+    return Hint(frozenset(node for node in everywhere if best >> node & 1), preferred=False)
 
 
 def _preferred(lists: Sequence[Sequence[Hint]], everywhere: frozenset[int]) -> Iterator[frozenset[int]]:
@@ -183,35 +185,23 @@ def _preferred(lists: Sequence[Sequence[Hint]], everywhere: frozenset[int]) -> I
             yield nodes & everywhere
 
 
-def _choices(lists: Sequence[Sequence[Hint]], order: Sequence[int]) -> list[int]:
-    """For each set of nodes, the number of combinations (one hint from each list) with exactly that set of common
-    nodes. The index is the bit mask of the set, with bits as in `order`.
-
-    First count the combinations with at least that set of common nodes: the product of the matching hints of each list.
-    Then subtract the combinations with larger sets.
-    """
-    place = {node: 1 << at for at, node in enumerate(order)}
-    size = 1 << len(order)
-    at_least = [1] * size
+def _common(lists: Sequence[Sequence[Hint]], everywhere: int) -> set[int]:
+    """The sets of nodes, as bit masks, that the combinations of one hint from each list have in common. With up to
+    EXACT_NODES nodes there are at most 256. With more nodes, only the MOST_SETS narrowest of each list and of each
+    result count, so that the time is bounded whatever a plug-in offers."""
+    exact = everywhere.bit_count() <= EXACT_NODES
+    found = {everywhere}
     for hints in lists:
-        counts = [0] * size
-        for hint in hints:
-            named = order if hint.nodes is None else hint.nodes
-            counts[sum(place.get(node, 0) for node in named)] += 1
-        _add_supersets(counts, sign=1)
-        at_least = [one * other for one, other in zip(at_least, counts, strict=True)]
-    _add_supersets(at_least, sign=-1)
-    return at_least
+        named = {everywhere if hint.nodes is None else _mask(hint.nodes) & everywhere for hint in hints}
+        found = {one & other for one in found for other in _bounded(named, exact)}
+        found = set(_bounded(found, exact))
+    return found
 
 
-def _add_supersets(counts: list[int], *, sign: int) -> None:
-    """Add to each set's count the counts of its supersets; with `sign` -1, undo that."""
-    bit = 1
-    while bit < len(counts):
-        for mask in range(len(counts)):
-            if not mask & bit:
-                counts[mask] += sign * counts[mask | bit]
-        bit <<= 1
+def _bounded(masks: set[int], exact: bool) -> Iterable[int]:
+    if exact or len(masks) <= MOST_SETS:
+        return masks
+    return sorted(masks, key=lambda mask: (not mask, mask.bit_count(), mask))[:MOST_SETS]
 
 
 # --- numeric ---------------------------------------------------------------------------------------------------------

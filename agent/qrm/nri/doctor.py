@@ -1,5 +1,6 @@
-"""The check of `load-watcher doctor` for qrm.mode nri: the manager that runs here, or the socket of the runtime; the
-settings of the runtime; and whether a refusal works.
+"""The check of `load-watcher doctor` for the QoS Resource Manager: whether a manager that runs here sets allocations;
+and for qrm.mode nri, its registration, or the socket of the runtime; the settings of the runtime; and whether a refusal
+works.
 
 The check connects to the socket only if no manager responds, and registers no plug-in: the runtime would call it.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from agent.qrm.kubelet.own_managers import objection
 from agent.qrm.nri.runtime_config import (
     CRIO,
     TOLERATION,
@@ -22,6 +24,7 @@ from agent.qrm.nri.runtime_config import (
     VALIDATING,
     NriConfig,
     UnreadableConfig,
+    may_deadlock,
     read_config,
     runtime_named,
     version_of,
@@ -29,9 +32,9 @@ from agent.qrm.nri.runtime_config import (
 from agent.qrm.settings import NRI, REFUSE, QrmSettings, read_settings
 from agent.service.node_server import CannotRun, read_token
 from agent.service.own_pages import ANSWER_S, get_page, page_session, page_url
+from watcher.decoding.json_text import decode_json
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
-from watcher.platform.net.decoding import decode_json
 from watcher.platform.settings.tables import Settings
 
 FAILING_REQUESTS = (0, 12, 5)
@@ -59,20 +62,35 @@ class _NriState(msgspec.Struct, frozen=True):
     findings: tuple[dict[str, object], ...] = ()
 
 
+class _LastRound(msgspec.Struct, frozen=True):
+    trouble: str = ""
+
+
+class _Inadmissible(msgspec.Struct, frozen=True):
+    pod: str
+    message: str = ""
+
+
 class _QrmState(msgspec.Struct, frozen=True):
+    """The fields of GET /qrm that the doctor reads."""
+
     mode: str
     nri: _NriState | None = None
+    last_reconcile: _LastRound = _LastRound()
+    inadmissible: tuple[_Inadmissible, ...] = ()
 
 
 async def check_qrm(examination: CheckContext) -> Sequence[CheckResult]:
-    """Check the QoS Resource Manager if it runs in mode nri, or if it does not run and [qrm] has this mode. The
-    settings of a running manager count, since manifests set some of them by arguments."""
+    """Check the QoS Resource Manager if it runs, and the requirements of mode nri if it runs in this mode, or if it
+    does not run and [qrm] has this mode. The settings of a running manager count, since manifests set some of them by
+    arguments."""
     own, _ = await in_thread(lambda: read_settings(examination.get(Settings).parts.get("qrm", {}), cwd=examination.cwd))
     try:
         running, results = await _running(own)
     except CannotRun as error:
         return [fail(error.reason, "check qrm.token_file")]
     state = None if running is None else running.nri
+    results += () if running is None else _rounds(running, page_url(own))
     if state is None and own.mode != NRI:
         mode = own.mode if running is None else running.mode
         return results or [skipped(f"the mode is {mode}: only the requirements of nri are checked")]
@@ -86,7 +104,7 @@ async def check_qrm(examination: CheckContext) -> Sequence[CheckResult]:
         results.append(warn(message, "restart it with these settings"))
     elif not results:
         missing = f"no QoS Resource Manager responds at {page_url(own)}; checking the requirements of mode nri"
-        results = [skipped(missing), await _socket(own)]
+        results = [skipped(missing), await _socket(own), *await in_thread(lambda: list(_kubelet(own)))]
     try:
         config = await in_thread(lambda: read_config(own.runtime_config, runtime=runtime_named(facts.name)))
     except UnreadableConfig as error:
@@ -119,6 +137,21 @@ async def _running(own: QrmSettings) -> tuple[_QrmState | None, list[CheckResult
         return None, [fail(message, "stop that program, set another qrm.port, or use the version of the manager")]
 
 
+def _rounds(state: _QrmState, url: str) -> Iterator[CheckResult]:
+    """Why a running manager sets nothing, and which pods it does not admit."""
+    if why := state.last_reconcile.trouble:
+        yield fail(f"allocations are not applied to containers: {why}", "remove the cause; the next round continues")
+    if pods := state.inadmissible:
+        text = f"{count(len(pods), 'pod')} cannot be admitted, such as {pods[0].pod}: {pods[0].message}"
+        yield warn(text, f"see inadmissible of {url}/qrm; they are tried again when a pod has ended")
+
+
+def _kubelet(own: QrmSettings) -> Iterator[CheckResult]:
+    """Why the manager would refuse to start."""
+    if (own.cpu_plugin or own.memory_plugin) and not own.force and (why := objection(own.kubelet_dir)):
+        yield fail(f"the manager cannot start: {why}", "both would write the same files")
+
+
 def _reported(state: _NriState, url: str) -> Iterator[CheckResult]:
     runtime = state.runtime or _RuntimeFacts()
     if state.trouble:
@@ -126,6 +159,10 @@ def _reported(state: _NriState, url: str) -> Iterator[CheckResult]:
     else:
         name = f"{runtime.name or 'a runtime'} {runtime.version or 'of unknown version'}"
         yield ok(f"the plug-in {state.plugin} is registered with {name}, NRI {runtime.nri or 'unknown'}")
+    if state.runtime is not None and may_deadlock(runtime.nri):
+        with_nri = f"{runtime.name or 'the runtime'} {runtime.version} with NRI {runtime.nri or 'of unknown version'}"
+        message = f"{with_nri} can deadlock when a plug-in updates containers while the kubelet does (containerd 13733)"
+        yield warn(message, "use containerd 2.4 or newer, or another runtime with NRI 0.12.1 or newer")
     if state.unpinned:
         last = next((f"; the last failure: {each.get('message')}" for each in state.findings), "")
         text = f"{count(state.unpinned, 'container')} started without allocations since the start of the manager"

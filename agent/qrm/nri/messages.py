@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from agent import cpuset
 from agent.qos import QosClass
-from agent.qrm import cpuset
 from agent.qrm.manager.admission import ApplyFailed, ContainerOptions
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, UNIFIED, BindMount, Properties, Value
 from agent.qrm.manager.request import CPU, MEMORY, NIC
@@ -130,6 +130,26 @@ def update(container_id: str, properties: Properties, *, ignore_failure: bool = 
     except ValueError as error:
         raise ApplyFailed(f"the properties cannot be sent to the runtime: {error}") from None
     return made
+
+
+def cpus_of(resources: pb.LinuxResources) -> cpuset.CpuSet:
+    """The CPUs of a message, empty without a valid set."""
+    try:
+        return cpuset.parse(resources.cpu.cpus)
+    except ValueError:
+        return cpuset.EMPTY
+
+
+def without_cpus(updates: Iterable[pb.ContainerUpdate], cpus: cpuset.CpuSet) -> list[pb.ContainerUpdate]:
+    """The updates with these CPUs removed from their sets; updates without a remaining CPU are omitted."""
+    kept = []
+    for each in updates:
+        left = cpus_of(each.linux.resources) - cpus
+        if left:
+            each.linux.resources.cpu.cpus = cpuset.text(left)
+        if left or not each.linux.resources.cpu.cpus:
+            kept.append(each)
+    return kept
 
 
 def qos_class(sandbox: pb.PodSandbox) -> QosClass | None:

@@ -17,16 +17,33 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from agent.qrm.manager.admission import UNEXPECTED_ERROR, Admission, ContainerOptions, NotAllocated, error_text
-from agent.qrm.manager.allocation import BadProperty, Properties
+from agent import cpuset
+from agent.qrm.manager.admission import (
+    UNEXPECTED_ERROR,
+    Admission,
+    ContainerOptions,
+    NotAllocated,
+    error_text,
+    options_of,
+)
+from agent.qrm.manager.allocation import CPUSET_CPUS, BadProperty, Properties
 from agent.qrm.nri.calls import CallFailed, Code
 from agent.qrm.nri.connection import Method
 from agent.qrm.nri.devices import read_devices
 from agent.qrm.nri.failures import NriFindings, Unanswered
-from agent.qrm.nri.messages import EVENT_MASK, adjustment, pod_from_runtime, properties_in, update
+from agent.qrm.nri.messages import (
+    EVENT_MASK,
+    adjustment,
+    cpus_of,
+    pod_from_runtime,
+    properties_in,
+    update,
+    without_cpus,
+)
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
-from agent.qrm.nri.runtime_config import TOLERATION
+from agent.qrm.nri.runtime_config import TOLERATION, may_deadlock
 from agent.qrm.nri.table import RuntimePods, RuntimeTable, SynchronizedParts
+from agent.qrm.nri.updates import Collected
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.store.originals import OriginalValues
@@ -56,7 +73,8 @@ class RuntimeFacts:
 
 class NriPlugin:
     """The methods of the plug-in `label` (index and name). `refuses`: whether containers are not created after a
-    failure. `observe` gets the duration of each answer in seconds."""
+    failure. `undelivered` is what a round has collected or is sending. `observe` gets the duration of each answer in
+    seconds."""
 
     def __init__(
         self,
@@ -68,6 +86,7 @@ class NriPlugin:
         *,
         label: str,
         refuses: bool,
+        undelivered: Callable[[], Sequence[Collected]] = tuple,
         monotonic: Callable[[], float] = time.monotonic,
         observe: Callable[[str, float], None] = lambda _method, _seconds: None,
     ) -> None:
@@ -79,6 +98,7 @@ class NriPlugin:
         self._findings = findings
         self._label = label
         self._refuses = refuses
+        self._undelivered = undelivered
         self._monotonic = monotonic
         self._observe = observe
         self._late: set[asyncio.Task[Any]] = set()
@@ -113,6 +133,11 @@ class NriPlugin:
         timeout = request.request_timeout / 1000 or DEFAULT_TIMEOUT_S
         self.runtime = RuntimeFacts(request.runtime_name, request.runtime_version, request.NRI_version, timeout)
         log.info("the container runtime is %s %s, NRI %s", *_known(self.runtime))
+        if may_deadlock(self.runtime.nri):
+            log.warning(
+                "this runtime can deadlock when containers are updated (containerd 13733, NRI before 0.12.1): "
+                "use containerd 2.4 or newer"
+            )
         policy = pb.FailurePolicy(fail_request=self._refuses, keep_connected=self._refuses)
         return pb.ConfigureResponse(events=EVENT_MASK, failure_policy=policy if self._refuses else None)
 
@@ -131,6 +156,8 @@ class NriPlugin:
         parts, self._parts = self._parts, SynchronizedParts()
         self._table.replace(parts.pods, parts.containers)
         self._compare(parts.containers)
+        if self._held():
+            return pb.SynchronizeResponse()
         try:
             updates = await self._in_time(self._updates(), "Synchronize")
             await self._originals.keep({each.id for each in parts.containers})
@@ -148,7 +175,7 @@ class NriPlugin:
         for each in self._table.containers:
             wanted = manager.properties(each.pod_uid, each.name)
             has = properties_in(actual[each.id], wanted or ())
-            manager.set_applied(each.id, wanted if wanted and has == dict(wanted) else None)
+            manager.set_applied(each.id, has)
             if not has:
                 without.add(each.id)
         self._findings.without = frozenset(without)
@@ -170,6 +197,7 @@ class NriPlugin:
         names: dict[str, str] = {}
 
         async def collect(pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+            due.pop(container.id, None)  # the last position counts
             due[container.id] = update(container.id, properties, ignore_failure=True)
             names[container.id] = f"{pod.key}/{container.name}"
 
@@ -178,8 +206,11 @@ class NriPlugin:
         except PodsUnknown:
             return []
         await self._rounds.apply(pods, collect)
+        for pod, container, properties in self._undelivered():
+            if container.id not in due:
+                await collect(pod, container, properties)
         for container_id in due:
-            self._rounds.manager.set_applied(container_id, None)
+            self._rounds.manager.apply_again(container_id)
         due.pop(without, None)
         names.pop(without, None)
         self._findings.applied(names)
@@ -217,8 +248,13 @@ class NriPlugin:
     # --- containers --------------------------------------------------------------------------------------------------
 
     async def _create(self, request: pb.CreateContainerRequest) -> pb.CreateContainerResponse:
+        if self._table.is_removed(request.pod):
+            self._findings.add("late", f"{_called(request)}, is created after its sandbox was removed: ignoring it")
+            return pb.CreateContainerResponse()
         self._table.add_container(request.pod, request.container)
         self._rounds.manager.set_applied(request.container.id, None)  # a runtime may use an id again
+        if self._held():
+            return pb.CreateContainerResponse()
         try:
             found = await self._in_time(self._created(request), "CreateContainer")
         except CallFailed:
@@ -262,25 +298,33 @@ class NriPlugin:
         except OSError as error:
             raise Unanswered("checkpoint", error_text(error)) from None
         if not admission.admitted:
-            raise self._refusal(pod, admission)
+            raise self._refusal(pod, admission, request)
         try:
             options = await self._rounds.manager.container_options(pod, container.name)
         except KeyError:
             options = None  # an ephemeral container
         except (NotAllocated, BadProperty) as error:
-            rejected = Admission(False, UNEXPECTED_ERROR, f"container {container.name}: {error}")
+            silent = isinstance(error, NotAllocated) and error.unanswered
+            rejected = Admission(False, UNEXPECTED_ERROR, f"container {container.name}: {error}", unanswered=silent)
             self._rounds.reject(pod, container.name, rejected)
-            raise self._refusal(pod, rejected) from None
+            raise self._refusal(pod, rejected, request) from None
         except OSError as error:
             raise Unanswered("checkpoint", error_text(error)) from None
         self._rounds.accept(pod, container.name)
         if options is None:
             return pb.CreateContainerResponse(), {}
-        return await self._answer(request, options), options.properties
+        try:
+            updates = await self._updates(without=container.id)
+        except OSError as error:
+            raise Unanswered("checkpoint", error_text(error)) from None
+        # The requests may have changed since the allocation; other containers may have the rest of it then.
+        options = options_of(self._rounds.manager.allocations.of(pod.uid, container.name))
+        adjust = await self._adjustment(request, options)
+        return pb.CreateContainerResponse(adjust=adjust, update=updates), options.properties
 
-    async def _answer(
+    async def _adjustment(
         self, request: pb.CreateContainerRequest, options: ContainerOptions
-    ) -> pb.CreateContainerResponse:
+    ) -> pb.ContainerAdjustment:
         container = request.container
         devices, unreadable = await read_devices(options.devices)
         if unreadable and self._may_refuse(request):
@@ -289,10 +333,9 @@ class NriPlugin:
             self._findings.add("device", f"{_called(request)} starts without devices: {unreadable}")
         try:
             await self._originals.record(container.id, properties_in(container.linux.resources, options.properties))
-            updates = await self._updates(without=container.id)
         except OSError as error:
             raise Unanswered("checkpoint", error_text(error)) from None
-        return pb.CreateContainerResponse(adjust=adjustment(options, container, devices), update=updates)
+        return adjustment(options, container, devices)
 
     def _known(self, sandbox: pb.PodSandbox, container: pb.Container) -> QrmPod:
         """The pod from the copies of the Kubernetes API and the kubelet, or from the runtime if that is enough. Raises
@@ -307,8 +350,13 @@ class NriPlugin:
             raise Unanswered("unknown-pod", why)
         return pod
 
-    def _refusal(self, pod: QrmPod, admission: Admission) -> CallFailed:
-        """The error that prevents the container, with plug-in and reason."""
+    def _refusal(
+        self, pod: QrmPod, admission: Admission, request: pb.CreateContainerRequest
+    ) -> CallFailed | Unanswered:
+        """The error that prevents the container, with plug-in and reason; a failure if a plug-in did not respond, and
+        for a static pod, which always starts."""
+        if admission.unanswered or is_static(request.pod.annotations):
+            return Unanswered("plugin", f"{admission.reason}: {admission.message}")
         self._findings.counts["inadmissible"] += 1
         return CallFailed(Code.UNKNOWN, f"plug-in {self._label}: {pod.key}: {admission.reason}: {admission.message}")
 
@@ -317,10 +365,36 @@ class NriPlugin:
         return pb.PostStartContainerResponse()
 
     async def _update(self, request: pb.UpdateContainerRequest) -> pb.UpdateContainerResponse:
-        """The kubelet or a user updates a container: it keeps the properties of its allocations."""
-        properties = self._rounds.manager.properties(request.pod.uid, request.container.name)
-        updates = [update(request.container.id, properties)] if properties else []
+        """The kubelet resizes a container, or a user updates it: it has the properties of its allocations, which follow
+        the requests of its pod. Containers that lose CPUs to it are updated first; those that gain CPUs from it, in the
+        next round."""
+        if self._held():
+            return pb.UpdateContainerResponse()
+        try:
+            updates = await self._in_time(self._resized(request), "UpdateContainer")
+        except (Unanswered, OSError) as error:
+            kind = getattr(error, "kind", "checkpoint")
+            self._findings.add(kind, f"UpdateContainer: {error_text(error)}; the next round resizes the container")
+            self._rounds.manager.apply_again(request.container.id)
+            updates = []  # other containers may still have the CPUs that this one was allocated
         return pb.UpdateContainerResponse(update=updates)
+
+    async def _resized(self, request: pb.UpdateContainerRequest) -> list[pb.ContainerUpdate]:
+        """The update of a container, after those of the containers that lose CPUs to it."""
+        container = request.container
+        updates = await self._updates(without=container.id)
+        properties = self._rounds.manager.properties(request.pod.uid, container.name)
+        if not properties:
+            return updates
+        had, gets = cpus_of(container.linux.resources), cpuset.parse(str(properties.get(CPUSET_CPUS, "")))
+        before = without_cpus(updates, had - gets) if gets - had else []
+        return [*before, update(container.id, properties)]
+
+    def _held(self) -> bool:
+        """Whether the kubelet sets the properties of containers itself, so that the plug-in must not."""
+        if self._rounds.held:
+            self._findings.add("kubelet", f"containers start without allocations: {self._rounds.held}")
+        return bool(self._rounds.held)
 
     async def _stopped(self, request: pb.StopContainerRequest) -> pb.StopContainerResponse:
         """A stopped container is not updated. A pod that the Kubernetes API does not have any more is released with its

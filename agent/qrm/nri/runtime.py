@@ -60,6 +60,7 @@ class NriRuntime:
             self.findings,
             label=self.label,
             refuses=self._refuses,
+            undelivered=lambda: self.updates.undelivered,
             observe=observe,
         )
         await self.session.run()

@@ -7,11 +7,12 @@ internal/config/nri/nri.go (1.34.0 and later); containerd/nri's default validato
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from watcher.decoding.text import decode_toml, read_text
 
 CONTAINERD, CRIO = "containerd", "CRI-O"
 DEFAULT_FILES = {CONTAINERD: Path("/etc/containerd/config.toml"), CRIO: Path("/etc/crio/crio.conf")}
@@ -24,6 +25,10 @@ UPGRADE = {
 }
 TOLERATION = "tolerate-missing-nri-plugins.noderesource.dev"
 """The annotation of deploy/components/qrm-nri and of the chart."""
+DEADLOCK_FREE = (0, 12, 1)
+"""The first NRI whose lock is not held while a runtime updates containers for a plug-in (containerd/nri pull request
+301, tag v0.12.1 of 2026-07-18). By their go.mod: containerd 2.4.0 has NRI 0.12.3, 2.3.7 has 0.12.0, 2.2.9 has 0.11.0,
+2.1.9 and 1.7.35 have 0.8.0; CRI-O 1.36.1 has 0.11.0."""
 MAX_FILES = 100
 
 
@@ -64,9 +69,15 @@ class NriConfig:
         return f"default_validator = {{ {enable} = true, {required}, {tolerated} }}"
 
 
+def may_deadlock(nri: str) -> bool:
+    """Whether a runtime with this version of NRI can deadlock when a plug-in updates containers; true if it is
+    unknown, because early versions do not report it."""
+    return version_of(nri) < DEADLOCK_FREE
+
+
 def version_of(text: str) -> tuple[int, ...]:
     """The numbers at the begin of a version such as "v2.2.0-rc.1"; empty if there are none."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text)
+    found = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", text)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
@@ -109,7 +120,7 @@ def _merged(file: Path) -> dict[str, Any]:
             continue
         read.add(path)
         try:
-            found = tomllib.loads(path.read_text())
+            found = decode_toml(read_text(path))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or f"not valid TOML: {error}"
             hint = "run the doctor on the node, as root, or set qrm.runtime_config to the file of the container runtime"

@@ -12,6 +12,8 @@ from agent.qrm.pods import QrmPod
 
 STARTED = frozenset({pb.CONTAINER_RUNNING, pb.CONTAINER_PAUSED})
 EXISTING = STARTED | {pb.CONTAINER_CREATED}
+MAX_REMOVED = 10_000
+"""Removed sandboxes whose late events are recognised."""
 MAX_SYNCHRONIZED = 32 << 20
 """Bytes of pods and containers in one synchronization, without fields that the table does not need: more than 100,000
 containers."""
@@ -70,6 +72,7 @@ class RuntimeTable:
         self.connected = False
         self.synchronized = False
         self.ended: set[str] = set()
+        self._removed: dict[str, None] = {}
         self._sandboxes: dict[str, str] = {}  # pod UIDs
         self._containers: dict[str, RuntimeContainer] = {}
 
@@ -77,7 +80,7 @@ class RuntimeTable:
         """Use the runtime's lists instead of all earlier events. Containers of unknown pods are ignored."""
         self._sandboxes = {pod.id: pod.uid for pod in pods}
         self.ended -= set(self._sandboxes.values())
-        self._containers = {}
+        self._containers, self._removed = {}, {}
         for each in containers:
             uid = self._sandboxes.get(each.pod_sandbox_id)
             if uid is not None and each.state in EXISTING:
@@ -88,7 +91,12 @@ class RuntimeTable:
     def add_pod(self, pod: pb.PodSandbox) -> None:
         """A sandbox is created, the first of its pod or another one."""
         self._sandboxes[pod.id] = pod.uid
+        self._removed.pop(pod.id, None)
         self.ended.discard(pod.uid)
+
+    def is_removed(self, pod: pb.PodSandbox) -> bool:
+        """Whether the sandbox was removed, so that an event of one of its containers comes late."""
+        return pod.id in self._removed
 
     def stop_pod(self, pod: pb.PodSandbox) -> None:
         """All containers of a sandbox have ended."""
@@ -98,6 +106,9 @@ class RuntimeTable:
         """Remove a sandbox and its containers. Returns whether it was the last sandbox of its pod."""
         self.stop_pod(pod)
         self._sandboxes.pop(pod.id, None)
+        self._removed[pod.id] = None
+        if len(self._removed) > MAX_REMOVED:
+            del self._removed[next(iter(self._removed))]
         last = pod.uid not in self._sandboxes.values()
         if last:
             self.ended.add(pod.uid)

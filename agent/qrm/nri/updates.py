@@ -1,9 +1,11 @@
-"""Applies allocations to running containers by requests to the runtime, in one message for each round."""
+"""Applies allocations to running containers by requests to the runtime. A container gets the CPUs of another one in a
+later message, after the runtime has confirmed that the other one has lost them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from agent.qrm.manager.admission import ContainerRef, Failures
 from agent.qrm.manager.allocation import Properties
 from agent.qrm.manager.manager import Manager
 from agent.qrm.nri.calls import CallFailed
@@ -12,10 +14,12 @@ from agent.qrm.nri.messages import update
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.pods import PodContainer, QrmPod
 
+Collected = tuple[QrmPod, PodContainer, Properties]
 Send = Callable[[Sequence[pb.ContainerUpdate]], Awaitable[list[pb.ContainerUpdate]]]
 """Requests updates, and returns those that failed. Raises CallFailed."""
 REPEATS = 3
-"""Attempts to send updates that became outdated while the runtime handled them."""
+"""Messages of one round. Updates that wait for others, or became outdated while the runtime handled a message, are sent
+after its answer."""
 
 
 class RoundUpdates:
@@ -26,43 +30,53 @@ class RoundUpdates:
         self._manager = manager
         self._send = send
         self._findings = findings
-        self._due: dict[str, tuple[QrmPod, PodContainer, Properties]] = {}
+        self._due: dict[str, Collected] = {}
+        self._sent: dict[str, Collected] = {}
+
+    @property
+    def undelivered(self) -> list[Collected]:
+        """What was collected for containers that may not have it yet. A container that is created now must not get CPUs
+        that one of them has lost: the answer updates them too."""
+        return list({**self._sent, **self._due}.values())
 
     async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
         """Collect the properties of a container, in the order of the calls. Raises ApplyFailed."""
         update(container.id, properties)  # if this fails, the other containers are updated
+        self._due.pop(container.id, None)  # the last position counts
         self._due[container.id] = pod, container, properties
 
-    async def deliver(self) -> dict[str, str]:
-        """Send what was collected; returns errors by container, which the next round tries again. What was decided
-        differently in the meantime is sent at once, because the runtime may have handled the two decisions in either
-        order."""
-        due, failed = self._due, dict[str, str]()
-        self._due = {}
-        self._findings.applied({id: f"{pod.key}/{container.name}" for id, (pod, container, _) in due.items()})
-        for _ in range(REPEATS):
-            if not due:
+    async def deliver(self) -> Failures:
+        """Send what was collected; returns errors by container, which the next round tries again. What waited for the
+        answer of the runtime is sent next. So is what was decided differently in the meantime, because the runtime may
+        have handled the two decisions in either order."""
+        failed, refused = dict[ContainerRef, str](), set[str]()
+        for left in reversed(range(REPEATS)):
+            self._sent, self._due = self._due, {}
+            if not self._sent:
                 break
             try:
-                refused = await self._send([update(id, properties) for id, (_, _, properties) in due.items()])
-            except CallFailed as error:
-                return failed | self._not_sent(due, due, f"UpdateContainers: {error}")
-            ids = [each.container_id for each in refused if each.container_id in due]
-            failed |= self._not_sent(ids, due, "the runtime could not update the container")
-            due = {id: self._now(*was) for id, was in due.items() if id not in ids and self._now(*was) != was}
+                failed |= await self._deliver(self._sent, refused)
+            finally:
+                self._sent = {}
+            if left:
+                failed |= await self._manager.apply_rest(self.apply, refused)
         return failed
 
-    def _now(
-        self, pod: QrmPod, container: PodContainer, properties: Properties
-    ) -> tuple[QrmPod, PodContainer, Properties]:
-        """The same container with the properties that it has to have now."""
-        return pod, container, self._manager.properties(pod.uid, container.name) or properties
-
-    def _not_sent(
-        self, ids: Collection[str], due: Mapping[str, tuple[QrmPod, PodContainer, Properties]], why: str
-    ) -> dict[str, str]:
-        for id in ids:
-            self._manager.set_applied(id, None)
-        if ids:
+    async def _deliver(self, due: dict[str, Collected], refused: set[str]) -> Failures:
+        """Send one message, confirm the updates that succeeded, and add the ids of the others to `refused`."""
+        self._findings.applied({id: str(ContainerRef.of(pod, container)) for id, (pod, container, _) in due.items()})
+        try:
+            answer = await self._send([update(id, properties) for id, (_, _, properties) in due.items()])
+            failed = {each.container_id for each in answer if each.container_id in due}
+            why = "the runtime could not update the container"
+        except CallFailed as error:
+            failed, why = set(due), f"UpdateContainers: {error}"
+        for id, (_, _, properties) in due.items():
+            if id in failed:
+                self._manager.apply_again(id)
+            else:
+                self._manager.confirm(id, properties)
+        refused |= failed
+        if failed:
             self._findings.add("update", f"containers keep their properties until the next round: {why}")
-        return {f"{due[id][0].key}/{due[id][1].name}": why for id in ids}
+        return {ContainerRef.of(*due[id][:2]): why for id in due if id in failed}

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from agent import cpuset
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, NoCgroups, open_tree
 from agent.cgroups.errors import CgroupError
+from agent.cpuset import CpuSet
 from agent.model import ContainerState, PodState
 from agent.qos import QosClass
-from agent.qrm import cpuset
-from agent.qrm.cpuset import CpuSet
 from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin

@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import combinations
 
-from agent.qrm.cpuset import EMPTY, CpuSet
+from agent.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.cpu_topology import CpuTopology
+
+EXACT_NODES = 8
+"""NUMA nodes up to which all sets of nodes are tried; the number of sets doubles with each node."""
 
 
 class NotEnoughCpus(ValueError):
@@ -308,20 +311,33 @@ def _begin(machine: CpuTopology, available: CpuSet, n: int) -> Accumulator:
 
 def sets_that_hold(needed: int, free: Mapping[int, int], *, fewest: int, most: int) -> list[frozenset[int]]:
     """The sets of `fewest` to `most` nodes with at least `needed` free in total; smaller sets first, then ascending.
-    `free` is by node, in the unit of `needed`."""
+    `free` is by node, in the unit of `needed`. With more than EXACT_NODES nodes, only `node_sets` of the smallest size
+    that holds."""
+    found: list[frozenset[int]] = []
+    for size in range(fewest, min(most, len(free)) + 1):
+        found += [nodes for nodes in node_sets(free, size) if sum(free[node] for node in nodes) >= needed]
+        if found and len(free) > EXACT_NODES:
+            break
+    return found
+
+
+def node_sets(free: Mapping[int, int], size: int) -> list[frozenset[int]]:
+    """The sets of `size` nodes, ascending. With more than EXACT_NODES nodes, only the nodes with the most free (so a
+    set that holds is found if there is one) and, in ascending order, sets of neighbouring numbers."""
     nodes = sorted(free)
-    return [
-        frozenset(chosen)
-        for size in range(fewest, min(most, len(nodes)) + 1)
-        for chosen in combinations(nodes, size)
-        if sum(free[node] for node in chosen) >= needed
-    ]
+    if len(nodes) <= EXACT_NODES:
+        return [frozenset(chosen) for chosen in combinations(nodes, size)]
+    neighbours = (frozenset(nodes[at : at + size]) for at in range(len(nodes) - size + 1))
+    freest = frozenset(sorted(nodes, key=lambda node: (-free[node], node))[:size])
+    return list(dict.fromkeys((*neighbours, freest)))
 
 
-def smallest_preferred(sets: list[frozenset[int]]) -> tuple[Hint, ...]:
-    """The sets as hints; the smallest sets are preferred."""
-    least = min(map(len, sets), default=0)
-    return tuple(Hint(nodes, preferred=len(nodes) == least) for nodes in sets)
+def hints_that_hold(needed: int, free: Mapping[int, int], *, fewest: int) -> tuple[Hint, ...]:
+    """The sets of nodes that hold `needed` as hints; those with `fewest` nodes, the least that a free machine requires,
+    are preferred. If single nodes hold it, only these."""
+    one = sets_that_hold(needed, free, fewest=1, most=1) if fewest == 1 else []
+    found = one or sets_that_hold(needed, free, fewest=fewest, most=len(free))
+    return tuple(Hint(nodes, preferred=len(nodes) == fewest) for nodes in found)
 
 
 def nodes_open_to(role: str, taken: Mapping[int, frozenset[str]]) -> list[int]:

@@ -8,22 +8,21 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from agent.qrm import cpuset
-from agent.qrm.cpuset import EMPTY, CpuSet
+from agent import cpuset
+from agent.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
 from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_exclusive
 from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.calculator import (
+    hints_that_hold,
     nodes_open_to,
-    sets_that_hold,
-    smallest_preferred,
     take_by_numa_balance,
     take_by_topology,
 )
@@ -36,8 +35,7 @@ _text = lru_cache(maxsize=256)(cpuset.text)  # the containers of a pool have the
 
 
 class CpuRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The CPUs of one container: a pool (`pool`), exclusive CPUs (`cpus`), or the CPUs of the pod's main container
-    (`sidecar`)."""
+    """The CPUs of one container: a pool (`pool`) or exclusive CPUs (`cpus`)."""
 
     pod_uid: str
     container_name: str
@@ -49,7 +47,6 @@ class CpuRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     container_index: int = 0
     pool: str = ""
     cpus: str = ""
-    sidecar: bool = False
 
     @property
     def exclusive(self) -> CpuSet:
@@ -65,6 +62,14 @@ class CpuDocument(msgspec.Struct, frozen=True):
     online: int
     pods: dict[str, dict[str, CpuRecord]]
     policyName: str = "role-pools"  # noqa: N815 - name of the file format
+
+
+class Adopted(NamedTuple):
+    """By pod UID and name: the containers that keep the CPUs of the checkpoint, and those whose value in the checkpoint
+    is not a set of CPUs, with the reason."""
+
+    kept: Sequence[tuple[str, str]] = ()
+    invalid: Mapping[tuple[str, str], str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +90,9 @@ class CpuPlugin:
     reconciled = True
 
     def __init__(self, machine: CpuTopology, roles: RoleTable, settings: CpuSettings) -> None:
-        strange = settings.reserved - machine.all
-        if strange:
-            raise ValueError(f"reserved CPUs {cpuset.text(strange)} do not exist on this machine or are offline")
+        unavailable = settings.reserved - machine.all
+        if unavailable:
+            raise ValueError(f"reserved CPUs {cpuset.text(unavailable)} do not exist on this machine or are offline")
         self.machine = machine
         self.roles = roles
         self.settings = settings
@@ -96,8 +101,10 @@ class CpuPlugin:
         if not usable:
             raise ValueError("all CPUs of this machine are reserved; pods need at least one")
         # On a small machine each pool gets half of the CPUs; a single CPU is in both pools.
-        self.least_online = min(settings.min_online, usable // 2)
-        self.least_offline = min(max(settings.min_offline, len(machine.nodes)), usable // 2)
+        self._minimum = {
+            ONLINE: min(settings.min_online, usable // 2),
+            OFFLINE: min(max(settings.min_offline, len(machine.nodes)), usable // 2),
+        }
         self.online = usable - self.least_offline
         """The desired size of the online pool in CPUs; the pool is smaller if exclusive allocations leave fewer
         CPUs."""
@@ -105,35 +112,52 @@ class CpuPlugin:
     # --- calls of the manager ------------------------------------------------------------------------------------
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """NUMA nodes for a pod of an exclusive role, empty if none fit; None for other pods."""
+        """NUMA nodes for a container of an exclusive role, empty if none fit; None for other containers. Sets with more
+        nodes than the CPUs require are not preferred. A container that grows stays on its nodes if these have room."""
         if request.container_type == ContainerType.INIT or not self.roles.is_exclusive(request.pod_role):
             return None
-        if (kept := self._existing(request)) is not None:
-            return self._hints_of(kept)
-        if request.container_type == ContainerType.SIDECAR:
-            main = self._main_of(request.pod_uid)
-            return None if main is None else self._hints_of(main)
-        needed = whole_exclusive(request)
+        needed, own = whole_exclusive(request), self._own(request)
+        if own and needed <= len(own):
+            return self._hints_of(own)
         others = self._without(request)
         if not self._leaves_pool_minimums(needed, others):
             return ()
         free = self._open_nodes(request.pod_role, others)
+        if own and sum(free.get(node, 0) for node in self._nodes_of(own)) >= needed:
+            return self._hints_of(own)
         largest = max(len(cpus - self.settings.reserved) for cpus in self.machine.nodes.values())
-        fewest = -(-needed // max(largest, 1))
-        most = 1 if fewest <= 1 else len(self.machine.nodes)
-        return smallest_preferred(sets_that_hold(needed, free, fewest=max(fewest, 1), most=most))
+        return hints_that_hold(needed, free, fewest=max(-(-needed // max(largest, 1)), 1))
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container, which gets nothing. A sufficient earlier allocation
-        is returned unchanged. Raises CannotAllocate; the container then has no allocation."""
+        """The allocation for a request; None for an init container, which gets nothing. An earlier allocation for the
+        same request is returned unchanged, and replaced if the request has changed. Raises CannotAllocate; the
+        container then keeps its earlier allocation."""
         if request.container_type == ContainerType.INIT:
             return None
-        kept = self._existing(request)
-        if kept is None:
-            self._records.pop((request.pod_uid, request.container_name), None)
-            kept = self._new_record(request)
-            self._records[request.pod_uid, request.container_name] = kept
+        key = request.pod_uid, request.container_name
+        kept = self._records.get(key)
+        if kept is None or (kept.pool, kept.request) != (self._pool_of(request), whole(request)):
+            kept = self._records[key] = self._new_record(request)
+        elif not kept.pod_role:
+            kept = self._records[key] = self._record(request, kept.pool, kept.cpus)
         return self._info(kept)
+
+    def adopt(self, allocations: Iterable[tuple[str, str, AllocationInfo]]) -> Adopted:
+        """Keep the exclusive CPUs of containers that the manager's checkpoint has and this state lacks, because its
+        file was lost: pod UID, container and allocation of each. Their roles are unknown until the manager asks for
+        them again, and no other role gets CPUs on their NUMA nodes."""
+        adopted, invalid = list[tuple[str, str]](), dict[tuple[str, str], str]()
+        for pod, container, info in allocations:
+            try:
+                cpus = cpuset.parse(info.allocation_result) if info.hints else EMPTY
+            except ValueError as error:
+                invalid[pod, container] = str(error)
+                continue
+            free = self.machine.all - self.settings.reserved - self._exclusive()
+            if cpus and cpus <= free and (pod, container) not in self._records:
+                self._records[pod, container] = CpuRecord(pod, container, "", len(cpus), cpus=cpuset.text(cpus))
+                adopted.append((pod, container))
+        return Adopted(adopted, invalid)
 
     def remove(self, pod_uid: str) -> None:
         """Release the CPUs of a pod that has ended."""
@@ -156,8 +180,31 @@ class CpuPlugin:
 
     @property
     def pools(self) -> dict[str, CpuSet]:
-        """The CPUs of each pool. The pools are disjoint, except on a machine with only one CPU for both."""
+        """The CPUs of each pool. The pools are disjoint, unless the CPUs left are too few for both."""
         return self._pools_without(self._exclusive())
+
+    @property
+    def least_online(self) -> int:
+        """The minimum size of the online pool in CPUs: its setting, or the largest request of its containers."""
+        return self._least(ONLINE)
+
+    @property
+    def least_offline(self) -> int:
+        """The minimum size of the offline pool in CPUs, like `least_online`."""
+        return self._least(OFFLINE)
+
+    @property
+    def _least_offline_left(self) -> int:
+        """The CPUs that exclusive allocations and online requests leave for the offline pool. With `min_offline` = 0
+        these are its largest request only; without a CPU of its own, the pool shares those of the online pool."""
+        return self.least_offline if self.settings.min_offline else self._largest(OFFLINE)
+
+    def _least(self, pool: str) -> int:
+        return max(self._minimum[pool], self._largest(pool))
+
+    def _largest(self, pool: str) -> int:
+        """The largest request of the containers of a pool, in CPUs."""
+        return max((each.request for each in self._records.values() if each.pool == pool), default=0)
 
     @property
     def pool_cpus(self) -> int:
@@ -166,11 +213,10 @@ class CpuPlugin:
 
     def members(self) -> dict[str, dict[tuple[str, str], int]]:
         """The number of CPUs that containers request, by pod UID and container, for each pool and for exclusive
-        allocations ("exclusive"). Sidecars that use the CPUs of their main container are omitted."""
+        allocations ("exclusive")."""
         found: dict[str, dict[tuple[str, str], int]] = {ONLINE: {}, OFFLINE: {}, EXCLUSIVE: {}}
         for key, record in sorted(self._records.items()):
-            if not record.sidecar:
-                found[record.pool or EXCLUSIVE][key] = record.request
+            found[record.pool or EXCLUSIVE][key] = record.request
         return found
 
     def machine_state(self) -> dict[str, dict[str, str]]:
@@ -186,10 +232,9 @@ class CpuPlugin:
         }
 
     def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
-        """The number of CPUs that a container has on each NUMA node; empty for an unknown container and for a
-        sidecar."""
+        """The number of CPUs that a container has on each NUMA node; empty for an unknown container."""
         record = self._records.get((pod_uid, container_name))
-        if record is None or record.sidecar:
+        if record is None:
             return {}
         counts = self.machine.count_by_node(self._cpus_of(record))
         return {node: count for node, count in counts.items() if count}
@@ -213,14 +258,17 @@ class CpuPlugin:
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Restore a state from `document`. Raises ValueError if it is invalid, if CPUs do not exist or are allocated to
-        two containers, or if the machine state does not match the records; the current state then remains unchanged."""
+        two containers, or if the machine state does not match the records; the current state then remains unchanged.
+        Records without CPUs and pool are those of sidecars in earlier versions; the manager requests CPUs for them."""
         try:
             read = msgspec.convert(document, CpuDocument)
         except msgspec.ValidationError as error:
             raise ValueError(f"not a state of the CPU plug-in: {error}") from None
         before = self._records, self.online
-        self._records = Records.of(read.pods.values())
-        self.resize(read.online)
+        kept = Records.of(read.pods.values())
+        self._records = Records({key: record for key, record in kept.items() if record.pool or record.cpus})
+        most = len(self.machine.all - self.settings.reserved) - self._minimum[OFFLINE]
+        self.online = min(max(read.online, self._minimum[ONLINE]), most)
         try:
             self._check(read)
         except ValueError:
@@ -244,20 +292,13 @@ class CpuPlugin:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    def _existing(self, request: ResourceRequest) -> CpuRecord | None:
-        """The existing record of the container, if it is of the same kind and satisfies the request."""
+    def _own(self, request: ResourceRequest) -> CpuSet:
+        """The exclusive CPUs that the container of a request already has."""
         record = self._records.get((request.pod_uid, request.container_name))
-        if record is None or record.request < whole(request):
-            return None
-        sidecar = self._is_sidecar(request)
-        pool = "" if sidecar or self.roles.is_exclusive(request.pod_role) else self.roles.class_of(request.pod_role)
-        return record if (record.pool, record.sidecar) == (pool, sidecar) else None
+        return EMPTY if record is None else record.exclusive
 
-    def _is_sidecar(self, request: ResourceRequest) -> bool:
-        return request.container_type == ContainerType.SIDECAR and self.roles.is_exclusive(request.pod_role)
-
-    def _main_of(self, pod_uid: str) -> CpuRecord | None:
-        return next((r for key, r in sorted(self._records.items()) if key[0] == pod_uid and r.cpus), None)
+    def _pool_of(self, request: ResourceRequest) -> str:
+        return "" if self.roles.is_exclusive(request.pod_role) else self.roles.class_of(request.pod_role)
 
     def _without(self, request: ResourceRequest) -> list[CpuRecord]:
         """All records except that of the container itself, which a new allocation replaces."""
@@ -265,11 +306,14 @@ class CpuPlugin:
         return [record for key, record in self._records.items() if key != own]
 
     def _new_record(self, request: ResourceRequest) -> CpuRecord:
-        sidecar = self._is_sidecar(request)
-        exclusive = self.roles.is_exclusive(request.pod_role) and not sidecar
-        cpus = self._take(request) if exclusive else EMPTY
-        if not exclusive and not sidecar:
+        pool = self._pool_of(request)
+        cpus = EMPTY if pool else self._take(request)
+        if pool:
             self._make_room(request)
+        return self._record(request, pool, cpuset.text(cpus))
+
+    @staticmethod
+    def _record(request: ResourceRequest, pool: str, cpus: str) -> CpuRecord:
         return CpuRecord(
             pod_uid=request.pod_uid,
             container_name=request.container_name,
@@ -279,50 +323,59 @@ class CpuPlugin:
             pod_name=request.pod_name,
             container_type=request.container_type,
             container_index=request.container_index,
-            pool="" if exclusive or sidecar else self.roles.class_of(request.pod_role),
-            cpus=cpuset.text(cpus),
-            sidecar=sidecar,
+            pool=pool,
+            cpus=cpus,
         )
 
     def _take(self, request: ResourceRequest) -> CpuSet:
-        """Select exclusive CPUs for a container: on the nodes of the hint or, without a hint, on the nodes of the best
-        hint. Raises CannotAllocate."""
-        nodes = request.nodes
-        if not nodes:
-            offered = self.hints(request)
-            if not offered:
-                raise CannotAllocate(NO_HINTS)
-            nodes = offered[0].nodes or EMPTY
-        needed = whole_exclusive(request)
-        others = list(self._records.values())
-        free = self._open_nodes(request.pod_role, others)
-        if strange := sorted(nodes - self.machine.nodes.keys()):
-            raise CannotAllocate(f"{NO_HINTS}: this machine has no NUMA node {strange[0]}")
-        closed = sorted(nodes - free.keys())
-        if closed:
-            raise CannotAllocate(f"{NO_HINTS}: pods of another role have CPUs of NUMA node {closed[0]}")
-        if sum(free[node] for node in nodes) < needed:
-            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
+        """Select exclusive CPUs for a container. A container that has CPUs keeps as many of them as possible. Raises
+        CannotAllocate."""
+        needed, own = whole_exclusive(request), self._own(request)
+        if needed <= len(own):
+            return take_by_topology(self.machine, own, needed, align_l3=True)
+        others = self._without(request)
+        nodes = self._nodes_for(request, needed, self._open_nodes(request.pod_role, others))
         if not self._leaves_pool_minimums(needed, others):
-            least = f"{self.least_online} online and {self.least_offline} offline"
-            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs would leave the pools less than their minimum, {least}")
-        available = self.machine.on(nodes) - self.settings.reserved - self._exclusive()
-        taken = EMPTY
+            least = f"{self.least_online} online and {self._least_offline_left} offline"
+            raise CannotAllocate(
+                f"{NO_HINTS}: {needed} CPUs would leave the pools fewer CPUs than their minimum, {least}"
+            )
+        available = self.machine.on(nodes) - self.settings.reserved - self._exclusive(others)
+        taken = own & available
         for node in sorted(nodes):
-            own = available & self.machine.nodes[node]
-            taken |= take_by_topology(self.machine, own, min(needed - len(taken), len(own)), align_l3=True)
+            left = (available & self.machine.nodes[node]) - taken
+            taken |= take_by_topology(self.machine, left, min(needed - len(taken), len(left)), align_l3=True)
         return taken
 
+    def _nodes_for(self, request: ResourceRequest, needed: int, free: Mapping[int, int]) -> frozenset[int]:
+        """The NUMA nodes to take CPUs from: those of the hint or, without a preferred hint that has enough CPUs, those
+        of the best hint. Raises CannotAllocate."""
+        nodes = request.nodes
+        closed = sorted(nodes - free.keys())
+        enough = bool(nodes) and not closed and sum(free[node] for node in nodes) >= needed
+        if enough:
+            return nodes
+        if not request.must_follow_hint:
+            offered = self.hints(request)
+            if not offered:
+                raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on the NUMA nodes that the pod may use")
+            return offered[0].nodes or EMPTY
+        if strange := sorted(nodes - self.machine.nodes.keys()):
+            raise CannotAllocate(f"{NO_HINTS}: this machine has no NUMA node {strange[0]}")
+        if closed:
+            raise CannotAllocate(f"{NO_HINTS}: pods of another role have CPUs of NUMA node {closed[0]}")
+        raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
+
     def _make_room(self, request: ResourceRequest) -> None:
-        """Ensure that the pool is at least as large as the request; the online pool grows if necessary. Raises
-        CannotAllocate."""
-        pool, needed = self.roles.class_of(request.pod_role), whole(request)
-        before = self.online
-        if pool == ONLINE and len(self.pools[pool]) < needed:
+        """Ensure that the pool can be as large as the request; the online pool grows if necessary, the offline pool
+        with the request of its new container. Raises CannotAllocate."""
+        pool, needed, pools = self._pool_of(request), whole(request), self.pools
+        other = self._least_offline_left if pool == ONLINE else self.least_online
+        room = len(pools[ONLINE] | pools[OFFLINE]) - (0 if pools[ONLINE] & pools[OFFLINE] else other)
+        if room < needed:
+            raise CannotAllocate(f"requested {needed} CPUs, but the {pool} pool can have {room}")
+        if pool == ONLINE and len(pools[pool]) < needed:
             self.resize(needed)
-        if len(self.pools[pool]) < needed:
-            self.online = before
-            raise CannotAllocate(f"requested {needed} CPUs, but the {pool} pool has {len(self.pools[pool])}")
 
     def _exclusive(self, records: Iterable[CpuRecord] | None = None) -> CpuSet:
         chosen = self._records.values() if records is None else records
@@ -343,36 +396,37 @@ class CpuPlugin:
     def _leaves_pool_minimums(self, needed: int, records: Iterable[CpuRecord]) -> bool:
         """Whether the pools keep their minimum sizes if `needed` more CPUs become exclusive."""
         left = len(self.machine.all - self.settings.reserved - self._exclusive(records)) - needed
-        return left >= max(self.least_online + self.least_offline, 1)
+        return left >= max(self.least_online + self._least_offline_left, 1)
 
     def _pools_without(self, taken: CpuSet) -> dict[str, CpuSet]:
         left = self.machine.all - self.settings.reserved - taken
         size = min(self.online, len(left) - self.least_offline)
-        if size < 1 or size == len(left):
+        if not self.settings.min_offline:
+            size = max(size, self._largest(ONLINE))
+        if not 1 <= size <= len(left) - max(self._largest(OFFLINE), 1):
             return {ONLINE: left, OFFLINE: left}
         online, offline = take_by_numa_balance(self.machine, left, size)
         return {ONLINE: online, OFFLINE: offline}
 
     def _cpus_of(self, record: CpuRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:
         """The CPUs of a record. `pools` are the current pools, if the caller has already computed them."""
-        if not record.pool and not record.sidecar:
+        if not record.pool:
             return record.exclusive
-        if record.sidecar and (main := self._main_of(record.pod_uid)) is not None:
-            return main.exclusive
-        return (self.pools if pools is None else pools)[record.pool or ONLINE]
+        return (self.pools if pools is None else pools)[record.pool]
 
-    def _hints_of(self, record: CpuRecord) -> tuple[Hint, ...]:
+    def _nodes_of(self, cpus: CpuSet) -> frozenset[int]:
+        return frozenset(node for node, own in self.machine.nodes.items() if own & cpus)
+
+    def _hints_of(self, cpus: CpuSet) -> tuple[Hint, ...]:
         """The NUMA nodes of a container's exclusive CPUs, as a preferred hint."""
-        cpus = self._cpus_of(record)
-        nodes = frozenset(node for node, own in self.machine.nodes.items() if own & cpus)
-        return (Hint(nodes, preferred=True),)
+        return (Hint(self._nodes_of(cpus), preferred=True),)
 
     def _info(self, record: CpuRecord, pools: Mapping[str, CpuSet] | None = None) -> AllocationInfo:
         cpus = self._cpus_of(record, pools)
         return AllocationInfo(
             CPUSET_CPUS,
             is_scalar_resource=True,
-            allocated_quantity=0.0 if record.sidecar else float(len(cpus)),
+            allocated_quantity=float(len(cpus)),
             allocation_result=_text(cpus),
-            resource_hints=WireHints() if record.pool or record.sidecar else wire_hints(self._hints_of(record)),
+            resource_hints=WireHints() if record.pool else wire_hints(self._hints_of(cpus)),
         )

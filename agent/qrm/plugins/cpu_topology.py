@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from agent.qrm.cpuset import CpuSet
+from agent.cpuset import CpuSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,11 @@ class CpuTopology:
     def nodes(self) -> Mapping[int, CpuSet]:
         """CPUs by NUMA node; nodes without CPUs are omitted."""
         return self._grouped(lambda cpu: cpu.numa)
+
+    @cached_property
+    def numa_nodes(self) -> frozenset[int]:
+        """The NUMA nodes with CPUs or memory. Nodes of memory only (CXL) have no CPUs."""
+        return frozenset(self.nodes) | frozenset(self.memory)
 
     @cached_property
     def cpus_per_core(self) -> int:

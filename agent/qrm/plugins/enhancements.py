@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.request import CannotAllocate, ResourceRequest
 from agent.qrm.pods import DEDICATED_CORES, QOS_ANNOTATION, RECLAIMED_CORES, SHARED_CORES, SYSTEM_CORES
+from watcher.decoding.json_text import decode_json
+from watcher.decoding.text import whole_number
 
 LEVELS = (SHARED_CORES, RECLAIMED_CORES, DEDICATED_CORES, SYSTEM_CORES)
 MEMORY_ENHANCEMENT = "katalyst.kubewharf.io/memory_enhancement"
@@ -77,9 +79,10 @@ class QosRequest:
         text = self.cpu.get(NUMA_NUMBER)
         if text is None:
             return None
-        if not text.isdecimal() or not int(text):
-            raise CannotAllocate(f"{NUMA_NUMBER} is {text!r}, but must be a whole number greater than 0")
-        return int(text)
+        number = whole_number(text)
+        if not number:
+            raise CannotAllocate(f"{NUMA_NUMBER} is {text[:40]!r}, but must be a whole number greater than 0")
+        return number
 
 
 def qos_request(
@@ -116,6 +119,6 @@ def _enhancement(request: ResourceRequest, name: str) -> dict[str, str]:
     if not text:
         return {}
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        return decode_json(text, type=dict[str, str])
     except msgspec.MsgspecError as error:
         raise CannotAllocate(f"the annotation {name} is not a JSON object of strings: {error}") from None

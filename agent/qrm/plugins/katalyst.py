@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from agent.qrm import cpuset
-from agent.qrm.cpuset import EMPTY, CpuSet
+from agent import cpuset
+from agent.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
 from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_exclusive
 from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.calculator import (
     fits_sockets,
+    node_sets,
     proportional_sizes,
     take_by_numa_balance,
     take_by_topology,
@@ -47,13 +47,15 @@ RAMP_UP_S = 30.0
 class KatalystSettings:
     """`reclaim`: whether reclaimed pods may use the CPUs that shared pools do not need. `debug`: annotations of pods
     that get no allocation. `enhancement`: default memory enhancements of pods. `ramp_up`: seconds in which a new shared
-    container may use all shared CPUs."""
+    container may use all shared CPUs. `system_namespaces`: the namespaces whose pods may have the level system_cores,
+    which gives CPUs of other pods and reserved ones; None: all namespaces, as in Katalyst."""
 
     reserved: CpuSet = EMPTY
     reclaim: bool = False
     debug: frozenset[str] = frozenset()
     enhancement: Mapping[str, str] = field(default_factory=dict)
     ramp_up: float = RAMP_UP_S
+    system_namespaces: frozenset[str] | None = None
 
 
 class KatalystRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,14 +125,7 @@ class KatalystCpuPlugin:
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
         """The allocation for a request; None for an init container, and for a sidecar of a bound pod whose main
         container has no allocation yet. A sufficient earlier allocation is returned unchanged. Raises CannotAllocate;
-        the container then has no allocation."""
-        try:
-            return self._allocate(request)
-        except CannotAllocate:
-            self._records.pop((request.pod_uid, request.container_name), None)
-            raise
-
-    def _allocate(self, request: ResourceRequest) -> AllocationInfo | None:
+        the container then keeps its earlier allocation."""
         wish = self._wish(request)
         if request.container_type == ContainerType.INIT:
             return None
@@ -141,8 +136,13 @@ class KatalystCpuPlugin:
         key = (request.pod_uid, request.container_name)
         kept = self._records.get(key)
         if kept is None or kept.request < request.quantity or kept.qos_level != wish.level:
-            self._records.pop(key, None)
-            kept = self._records[key] = self._new_record(request, wish)
+            before = self._records.pop(key, None)  # its CPUs are free for the new allocation
+            try:
+                kept = self._records[key] = self._new_record(request, wish)
+            except CannotAllocate:
+                if before is not None:
+                    self._records[key] = before
+                raise
         return self._info(kept)
 
     def remove(self, pod_uid: str) -> None:
@@ -221,7 +221,12 @@ class KatalystCpuPlugin:
 
     def _wish(self, request: ResourceRequest) -> QosRequest:
         """The QoS level and enhancements of a request. Raises CannotAllocate."""
-        return qos_request(request, defaults=self.settings.enhancement, debug=self.settings.debug)
+        wish = qos_request(request, defaults=self.settings.enhancement, debug=self.settings.debug)
+        allowed = self.settings.system_namespaces
+        if wish.level == SYSTEM_CORES and allowed is not None and request.pod_namespace not in allowed:
+            namespaces = ", ".join(sorted(allowed)) or "no namespace"
+            raise CannotAllocate(f"{SYSTEM_CORES} is only for pods of {namespaces} (qrm.system_namespaces)")
+        return wish
 
     def _main_of(self, request: ResourceRequest) -> KatalystRecord | None:
         """For a sidecar, a record of its bound pod: of the main container, or of a container that follows it."""
@@ -252,7 +257,7 @@ class KatalystCpuPlugin:
         return [
             nodes
             for size in range(fewest, most + 1)
-            for nodes in map(frozenset, combinations(sorted(free), size))
+            for nodes in node_sets(free, size)
             if fits_sockets(self.machine, nodes, aligned=wish.aligned) and self._holds(nodes, needed, free, wish)
         ]
 
@@ -316,6 +321,8 @@ class KatalystCpuPlugin:
 
     def _new_record(self, request: ResourceRequest, wish: QosRequest) -> KatalystRecord:
         whole(request)  # raises for an invalid quantity; the record stores the unrounded request
+        if not request.must_follow_hint and request.nodes:
+            request = replace(request, hint=self._usable_hint(request, wish))
         nodes, cpus, pool, sidecar = tuple(sorted(request.nodes)), EMPTY, "", False
         if strange := sorted(request.nodes - set(self.machine.nodes)):
             raise CannotAllocate(f"the hint names NUMA node {strange[0]}, which this machine does not have")
@@ -351,6 +358,14 @@ class KatalystCpuPlugin:
             sidecar=sidecar,
             bound=wish.bound and wish.level == SYSTEM_CORES,
         )
+
+    def _usable_hint(self, request: ResourceRequest, wish: QosRequest) -> Hint | None:
+        """The hint of a request, which is not preferred; None if the CPUs that the pod needs are not on its nodes."""
+        if wish.level != DEDICATED_CORES or self._main_of(request) is not None:
+            return request.hint
+        free = self._free_by_node(wish)
+        fits = request.nodes <= free.keys() and self._holds(request.nodes, self._needed(request, wish), free, wish)
+        return request.hint if fits else None
 
     def _check_room(self, request: ResourceRequest, nodes: tuple[int, ...]) -> None:
         """Raises CannotAllocate if shared pods request more CPUs than are not dedicated."""
@@ -463,7 +478,8 @@ class KatalystCpuPlugin:
         if record.qos_level == RECLAIMED_CORES:
             reclaim = (self.pools() if pools is None else pools)[RECLAIM]
             return (reclaim & self.machine.on(record.nodes) if len(record.nodes) == 1 else EMPTY) or reclaim
-        if not record.nodes and self._now() - record.since < self.settings.ramp_up:
+        # A time ahead of the clock, which was set back since, is not recent.
+        if not record.nodes and 0.0 <= self._now() - record.since < self.settings.ramp_up:
             return self._ramp_up_cpus()
         return (self.pools() if pools is None else pools)[_pool_name(record)]
 

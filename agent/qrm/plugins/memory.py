@@ -5,13 +5,14 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.allocation import CPUSET_MEMS, AllocationInfo, WireHints, wire_hints
 from agent.qrm.manager.request import (
     MEMORY,
@@ -23,7 +24,7 @@ from agent.qrm.manager.request import (
     whole_exclusive,
 )
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.calculator import fits_sockets, nodes_open_to, sets_that_hold
+from agent.qrm.plugins.calculator import fits_sockets, hints_that_hold, nodes_open_to, sets_that_hold
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.enhancements import NUMA_EXCLUSIVE, qos_request
 from agent.qrm.plugins.records import Records
@@ -113,44 +114,55 @@ class MemoryPlugin:
             return None
         if claim.bound and request.container_type == ContainerType.SIDECAR:
             return None  # it follows its pod's main container
-        if (kept := self._existing(request, claim)) is not None:
-            return (Hint(frozenset(kept.numa), preferred=True),)
-        main = self._main_of(request)
         needed, free = whole_exclusive(request), self._open_nodes(request, claim)
-        if main is not None:
-            free = {node: size for node, size in free.items() if node in main.numa}
+        kept = self._same_kind(request, claim)
+        if kept is not None and (kept.request >= needed or _holds(kept.numa, needed, free)):
+            return (Hint(frozenset(kept.numa), preferred=True),)
         try:
             fewest, _ = nodes_for_memory(needed, each=max(self.allocatable.values()), nodes=len(self.allocatable))
         except CannotAllocate:
             return ()
-        found = sets_that_hold(needed, free, fewest=fewest, most=self._most_nodes(claim, fewest))
-        if claim.bound:
-            found = [nodes for nodes in found if fits_sockets(self.machine, nodes)]
-        return tuple(Hint(nodes, preferred=len(nodes) == fewest) for nodes in found)
+        if not claim.bound:
+            return hints_that_hold(needed, free, fewest=fewest)
+        most = len(self.allocatable) if claim.whole else 1  # as in Katalyst
+        found = sets_that_hold(needed, free, fewest=fewest, most=most)
+        return tuple(
+            Hint(nodes, preferred=len(nodes) == fewest) for nodes in found if fits_sockets(self.machine, nodes)
+        )
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
         """The allocation for a request; None for an init container, and for a sidecar of a bound pod whose main
-        container has no allocation yet. A sufficient earlier allocation is returned unchanged. Raises CannotAllocate;
-        the container then has no allocation."""
-        try:
-            return self._allocate(request)
-        except CannotAllocate:
-            self._records.pop((request.pod_uid, request.container_name), None)
-            raise
-
-    def _allocate(self, request: ResourceRequest) -> AllocationInfo | None:
+        container has no allocation yet. An earlier allocation for the same request is returned unchanged, and replaced
+        if the request has changed. Raises CannotAllocate; the container then keeps its earlier allocation."""
         if request.container_type == ContainerType.INIT:
             return None
         claim = self._claim(request)
         sidecar = request.container_type == ContainerType.SIDECAR
         if claim.bound and sidecar and self._main_of(request) is None:
             return None
-        kept = self._existing(request, claim)
-        if kept is None:
-            self._records.pop((request.pod_uid, request.container_name), None)
+        kept = self._same_kind(request, claim)
+        if kept is None or not (kept.request == whole(request) or (claim.bound and kept.request > whole(request))):
             kept = self._new_record(request, claim)
             self._records[request.pod_uid, request.container_name] = kept
+        elif not kept.pod_role and not kept.bound:
+            kept = self._record(request, kept.numa, bound=False)
+            self._records[request.pod_uid, request.container_name] = kept
         return self._info(kept)
+
+    def adopt(self, allocations: Iterable[tuple[str, str, AllocationInfo]]) -> list[tuple[str, str]]:
+        """Keep the exclusive memory of containers that the manager's checkpoint has and this state lacks, as the CPU
+        plug-in does. Memory that Katalyst's annotations bind is allocated again."""
+        adopted = []
+        for pod, container, info in () if self.enhancements else allocations:
+            taken, numa = self._taken(self._records.values()), dict(info.topology_assignments)
+            free = {node: size - taken[node] for node, size in self.allocatable.items()}
+            fits = all(size <= free.get(node, 0) for node, size in numa.items())
+            valid = info.hints and numa and math.isfinite(info.allocated_quantity)
+            if valid and fits and (pod, container) not in self._records:
+                size = int(info.allocated_quantity)
+                self._records[pod, container] = MemoryRecord(pod, container, "", size, numa=numa)
+                adopted.append((pod, container))
+        return adopted
 
     def remove(self, pod_uid: str) -> None:
         """Release the memory of a pod that has ended."""
@@ -231,21 +243,13 @@ class MemoryPlugin:
                 return MemoryClaim(own=True, bound=True, whole=whole_nodes, group=BOUND_GROUP)
         return MemoryClaim(own=self.roles.is_exclusive(request.pod_role), group=request.pod_role)
 
-    def _most_nodes(self, claim: MemoryClaim, fewest: int) -> int:
-        """The maximum size of a set of nodes. As in Katalyst, a bound pod has one node, unless it gets whole nodes."""
-        if claim.bound:
-            return len(self.allocatable) if claim.whole else 1
-        return 1 if fewest == 1 else len(self.allocatable)
-
-    def _existing(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord | None:
-        """The existing record of the container, if it is of the same kind and satisfies the request."""
+    def _same_kind(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord | None:
+        """The existing record of the container, if it is of the same kind."""
         record = self._records.get((request.pod_uid, request.container_name))
-        if record is None or record.request < whole(request):
-            return None
-        return record if (bool(record.numa), record.bound) == (claim.own, claim.bound) else None
+        return record if record and (bool(record.numa), record.bound) == (claim.own, claim.bound) else None
 
     def _main_of(self, request: ResourceRequest) -> MemoryRecord | None:
-        """For a sidecar, the record of its pod's main container."""
+        """For a sidecar of a bound pod, the record of its pod's main container."""
         if request.container_type != ContainerType.SIDECAR:
             return None
         return next((r for key, r in sorted(self._records.items()) if key[0] == request.pod_uid and r.numa), None)
@@ -257,10 +261,14 @@ class MemoryPlugin:
                 taken[node] += size
         return taken
 
+    def _without(self, request: ResourceRequest) -> list[MemoryRecord]:
+        """All records except that of the container itself, which a new allocation replaces."""
+        own = (request.pod_uid, request.container_name)
+        return [record for key, record in self._records.items() if key != own]
+
     def _open_nodes(self, request: ResourceRequest, claim: MemoryClaim) -> dict[int, int]:
         """The nodes on which the container may have exclusive memory, and the free bytes on each."""
-        own = (request.pod_uid, request.container_name)
-        others = [record for key, record in self._records.items() if key != own]
+        others = self._without(request)
         taken = self._taken(others)
         groups = {node: frozenset(r.group for r in others if r.numa.get(node)) for node in self.allocatable}
         open_nodes = nodes_open_to(claim.group, groups)
@@ -269,6 +277,12 @@ class MemoryPlugin:
         return {node: max(0, self.allocatable[node] - taken[node]) for node in open_nodes}
 
     def _new_record(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord:
+        if not claim.own and not self.enhancements:
+            self._check_room(request)
+        return self._record(request, self._take(request, claim) if claim.own else {}, bound=claim.bound)
+
+    @staticmethod
+    def _record(request: ResourceRequest, numa: dict[int, int], *, bound: bool) -> MemoryRecord:
         return MemoryRecord(
             pod_uid=request.pod_uid,
             container_name=request.container_name,
@@ -278,36 +292,53 @@ class MemoryPlugin:
             pod_name=request.pod_name,
             container_type=request.container_type,
             container_index=request.container_index,
-            numa=self._take(request, claim) if claim.own else {},
-            bound=claim.bound,
+            numa=numa,
+            bound=bound,
         )
 
+    def _check_room(self, request: ResourceRequest) -> None:
+        """Raises CannotAllocate if the nodes of containers without exclusive memory have less than the request."""
+        taken = self._taken(self._without(request))
+        room = sum(max(0, self.allocatable[node] - taken[node]) for node in _shared(taken))
+        if whole(request) > room:
+            raise CannotAllocate(f"{NOT_MET}: requested {whole(request)} bytes, but shared NUMA nodes have {room}")
+
     def _take(self, request: ResourceRequest, claim: MemoryClaim) -> dict[int, int]:
-        """Select bytes by node: the nodes of the hint, or of the best hint, are filled in order. Raises
-        CannotAllocate."""
+        """Select bytes by node: the nodes of the hint, or of the best hint, are filled in order. A container that has
+        memory stays on its nodes if these have room. Raises CannotAllocate."""
         if claim.bound and (main := self._main_of(request)) is not None:
             return dict.fromkeys(main.numa, 0)
-        nodes = request.nodes
-        if not nodes:
-            offered = self.hints(request)
-            if not offered:
-                raise CannotAllocate(NO_HINTS)
-            nodes = offered[0].nodes or frozenset()
-        free = self._open_nodes(request, claim)
-        if strange := sorted(nodes - self.allocatable.keys()):
-            raise CannotAllocate(f"{NO_HINTS}: NUMA node {strange[0]} has no memory or does not exist")
-        closed = sorted(nodes - free.keys())
-        if closed:
-            raise CannotAllocate(f"{NO_HINTS}: other pods have exclusive memory of NUMA node {closed[0]}")
-        if claim.bound and len(nodes) > self._most_nodes(claim, 1):
-            raise CannotAllocate(f"{NO_HINTS}: only a pod with {NUMA_EXCLUSIVE} can have several NUMA nodes")
-        left, taken = whole_exclusive(request), {}
+        needed, free = whole_exclusive(request), self._open_nodes(request, claim)
+        nodes, left, taken = self._nodes_for(request, claim, needed, free), needed, dict[int, int]()
         for node in sorted(nodes):
             taken[node] = free[node] if claim.whole else min(left, free[node])
             left -= taken[node]
         if left > 0:
             raise CannotAllocate(f"{NOT_MET}: {left} bytes more than NUMA nodes {cpuset.text(nodes)} have free")
         return taken
+
+    def _nodes_for(
+        self, request: ResourceRequest, claim: MemoryClaim, needed: int, free: Mapping[int, int]
+    ) -> frozenset[int]:
+        """The NUMA nodes of the hint or, without a preferred hint that has enough memory, those of the best hint.
+        Raises CannotAllocate."""
+        kept = self._records.get((request.pod_uid, request.container_name))
+        if kept is not None and not claim.bound and kept.numa and _holds(kept.numa, needed, free):
+            return frozenset(kept.numa)
+        nodes = request.nodes
+        if not request.must_follow_hint and not (nodes and _holds(nodes, needed, free)):
+            offered = self.hints(request)
+            if not offered:
+                raise CannotAllocate(NO_HINTS)
+            nodes = offered[0].nodes or frozenset()
+        if strange := sorted(nodes - self.allocatable.keys()):
+            raise CannotAllocate(f"{NO_HINTS}: NUMA node {strange[0]} has no memory or does not exist")
+        closed = sorted(nodes - free.keys())
+        if closed:
+            raise CannotAllocate(f"{NO_HINTS}: other pods have exclusive memory of NUMA node {closed[0]}")
+        if claim.bound and not claim.whole and len(nodes) > 1:
+            raise CannotAllocate(f"{NO_HINTS}: only a pod with {NUMA_EXCLUSIVE} can have several NUMA nodes")
+        return nodes
 
     def _info(self, record: MemoryRecord, shared: frozenset[int] | None = None) -> AllocationInfo:
         nodes = frozenset(record.numa) or shared or self._shared_nodes()
@@ -321,7 +352,14 @@ class MemoryPlugin:
         )
 
     def _shared_nodes(self) -> frozenset[int]:
-        """The nodes without exclusive memory; all nodes if there are none, because a container without memory nodes
-        cannot start."""
-        taken = self._taken(self._records.values())
-        return frozenset(node for node, size in taken.items() if not size) or frozenset(taken)
+        return _shared(self._taken(self._records.values()))
+
+
+def _shared(taken: Mapping[int, int]) -> frozenset[int]:
+    """The nodes without exclusive memory; all nodes if there are none, because a container without memory nodes cannot
+    start."""
+    return frozenset(node for node, size in taken.items() if not size) or frozenset(taken)
+
+
+def _holds(nodes: Iterable[int], needed: int, free: Mapping[int, int]) -> bool:
+    return sum(free.get(node, 0) for node in nodes) >= needed and all(node in free for node in nodes)

@@ -17,6 +17,7 @@ from agent.qrm.manager.allocation import AllocationInfo, wire_hints
 from agent.qrm.manager.request import NIC, CannotAllocate, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.records import Records
+from watcher.decoding.json_text import decode_json
 
 NETNS_ANNOTATION = "kubernetes.io/host-netns-path"
 ENHANCEMENT_ANNOTATION = "katalyst.kubewharf.io/network_enhancement"
@@ -188,7 +189,7 @@ def _is_restricted(request: ResourceRequest) -> bool:
     if text is None:
         return False
     try:
-        return msgspec.json.decode(text, type=dict[str, str]).get(RESTRICTED_KEY) == "true"
+        return decode_json(text, type=dict[str, str]).get(RESTRICTED_KEY) == "true"
     except msgspec.MsgspecError as error:
         raise CannotAllocate(
             f"the annotation {ENHANCEMENT_ANNOTATION} is not a JSON object of strings: {error}"

@@ -6,14 +6,17 @@ one node, one cache per node, and one core per CPU. Offline CPUs are omitted.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.qrm import cpuset
-from agent.qrm.cpuset import CpuSet
+from agent import cpuset
+from agent.cpuset import CpuSet
 from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.nic import Nic
+
+log = logging.getLogger(__name__)
 
 SYS = Path("/sys")
 
@@ -38,7 +41,10 @@ def read_machine(sys: Path = SYS) -> CpuTopology:
         shared = _cpus(at / "cache/index3/shared_cpu_list") or nodes[numa]
         # The first thread identifies a core, the first CPU a cache, because core_id is only unique within a package.
         cpus[cpu] = LogicalCpu(cpu, min(siblings | {cpu}), max(socket, 0), numa, min(shared & online or {cpu}))
-    return CpuTopology(cpus, {node: size for node in nodes if (size := _memory(sys, node))})
+    memory = {node: size for node in _node_numbers(sys) if (size := _memory(sys, node))}
+    if only := sorted(memory.keys() - nodes.keys()):
+        log.info("NUMA nodes with memory and without CPUs: %s", cpuset.text(only))
+    return CpuTopology(cpus, memory)
 
 
 def memory_nodes(sys: Path = SYS) -> CpuSet:
@@ -48,11 +54,14 @@ def memory_nodes(sys: Path = SYS) -> CpuSet:
 
 def _nodes(sys: Path, online: CpuSet) -> Mapping[int, CpuSet]:
     """CPUs by NUMA node, without nodes that have no online CPU; a single node if the kernel reports none."""
-    found: dict[int, CpuSet] = {}
-    for entry in sorted((sys / "devices/system/node").glob("node[0-9]*")):
-        if entry.name[4:].isdecimal() and (own := (_cpus(entry / "cpulist") or frozenset()) & online):
-            found[int(entry.name[4:])] = own
-    return dict(sorted(found.items())) or {0: online}
+    lists = {node: _cpus(sys / f"devices/system/node/node{node}/cpulist") for node in _node_numbers(sys)}
+    return {node: own for node, cpus in lists.items() if (own := (cpus or frozenset()) & online)} or {0: online}
+
+
+def _node_numbers(sys: Path) -> list[int]:
+    """The NUMA nodes of the machine, ascending, with or without CPUs."""
+    entries = (sys / "devices/system/node").glob("node[0-9]*")
+    return sorted(int(entry.name[4:]) for entry in entries if entry.name[4:].isdecimal())
 
 
 def _memory(sys: Path, node: int) -> int:

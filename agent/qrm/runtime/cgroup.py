@@ -13,13 +13,13 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 
+from agent import cpuset
 from agent.cgroups import paths
 from agent.cgroups.base import CgroupDirectory
 from agent.cgroups.detection import Layout, NoCgroups, Version, find_layout
 from agent.cgroups.errors import CgroupError, CgroupGone, CgroupUnapplied
 from agent.cgroups.paths import Driver
 from agent.qos import QosClass
-from agent.qrm import cpuset
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, UNIFIED, Properties, Value
 from agent.qrm.pods import PodContainer, QrmPod

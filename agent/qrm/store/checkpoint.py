@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, from_json, to_json
+from watcher.decoding.json_text import decode_json
 
 
 class BadCheckpoint(ValueError):
@@ -63,7 +64,7 @@ def decode(data: bytes, *, from_message: Callable[[bytes], AllocationInfo] | Non
     Raises BadCheckpoint.
     """
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = decode_json(data, type=_File)
     except msgspec.MsgspecError as error:
         raise BadCheckpoint(f"not a checkpoint of pod resources: {error}") from None
     entries = file.data.pod_resource_entries

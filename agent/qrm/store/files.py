@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from agent.qrm.store.checkpoint import fnv1a
+from watcher.decoding.json_text import decode_json
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class StateFile:
         except FileNotFoundError:
             return None
         try:
-            document = msgspec.json.decode(data, type=dict[str, Any])
+            document = decode_json(data, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise BadState(f"it is not a JSON object: {error}") from None
         earlier = EARLIER_CHECKSUM in document

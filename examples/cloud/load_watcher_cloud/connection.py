@@ -11,6 +11,7 @@ import msgspec
 
 from load_watcher_cloud.config import CloudConfig
 from watcher.core.messages import printable
+from watcher.decoding.json_text import JsonDecoder
 from watcher.platform.sources.connection import SourceConnection, read_secret, retry_after
 from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable, malformed_response
 from watcher.platform.sources.http_client import HttpResponse
@@ -34,7 +35,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-_SAID = msgspec.json.Decoder(_ErrorBody)
+_SAID = JsonDecoder(_ErrorBody)
 
 
 class CloudConnection:
@@ -148,7 +149,7 @@ def _text_of(answer: HttpResponse) -> str:
         said = _SAID.decode(answer.body)
         words = "; ".join(said.errors) if isinstance(said.errors, list) else said.errors
         text = words or said.message or said.error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         text = ""
     return printable(text or answer.body[:4096].decode(errors="replace"))
 

@@ -21,6 +21,7 @@ from load_watcher_cloud.connection import CloudConnection, token_of
 from load_watcher_cloud.provider import CloudProvider, CloudQueryPlan, CloudResponse, HostSeries
 from watcher.arrays import F64
 from watcher.core.messages import printable
+from watcher.decoding.json_text import JsonDecoder
 from watcher.model import Metric
 from watcher.platform.sources.connection import read_secret
 from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
@@ -200,15 +201,15 @@ class _DatadogDocument(msgspec.Struct, frozen=True):
     errors: str | list[str] | None = None
 
 
-_DOCUMENT = msgspec.json.Decoder(_DatadogDocument)
-_ROW = msgspec.json.Decoder(list[float | None])
+_DOCUMENT = JsonDecoder(_DatadogDocument)
+_ROW = JsonDecoder(list[float | None])
 
 
 def read_answer(answer: HttpResponse, *, plan: CloudQueryPlan) -> CloudResponse:
     """Parse a response with status 200. Pure. Raises ProviderMalformed, ProviderRefused."""
     try:
         document = _DOCUMENT.decode(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise malformed_response(
             answer.body, expected=f"the JSON of {API}", api=API, content_type=answer.content_type, problem=str(error)
         ) from error
@@ -270,7 +271,7 @@ def _row(raw: msgspec.Raw, *, length: int) -> F64 | None:
     `length`."""
     try:
         values = _ROW.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         return None
     if len(values) != length:
         return None

@@ -22,6 +22,7 @@ from load_watcher_cloud.connection import CloudConnection, token_of
 from load_watcher_cloud.provider import CloudProvider, CloudQueryPlan, CloudResponse, HostSeries
 from watcher.arrays import F64
 from watcher.core.messages import printable
+from watcher.decoding.json_text import JsonDecoder
 from watcher.model import Metric
 from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
 from watcher.platform.sources.http_client import HttpResponse
@@ -95,9 +96,9 @@ class _Page(msgspec.Struct, frozen=True, rename={"partial_count": "partialCount"
     partial_count: bool = False
 
 
-_POINTS = msgspec.json.Decoder(_Points)
-_ROWS = msgspec.json.Decoder(list[tuple[float, float | None]])
-_PAGE = msgspec.json.Decoder(_Page)
+_POINTS = JsonDecoder(_Points)
+_ROWS = JsonDecoder(list[tuple[float, float | None]])
+_PAGE = JsonDecoder(_Page)
 
 
 def read_points(answer: HttpResponse) -> tuple[Mapping[str, tuple[F64, F64]], int, tuple[str, ...]]:
@@ -116,7 +117,7 @@ def read_points(answer: HttpResponse) -> tuple[Mapping[str, tuple[F64, F64]], in
     for number, raw in document.data.items():
         try:
             rows = _ROWS.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except msgspec.DecodeError:
             continue
         pairs = [(time, np.nan if value is None else value) for time, value in rows]
         table = np.array(pairs, dtype=np.float64).reshape(len(pairs), 2)
@@ -133,10 +134,10 @@ def read_page(answer: HttpResponse) -> _Page:
     return page
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], answer: HttpResponse) -> Any:
+def _decoded(decoder: JsonDecoder[Any], answer: HttpResponse) -> Any:
     try:
         return decoder.decode(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise malformed_response(
             answer.body, expected=f"the JSON of {API}", api=API, content_type=answer.content_type, problem=str(error)
         ) from error

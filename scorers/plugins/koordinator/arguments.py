@@ -10,10 +10,10 @@ import msgspec
 
 from scorers.cluster.columns import GPU_RESOURCES
 from scorers.cluster.node_metrics import METRIC_OF, Aggregation
-from scorers.cluster.resources import CPU, MEMORY
 from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, OWNER_HISTORY
 from scorers.plugins.koordinator.workload_usage import OwnerHistoryArgs
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 from watcher.core.kubernetes.times import read_duration
 from watcher.core.messages import nearest
 from watcher.model import Window

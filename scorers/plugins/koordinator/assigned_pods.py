@@ -6,9 +6,9 @@ estimate if
 
     u is unknown, or U - I < s, or D > U
 
-and then adds max(0, e - u) to its node. If the source does not measure pods, the first condition is ignored: a pod that
-has run for an interval is included in the usage of its node. Pods of the class koord-prod are additionally summed
-separately; prod pods that are not reported as such count as their estimate there.
+for each resource, and then adds max(0, e - u) to its node. If the pods of the node are not measured, the first
+condition is ignored: a pod that has run for an interval is included in the usage of its node. Pods of the class
+koord-prod are additionally summed separately; prod pods that are not reported as such count as their estimate there.
 
 Each pod's contribution is computed when the pod or the measurement changes, and later subtracted with the same values.
 """
@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.node_metrics import MetricColumns, PodKey
-from scorers.cluster.resources import Amounts
 from watcher.arrays import F64, I64, Bool
+from watcher.core.kubernetes.pod_resources import Amounts
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
@@ -135,13 +135,11 @@ class AssignedPods:
     def _parts_of(self, slots: I64, rows: I64) -> I64:
         metrics = self._metrics
         prod, estimate = self._prod[slots], self._estimate[:, slots]
-        pods = [self._pods[slot] for slot in slots.tolist()] if metrics.pods_known else ()
-        read = metrics.readings(rows, pods, prod, self._at[slots])
+        measured = metrics.pods_known[rows]
+        read = metrics.readings(rows, [self._pods[slot] for slot in slots.tolist()], prod, self._at[slots])
         updated = np.nan_to_num(metrics.updated[rows], nan=-np.inf)
         young = updated - metrics.interval[rows] < self._at[slots]
-        estimated = young | (self._until[slots] > updated)
-        if metrics.pods_known:
-            estimated |= ~read.there
+        estimated = young | (self._until[slots] > updated) | (measured & ~read.known)
         active = prod & read.prod
         parts = np.zeros((4, *estimate.shape), dtype=np.int64)
         parts[DELTA] = np.where(estimated, np.maximum(estimate - read.used, 0), 0)

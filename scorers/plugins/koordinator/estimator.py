@@ -18,7 +18,6 @@ import msgspec
 
 from scorers.cluster.koordinator_classes import BATCH_CPU, BATCH_MEMORY, priority_class, resource_of
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, MAX_AMOUNT, MEMORY, Amounts, amounts
 from scorers.plugin_api.framework import round_half_away_one
 from scorers.plugins.koordinator.workload_usage import (
     MEASURED,
@@ -28,6 +27,8 @@ from scorers.plugins.koordinator.workload_usage import (
     workload_of,
 )
 from watcher.core.kubernetes.objects import Node, Pod, Quantity
+from watcher.core.kubernetes.pod_resources import CPU, MAX_AMOUNT, MEMORY, Amounts, amounts
+from watcher.decoding.json_text import decode_json
 
 FACTORS = "scheduling.koordinator.sh/load-estimated-scaling-factors"
 AFTER_SCHEDULED = "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled"
@@ -120,12 +121,16 @@ class OwnerHistoryEstimator:
             return dict.fromkeys(MEASURED, "default estimator: the usage of pods is unknown")
         wanted = self._rules.history
         needed = f"required: {wanted.min_readings} of {wanted.min_pods}"
-        return {
-            resource: f"p{wanted.percentile} of {usage} of {workload}"
-            if self._is_enough(usage)
-            else f"default estimator: {workload} has {usage}, {needed}"
-            for resource, usage in self._usage(info).items()
-        }
+        found = {}
+        for resource, usage in self._usage(info).items():
+            lacking = self.history.without_readings(workload, usage)
+            basis = f"{usage} ({lacking} without readings)" if lacking else str(usage)
+            found[resource] = (
+                f"p{wanted.percentile} of {basis} of {workload}"
+                if self._is_enough(usage)
+                else f"default estimator: {workload} has {basis}, {needed}"
+            )
+        return found
 
     def _usage(self, info: PodInfo) -> Mapping[str, UsagePercentile]:
         workload = workload_of(info.pod)
@@ -160,8 +165,8 @@ def factors_of(pod: Pod, rules: EstimatorArgs) -> Mapping[str, int]:
     if not text:
         return rules.factors
     try:
-        own = msgspec.json.decode(text, type=dict[str, int])
-    except (msgspec.DecodeError, ValueError):
+        own = decode_json(text, type=dict[str, int])
+    except msgspec.DecodeError:
         return rules.factors
     if any(not 0 <= factor <= LARGEST_FACTOR for factor in own.values()):
         return rules.factors
@@ -208,7 +213,7 @@ def allocatable_of(node: Node) -> Amounts:
     if not text:
         return given
     try:
-        raw = msgspec.json.decode(text, type=dict[str, Quantity])
+        raw = decode_json(text, type=dict[str, Quantity])
     except msgspec.DecodeError as error:
         raise ValueError(f"{RAW_ALLOCATABLE}: {error}") from None
     return {**given, **amounts(raw)}

@@ -11,7 +11,7 @@ Filtering rejects a node if
 
 for a resource; the reason names the first one in alphabetical order. For prod pods, their own thresholds apply, if
 there are any; otherwise the thresholds of a percentile, with that percentile as the measured usage; otherwise the plain
-thresholds. An annotation of the node replaces them. Pods of DaemonSets always pass.
+thresholds. An annotation of the node replaces them.
 
 Filtering also rejects a node whose measurement is too old, unless the arguments forbid it. A silent node, which the
 watcher does not serve any more, counts as such a node until its samples or its Node object end that. No node is
@@ -30,8 +30,9 @@ next `horizon` if it has one that is higher. The usage of prod pods and of the s
 For a percentile over a duration that a NodeMetric does not have, only the estimates are used, as in Koordinator. A
 window of the watcher that is less than half full counts as such a duration. Without a duration, the longest available
 window of a node is used, or the mean if it has none. A resource that the windows do not have for a node is ignored in
-filtering and scores 0. If the usage of pods is unknown, pods of all classes are treated in the same way, and pods older
-than a report interval are assumed to be included in the usage of their node.
+filtering and scores 0. On a node whose pods are not measured, pods of all classes are treated in the same way, and pods
+older than a report interval are assumed to be included in the usage of the node. What is known of other nodes has no
+influence on it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ from scorers.cluster.columns import LOADS
 from scorers.cluster.koordinator_classes import PROD, priority_class
 from scorers.cluster.node_metrics import NodeMetric, ReportedMetrics, ResourceMatrix, WindowMetrics, units_of
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import Amounts, amounts
 from scorers.cluster.table import ClusterTable, DataNeeds
 from scorers.plugin_api.framework import EQUAL_SCORES, Scores, Verdicts, enough_known
 from scorers.plugins.forecast_arguments import missing_forecasts
@@ -75,6 +75,7 @@ from scorers.plugins.koordinator.thresholds import Thresholds, thresholds_of_arg
 from watcher.arrays import F64, I64, Bool
 from watcher.client import PodColumns
 from watcher.core.kubernetes.objects import Node
+from watcher.core.kubernetes.pod_resources import Amounts, amounts
 from watcher.core.kubernetes.times import read_duration
 from watcher.core.review.findings import some_of
 from watcher.model import Operator
@@ -279,9 +280,6 @@ class LoadAwareScheduling:
 
     def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
         """Filter the nodes in `rows`; see the module docstring for the rules."""
-        if any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references):
-            passes = {"passes": "pods of DaemonSets are not filtered"}
-            return Verdicts(np.zeros(len(rows), dtype=np.int64), inputs=passes)
         limits = self._plain.take(rows)[0]
         measured, there = self.metrics.usage.take(rows)
         which_aggregate = self._aggregate[rows]
@@ -292,7 +290,7 @@ class LoadAwareScheduling:
             measured, there = np.where(taken, of_kind, measured), np.where(taken, is_there, there)
         view = self._view(pod, rows, measured, there, now=now) if self._aggregates else self._plain_view(pod, rows, now)
         aggregated = which_aggregate >= 0
-        own = self._prod.take(rows)[0] if self._counts_as_prod(pod) else np.zeros_like(limits)
+        own = np.where(self._counts_as_prod(pod, rows), self._prod.take(rows)[0], 0)
         if own.any():
             which: Bool = np.logical_or.reduce(own > 0, axis=0)
             limits, aggregated = np.where(which, own, limits), aggregated & ~which
@@ -345,12 +343,13 @@ class LoadAwareScheduling:
             for i, name in enumerate(self._names)
             if (limits[i] > 0).any()
         }
-        inputs = self._inputs(pod) | {"comparison": self.args.comparison} | view.forecasts.inputs()
+        inputs = self._inputs(pod, view) | {"comparison": self.args.comparison} | view.forecasts.inputs()
         inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
         compared = partial(self._details, view=view, percent=percent, limits=limits, over=over)
 
         def details(i: int) -> str:
-            return view.silent_since(i) or "; ".join(filter(None, [compared(i), self._forecast_text(view, i)]))
+            more = (self._unmeasured(view, i), self._forecast_text(view, i))
+            return view.silent_since(i) or "; ".join(filter(None, [compared(i), *more]))
 
         return Verdicts(codes, reasons, steps, inputs, details=details, more_steps=partial(self._bounds, view))
 
@@ -379,10 +378,10 @@ class LoadAwareScheduling:
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         """Score the nodes in `rows` from 0 to 100; see the module docstring for the rules."""
-        if self.args.score_according_prod_usage and self._counts_as_prod(pod):
-            view = self._prod_view(pod, rows, now=now)
-        else:
-            view = self._scored_view(pod, rows, now)
+        as_prod = self._counts_as_prod(pod, rows) & self.args.score_according_prod_usage
+        view = self._prod_view(pod, rows, now=now) if as_prod.all() else self._scored_view(pod, rows, now)
+        if as_prod.any() and not as_prod.all():
+            view = chosen_by_node(as_prod, self._prod_view(pod, rows, now=now), view)
         each = np.where(view.known, resource_scores(view.used, view.allocatable), 0)
         scored = view.judged & ~view.expired
         if few := not enough_known(scored):
@@ -390,7 +389,7 @@ class LoadAwareScheduling:
         values = np.where(scored, combined(each, self._weights, self.args.dominant_resource_weight), 0)
         percent = view.percent()
         steps = self._steps(view, percent) | {f"{name} score": each[i] for i, name in enumerate(self._names)}
-        inputs = self._inputs(pod) | {
+        inputs = self._inputs(pod, view) | {
             "resourceWeights": dict(self.args.weights),
             "dominantResourceWeight": self.args.dominant_resource_weight,
             **view.forecasts.inputs(),
@@ -423,9 +422,9 @@ class LoadAwareScheduling:
 
     # --- computation -------------------------------------------------------------------------------------------------
 
-    def _counts_as_prod(self, pod: PodInfo) -> bool:
-        """Whether the pod has the class koord-prod and the usage of other pods of this class is known."""
-        return self.metrics.pods_known and priority_class(pod.pod) == PROD
+    def _counts_as_prod(self, pod: PodInfo, rows: I64) -> Bool:
+        """Whether the pod has the class koord-prod and the usage of other pods of this class is known on the node."""
+        return self.metrics.pods_known[rows] & (priority_class(pod.pod) == PROD)
 
     def _scored_view(self, pod: PodInfo, rows: I64, now: float) -> NodeUsageView:
         if not self._scored[0]:
@@ -471,8 +470,8 @@ class LoadAwareScheduling:
             expired=expired,
             age=age,
             silent=np.where(found & expired, now - age, np.nan),
-            adding=adding,
             prod=np.full(len(rows), adding != DELTA),
+            pods_known=self.metrics.pods_known[rows],
             forecasts=self._table.load.forecast(self.args.ahead if adding == DELTA else "", rows),
         )
 
@@ -499,7 +498,7 @@ class LoadAwareScheduling:
             }
         return steps
 
-    def _inputs(self, pod: PodInfo) -> dict[str, Any]:
+    def _inputs(self, pod: PodInfo, view: NodeUsageView) -> dict[str, Any]:
         estimate = self._estimate(pod)
         inputs: dict[str, Any] = {
             "podEstimate": {name: estimate.get(name, 0) for name in self._names},
@@ -508,11 +507,16 @@ class LoadAwareScheduling:
         }
         if message := self._estimator.explain(pod):
             inputs["estimator"] = message
-        if not self.metrics.pods_known:
-            seconds = self.args.report_interval_seconds
+        if unmeasured := int(np.count_nonzero(~view.pods_known)):
+            seconds, of = self.args.report_interval_seconds, len(view.pods_known)
             age = "the report interval of their node" if seconds is None else f"{seconds} s"
-            inputs["podUsage"] = f"unknown: pods older than {age} are assumed to be in the usage of their node"
+            where = "unknown" if unmeasured == of else f"unknown on {unmeasured} of {of} nodes"
+            inputs["podUsage"] = f"{where}: pods older than {age} are assumed to be in the usage of their node"
         return inputs
+
+    def _unmeasured(self, view: NodeUsageView, i: int) -> str:
+        """That the pods of the node in column `i` are not measured, if other nodes have pod usage; otherwise ""."""
+        return "its pod usage is unknown" if not view.pods_known[i] and view.pods_known.any() else ""
 
     def _reason(self, view: NodeUsageView, percent: F64, row: int, i: int, score: float) -> str:
         if not view.judged[i]:
@@ -526,8 +530,8 @@ class LoadAwareScheduling:
             f"{name} is unknown" if np.isnan(percent[r]) else f"{name} would be at {percent[r]:.0f} %"
             for r, name in enumerate(self._names)
         ]
-        pods = self.assigned_pods.adding(view.adding, row)
+        pods = self.assigned_pods.adding(PROD_DELTA if view.prod[i] else DELTA, row)
         counting = "1 pod counted by its" if len(pods) == 1 else f"{len(pods)} pods counted by their"
         counted = f"; {counting} estimate: {some_of(pods)}" if pods else ""
-        ahead = self._forecast_text(view, i)
-        return f"with the pod {', '.join(shares)}{counted}{f'; {ahead}' if ahead else ''}: {score:.0f}"
+        more = "".join(f"; {text}" for text in (self._unmeasured(view, i), self._forecast_text(view, i)) if text)
+        return f"with the pod {', '.join(shares)}{counted}{more}: {score:.0f}"

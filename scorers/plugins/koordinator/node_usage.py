@@ -37,9 +37,9 @@ def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
 class NodeUsageView:
     """Usage of n nodes, [resources, n]. Where `there` [n] is false, `measured` is not available and only the
     estimates of pods are used. `found` [n] marks nodes with a NodeMetric and silent nodes, `judged` nodes whose
-    NodeMetric has usage, and `adding` is the index of the sum of `AssignedPods` in `delta`. `prod` [n]: the usage is
-    that of prod pods, which has no forecast. `age` is in seconds, and
-    `silent` is the time of the last sample (unix seconds) of nodes without a valid measurement, NaN for all others.
+    NodeMetric has usage, and `pods_known` nodes whose pods are measured. `prod` [n]: the usage is that of prod pods,
+    which has no forecast. `age` is in seconds, and `silent` is the time of the last sample (unix seconds) of nodes
+    without a valid measurement, NaN for all others.
     """
 
     measured: I64
@@ -53,8 +53,8 @@ class NodeUsageView:
     expired: Bool
     age: F64
     silent: F64
-    adding: int
     prod: Bool
+    pods_known: Bool
     forecasts: RowForecasts
 
     def percent(self) -> F64:

@@ -12,6 +12,7 @@ from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs, is_se
 from watcher.core.koordinator.usage_thresholds import ANNOTATION
 from watcher.core.kubernetes.objects import Node
 from watcher.core.kubernetes.times import read_duration
+from watcher.decoding.json_text import decode_json
 from watcher.model import Window
 
 
@@ -55,7 +56,7 @@ def thresholds_of_node(node: Node, given: Thresholds, *, windows: Sequence[Windo
     if not text:
         return given
     try:
-        custom = msgspec.json.decode(text, type=_Custom)
+        custom = decode_json(text, type=_Custom)
     except msgspec.DecodeError as error:
         raise ValueError(f"{ANNOTATION}: {error}") from None
     found = given

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 
 from scorers.cluster.node_metrics import PodKey
-from scorers.cluster.resources import CPU, MEMORY
 from watcher.client import PodColumns
 from watcher.core.koordinator.report import percentile
 from watcher.core.kubernetes.objects import Pod
+from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 
 TEMPLATE_HASH = "pod-template-hash"
 MEASURED = (CPU, MEMORY)
@@ -130,6 +130,13 @@ class WorkloadUsage:
         if workload not in self._known:
             self._known[workload] = self._computed(workload)
         return self._known[workload]
+
+    def without_readings(self, workload: PodController, usage: UsagePercentile) -> int:
+        """Number of pods that `usage` of a workload lacks: new pods, and those on nodes without known pod usage. 0 if
+        no pod has readings."""
+        if not any(each.pods for each in self.of(workload).values()):
+            return 0
+        return len(set(self._members[workload].values())) - usage.pods
 
     def _forget(self, workload: PodController, name: PodKey) -> None:
         if self._pods is not None and name in self._pods.row:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import textwrap
@@ -367,6 +368,24 @@ def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
     audit = opened(path)
     assert not audit.notice
     audit.close()
+
+
+def test_a_damaged_file_behind_a_symbolic_link_is_set_aside_there(tmp_path: Path):
+    (tmp_path / "disk").mkdir()
+    text(tmp_path / "disk" / "agent.db")
+    (tmp_path / "agent.db").symlink_to(tmp_path / "disk" / "agent.db")
+    opened(tmp_path / "agent.db").close()
+    assert (tmp_path / "agent.db").is_symlink()
+    assert (tmp_path / "disk" / "agent.db.set-aside-20231114T221320Z").exists()
+
+
+def test_a_device_is_not_moved_aside(tmp_path: Path):
+    device = tmp_path / "null"
+    os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    with pytest.raises(AuditError, match="is not a regular file") as raised:
+        opened(device)
+    assert "agent.state_file" in raised.value.hint
+    assert stat.S_ISCHR(device.stat().st_mode)
 
 
 def test_a_database_without_tables_is_used_by_the_agent_and_not_for_restoring(tmp_path: Path):

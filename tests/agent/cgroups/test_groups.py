@@ -259,7 +259,7 @@ def test_a_value_that_did_not_stay_is_told(tmp_path: Path):
         pytest.raises(CgroupUnapplied) as raised,
     ):
         group.set_quota(Quota(-2))
-    expected = "Quota(quota=-2, period=100000) was written, but the file contains Quota(quota=None, period=100000)"
+    expected = "Quota(quota=-2, period=100000, burst=0) was written, but the file contains Quota(quota=None"
     assert expected in str(raised.value)
     assert "Another process" in raised.value.hint
 

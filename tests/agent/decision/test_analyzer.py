@@ -96,7 +96,7 @@ def test_a_restore_goes_on_until_the_cool_down_is_over_and_nothing_is_owed():
     assert [T, H, R, R, R, R, R] == cycles.verdicts(101, 1, 1, 1, 1, 1, 1)
     later = cycles.see(1)  # 70 s after the trigger
     assert later.may_restore
-    assert {"default/p"} == set(later.demand.restored)
+    assert {"uid-p"} == set(later.demand.restored)
     assert cycles.see(1).may_restore
     cycles.originals = {}
     assert [R, Q, Q] == cycles.verdicts(1, 1, 1)
@@ -188,7 +188,7 @@ def test_a_rule_in_its_dead_band_keeps_new_pods_away_and_no_quotas():
 
     assert see(101, 101).keep_away
     between = see(1, 80)
-    assert (None, True, {"default/p"}) == (between.keep_away, between.may_restore, set(between.demand.restored))
+    assert (None, True, {"uid-p"}) == (between.keep_away, between.may_restore, set(between.demand.restored))
     assert see(1, 60).keep_away is False
 
 
@@ -216,7 +216,7 @@ def test_the_cool_down_of_one_rule_does_not_end_those_of_others():
         found = cycles.see(1)
         assert (None, {}) == (found.keep_away, found.demand.restored)
     done = cycles.see(1)
-    assert (False, {"default/p"}) == (done.keep_away, set(done.demand.restored))
+    assert (False, {"uid-p"}) == (done.keep_away, set(done.demand.restored))
 
 
 def test_a_cool_down_starts_with_the_last_trigger_of_its_own_rule():
@@ -237,9 +237,9 @@ def test_each_pod_is_restored_when_all_rules_that_throttle_it_allow_it():
     cycles.see(101)
     assert {} == cycles.see(1, 20.0).demand.restored
     first = cycles.see(1)
-    assert (["default/brief"], None, ()) == (list(first.demand.restored), first.keep_away, first.released)
+    assert (["uid-brief"], None, ()) == (list(first.demand.restored), first.keep_away, first.released)
     late = cycles.see(1, 280.0)
-    assert sorted(f"default/{name}" for name in names) == list(late.demand.restored)
+    assert sorted(f"uid-{name}" for name in names) == list(late.demand.restored)
     assert late.keep_away is False
 
 
@@ -289,9 +289,9 @@ def test_a_rule_takes_only_pods_for_which_its_action_reduces_the_metric():
     seen = state([running("p", 0.5)], **{CPU: 5.0, MEMORY: 5.0, "cpu_load_1_min": 5.0})
     found = analyze(seen, held, AnalyzerState(), metrics=Metrics())
     assert found.keep_away
-    throttled = found.demand.throttled["default/p"]
+    throttled = found.demand.throttled["uid-p"]
     assert (frozenset({CPU}), 20) == (throttled.metrics, throttled.throttle.step_ratio)
-    assert frozenset({MEMORY}) == found.demand.reclaimed["default/p"].metrics
+    assert frozenset({MEMORY}) == found.demand.reclaimed["uid-p"].metrics
     assert {} == found.demand.evicted
 
 
@@ -308,14 +308,14 @@ def test_a_policy_that_goes_lets_pods_come_and_gives_quotas_back():
     cycles.policies = policies()
     gone = cycles.see(101)
     assert (gone.keep_away, gone.because) == (False, "no rule requires it")
-    assert ("default/p",) == gone.released
+    assert ("uid-p",) == gone.released
     assert {} == gone.memory.rules
     assert cycles.see(101).keep_away is None  # it was said
 
 
 def test_a_rule_in_preview_covers_nothing_that_was_throttled():
     cycles = Cycles(policies(rule(preview=True)), (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
-    assert ("default/p",) == cycles.see(101).released
+    assert ("uid-p",) == cycles.see(101).released
 
 
 def test_a_preview_decides_and_demands_nothing():
@@ -324,7 +324,7 @@ def test_a_preview_decides_and_demands_nothing():
     assert [T, T] == [each.verdict for each in found.findings]
     assert found.keep_away is False
     assert ({}, {}) == (found.demand.throttled, found.demand.evicted)
-    assert {"default/p"} == set(found.preview.throttled) == set(found.preview.evicted)
+    assert {"uid-p"} == set(found.preview.throttled) == set(found.preview.evicted)
     assert found.findings[0].text.endswith("(preview: no action is taken)")
     assert 2 == len(found.events)
 
@@ -334,7 +334,7 @@ def test_page_cache_is_asked_for_where_the_action_says_so():
     held = replace(held, actions={**held.actions, "gc": AvoidanceAction("gc", force_gc=True)})
     held = replace(held, pod_qos=(PodQos("all", frozenset({"gc"}), scopes=()),))
     found = Cycles(held, (pod("p"),)).see(101)
-    assert ({"m": (100.0,)}, ["default/p"]) == (found.demand.reclaim, list(found.demand.reclaimed))
+    assert ({"m": (100.0,)}, ["uid-p"]) == (found.demand.reclaim, list(found.demand.reclaimed))
     assert {} == Cycles(held, (pod("p"),)).see(1).demand.reclaimed
 
 
@@ -361,7 +361,7 @@ def test_rules_merge_into_the_smallest_watermark_and_the_strongest_action():
     )
     found = Cycles(held, (pod("p"),)).see(101)
     assert {"m": (90.0, 95.0)} == found.demand.down
-    assert CpuThrottle(10, 40) == found.demand.throttled["default/p"].throttle
+    assert CpuThrottle(10, 40) == found.demand.throttled["uid-p"].throttle
 
 
 def test_restoring_heeds_all_rules_of_the_metric():
@@ -378,9 +378,9 @@ def test_a_restore_may_take_smaller_steps():
     gentle = replace(THROTTLE, restore_step_ratio=5)
     held = Policies((rule(),), {"throttle": gentle}, (EVERYBODY,))
     cycles = Cycles(held, (running("p", 0.5, quota=1000),), {"p-main": Original(None)})
-    assert 20 == cycles.see(101).demand.throttled["default/p"].throttle.step_ratio
+    assert 20 == cycles.see(101).demand.throttled["uid-p"].throttle.step_ratio
     cycles.see(1)
-    assert 5 == cycles.see(1, seconds=100.0).demand.restored["default/p"].throttle.step_ratio
+    assert 5 == cycles.see(1, seconds=100.0).demand.restored["uid-p"].throttle.step_ratio
 
 
 def test_an_action_that_is_not_there_does_nothing_and_is_named():
@@ -402,7 +402,7 @@ def test_only_pods_of_whose_class_a_pod_qos_speaks_are_candidates():
     best_effort = PodQos("be", frozenset({"throttle"}), scopes=(PodScope("QOSClass", "In", ("BestEffort",)),))
     held = policies(rule(), rule("e", "evict"), pod_qos=(best_effort,))
     found = Cycles(held, (pod("be"), pod("g", qos=QosClass.GUARANTEED))).see(101)
-    assert ["default/be"] == list(found.demand.throttled)
+    assert ["uid-be"] == list(found.demand.throttled)
     assert {} == found.demand.evicted
     assert {"m": (100.0,)} == found.demand.evict
 

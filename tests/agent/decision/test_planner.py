@@ -13,7 +13,7 @@ from agent.decision.analysis import Analysis, AnalyzerState, Demand, RuleState
 from agent.decision.analyzer import analyze
 from agent.decision.eviction_limits import Budget, EvictionLimits, EvictionRecord
 from agent.decision.ledger import still_pending, with_steps
-from agent.decision.plan import Mode, Plan
+from agent.decision.plan import Mode, Plan, PodLeftAlone
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
 from agent.decision.restoring import LoweredValues
@@ -23,6 +23,7 @@ from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
 from agent.model import (
+    CRITICAL_PRIORITY,
     AvoidanceAction,
     ContainerState,
     CpuThrottle,
@@ -80,6 +81,10 @@ def gone(made: Plan) -> list[str]:
 
 def quotas(made: Plan) -> dict[str, int | None]:
     return {step.pod.partition("/")[2]: step.after for step in made.steps if isinstance(step, QuotaStep)}
+
+
+def left_alone(made: Plan) -> dict[str, str]:
+    return {each.pod: each.reason for each in made.left_alone}
 
 
 def why(made: Plan) -> dict[str, str]:
@@ -195,10 +200,20 @@ def test_protected_pods_are_not_evicted_whatever_they_use(values, metric):
     pods = [pod("protected", 9.0, **values), pod("other", 0.1)]
     made = evictions(pods, {metric: 1.0}, {CPU: 9000.0}, own=frozenset({"me"}))
     assert ["other"] == gone(made)
-    reason = made.left_alone.get("default/protected") or why(made)["protected"]
+    reason = left_alone(made).get("default/protected") or why(made)["protected"]
     assert reason
     if not values.get("managed", True):
         assert "it has no controller, so nothing would recreate it" == reason
+
+
+def test_of_two_pods_with_one_name_each_is_explained():
+    """A pod that ends late, and its successor."""
+    old = replace(pod("db", 2.0), uid="old", terminating=True)
+    new = replace(pod("db", 2.0), uid="new", priority=CRITICAL_PRIORITY)
+    made = evictions([old, new], {CPU: 1000.0}, {CPU: 9000.0})
+    assert [("new", "it is system-critical"), ("old", "it is terminating already")] == [
+        (each.uid, each.reason.partition(" (")[0]) for each in made.left_alone
+    ]
 
 
 def test_pods_without_a_controller_are_evicted_only_if_the_setting_allows_it():
@@ -224,10 +239,10 @@ def test_a_pod_whose_eviction_was_refused_is_not_evicted_but_throttled():
 
 def test_pods_that_cannot_be_acted_on_now_leave_their_place_to_others():
     pods = [pod("big", 2.5), pod("small", 1.0)]
-    unavailable = {"default/big": "its PodDisruptionBudget refused (429)"}
+    unavailable = {"uid-big": "its PodDisruptionBudget refused (429)"}
     made = evictions(pods, {CPU: 4000.0}, {CPU: 6000.0}, unavailable=unavailable)
     assert ["small"] == gone(made)
-    assert unavailable == made.left_alone
+    assert (PodLeftAlone("default/big", "uid-big", unavailable["uid-big"]),) == made.left_alone
 
 
 def test_victims_that_still_burn_are_not_replaced():
@@ -237,7 +252,7 @@ def test_victims_that_still_burn_are_not_replaced():
     second = evictions(pods, {CPU: 5500.0}, {CPU: 6000.0}, ledger=ledger)
     assert (["a"], []) == (gone(first), gone(second))
     assert (1000.0, -500.0) == (second.stages[0].in_flight, second.stages[0].gap)
-    assert "its eviction is in progress" in second.left_alone["default/a"]
+    assert "its eviction is in progress" in left_alone(second)["default/a"]
     late = state(pods, NOW + 61.0, **{CPU: 6000.0})
     demand = Demand(evict={CPU: (5500.0,)}, evicted=wanted(pods, CPU))
     assert ["a"] == gone(plan(analysis(demand), PlanInputs(late, Metrics(), EXACT, ledger=ledger)))
@@ -305,11 +320,23 @@ def test_a_metric_that_an_action_cannot_reduce_selects_no_pods(name: str):
 def test_rules_on_other_names_of_the_load_or_on_memory_add_nobody_to_the_throttled_pods():
     """A rule on CPU and one on memory that share an action, as policies of Crane do."""
     pods = [running(f"p{number}", 1.0, memory=100) for number in range(8)]
-    for other in (CPU_PERCENT, MEMORY):
+    for other in ("cpu_load_1_min", MEMORY):
         demand = Demand(down={CPU: (7000.0,), other: (1.0,)}, throttled=wanted(pods, CPU, other, step=50))
         made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 8000.0, other: 90.0}), Metrics(), EXACT))
         assert {"p0": 50_000, "p1": 50_000} == quotas(made)
         assert "throttling does not reduce it" in made.stages[-1].text
+
+
+@pytest.mark.parametrize("cores", [2.0, 8.0, 64.0])
+def test_a_rule_in_percent_throttles_by_the_size_of_the_node(cores: float):
+    """75 % of 2 cores are 1.5, of 64 cores 48."""
+    pods = [running(name, cores / 8) for name in "abcdef"]
+    demand = Demand(down={CPU_PERCENT: (75.0,)}, throttled=wanted(pods, CPU_PERCENT, step=50))
+    seen = state(pods, NOW, **{CPU_PERCENT: 85.0, "cpu_core_numbers": cores})
+    made = plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT))
+    assert made.stages[0].gap == pytest.approx(cores * 100.0)
+    assert len(quotas(made)) == 2  # a sixteenth of the cores each
+    assert set(quotas(made).values()) == {int(cores / 16 * 100_000)}
 
 
 # --- throttling and restoring ----------------------------------------------------------------------------------------
@@ -352,7 +379,7 @@ def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
     second = throttles(pods, 1000.0, 9000.0, ledger=ledger)
     assert {"b": 50_000} == quotas(second)
     assert "it was already changed in this cycle" == why(second)["a"]
-    back = analysis(released=("default/c",))
+    back = analysis(released=("uid-c",))
     given = PlanInputs(
         state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, lowered=LoweredValues({"c-main": Original(None)})
     )
@@ -395,6 +422,13 @@ def test_who_matters_most_is_restored_first():
     assert {"high": 75_000, "low": 75_000} == quotas(restores([low, high], 4000.0, 3000.0))
 
 
+def test_an_idle_node_is_restored_by_its_gap_however_small_the_quota():
+    """A step of five percent of 1000 µs would take half an hour."""
+    tiny = [running(name, 0.01, quota=1_000, throttled=True) for name in "ab"]
+    assert {"a": 51_000, "b": 51_000} == quotas(restores(tiny, 4000.0, 2000.0, step=5))
+    assert {"a": 3_500, "b": 3_500} == quotas(restores(tiny, 4000.0, 3900.0, step=5, ceilings={CPU: 9000.0}))
+
+
 def test_what_was_never_lowered_is_not_raised():
     made = restores([running("p", 0.5, quota=50_000)], 4000.0, 1000.0, lowered=LoweredValues())
     assert {} == quotas(made)
@@ -410,7 +444,7 @@ def test_restoring_leaves_room_below_the_watermark_that_throttles():
 def test_what_no_rule_throttles_any_more_gets_its_quota_back_at_once():
     pods = [running("p", 0.5, quota=50_000), running("leaving", 0.5, quota=50_000, terminating=True)]
     originals = {"p-main": Original(70_000), "leaving-main": Original(None)}
-    found = analysis(released=("default/leaving", "default/p"))
+    found = analysis(released=("uid-leaving", "uid-p"))
     made = plan(found, PlanInputs(state(pods), Metrics(), EXACT, lowered=LoweredValues(originals)))
     (step,) = made.steps
     assert isinstance(step, QuotaStep)
@@ -533,7 +567,24 @@ def test_a_container_gets_one_step_if_its_pod_is_restored_for_no_rule_and_near_o
     found = analyze(seen, held, memory, lowered=LoweredValues(originals), metrics=Metrics())
     made = plan(found, PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues(originals)))
     steps = [(step.pod, step.after) for step in made.steps if isinstance(step, QuotaStep)]
-    assert [("default/a", 55_000), ("default/b", None)] == steps
+    assert [("default/a", 200_000), ("default/b", None)] == steps
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_pod_is_not_acted_on_because_another_one_has_its_name(order: int):
+    """As a pod of a StatefulSet that is ending, and its successor."""
+    allowed, other = (
+        running("db-0", 2.0, uid=f"uid-{label}", memory=100, labels={"app": label}) for label in ("batch", "bank")
+    )
+    rules = Policies(
+        (Rule("nq", "cpu", CPU, 1_000.0, "cut"),),
+        {"cut": AvoidanceAction("cut", 0.0, throttle=CpuThrottle(0, 10), evicts=True)},
+        (PodQos("batch", frozenset({"cut"}), LabelSelector((("app", "In", ("batch",)),))),),
+    )
+    seen = state([allowed, other][::order], NOW, **{CPU: 9_000.0})
+    found = analyze(seen, rules, AnalyzerState(), metrics=Metrics())
+    made = plan(found, PlanInputs(seen, Metrics(), replace(EXACT, settle_seconds=0.0)))
+    assert {"uid-batch"} == {step.uid for step in made.steps if isinstance(step, QuotaStep | EvictStep)}
 
 
 def test_evictions_for_memory_do_not_wait_for_an_action_that_throttles_too():
@@ -659,9 +710,8 @@ def test_a_plan_is_plain_data():
     made = whole_plan()
     text = msgspec.json.encode(made)
     told = json.loads(text)
-    assert (
-        "it is a static pod or a mirror pod: the kubelet would start it again" == (told["left_alone"]["default/proxy"])
-    )
+    reason = "it is a static pod or a mirror pod: the kubelet would start it again"
+    assert {"pod": "default/proxy", "uid": "uid-proxy", "reason": reason} in told["left_alone"]
     assert [step["kind"] for step in told["steps"]] == ["scheduling", "throttle"]
     assert told["rules"][0]["verdict"] == "triggered"
     assert told["stages"][0]["candidates"][0]["keys"]["classAndPriority"] == "BestEffort/0"

@@ -85,7 +85,7 @@ def scenes(draw: Any) -> tuple[Demand, PlanInputs]:
     opts = draw(options)
     used = {CPU: draw(st.floats(0, 20_000)), MEMORY: draw(st.floats(0, 5_000)), "cpu_core_numbers": 8.0}
     everybody = {
-        pod.key: PodDemand(frozenset({CPU, MEMORY}), draw(ratios), draw(st.none() | st.floats(0, 60)))
+        pod.uid: PodDemand(frozenset({CPU, MEMORY}), draw(ratios), draw(st.none() | st.floats(0, 60)))
         for pod in given_pods
         if draw(st.booleans()) or draw(st.booleans())
     }
@@ -142,7 +142,7 @@ def closable(draw: Any) -> tuple[Demand, PlanInputs]:
     }
     names = sorted(draw(st.sets(st.sampled_from([CPU, MEMORY]), min_size=1)))
     marks = {name: (node_used - total[name] * share * draw(st.floats(0.01, 0.99)),) for name in names}
-    everybody = {pod.key: PodDemand(frozenset(names)) for pod in given_pods}
+    everybody = {pod.uid: PodDemand(frozenset(names)) for pod in given_pods}
     used = dict.fromkeys(names, node_used)
     return Demand(evict=marks, evicted=everybody), PlanInputs(state(given_pods, NOW, **used), Metrics(opts.order), opts)
 
@@ -202,7 +202,7 @@ def test_no_victim_is_one_too_many_but_one_that_matters_less_than_another(scene)
 
 def widened(demand: Demand, pods: list[PodState], *names: str) -> Demand:
     """The demand with rules on more metrics, which select these pods."""
-    keys = {pod.key for pod in pods}
+    keys = {pod.uid for pod in pods}
 
     def wider(wanted: Mapping[str, PodDemand]) -> dict[str, PodDemand]:
         more = {key: wanted.get(key, PodDemand(frozenset(), CpuThrottle(0, 50))) for key in {*wanted, *keys}}
@@ -306,7 +306,7 @@ def test_nothing_is_done_to_what_is_protected_or_not_wanted(scene):
     by_key = {pod.key: pod for pod in given_.state.pods}
     for step in plan(analysis(demand), given_).steps:
         assert not isinstance(step, EvictStep | QuotaStep) or (
-            step.pod in demand.evicted and not protection(by_key[step.pod], frozenset())
+            step.uid in demand.evicted and not protection(by_key[step.pod], frozenset())
         )
 
 

@@ -44,7 +44,7 @@ UNLIMITED = float("inf")
 
 
 def wanted(pods: list[PodState], metric: str, **values: Any) -> dict[str, PodDemand]:
-    return {each.key: PodDemand(frozenset({metric}), CpuThrottle(0, 50), **values) for each in pods}
+    return {each.uid: PodDemand(frozenset({metric}), CpuThrottle(0, 50), **values) for each in pods}
 
 
 def throttles(pods: list[PodState], knobs: dict[str, PodKnobs], *, used: float = 9000.0, **values: Any) -> Plan:

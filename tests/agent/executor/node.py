@@ -146,7 +146,14 @@ class FakeNode:
             self._tree = open_tree(layout)
         return self._tree
 
-    def acting(self, act: Callable[[Executor], Awaitable[Outcome]], **permissions: Any) -> Outcome:
+    def acting(
+        self,
+        act: Callable[[Executor], Awaitable[Outcome]],
+        *,
+        monotonic: Callable[[], float] | None = None,
+        boot: str = "",
+        **permissions: Any,
+    ) -> Outcome:
         """What `act` makes of an executor on this node."""
 
         async def inside() -> Outcome:
@@ -170,7 +177,8 @@ class FakeNode:
                 cluster=cluster,
                 permissions=Permissions(**given),
                 clock=lambda: self.now + self.set_by,
-                monotonic=lambda: self.now,
+                monotonic=monotonic or (lambda: self.now),
+                boot=boot,
             )
             try:
                 async with asyncio.timeout(60):

@@ -90,9 +90,9 @@ def test_preview_is_the_default_and_changes_nothing(node: FakeNode, server: Fake
 @pytest.mark.parametrize(
     "rival",
     [
-        PodState("koordinator-system", "koordlet-x", "k", labels={"koord-app": "koordlet"}),
-        PodState("crane-system", "crane-agent-x", "k", labels={"app": "crane-agent"}),
-        PodState("ops", "renamed", "k", owner="DaemonSet/koordlet"),
+        PodState("koordinator-system", "koordlet-x", "k", labels={"koord-app": "koordlet"}, host_paths=True),
+        PodState("crane-system", "crane-agent-x", "k", labels={"app": "crane-agent"}, host_paths=True),
+        PodState("ops", "renamed", "k", owner="DaemonSet/koordlet", host_paths=True),
     ],
     ids=lambda pod: pod.name,
 )
@@ -106,6 +106,8 @@ def test_beside_another_agent_nothing_is_enforced(node: FakeNode, rival: PodStat
     assert [StepOutcome.DONE] == fates(node.run(throttle(), beside_others=True))
     node.pods[9] = replace(rival, phase="Succeeded")
     assert [StepOutcome.DONE] == fates(node.run(throttle(before=50_000, after=40_000)))
+    node.pods[9] = replace(rival, host_paths=False)  # any user may write the labels, and name any owner
+    assert [StepOutcome.DONE] == fates(node.run(throttle(before=40_000, after=30_000)))
 
 
 def test_of_two_of_ours_one_enforces(node: FakeNode):
@@ -132,7 +134,7 @@ def test_of_two_of_ours_one_enforces(node: FakeNode):
 def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode, server: FakeKube):
     node.add(0)
     node.run(throttle(0), AWAY)
-    node.pods[9] = PodState("koordinator-system", "koordlet-x", "k", labels={"koord-app": "koordlet"})
+    node.pods[9] = PodState("koordinator-system", "koordlet-x", "k", labels={"koord-app": "koordlet"}, host_paths=True)
     report = node.run(throttle(0, before=50_000, after=40_000))
     assert EnforcementLevel.RESTORE_ALL is report.level
     assert ("max 100000", False) == (node.quota(), tainted(server))
@@ -154,6 +156,22 @@ def test_another_agent_without_a_pod_is_found_by_its_process(node: FakeNode):
     comm.write_text("koordlet\n")
     report = node.run(throttle())
     assert (EnforcementLevel.PREVIEW, True) == (report.level, "koordlet (process)" in report.why)
+
+
+@pytest.mark.parametrize(
+    "line", ["0::/../../kubepods-burstable-poduid_9.slice/cri-containerd-c.scope", "4:cpu:/kubepods/poduid-9/c"]
+)
+def test_a_process_of_a_pod_without_access_to_the_host_is_no_agent(node: FakeNode, line: str):
+    """Any container may name its processes so."""
+    node.add(0)
+    node.pods[9] = PodState("shop", "p9", "uid-9")
+    process = node.directory / "proc" / "77"
+    process.mkdir(parents=True)
+    (process / "comm").write_text("koordlet\n")
+    (process / "cgroup").write_text(f"{line}\n")
+    assert [StepOutcome.DONE] == fates(node.run(throttle()))
+    node.pods[9] = replace(node.pods[9], host_paths=True)
+    assert EnforcementLevel.RESTORE_ALL is node.run(throttle(before=50_000, after=40_000)).level
 
 
 # --- one step after the other ----------------------------------------------------------------------------------------
@@ -205,15 +223,16 @@ def test_where_the_audit_cannot_be_written_nothing_is_done(node: FakeNode, serve
 
 def test_new_pods_are_kept_away_and_let_in_again(node: FakeNode, server: FakeKube):
     assert [StepOutcome.DONE] == fates(node.run(AWAY))
-    assert [StepOutcome.DONE] == fates(
+    assert [StepOutcome.NOT_NEEDED] == fates(
         node.run(AWAY)
-    )  # again, as after a restart: nothing changes, and nothing is told
+    )  # again, as after a restart: nothing changes, and nothing is recorded
     assert tainted(server)
     condition = server.content(NODES, "node-1")["status"]["conditions"][0]
     assert ("AvoidanceTriggered", "cpu is short") == (condition["reason"], condition["message"])
     assert [StepOutcome.DONE] == fates(node.run(WELCOME))
     assert not tainted(server)
-    assert ["scheduling"] * 3 == [each.kind for each in node.deeds()]
+    assert [StepOutcome.NOT_NEEDED] == fates(node.run(WELCOME))
+    assert ["scheduling"] * 2 == [each.kind for each in node.deeds()]
     assert [("Node", "node-1", "SchedulingDisabled"), ("Node", "node-1", "SchedulingEnabled")] == events(server)
 
 

@@ -98,6 +98,21 @@ def test_a_node_with_a_wrong_clock_keeps_and_counts_the_tokens_of_others(server:
     using(server, act)
 
 
+@pytest.mark.parametrize("ahead", [5.0, 25.0, 60.0, 600.0, 3_600.0, 86_400.0])
+def test_a_token_from_a_clock_that_is_ahead_is_ignored_and_logged_once(server: FakeKube, ahead: float, caplog) -> None:
+    """Others count, as far as the clocks of two API servers may differ."""
+
+    async def act(controls: ControlMap) -> None:
+        for _ in range(2):
+            put_lines(server, f"{NOW + ahead:.6f} b", f"{NOW + ahead:.6f} b")
+            answer = await controls.spend_token(now=NOW)
+            assert isinstance(answer, str) is (ahead <= 30.0)
+
+    using(server, act)
+    said = [each for each in caplog.messages if "ignoring an eviction of node b" in each]
+    assert len(said) == (ahead > 30.0)
+
+
 def test_a_return_meets_a_write_of_another_node(server: FakeKube):
     """The other node's line is written between the read and the write of the return, and stays."""
 

@@ -111,18 +111,21 @@ def test_an_audit_file_that_cannot_be_written_is_reported_once(
     assert "no further steps while the audit file fails" in caplog.text
 
 
+OF_NODE = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "n", "controller": True}
+MIRROR = {"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": [OF_NODE]}
+
+
 @pytest.mark.parametrize(
     ("content", "fate", "words"),
     [
         ({"spec": {"priority": 2_000_000_000}}, StepOutcome.NOT_ALLOWED, "critical"),
-        ({"annotations": {"kubernetes.io/config.mirror": "x"}}, StepOutcome.NOT_ALLOWED, "static"),
-        ({"ownerReferences": [{"kind": "Node", "name": "node-1"}]}, StepOutcome.NOT_ALLOWED, "static"),
+        (MIRROR, StepOutcome.NOT_ALLOWED, "static"),
         ({"deletionTimestamp": "2026-11-21T08:00:00Z"}, StepOutcome.GONE, "terminating"),
         ({"uid": "another"}, StepOutcome.GONE, "another pod"),
         ({"phase": "Succeeded"}, StepOutcome.GONE, "has finished"),
         (None, StepOutcome.GONE, "does not exist"),
     ],
-    ids=["critical", "mirror", "static", "terminating", "namesake", "finished", "deleted"],
+    ids=["critical", "mirror", "terminating", "namesake", "finished", "deleted"],
 )
 def test_who_must_not_go_and_who_went_is_not_asked_to(
     node: FakeNode, server: FakeKube, content: dict[str, Any] | None, fate: StepOutcome, words: str
@@ -138,6 +141,24 @@ def test_who_must_not_go_and_who_went_is_not_asked_to(
     assert [fate] == fates(report)
     assert words in report.results[0].text
     assert (0, []) == (asked_for(server), node.deeds())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"annotations": MIRROR["annotations"]},
+        {"annotations": {"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": "x"}},
+        {"ownerReferences": [OF_NODE]},
+        {**MIRROR, "ownerReferences": [{**OF_NODE, "name": "node-2"}]},
+        {**MIRROR, "ownerReferences": [{**OF_NODE, "controller": False}, {**OF_NODE, "kind": "ReplicaSet"}]},
+    ],
+    ids=["annotation", "source and hash", "owner", "another node", "not its controller"],
+)
+def test_a_pod_that_only_looks_like_a_mirror_pod_is_evicted(node: FakeNode, server: FakeKube, content: dict[str, Any]):
+    """A user who may create pods may write each of these."""
+    node.add(0)
+    server.pod("shop/p0", node="node-1", metadata=node.metadata(0, **content))
+    assert [StepOutcome.DONE] == fates(node.run(evict(0)))
 
 
 def budget(server: FakeKube, allowed: int) -> None:
@@ -164,7 +185,7 @@ def test_a_pod_that_its_budget_protects_is_not_counted_on_and_left_alone_for_a_w
     first, second, third = node.acting(act)
     assert [StepOutcome.PROTECTED, StepOutcome.DONE] == fates(first)
     assert (evict(1),) == first.booked
-    assert {"shop/p0"} == set(first.unavailable)
+    assert {"uid-0"} == set(first.unavailable)
     assert "a disruption budget protects it; next attempt at 2023-11-14T22:13:50Z" == second.results[0].text
     assert [StepOutcome.DONE] == fates(third)
     assert 3 == asked_for(server)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,11 +17,13 @@ from agent.audit.entries import AuditEntry, AuditOutcome
 from agent.cgroups.base import Group, Quota
 from agent.cgroups.errors import CgroupRefused
 from agent.cgroups.paths import Driver
+from agent.executor.executor import Executor
 from agent.executor.groups import Groups
 from agent.executor.knob_writer import KnobWriter
-from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome
+from agent.executor.report import PODS_MISSING, EnforcementLevel, PlanReport, StepOutcome
 from agent.model import QuotaStep, State
 from tests.agent.executor.node import FakeNode, restore, throttle
+from tests.fakes.cgroups import FakeCgroups
 
 
 @pytest.fixture(params=[("v2", Driver.SYSTEMD), ("v1", Driver.CGROUPFS)], ids=["v2", "v1"])
@@ -46,6 +49,44 @@ def test_a_quota_is_set_and_put_back_exactly(node: FakeNode):
     assert {"c0", "c1"} == set(node.audit.original_quotas())
     assert [StepOutcome.DONE] == fates(node.run(restore(0, before=80_000, after=150_000)))
     assert ("150000 100000", {"c1"}) == (node.quota(0), set(node.audit.original_quotas()))
+
+
+def burst(node: FakeNode, microseconds: int | None = None) -> int:
+    """The burst of the first container, after it was set."""
+    name = "cpu.max.burst" if node.version == "v2" else "cpu.cfs_burst_us"
+    if microseconds is not None:
+        node.cgroups.write(node.path(0), name, f"{microseconds}\n")
+    return int(node.cgroups.read(node.path(0), name))
+
+
+def test_a_burst_goes_down_with_the_quota_and_comes_back_with_it(node: FakeNode):
+    """The kernel refuses a burst above the quota (tests/real/test_cgroups_v1.py)."""
+    node.add(0, quota=150_000)
+    burst(node, 60_000)
+    seen = []
+    for before, after in ((150_000, 90_000), (90_000, 30_000), (30_000, 10_000)):
+        assert [StepOutcome.DONE] == fates(node.run(throttle(0, before=before, after=after)))
+        seen.append((node.quota(0), burst(node)))
+    assert seen == [("90000 100000", 60_000), ("30000 100000", 30_000), ("10000 100000", 10_000)]
+    assert [StepOutcome.DONE] == fates(node.run(restore(0, before=10_000, after=40_000)))
+    assert (node.quota(0), burst(node)) == ("40000 100000", 40_000)
+    assert {"c0"} == set(node.audit.original_quotas())
+    assert [StepOutcome.DONE] == fates(node.run(restore(0, before=40_000, after=150_000)))
+    assert (node.quota(0), burst(node)) == ("150000 100000", 60_000)
+    assert not node.audit.original_quotas()
+
+
+@pytest.mark.parametrize("cut_short", [False, True])
+def test_restoring_all_values_restores_bursts(node: FakeNode, cut_short: bool):
+    node.add(0, quota=150_000)
+    burst(node, 60_000)
+    node.run(throttle(0, before=150_000, after=20_000))
+    if cut_short:  # between the writes of quota and burst
+        node.set_quota(150_000)
+    (result,) = KnobWriter(node.audit, node.groups(), clock=lambda: 0.0).restore_all(reason="the agent stops")
+    assert result.fate is StepOutcome.DONE
+    assert (node.quota(0), burst(node)) == ("150000 100000", 60_000)
+    assert not node.audit.original_quotas()
 
 
 def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
@@ -76,7 +117,7 @@ def test_what_changed_since_the_plan_was_made_is_left_alone(node: FakeNode):
     assert [StepOutcome.FOREIGN, StepOutcome.DONE] == fates(report)
     assert "its quota is 70000 of 100000 µs now, not unlimited" == report.results[0].text
     assert ("70000 100000", "50000 100000") == (node.quota(0), node.quota(1))
-    assert {"shop/p0"} == set(report.unavailable)
+    assert {"uid-0"} == set(report.unavailable)
 
 
 def test_what_somebody_else_gave_a_throttled_container_stays_when_it_is_restored(node: FakeNode):
@@ -170,6 +211,46 @@ def test_what_has_ended_is_forgotten(node: FakeNode):
     del node.pods[0], node.pods[1]
     node.acting(lambda executor: executor.measure_effects(node.state()))
     assert {"c1"} == set(node.audit.original_quotas())  # its control group is still there, so it may be
+
+
+def test_a_container_in_a_group_of_another_driver_is_restored_there(tmp_path: Path):
+    """As after a change of the kubelet's driver: most pods have new groups, this one runs in its old one."""
+    node = FakeNode(tmp_path, driver=Driver.CGROUPFS)
+    node.add(0)
+    node.run(throttle(0))
+    systemd = FakeCgroups(node.directory / "other", "v2", Driver.SYSTEMD)
+    for number in range(3):
+        node.cgroups.add(systemd.pod_path(f"0000000{number}-0000-4000-8000-000000000000"))
+    assert [StepOutcome.DONE] == fates(node.run(restore(0)))
+    assert ("max 100000", {}) == (node.quota(), dict(node.audit.original_quotas()))
+    node.close()
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["without containers", "not listed"])
+def test_what_no_plan_can_restore_is_restored_after_a_minute(node: FakeNode, listed: bool, caplog):
+    """The kubelet lists the pod without its containers, or has its groups elsewhere now: steps cannot name it."""
+    node.add(0, 1)
+    node.run(throttle(0), throttle(1))
+    if listed:
+        node.pods[0] = replace(node.pods[0], containers=())
+    else:
+        del node.pods[0]
+    start = node.now
+
+    async def act(executor: Executor) -> list[str]:
+        found = []
+        for seconds in (0.0, 50.0, 61.0, 71.0):
+            node.now = start + seconds
+            missing = {PODS_MISSING: "the kubelet does not respond"} if seconds == 50.0 else {}
+            await executor.measure_effects(replace(node.state(), missing=missing))
+            found.append(node.quota().split()[0])
+        return found
+
+    lowered = node.quota().split()[0]
+    assert [lowered, lowered, "max", "max"] == node.acting(act)
+    assert lowered == node.quota(1).split()[0], "a plan restores what is listed"
+    assert {"c1"} == set(node.audit.original_quotas())
+    assert 1 == sum("has not been listed for a minute" in each for each in caplog.messages)
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_a_pod_under_two_budgets_is_left_alone_for_five_minutes(node: FakeNode, 
     assert TWO_BUDGETS in text
     assert f"next attempt at {UNTIL}" in text
     assert [text, text] == [second.results[0].text, third.results[0].text]
-    assert {"shop/p0"} == set(third.unavailable)
+    assert {"uid-0"} == set(third.unavailable)
     assert [StepOutcome.FAILED] * 4 == [each.results[0].fate for each in (first, second, third, fourth)]
     assert 2 == len(posts(server))
 

@@ -173,7 +173,7 @@ def test_what_memory_and_cpu_are_to_the_registry():
     precise = {name for name in metrics if metrics[name].evict_quantified}
     assert {CPU, CPU_PERCENT, MEMORY, "memory_total_utilization", "ext_res_container_cpu_total_usage"} == precise
     throttleable = {name for name in metrics if metrics[name].throttleable}
-    assert throttleable == {CPU, "ext_res_container_cpu_total_usage"}
+    assert throttleable == {CPU, CPU_PERCENT, "ext_res_container_cpu_total_usage"}
     assert all(metrics[name].sortable for name in metrics)
 
 
@@ -189,7 +189,7 @@ def test_no_action_reduces_a_window_of_the_watcher_or_pressure():
     ("name", "reduced", "quantified"),
     [
         (CPU, {"throttle", "restore", "evict"}, {"throttle", "restore", "evict"}),
-        (CPU_PERCENT, {"evict"}, {"evict"}),
+        (CPU_PERCENT, {"throttle", "evict", "restore"}, {"throttle", "evict", "restore"}),
         (MEMORY, {"reclaim", "hold", "evict"}, {"reclaim", "hold", "evict"}),
         ("disk_read_iops", {"evict"}, set()),
     ],

@@ -18,6 +18,7 @@ from tests.watcher.platform.kube.asking import asked
 
 Outcome = TypeVar("Outcome")
 GOOD = text_of(node_qos(), throttling())
+BATCH = {"matchLabels": {"tier": "batch"}}
 WRONG = text_of(node_qos(a_rule(avoidanceThreshold=0)), throttling())
 
 
@@ -168,6 +169,22 @@ def test_checking_a_directory_tells_everything(tmp_path: Path):
     assert 4 == len(check_policies(tmp_path, metrics=METRICS).problems)
     assert not check_policies(tmp_path / "none", metrics=METRICS).usable
     assert check_policies(tmp_path / "a.yaml", metrics=METRICS).usable
+
+
+def test_an_action_that_does_not_exist_fails_the_check_and_not_the_agent(tmp_path: Path, source: DirectoryPolicies):
+    """In a running agent, the removal of one AvoidanceAction must not stop the rules of the others."""
+    batch = an_object("PodQOS", "batch", allowedActions=["Throtle", "throttle", "away"], labelSelector=BATCH)
+    write(tmp_path, a=GOOD, b=text_of(batch))
+    checked = check_policies(tmp_path, metrics=METRICS)
+    assert [
+        ("spec.allowedActions", "unknown AvoidanceAction Throtle", "Did you mean throttle?"),
+        ("spec.allowedActions", "unknown AvoidanceAction away", "Known: throttle."),
+    ] == [(each.place.path, each.message, each.cure) for each in checked.problems]
+    assert not checked.notices
+    running = in_force(source)
+    assert names(running) == ["AvoidanceAction/throttle", "NodeQOS/cpu", "PodQOS/batch"]
+    assert not running.problems
+    assert [each.cure for each in running.notices] == ["Did you mean throttle?", "Known: throttle."]
 
 
 # --- the Kubernetes API ----------------------------------------------------------------------------------------------

@@ -89,6 +89,13 @@ def test_sockets_that_do_not_work(place: Place):
     place.told(nri_socket=closed).one("qrm", "fail", f"does not listen at {closed}: Connection refused")
 
 
+def test_a_kubelet_that_sets_cpusets_itself(place: Place):
+    (place.root / "cpu_manager_state").write_text('{"policyName": "static"}')
+    words = ("the manager cannot start", "cpu_manager_state contains the policy static", "cpuManagerPolicy: none")
+    place.told(kubelet_dir=place.root).one("qrm", "fail", *words)
+    assert not place.told(kubelet_dir=place.root, force="true").of("qrm", "fail")
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [

@@ -3,7 +3,6 @@ seed's three examples, restarts and what goes wrong."""
 
 import asyncio
 import json
-import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +13,12 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.kubelet.plugin_client import ask_info, notify
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as podresources_pb
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
+from agent.qrm.manager.allocation import AllocationInfo, Allocations, WireHint, WireHints
+from agent.qrm.store.checkpoint import encode
 from tests.agent.qrm.plugins.test_sysfs import as_files, put
 from tests.agent.qrm.vectors import group, machine
 from tests.fakes.cri import FakeRuntime
@@ -271,7 +272,7 @@ def test_example_3_a_card_that_pods_share(world: World):
 
 
 def test_what_was_decided_and_then_not_given_is_told_with_the_decision(world: World):
-    """The plug-in for CPUs refuses what the policy let pass: an ordinary pod runs without, another is refused whole."""
+    """The plug-in for CPUs refuses what the policy let pass: a pod is refused as a whole, whatever its QoS level."""
     dedicated = {"katalyst.kubewharf.io/qos_level": "dedicated_cores"}
     ids = [f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12"]
     world.pod("default/runs", ids[0], "storage-service", cpu="70")
@@ -281,13 +282,10 @@ def test_what_was_decided_and_then_not_given_is_told_with_the_decision(world: Wo
         told = {each["pod"]: each for each in qrm.explained()["admissions"]}
         why = {name: each["containers"]["container0"]["cpu"]["failed"] for name, each in told.items()}
         assert why["default/runs"].startswith("the plug-in for cpu failed in Allocate: UNKNOWN: no available")
-        runs, waits = told["default/runs"], told["default/waits"]
-        assert (runs["admitted"], runs["given_back"]) == (True, None)
-        assert runs["message"] == f"container container0 runs without its cpu: {why['default/runs']}"
-        assert (waits["admitted"], waits["reason"], waits["given_back"]) == (False, "UnexpectedAdmissionError", "all")
-        assert waits["message"] == f"Allocate failed due to {why['default/waits']}, which is unexpected"
-        assert "failed" not in runs["containers"]["container0"]["memory"]
-        assert given(qrm)["default/waits"] == {}
+        for name, each in told.items():
+            assert (each["admitted"], each["reason"], each["given_back"]) == (False, "UnexpectedAdmissionError", "all")
+            assert each["message"] == f"Allocate failed due to {why[name]}, which is unexpected"
+            assert given(qrm)[name] == {}
 
 
 # --- life ------------------------------------------------------------------------------------------------------------
@@ -328,25 +326,53 @@ def test_killed_and_started_again_everything_is_as_it_was(world: World):
 
 
 def test_an_empty_state_file_of_a_plugin_does_not_free_the_cpus_of_running_pods(world: World):
-    """As a power failure leaves it. The manager has its checkpoint, and asks the plug-in for the same pods again."""
+    """As a power failure leaves it. The manager has its checkpoint, and asks the plug-in for the same pods again. They
+    keep their CPUs, whatever the order."""
     world.pod("default/stays", "11111111-0000-4000-8000-000000000000", "storage-service", cpu="20")
     qrm = world.run(RESERVED, mode="dry-run")
     try:
         qrm.start()
         wait_for(lambda: given(qrm).get("default/stays"), what="the first one")
-        world.pod("default/goes", "22222222-0000-4000-8000-000000000000", "reranker", cpu="10")
+        world.pod("default/goes", "22222222-0000-4000-8000-000000000000", "storage-service", cpu="10")
         wait_for(lambda: _both(qrm), what="both")
+
+        def results() -> dict[str, tuple[str, str]]:
+            return {
+                name: (each["cpu"]["allocation_result"], each["memory"]["allocation_result"])
+                for name, each in given(qrm).items()
+            }
+
+        before = results()
         qrm.kill()
         state = qrm.directory / "load-watcher-qrm" / "qrm_cpu_plugin_state"
-        state.write_bytes(b"")
+        for each in (state, state.with_name("qrm_memory_plugin_state")):
+            each.write_bytes(b"")
         qrm.start()
         wait_for(lambda: _reserved(qrm) == 30, what="the plug-in to have both again")
         assert "qrm_cpu_plugin_state is unusable: it is not a JSON object" in qrm.log()
+        assert before == wait_for(results, what="the first round")
         assert [b""] == [each.read_bytes() for each in state.parent.glob(f"{state.name}.corrupt-*")]
         world.pod("default/new", "33333333-0000-4000-8000-000000000000", "storage-service", cpu="10")
         wait_for(lambda: given(qrm).get("default/new"), what="the new one")
         sets = [cpuset.parse(each["cpu"]["allocation_result"]) for each in given(qrm).values()]
         assert 40 == len(frozenset().union(*sets)) == sum(map(len, sets))
+    finally:
+        qrm.kill()
+
+
+def test_a_value_of_the_checkpoint_that_is_no_set_of_cpus_does_not_prevent_the_start(world: World):
+    """The checksum of the file is right; the process of another version or another plug-in may have written it."""
+    uid = "11111111-0000-4000-8000-000000000000"
+    allocations = Allocations()
+    hints = WireHints((WireHint((0,), preferred=True),))
+    allocations.set(uid, "c", "cpu", AllocationInfo("CpusetCpus", allocation_result="all", resource_hints=hints))
+    qrm = world.run(RESERVED, mode="dry-run")
+    checkpoint = qrm.directory / "load-watcher-qrm" / "kubelet_qrm_checkpoint"
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_bytes(encode(allocations))
+    try:
+        qrm.start()
+        assert f"pod {uid}, container c: ignoring its cpu of the checkpoint: 'all'" in qrm.log()
     finally:
         qrm.kill()
 
@@ -501,9 +527,37 @@ def test_beside_a_kubelet_that_sets_cpusets_itself(world: World):
         "configure the kubelet with cpuManagerPolicy: none, remove the file and restart the kubelet; or set qrm.force"
         in log
     )
-    for lines, mode in ((("force = true",), "server"), ((), "dry-run")):
-        with world.run(*lines, mode=mode, at=mode) as qrm:
-            assert "sets cpusets itself" in qrm.log()
+    with world.run("force = true", mode="server", at="server") as qrm:
+        assert "sets cpusets itself" in qrm.log()
+
+
+async def test_a_kubelet_that_begins_to_set_cpusets_itself_is_noticed(world: World):
+    """It replaces its state by a rename. Nothing is written while its manager is on."""
+    uid, later = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12")
+    world.pod("default/own", uid, "storage-service", cpu="4")
+    state = world.directory / "kubelet" / "cpu_manager_state"
+    put(world.directory / "kubelet", "cpu_manager_state", '{"policyName":"none","defaultCpuSet":""}')
+    async with FakeRuntime(world.socket, containers={cri(uid), cri(later)}) as runtime:
+        with world.run(RESERVED) as qrm:
+            await eventually(lambda: cri(uid) in runtime.cpusets(), what="the CPUs of the pod")
+
+            def replace(policy: str) -> None:
+                put(world.directory / "kubelet", "fresh", f'{{"policyName":"{policy}","defaultCpuSet":"0-79"}}')
+                (world.directory / "kubelet" / "fresh").rename(state)
+
+            def trouble() -> str:
+                return str(qrm.state()["last_reconcile"]["trouble"])
+
+            replace("static")
+            await eventually(lambda: "contains the policy static" in trouble(), what="the reason")
+            world.pod("default/later", later, "storage-service", cpu="4")
+            await eventually(lambda: "default/later" in given(qrm), what="the other pod")
+            assert cri(later) not in runtime.cpusets()
+            replace("none")
+            await eventually(lambda: cri(later) in runtime.cpusets(), what="the CPUs of the other pod")
+            assert qrm.log().count("sets cpusets itself") == 1
+            again = "allocations are applied to containers again"
+            await eventually(lambda: again in qrm.log(), what="the end of the trouble in the log")
 
 
 def test_twice_on_one_node(world: World):
@@ -513,11 +567,15 @@ def test_twice_on_one_node(world: World):
 
 
 def test_what_it_does_not_need_is_neither_loaded_nor_told(world: World):
-    """It runs on every node, and a family of metrics that is always empty tells of a fault that there is not."""
+    """It runs on every node, and a family of metrics that is always empty tells of a fault that there is not. It runs
+    beside a kubelet that sets cpusets, because nothing is set; SIGTERM ends it with exit code 0."""
+    put(world.directory / "kubelet", "cpu_manager_state", '{"policyName":"static","defaultCpuSet":"0-79"}')
     with world.run(mode="dry-run") as qrm:
         assert qrm.process is not None
+        assert "sets cpusets itself" in qrm.log()
         maps = Path(f"/proc/{qrm.process.pid}/maps").read_text()
         told = qrm.get("/metrics").text
+        assert qrm.stop() == 0
     loaded = {part for line in maps.splitlines() for part in line.rpartition(" ")[2].split("/")}
     assert "grpc" in loaded, "else nothing is seen of what is loaded"
     assert not {"numpy", "sqlalchemy", "psutil", "zstandard"} & loaded
@@ -528,11 +586,3 @@ def test_what_it_does_not_need_is_neither_loaded_nor_told(world: World):
     assert "process_resident_memory_bytes" in families
     others = {name for name in families - own if not name.startswith(("process_", "python_gc_"))}
     assert others == {"load_watcher_build_info", *requests}
-
-
-def test_the_end_by_a_signal(world: World):
-    with world.run(mode="dry-run") as qrm:
-        assert qrm.process is not None
-        qrm.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not qrm.is_running(), what="the end")
-        assert qrm.process.returncode == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,10 @@ class Node:
     async def report(self, pod: QrmPod, admission: Admission) -> None:
         self.told.append((pod.name, admission.reason))
 
-    async def round(self, *names: str, after: float = 3.0) -> None:
+    async def round(self, *names: str, after: float = 3.0, **values: Any) -> None:
         """A round that sees these pods."""
         self.world.now += after
-        self.source.pods = [pod(name, qos="dedicated_cores") for name in names]
+        self.source.pods = [pod(name, qos="dedicated_cores", **values) for name in names]
         await self.world.with_(*([] if "cpu" in self.world.manager.plugins.states else [self.plugin]))
         await self.rounds.round()
         await asyncio.sleep(0)  # what is told beside the round
@@ -75,6 +76,19 @@ async def test_a_pod_is_admitted_once_and_forgotten_when_it_goes():
     await node.round()
     assert node.plugin.removed == ["p"]
     assert node.state()["pods"] == []
+
+
+async def test_a_pod_whose_daemonset_does_not_exist_is_admitted_when_that_is_known():
+    """Pods of DaemonSets are ignored; this one is believed until the API has answered."""
+    node = Node()
+    node.plugin.offers = ()
+    await node.round("p", daemon=True)
+    assert (node.told, node.plugin.asked) == ([], [])
+    await node.round("p")
+    assert node.told == [("p", "TopologyAffinityError")]
+    node.plugin.offers = Fake().offers
+    await node.round("p", after=RETRY_S)
+    assert node.set == ["p 0-1"]
 
 
 async def test_an_inadmissible_pod_gets_nothing_is_told_of_once_and_tried_again():
@@ -253,11 +267,14 @@ async def test_events_evictions_and_the_nodes_status(tmp_path: Path):
                 ("gone", "g", {}),
                 ("plain", "p", {}),
             ):
-                await cluster.inadmissible(QrmPod(uid, "ns", name, annotations=annotations), reason)
+                static = name == "static"
+                await cluster.inadmissible(QrmPod(uid, "ns", name, annotations=annotations, static=static), reason)
+            kube.pod("ns/unheard", node="node-1", metadata={"uid": "u"})
+            await cluster.inadmissible(QrmPod("u", "ns", "unheard"), replace(reason, unanswered=True))
             left = {
                 name for name in kube.names(PODS) if "deletionTimestamp" not in kube.content(PODS, name)["metadata"]
             }
-            assert left == {"ns/critical", "ns/static", "ns/other"}
+            assert left == {"ns/critical", "ns/static", "ns/other", "ns/unheard"}
             events = [kube.content(EVENTS, name) for name in kube.names(EVENTS)]
             assert {event["message"] for event in events} == {reason.message}
             plugin = Fake("example.org/card", gives=3.0, node=True)

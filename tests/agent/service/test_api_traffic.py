@@ -61,10 +61,10 @@ def test_in_preview_one_request_per_minute_without_a_watch_or_a_list(machine: Ma
 
 
 def test_enforcing_agents_without_anything_to_do_ask_no_more(machine: Machine, server: FakeKube):
-    """At the start they make sure once that the node has no taint of theirs, and set its condition."""
+    """At the start they make sure once that the node has no taint and no condition of theirs."""
     machine.put()
     run(machine, server, "--enforce")
-    assert {("get", "v1/nodes"): 3, ("get", CONFIG_MAPS): 1, ("patch", "v1/nodes/status"): 1} == asked(server)
+    assert {("get", "v1/nodes"): 2, ("get", CONFIG_MAPS): 1} == asked(server)
 
 
 def test_while_a_pod_is_throttled_the_brake_is_not_read_in_every_cycle(machine: Machine, server: FakeKube):

@@ -66,6 +66,23 @@ def test_comes_to_rest_under_the_watermark_and_gives_all_back(lags, restore_wate
     assert not node.ledger
 
 
+@pytest.mark.parametrize("wants", [0.02, 0.5, 1.9])
+@pytest.mark.parametrize("pods", [1, 20])
+def test_an_idle_node_is_restored_within_two_minutes_whatever_the_depth(pods: int, wants: float):
+    """At 5 percent a step from the least quota, it took half an hour."""
+    end = 1_000_000.0 + 100 * INTERVAL
+    node = Node(
+        [Pod(f"p{number}", wants / pods) for number in range(pods)],
+        policies(3_600.0, 5),
+        other_millicores=lambda now: 5_000.0 if now < end else 100.0,
+    )
+    node.run(100)
+    assert max(pod.quota or 0 for pod in node.pods) <= 1_000
+    node.run(7)  # the restore threshold and the cool-down of a minute
+    node.run(12)
+    assert [None] * pods == [pod.quota for pod in node.pods]
+
+
 def test_load_that_comes_and_goes_does_not_make_it_swing():
     """Half of the dead band up and down, every other cycle: nothing changes once it is at rest."""
     node = Node(

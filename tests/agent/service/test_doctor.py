@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cgroups.detection import find_layout, top_of
+from agent.cgroups.paths import Driver
 from agent.executor.groups import CgroupLock
 from tests.agent.policy.writing import API, CRANE_API, node_qos, text_of, throttling, write
 from tests.doctor import Told, doctor
@@ -18,6 +19,8 @@ from tests.fakes.proc import FakeProc
 from tests.fakes.prometheus import FakePrometheus, result, told
 
 pytestmark = pytest.mark.slow
+
+RUNNING, CONTAINER = "0000000a-0000-4000-8000-000000000000", "c" * 64
 
 
 @dataclass
@@ -55,7 +58,8 @@ def place(tmp_path: Path, nobody: int, request: pytest.FixtureRequest, monkeypat
     monkeypatch.chdir(tmp_path)
     FakeProc(tmp_path / "proc")
     cgroups = FakeCgroups(tmp_path / "cgroup", request.param)
-    cgroups.add(cgroups.pod_path("0000000a-0000-4000-8000-000000000000"))
+    cgroups.add(cgroups.pod_path(RUNNING))
+    cgroups.add(cgroups.container_path(RUNNING, CONTAINER))
     (top,) = {path for path in cgroups.root.rglob("kubepods.slice") if path.parent.name in ("cgroup", "cpu")}
     name = "cpu.max" if request.param == "v2" else "cpu.cfs_quota_us"
     (top / name).write_text("max 100000\n" if request.param == "v2" else "-1\n")
@@ -228,3 +232,17 @@ def test_one_check_alone_and_one_that_is_none(place: Place):
     assert {line.name for line in place.told("--only", "port").lines} == {"settings", "port", "agent"}
     with pytest.raises(AssertionError, match="unknown check agnet"):
         doctor("--only", "agnet")
+
+
+def test_cgroup_drivers_that_are_mixed(place: Place):
+    """Of the kubelet and the container runtime, and of the kubelet before and after a change."""
+    assert "cgroup driver" not in str(place.told())
+    place.cgroups.add(place.cgroups.pod_path("0000000b-0000-4000-8000-000000000000"))
+    found = place.told().one("agent", "warn", "1 of 2 pods have no control group of a container below their own")
+    assert "The kubelet uses the cgroup driver systemd" in found.cure
+    place.cgroups.remove(place.cgroups.container_path(RUNNING, CONTAINER))
+    place.told().one("agent", "fail", "2 of 2 pods have no control group of a container below their own")
+    before = FakeCgroups(place.root / "before", place.cgroups.version, Driver.CGROUPFS)
+    place.cgroups.add(before.pod_path("0000000c-0000-4000-8000-000000000000"))
+    found = place.told().one("agent", "warn", "2 pods of driver systemd and 1 pod of driver cgroupfs")
+    assert "drain the node" in found.cure

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.cgroups.base import Tree
+from agent.cgroups.base import Quota, Tree
 from agent.cgroups.detection import Layout
 from agent.cgroups.errors import CgroupBusy, CgroupRefused
 from agent.cgroups.v2 import GroupV2, TreeV2
 from agent.decision.analysis import NodeEvent
+from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import RuleVerdict
 from agent.executor.executor import Executor
 from agent.executor.report import EnforcementLevel
@@ -70,6 +72,8 @@ class World:
     enforce: bool = True
     tick: float = 0.0
     """How much the monotonic clock goes on each time it is looked at."""
+    boot: str = "boot-1"
+    limits: EvictionLimits | None = None
 
     def __post_init__(self) -> None:
         self.collector = Scripted(self.node)
@@ -93,7 +97,7 @@ class World:
             metrics=METRICS,
             options=OPTIONS,
             surroundings=NodeIdentity("node-1"),
-            clocks=Clocks(lambda: self.node.now, self.passed),
+            clocks=Clocks(lambda: self.node.now, self.passed, self.boot),
             interval=10.0,
             emit_event=tell,
         )
@@ -106,7 +110,30 @@ class World:
             await agent.load_state()
             await test(agent)
 
-        self.node.acting(inside, enforce=self.enforce)
+        limits = {} if self.limits is None else {"limits": self.limits}
+        self.node.acting(inside, enforce=self.enforce, monotonic=lambda: self.monotonic, boot=self.boot, **limits)
+
+    def step_clock(
+        self,
+        before: Callable[[Agent], Awaitable[None]],
+        jump: float,
+        after: Callable[[Agent], Awaitable[None]],
+        *,
+        restart: bool,
+    ) -> None:
+        """Set the wall clock by `jump` seconds, while one agent runs, or between two."""
+
+        async def both(agent: Agent) -> None:
+            await before(agent)
+            self.node.now += jump
+            await after(agent)
+
+        if not restart:
+            self.run(both)
+            return
+        self.run(before)
+        self.node.now += jump
+        self.run(after)
 
     def passed(self) -> float:
         self.monotonic += self.tick
@@ -294,6 +321,13 @@ class _Refusing(GroupV2):
     """As the kernel does with the weight of a group that has cpu.idle (EINVAL)."""
 
     __slots__ = ()
+    refused_quotas = 0
+
+    def set_only_quota(self, quota: Quota) -> None:
+        if type(self).refused_quotas:
+            type(self).refused_quotas -= 1
+            raise CgroupRefused(f"the kernel does not take {quota}", path=self.path)
+        super().set_only_quota(quota)
 
     def set_weight(self, weight: int) -> None:
         raise CgroupRefused(f"the kernel does not take {weight}", path=self.path)
@@ -358,6 +392,39 @@ def test_who_cannot_be_held_back_is_evicted_and_not_spared(refusing: World):
     assert [*refused, ("evict", "shop/p0", "done")] == [
         (deed.kind, deed.pod, deed.outcome) for deed in refusing.node.deeds() if deed.pod
     ]
+
+
+@pytest.mark.parametrize("evicts", [False, True])
+def test_a_quota_that_the_kernel_refuses_is_no_release_and_changes_the_plan(refusing: World, evicts: bool):
+    """As with nested groups of version 1, or a burst on a kernel that does not show it."""
+    throttle = an_object(
+        "AvoidanceAction",
+        "throttle",
+        throttle={"cpuThrottle": {"stepCPURatio": 10}},
+        **({"eviction": {}} if evicts else {}),
+    )
+    allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
+    write(refusing.policies, all=text_of(node_qos(a_rule()), throttle, allowed))
+    _Refusing.refused_quotas = 1 if not evicts else 100
+
+    async def test(agent: Agent) -> None:
+        for used in (4050.0, 4350.0, 4350.0, 4350.0):
+            await refusing.cycle(agent, used)
+
+    try:
+        refusing.run(test)
+    finally:
+        _Refusing.refused_quotas = 0
+    deeds = [(deed.kind, deed.pod, str(deed.outcome)) for deed in refusing.node.deeds() if deed.pod]
+    assert deeds.count(("throttle", "shop/p0", "failed")) == 1
+    if evicts:
+        assert deeds[:3] == [
+            ("throttle", "shop/p0", "failed"),
+            ("throttle", "shop/p1", "failed"),
+            ("evict", "shop/p0", "done"),
+        ]
+    else:
+        assert deeds[1] == ("throttle", "shop/p1", "done")
 
 
 def holding(world: World, *, rule: bool = True) -> None:
@@ -598,11 +665,13 @@ def test_a_fault_in_the_middle_of_a_plan_loses_nothing_of_what_was_done(tmp_path
         node.close()
 
 
-DAY = 86_400.0
+STEPS = [sign * step for step in (6.0, 60.0, 600.0, 3_600.0, 86_400.0) for sign in (1, -1)]
+"""Of the wall clock, in seconds; up to 5 s count as the time between two cycles."""
 
 
-@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
-def test_a_clock_that_is_set_neither_ends_nor_prolongs_what_is_in_flight(tmp_path: Path, jump: float):
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("jump", STEPS)
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_what_is_in_flight(tmp_path: Path, jump: float, restart: bool):
     """A pod that was asked to go counts for as long as it may take, and nobody goes in its place."""
     with FakeKube() as server:
         node = with_api(tmp_path / "node", server)
@@ -610,33 +679,121 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_what_is_in_flight(tmp_pat
         world = World(node, tmp_path / "policies")
         evicting(world)
 
-        async def test(agent: Agent) -> None:
-            def going() -> list[tuple[str, float]]:
-                return [(each["pod"], each["deadline"] - node.now) for each in agent.explanation()["in_flight"]]
+        def going(agent: Agent) -> list[tuple[str, float]]:
+            return [(each["pod"], each["deadline"] - node.now) for each in agent.explanation()["in_flight"]]
 
+        async def before(agent: Agent) -> None:
             await world.cycle(agent, 4500.0)
-            assert [("shop/p0", 50.0)] == going()  # its grace period, 30 s, and less what has passed
-            node.now += jump
-            await world.cycle(agent, 4500.0)
-            assert [("shop/p0", 40.0)] == going()
+            assert [("shop/p0", 50.0)] == going(agent)  # its grace period, 30 s, and less what has passed
 
-        world.run(test)
+        async def after(agent: Agent) -> None:
+            await world.cycle(agent, 4500.0)
+            assert [("shop/p0", pytest.approx(40.0, abs=1.0))] == going(agent)
+
+        world.step_clock(before, jump, after, restart=restart)
         node.close()
 
 
-@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
-def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_cool_down(world: World, jump: float):
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("jump", STEPS)
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_cool_down(world: World, jump: float, restart: bool, caplog):
+    """It is logged once."""
     world.put(a_rule(), coolDownSeconds=25)
     world.collector.throttled = False
 
-    async def test(agent: Agent) -> None:
+    async def before(agent: Agent) -> None:
         await world.cycle(agent, 4050.0)
-        world.node.now += jump
+
+    async def after(agent: Agent) -> None:
         for owed in (1, 1, 0):
             await world.cycle(agent, 1000.0)
             assert owed == len(world.node.audit.original_quotas())
 
-    world.run(test)
+    world.step_clock(before, jump, after, restart=restart)
+    assert 1 == sum("wall clock jumped by" in each for each in caplog.messages)
+
+
+@contextmanager
+def one_eviction(
+    folder: Path,
+) -> Iterator[tuple[World, Callable[[], int], Callable[[Agent], Coroutine[Any, Any, None]]]]:
+    """A node where a rule would evict three pods and the limit allows one; the number of evictions; and a first cycle,
+    which evicts one pod."""
+    with FakeKube() as server:
+        node = with_api(folder / "node", server)
+        node.add(0, 1, 2, qos=QosClass.BEST_EFFORT)
+        world = World(node, folder / "policies")
+        evicting(world)
+        world.limits = EvictionLimits(node=1)
+
+        def evicted() -> int:
+            return sum(each.kind == "evict" for each in node.deeds())
+
+        async def before(agent: Agent) -> None:
+            await world.cycle(agent, 8500.0)
+            assert 1 == evicted()
+
+        yield world, evicted, before
+        node.close()
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("jump", STEPS)
+def test_a_clock_that_is_set_neither_frees_nor_blocks_evictions(tmp_path: Path, jump: float, restart: bool):
+    """The limit of evictions within ten minutes holds for ten minutes."""
+    with one_eviction(tmp_path) as (world, evicted, before):
+
+        async def after(agent: Agent) -> None:
+            for seconds, count in ((550.0, 1), (60.0, 1), (10.0, 2)):
+                await world.cycle(agent, 8500.0, seconds=seconds)
+                assert count == evicted()
+
+        world.step_clock(before, jump, after, restart=restart)
+
+
+@pytest.mark.parametrize("between", ["agent", "machine"])
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
+def test_evictions_before_a_clock_was_set_count_after_another_restart(
+    tmp_path: Path, jump: float, restart: bool, between: str
+):
+    """The audit has the times of the old clock, and the saved state only the new one."""
+    with one_eviction(tmp_path) as (world, evicted, before):
+
+        async def meanwhile(agent: Agent) -> None:
+            await world.cycle(agent, 8500.0, seconds=100.0)
+            assert 1 == evicted()
+
+        async def after(agent: Agent) -> None:
+            for seconds, count in ((400.0, 1), (80.0, 1), (30.0, 1), (10.0, 2)):
+                await world.cycle(agent, 8500.0, seconds=seconds)
+                assert count == evicted()
+
+        world.step_clock(before, jump, meanwhile, restart=restart)
+        if between == "machine":
+            world.boot, world.monotonic = "boot-2", 5.0
+        world.run(after)
+
+
+@pytest.mark.parametrize("ahead", [60.0, 600.0, 3_600.0, 86_400.0])
+def test_after_a_restart_of_the_machine_a_state_from_the_future_counts_from_now(world: World, ahead: float, caplog):
+    """The clock was ahead before, and it is unknown when it was set back. A cool-down is no longer than it is."""
+    world.put(a_rule(), coolDownSeconds=25)
+    world.collector.throttled = False
+
+    async def before(agent: Agent) -> None:
+        await world.cycle(agent, 4050.0)
+
+    async def after(agent: Agent) -> None:
+        for owed in (1, 1, 1, 0):
+            await world.cycle(agent, 1000.0)
+            assert owed == len(world.node.audit.original_quotas())
+
+    world.run(before)
+    world.node.now, world.monotonic, world.boot = world.node.now - ahead, 0.0, "boot-2"
+    world.run(after)
+    (said,) = (each for each in caplog.messages if "the saved state is" in each)
+    assert f"{ahead - 10.0:.0f} s ahead of the clock of this node" in said
 
 
 def test_a_cool_down_continues_after_an_upgrade_from_a_version_with_one_for_all_rules(world: World):

@@ -1,6 +1,7 @@
 """The agent as its users run it: a process on a node of files, a kubelet beside it, policies in a directory."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from agent.cgroups.paths import Driver
+from load_watcher.main import main
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, write
 from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.slow
 
 UID = "0000000a-0000-4000-8000-000000000000"
 CONTAINER = f"{10:064x}"
+CPUS = 2
 BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
 POD = {
     "metadata": {
@@ -60,7 +64,8 @@ class AgentProcess(Service):
 
 
 class Machine:
-    """Two CPUs, of which something else uses `beside` cores; one pod, that uses 1.5 cores if it is let."""
+    """Two CPUs, of which something else uses `beside` cores first; one pod, that uses 1.5 cores of the rest if it is
+    let."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -73,7 +78,7 @@ class Machine:
         self.policies = root / "policies"
         self.policies.mkdir()
         self.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}))
-        self._busy = self._used = 0.0
+        self._passed = self._busy = self._used = 0.0
 
     def put(self, *rules: dict[str, Any]) -> None:
         """The policies of the machine."""
@@ -117,13 +122,15 @@ class Machine:
 
     def _count(self, seconds: float) -> None:
         quota = self.quota()
-        pod = min(1.5, 1.5 if quota == "max" else int(quota) / 100_000)
+        pod = min(1.5, CPUS - self.beside, CPUS if quota == "max" else int(quota) / 100_000)
+        self._passed += seconds
         self._used += pod * seconds
         self._busy += (pod + self.beside) * seconds
         # Of one length and written at once: the agent never reads half a file.
-        all_ticks, busy = int(time.monotonic() * 200), int(self._busy * 100)
+        all_ticks, busy = int(self._passed * 100 * CPUS), int(self._busy * 100)
         lines = [f"cpu  {busy:012} 0 0 {all_ticks - busy:012} 0 0 0 0 0 0"]
-        lines += [f"cpu{n} {busy // 2:012} 0 0 {(all_ticks - busy) // 2:012} 0 0 0 0 0 0" for n in range(2)]
+        each, idle = busy // CPUS, (all_ticks - busy) // CPUS
+        lines += [f"cpu{n} {each:012} 0 0 {idle:012} 0 0 0 0 0 0" for n in range(CPUS)]
         put_over(self.proc.path("stat"), "\n".join([*lines, ""]))
         text = f"usage_usec {int(self._used * 1e6):015}\nuser_usec 1\nsystem_usec 2\nnr_periods 0\nnr_throttled 0\n"
         for path in (self.cgroups.pod_path(UID), self.path):
@@ -164,6 +171,12 @@ def run(machine: Machine, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "load_watcher", "agent", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(command, cwd=machine.root, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def check(machine: Machine, *arguments: str) -> Result:
+    """What ends before the agent starts, in this process."""
+    with contextlib.chdir(machine.root):
+        return CliRunner().invoke(main, ["agent", *arguments], prog_name="load-watcher")
 
 
 def cycle_of(process: AgentProcess, *, token: str = "") -> int:
@@ -260,7 +273,7 @@ def test_once_explains_in_words(machine: Machine):
     assert "neither a kubelet nor a Kubernetes API is configured" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--once"], ["--check", "policies"]])
+@pytest.mark.parametrize("arguments", [["--once"], ["--check", "policies"]], ids=" ".join)
 def test_a_look_leaves_no_file(machine: Machine, arguments: list[str]):
     """Neither in the working directory nor at agent.state_file, and it prints the same as JSON."""
     before = sorted(machine.root.rglob("*.db*"))
@@ -268,8 +281,8 @@ def test_a_look_leaves_no_file(machine: Machine, arguments: list[str]):
     named = machine.settings()
     place = named.index(state)
     for settings in (named, named[: place - 1] + named[place + 1 :]):
-        done = run(machine, *arguments, *settings, "-o", "json")
-        assert done.returncode == 0, done.stderr
+        done = check(machine, *arguments, *settings, "-o", "json")
+        assert done.exit_code == 0, done.stderr
         assert "policies" in json.loads(done.stdout)
         assert before == sorted(machine.root.rglob("*.db*"))
 
@@ -301,14 +314,14 @@ def test_once_waits_for_the_pods_and_says_who_would_be_hit(machine: Machine, kub
 def test_policies_are_checked(machine: Machine):
     """A rule on what is only measured is one too: it keeps new pods away."""
     machine.put(a_rule(metricRule={"name": "cpu_load_15_min", "value": "4"}))
-    assert "3 policies, no problems found" in run(machine, "--check", str(machine.policies)).stdout
+    assert "3 policies, no problems found" in check(machine, "--check", str(machine.policies)).stdout
     write(machine.policies, all=text_of(node_qos(a_rule(actionName="throtle"))))
-    wrong = run(machine, "--check", str(machine.policies))
-    assert wrong.returncode == 2
+    wrong = check(machine, "--check", str(machine.policies))
+    assert wrong.exit_code == 2
     assert "throtle" in wrong.stderr
     machine.put(a_rule(metricRule={"name": "p99", "value": "4"}))
     query = ("--set", "agent.queries.p99.expression=up", "--set", "agent.prometheus=http://127.0.0.1:9")
-    assert "3 policies" in run(machine, "--check", str(machine.policies), *query).stdout
+    assert "3 policies" in check(machine, "--check", str(machine.policies), *query).stdout
 
 
 @pytest.mark.parametrize(
@@ -322,10 +335,10 @@ def test_policies_are_checked(machine: Machine):
     ],
 )
 def test_what_cannot_be_run_says_why(machine: Machine, arguments: list[str], words: str):
-    refused = run(machine, *arguments)
-    assert refused.returncode in (1, 2)
+    refused = check(machine, *arguments)
+    assert refused.exit_code in (1, 2)
+    assert isinstance(refused.exception, SystemExit)
     assert words in refused.stderr
-    assert "Traceback" not in refused.stderr
 
 
 def test_a_port_that_somebody_has_is_told_with_the_cure(machine: Machine):
@@ -383,12 +396,13 @@ def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine
 
 def test_without_a_token_others_get_metrics_alone(machine: Machine, kubelet: FakeKubelet):
     other = free_port()
-    with agent(machine, kubelet, metrics_host="127.0.0.1", metrics_port=other) as process:
-        statuses = {
-            path: process.session.get(f"http://127.0.0.1:{other}{path}", timeout=PATIENCE_SECONDS).status_code
-            for path in ("/healthz", "/metrics", "/explain", "/audit")
-        }
-        assert statuses == {"/healthz": 200, "/metrics": 200, "/explain": 404, "/audit": 404}
+    with agent(machine, kubelet, metrics_host="::", metrics_port=other) as process:
+        for host in ("127.0.0.1", "[::1]"):
+            statuses = {
+                path: process.session.get(f"http://{host}:{other}{path}", timeout=PATIENCE_SECONDS).status_code
+                for path in ("/healthz", "/metrics", "/explain", "/audit")
+            }
+            assert statuses == {"/healthz": 200, "/metrics": 200, "/explain": 404, "/audit": 404}
 
 
 def test_windows_and_queries_that_cannot_be_had_are_told_and_hold_nothing_up(machine: Machine, kubelet: FakeKubelet):
@@ -430,7 +444,7 @@ def test_two_agents_do_not_undo_each_others_work(machine: Machine, kubelet: Fake
 
 
 def test_of_two_agents_with_files_of_their_own_one_acts_and_then_the_other(machine: Machine, kubelet: FakeKubelet):
-    machine.beside = 2.0  # too much whatever the pod gets: both always want to throttle
+    machine.beside = 1.7  # too much whatever the pod gets: both always want to throttle
     with agent(machine, kubelet, "--enforce", on_exit="restore") as first:
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
         elsewhere = machine.root / "other"

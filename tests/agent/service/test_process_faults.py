@@ -3,16 +3,18 @@ says so, and goes on when it is over."""
 
 import resource
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trustme
 import yaml
 
 from tests.agent.policy.writing import a_rule, node_qos, text_of, write
-from tests.agent.service.test_process import AgentProcess, Machine, agent, cycle_of, kubelet, machine, throttled
+from tests.agent.service.test_process import POD, AgentProcess, Machine, agent, cycle_of, kubelet, machine, throttled
 from tests.fakes.kubelet import FakeKubelet
 from tests.waiting import wait_for
 
@@ -118,3 +120,52 @@ def test_an_api_that_hangs_keeps_it_neither_from_throttling_nor_from_ending(mach
             wait_for(lambda: process.get("/explain").json()["stance"] == "throttle only", what="the stance to be told")
             assert process.stop() == 0  # it takes 3 s; the machine may be busy
     assert not throttled(machine)
+
+
+def deeds(process: AgentProcess) -> int:
+    return len(process.get("/audit").json()["deeds"])
+
+
+def test_a_kubelet_that_knows_less_for_a_moment_changes_nothing(machine: Machine, kubelet: FakeKubelet, tmp_path: Path):
+    """It has restarted and lists no pod yet; the runtime has restarted, and it knows no container; it has the
+    certificate of another authority. The pod stays throttled, nothing is done twice, and each is in the log once."""
+    own, other = trustme.CA(), trustme.CA()
+    own.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    right, wrong = tmp_path / "right.pem", tmp_path / "wrong.pem"
+    for authority, file in ((own, right), (other, wrong)):
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(file))
+    context.load_cert_chain(right)
+    machine.put(RULE)
+    with (
+        FakeKubelet([POD], tls=context) as secure,
+        agent(machine, secure, "--enforce", kubelet_ca_file=tmp_path / "ca.crt", interval="500ms") as process,
+    ):
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        wait_for(lambda: steady(process), what="the quota to stay")
+        before = deeds(process), machine.quota()
+        secure.pods = []
+        cycles(process)
+        secure.pods = [{**POD, "status": {**POD["status"], "containerStatuses": []}}]
+        cycles(process)
+        secure.pods = [POD]
+        context.load_cert_chain(wrong)
+        wait_for(lambda: "certificate is not trusted" in process.log(), what="the certificate to be refused")
+        cycles(process)
+        context.load_cert_chain(right)
+        wait_for(
+            lambda: "updates of the kubelet's pods resumed" in process.log(), what="the kubelet to be trusted again"
+        )
+        cycles(process, 2)
+        assert before == (deeds(process), machine.quota())
+        for said in ("the list of pods lacks 1 pods", "updates of the kubelet's pods stopped"):
+            assert 1 == process.log().count(said), said
+        machine.put()
+        wait_for(lambda: not throttled(machine), what="the quota to be restored")
+
+
+def steady(process: AgentProcess) -> bool:
+    """Whether the last cycles carried out no step."""
+    count = deeds(process)
+    cycles(process)
+    return count == deeds(process)

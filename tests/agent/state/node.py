@@ -73,7 +73,9 @@ class FakeNode:
         self.cpu_manager_state = self.root / "cpu_manager_state"
         self.cpu_manager_state.write_text('{"policyName":"none","defaultCpuSet":"","checksum":1353318690}')
         self.pods = KnownPods()
-        places = SystemPaths(str(self.proc.root), str(self.cgroups.root), str(self.cpu_manager_state))
+        places = SystemPaths(
+            str(self.proc.root), str(self.cgroups.root), str(self.root / "sys"), str(self.cpu_manager_state)
+        )
         self.collector = Collector(self.pods, places=places, monotonic=lambda: self.clock, **self.options)
 
     def collect(self) -> State:
@@ -83,6 +85,7 @@ class FakeNode:
         """The state that much later."""
         self.clock += seconds
         self.time += seconds
+        self.proc.pass_time(seconds)
         return self.collect()
 
     def run(self, facts: PodFacts, pod: dict[str, Any], *containers: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """A look at a node, over files of a node that tests make: what is measured, in what units, and what is missing why."""
 
 import asyncio
+import errno
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,20 @@ def test_load_of_the_node(node: FakeNode):
     assert state.value("psi_memory_some_avg300") == 0.75
 
 
+def test_free_huge_pages_are_not_used_memory(node: FakeNode):
+    """A pool of huge pages is not available memory, and evicting pods does not make it so."""
+    text = node.proc.path("meminfo").read_text().replace("HugePages_Total: 0\n", "")
+    node.proc.path("meminfo").write_text(
+        f"{text}HugePages_Total: 500\nHugePages_Free: 250\nHugepagesize: 2048 kB\nHugetlb: 1024000 kB\n"
+    )
+    assert node.collect().value("memory_total_usage") == (2_000_000 - 250 * 2048) * 1024
+    for size, free in ((2048, 250), (1 << 20, 1)):
+        directory = node.root / f"sys/kernel/mm/hugepages/hugepages-{size}kB"
+        directory.mkdir(parents=True)
+        (directory / "free_hugepages").write_text(f"{free}\n")
+    assert node.collect().value("memory_total_usage") == (2_000_000 - 250 * 2048 - (1 << 20)) * 1024
+
+
 def test_disks_by_name_in_kib_and_operations_a_second(node: FakeNode):
     node.collect()
     node.proc.disks["sda"] = (10 + 50, 80 + 2048, 20 + 100, 160 + 4096, 500 + 2500)
@@ -182,7 +198,7 @@ def test_cpus_of_one_container_each_count_as_idle_by_what_they_are(node: FakeNod
     node.cpu_manager_state.write_text('{"entries":{"u":{"c":"one"}}}')
     assert "CPU manager state" in node.after(10).missing["exclusive_cpu_idle"]
     node.cpu_manager_state.unlink()
-    assert "No such file" in node.after(10).missing["exclusive_cpu_idle"]
+    assert "does not exist" in node.after(10).missing["exclusive_cpu_idle"]
 
 
 @pytest.mark.parametrize(
@@ -231,10 +247,75 @@ def test_counters_of_the_node_that_go_back_are_no_rate(node: FakeNode):
     assert "cpu_total_usage" in node.after(10).metrics
 
 
+@pytest.mark.parametrize(
+    ("cpus", "why"),
+    [
+        ([(1100, 9900), (1050, 500)], "a counter of cpu1 decreased"),
+        ([(1100, 9900), (1050, 8990)], "a counter of cpu1 decreased"),
+        ([(1100, 9900), (1050, 19_000)], "cpu1 counted 100 s in 10 s"),
+        ([(1100, 9900)], "cpu1 is gone"),
+        ([(1100, 9900), (1050, 9950), (5, 5)], "cpu2 is new"),
+    ],
+)
+def test_a_cpu_that_is_switched_off_or_on_makes_no_sample(node: FakeNode, cpus: list[tuple[int, int]], why: str):
+    """Its idle time steps back or forward (node_exporter issue 1903)."""
+    node.collect()
+    node.proc.cpus = cpus
+    node.proc.write()
+    state = node.after(10)
+    for metric in ("cpu_total_usage", "cpu_total_utilization", "exclusive_cpu_idle"):
+        assert why in state.missing[metric]
+    node.proc.cpus = [(busy + 200, idle + 800) for busy, idle in cpus]
+    node.proc.write()
+    assert node.after(10).value("cpu_total_utilization") == pytest.approx(20.0)
+
+
 def test_a_kernel_without_pressure_says_how_to_have_it(node: FakeNode):
     for name in ("cpu", "memory", "io"):
         node.proc.path(f"pressure/{name}").unlink()
     assert "psi=1" in node.collect().missing["psi_cpu_some_avg10"]
+
+
+def test_a_kernel_with_pressure_switched_off_says_how_to_have_it(node: FakeNode, monkeypatch):
+    """RHEL builds it in and boots without it: the files exist and answer EOPNOTSUPP."""
+    real = open
+
+    def switched_off(path, *arguments, **more):
+        if str(path).endswith("pressure/io"):
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported", path)
+        return real(path, *arguments, **more)
+
+    monkeypatch.setattr("builtins.open", switched_off)
+    state = node.collect()
+    assert "psi=1" in state.missing["psi_io_some_avg10"]
+    assert "psi_io_some_avg10" in state.absent
+    assert "psi_cpu_some_avg10" in state.metrics
+
+
+def test_what_this_node_does_not_have_is_absent_and_not_lost(tmp_path: Path):
+    """As in the shipped DaemonSet, which does not mount the kubelet's directory: metric_missing is 0."""
+    node = FakeNode(tmp_path)
+    node.cpu_manager_state.unlink()
+    node.run(pod(1, 1), {}, {})
+    node.collect()
+    state = node.after(10)
+    assert state.missing.keys() == state.absent
+    assert state.absent == {"exclusive_cpu_idle", "container_sched_run_queue_time", "ext_cpu_total_distribute"}
+
+
+@pytest.mark.parametrize("version", ["4", "6"])
+def test_without_a_setting_the_interfaces_of_the_default_routes_are_measured(tmp_path: Path, version: str):
+    node = FakeNode(tmp_path)
+    node.proc.interfaces = dict.fromkeys(("lo", "cali1", "ens3", "ens4"), (1000, 10, 1, 2000, 20, 2))
+    node.proc.default_routes = ("ens3",) if version == "4" else ()
+    node.proc.write()
+    if version == "6":
+        zero, gateway = "0" * 32, "fe80" + "0" * 28
+        line = f"{zero} 00 {zero} 00 {gateway} 00000400 00000001 00000000 00000003 {{:>8}}\n"
+        node.proc.path("net/ipv6_route").write_text(line.format("ens3") + line.format("lo"))
+    node.collect()
+    state = node.after(10)
+    assert labelled(state, "network_drop_in", "NetInterface") == {"ens3": 0.0}
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -361,6 +442,107 @@ def test_time_that_tasks_wait_for_a_cpu(tmp_path: Path):
     waits(p11=3_000_000, p13=3_000_000)
     state = node.after(10)
     assert of_containers(state, "container_sched_run_queue_time") == {("pod-1", "c0"): pytest.approx(500.0)}
+
+
+def test_a_counter_of_throttling_that_goes_back_or_is_old_says_nothing(node: FakeNode):
+    facts = pod(1, 1)
+    limits = {"quota": 20_000, "period": 100_000}
+    for seconds, throttled, expected in ((0, 7, None), (10, 7, False), (10, 8, True), (10, 2, None), (31, 9, None)):
+        node.run(facts, {}, limits | {"throttled": throttled})
+        assert node.after(seconds).pods[0].containers[0].throttled is expected
+
+
+def test_a_process_that_came_from_another_group_makes_no_waiting_time(tmp_path: Path):
+    node = FakeNode(tmp_path, options={"run_queues": True})
+    facts = pod(1, 1)
+    node.run(facts, {}, {})
+    path = node.container_path(facts, container_id(1))
+    node.proc.path("11").mkdir()
+    node.proc.path("11/schedstat").write_text(f"1 {3600 * CORE} 7\n")
+    node.collect()
+    node.cgroups.write(path, "cgroup.procs", "11\n")
+    assert "container_sched_run_queue_time" in node.after(10).missing
+
+
+@pytest.mark.parametrize("driver", list(Driver))
+def test_the_usage_of_pods_with_containers_elsewhere_is_unknown_not_0(tmp_path: Path, driver: Driver, caplog):
+    """Kubelet and runtime with different drivers: the pod's own group has no process."""
+    node = FakeNode(tmp_path, "v2", driver, options={"run_queues": True})
+    mixed, right = pod(1, 2, extended=("c0",)), pod(2, 1)
+    node.run(right, {"memory": MIB, "cpu_ns": CORE}, {"memory": MIB, "cpu_ns": CORE})
+    node.cgroups.add(node.cgroups.pod_path(uid(1)), cpu_ns=0, memory=0)
+    node.pods.pods = [mixed, right]
+    path = f"/system.slice/containerd.service/kubepods-pod1.slice:cri-containerd:{container_id(1)}"
+    node.proc.path("77").mkdir()
+    node.proc.path("77/cgroup").write_text(f"0::{path}\n")
+    for _ in range(3):
+        state = node.after(10)
+        unknown, known = state.pods
+        assert (unknown.cpu, unknown.memory, unknown.containers) == (None, None, ())
+        assert unknown.unmeasured == "none of its running containers has a control group below that of the pod"
+        assert (known.memory, known.unmeasured) == (MIB, "")
+    assert "default/pod-1" in state.missing["ext_res_container_cpu_total_usage"]
+    (warning,) = (each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING)
+    assert path in warning
+    assert f"the cgroup driver {driver}: set the container runtime to the same one" in warning
+    for number in range(2):
+        node.cgroups.add(node.container_path(mixed, container_id(1, number)), cpu_ns=CORE, memory=MIB)
+    assert [each.unmeasured for each in node.after(10).pods] == ["", ""]
+
+
+def test_a_sandbox_without_groups_of_containers_is_measured_as_a_pod(node: FakeNode):
+    """Kata and gVisor run all containers in one group below the pod's."""
+    node.cgroups.add(node.cgroups.pod_path(uid(1)), cpu_ns=CORE, memory=MIB)
+    node.cgroups.add(f"{node.cgroups.pod_path(uid(1))}/kata_{container_id(9)}")
+    node.pods.pods = [pod(1, 1)]
+    node.collect()
+    node.cgroups.add(node.cgroups.pod_path(uid(1)), cpu_ns=2 * CORE, memory=MIB)
+    (found,) = node.after(10).pods
+    assert (found.cpu, found.memory, found.containers) == (pytest.approx(0.1), MIB, ())
+
+
+def test_a_pod_that_claims_the_group_of_another_gets_no_usage_of_it(node: FakeNode, caplog):
+    victim, forger, mirror = pod(1, 1), pod(2, 1, group_uid=uid(1)), pod(3, 1, group_uid=uid(1))
+    node.run(victim, {"memory": MIB}, {"memory": MIB})
+    node.pods.pods = [forger, mirror, victim]
+    for _ in range(2):
+        one, two, right = node.after(10).pods
+        assert (one.memory, one.containers, two.memory, right.memory) == (None, (), None, MIB)
+    (warning,) = (each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING)
+    assert warning.startswith("default/pod-2, default/pod-3: its annotations claim the control group of another pod")
+
+
+def test_of_two_pods_with_one_uid_the_second_is_refused(node: FakeNode, caplog):
+    """Two manifests of static pods may state one uid."""
+    first = pod(1, 1)
+    second = replace(first, pod=replace(first.pod, name="other"))
+    node.run(first, {"memory": MIB}, {"memory": MIB})
+    node.pods.pods = [first, second]
+    for _ in range(2):
+        (found,) = node.after(10).pods
+        assert ("default/pod-1", MIB) == (found.key, found.memory)
+    (warning,) = (each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING)
+    assert f"ignoring the pod default/other: it has the uid {uid(1)} of the pod default/pod-1" == warning
+
+
+def test_a_list_that_lacks_pods_for_a_moment_ends_none(node: FakeNode, caplog):
+    """As of a kubelet that has restarted. A pod without a control group has ended."""
+    one, two = pod(1, 1), pod(2, 1)
+    for facts in (one, two):
+        node.run(facts, {"memory": MIB}, {"memory": MIB})
+    node.collect()
+    node.pods.pods = []
+    for seconds in (10, 10):
+        assert [("default/pod-1", MIB), ("default/pod-2", MIB)] == [
+            (each.key, each.memory) for each in node.after(seconds).pods
+        ]
+    node.cgroups.remove(node.cgroups.pod_path(uid(1)))
+    assert ["default/pod-2"] == [each.key for each in node.after(5).pods]
+    assert () == node.after(5).pods
+    node.pods.pods = [two]
+    assert ["default/pod-2"] == [each.key for each in node.after(10).pods]
+    (said,) = (each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING)
+    assert said.startswith("the list of pods lacks 2 pods that have control groups, such as default/pod-1")
 
 
 # --- what goes -------------------------------------------------------------------------------------------------------
@@ -530,7 +712,8 @@ def test_a_thousand_pods_leave_nothing_open_and_nothing_behind(node: FakeNode):
     assert len(state.metrics["container_cpu_total_usage"]) == 2000
     assert open_below(node.root) == open_files
     node.pods.pods = everything[:1]
-    assert len(node.after(10).metrics["container_cpu_total_usage"]) == 2
+    node.after(20)  # a list may lack pods for half a minute
+    assert len(node.after(20).metrics["container_cpu_total_usage"]) == 2
 
 
 async def test_a_cycle_does_not_hold_the_event_loop(node: FakeNode):

@@ -150,12 +150,49 @@ def test_a_self_signed_certificate_has_the_name_of_the_node_and_no_address(tmp_p
             await eventually(lambda: not why_not(source), what="an answer")
 
         async def not_trusted(source: KubeletPods) -> None:
-            await eventually(lambda: "its certificate is not trusted" in why_not(source), what="a refusal")
+            await eventually(lambda: "the server certificate is not trusted" in why_not(source), what="a refusal")
             assert "kubelet_name" in why_not(source)
 
         watching(kubelet, trusted, authority=file, name="node-1")
         watching(kubelet, not_trusted, authority=file)
         watching(kubelet, not_trusted, name="node-1")
+
+
+def test_a_certificate_that_the_kubelet_replaced_is_trusted_once_its_file_is_read_again(tmp_path: Path):
+    """It is self-signed, and the file is its own authority."""
+    old, new = trustme.CA(), trustme.CA()
+    file, key = tmp_path / "kubelet.crt", tmp_path / "kubelet.key"
+    certificate = new.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(key)
+    (tmp_path / "chain.pem").write_bytes(b"".join(each.bytes() for each in certificate.cert_chain_pems))
+    file.write_bytes(old.cert_pem.bytes())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "chain.pem", key)
+    with FakeKubelet([pod("a", "1")], tls=context) as kubelet:
+
+        async def replaced(source: KubeletPods) -> None:
+            await eventually(lambda: "certificate is not trusted" in why_not(source), what="a refusal")
+            (tmp_path / "next").write_bytes(new.cert_pem.bytes())
+            (tmp_path / "next").rename(file)
+            await eventually(lambda: not why_not(source), what="an answer")
+
+        watching(kubelet, replaced, authority=file)
+
+
+def test_a_mounted_certificate_that_was_replaced_on_the_host_says_so(tmp_path: Path):
+    """A mounted file keeps its old inode, which has no link any more; here a file that is open and deleted."""
+    make_certificates(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    file = tmp_path / "kubelet.crt"
+    file.write_bytes(trustme.CA().cert_pem.bytes())
+    with FakeKubelet([pod("a", "1")], tls=context) as kubelet, file.open("rb") as mounted:
+        file.unlink()
+
+        async def told(source: KubeletPods) -> None:
+            await eventually(lambda: "restart this pod" in why_not(source), what="the cause")
+
+        watching(kubelet, told, authority=Path(f"/proc/self/fd/{mounted.fileno()}"))
 
 
 def test_an_authority_that_cannot_be_read_is_told(tmp_path: Path):

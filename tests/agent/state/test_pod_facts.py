@@ -41,6 +41,14 @@ def test_all_that_is_read_of_a_pod():
     )
 
 
+@pytest.mark.parametrize(
+    ("volumes", "found"),
+    [(None, False), ([{"name": "a", "emptyDir": {}}], False), ([{"name": "a", "hostPath": {"path": "/sys"}}], True)],
+)
+def test_which_pods_mount_directories_of_the_host(volumes: list[dict[str, Any]] | None, found: bool):
+    assert found is read(pod("a", UID, spec={"volumes": volumes})).pod.host_paths
+
+
 def test_an_empty_pod_has_defaults_and_nothing_running():
     found = read({"metadata": {"name": "a", "namespace": "b", "uid": UID}}).pod
     assert (found.qos, found.priority, found.start_time, found.phase) == (QosClass.UNKNOWN, 0, None, "Pending")
@@ -50,37 +58,32 @@ def test_an_empty_pod_has_defaults_and_nothing_running():
 
 
 @pytest.mark.parametrize(
-    ("annotations", "static", "group"),
+    ("annotations", "static"),
     [
-        ({"kubernetes.io/config.source": "api"}, False, UID),
-        ({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": HASH}, True, HASH),
-        ({"kubernetes.io/config.source": "http", "kubernetes.io/config.hash": HASH}, True, HASH),
-        (
-            {
-                "kubernetes.io/config.source": "file",
-                "kubernetes.io/config.hash": HASH,
-                "kubernetes.io/config.mirror": HASH,
-            },
-            True,
-            HASH,
-        ),
-        ({"kubernetes.io/config.mirror": HASH}, True, HASH),
-        ({"kubernetes.io/config.hash": HASH}, False, UID),
-        ({}, False, UID),
+        ({"kubernetes.io/config.source": "api"}, False),
+        ({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": HASH}, True),
+        ({"kubernetes.io/config.source": "http", "kubernetes.io/config.hash": HASH}, True),
+        ({"kubernetes.io/config.mirror": HASH}, False),
+        ({"kubernetes.io/config.source": "api", "kubernetes.io/config.mirror": HASH}, False),
+        ({"kubernetes.io/config.hash": HASH}, False),
+        ({}, False),
     ],
 )
-def test_static_pods_and_their_mirrors(annotations: dict[str, str], static: bool, group: str):
-    """The kubelet says of every pod where it is from; upstream takes all of them for static then."""
-    content = pod("a", UID)
+def test_static_pods_of_the_kubelet(annotations: dict[str, str], static: bool):
+    """The kubelet sets the source of every pod (Crane takes all of them for static then), and the uid of a static pod
+    is its hash. Other annotations of pods of the API are those of their users."""
+    content = pod("a", HASH if static else UID)
     content["metadata"]["annotations"] = annotations
     found = read(content)
-    assert (static, group) == (found.pod.static, found.group_uid)
+    assert (static, HASH if static else UID) == (found.pod.static, found.group_uid)
 
 
 def test_who_is_terminating_who_is_a_daemon_and_who_has_priority():
     content = pod("a", UID, spec={"priority": 2_000_001_000, "terminationGracePeriodSeconds": 0})
     content["metadata"]["deletionTimestamp"] = "2026-11-21T09:00:00Z"
-    content["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "agent", "controller": True}]
+    content["metadata"]["ownerReferences"] = [
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "controller": True}
+    ]
     found = read(content).pod
     assert (found.terminating, found.daemon, found.owner) == (True, True, "DaemonSet/agent")
     assert (found.priority, found.grace_seconds) == (2_000_001_000, 0.0)
@@ -165,3 +168,75 @@ def test_requests_during_a_resize(spec: str, actual: str, conditions: list[str],
     found = read(content).pod
     assert found.containers[0].cpu_request == request_
     assert found.memory_request == (1 if conditions == ["Infeasible"] else 2) << 30
+
+
+RUNNING = [{"name": each, "state": {"running": {}}, "containerID": f"cri-o://{each}"} for each in "ab"]
+TWO = [{"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}, {"name": "b"}]
+
+
+def test_pod_level_requests_are_those_of_the_pod():
+    """Any container may use the part that no container requests."""
+    whole = {"requests": {"cpu": "4", "memory": "3Gi"}}
+    spec = {"containers": TWO, "resources": whole, "overhead": {"memory": "128Mi"}}
+    found = read(pod("a", UID, spec=spec, status={"containerStatuses": RUNNING})).pod
+    assert [each.cpu_request for each in found.containers] == [4.0, 3.0]
+    assert found.memory_request == (3 << 30) + (128 << 20)
+
+
+def test_an_infeasible_resize_of_the_pod_does_not_count():
+    whole = {"requests": {"cpu": "8"}}
+    status = {
+        "containerStatuses": RUNNING,
+        "resources": {"requests": {"cpu": "2"}},
+        "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}],
+    }
+    found = read(pod("a", UID, spec={"containers": TWO, "resources": whole}, status=status)).pod
+    assert [each.cpu_request for each in found.containers] == [2.0, 1.0]
+
+
+def test_sidecars_count_in_what_a_pod_requests():
+    """Ended init containers keep their share of the node as well, as kube-scheduler counts them."""
+    proxy = {
+        "name": "b",
+        "restartPolicy": "Always",
+        "resources": {"requests": {"memory": "2Gi", "gocrane.io/cpu": "1"}},
+    }
+    setup = {"name": "setup", "resources": {"requests": {"memory": "512Mi"}}}
+    spec = {"containers": TWO[:1], "initContainers": [proxy, setup]}
+    found = read(pod("a", UID, spec=spec))
+    assert (found.pod.memory_request, found.extended_cpu_request) == (3 << 30, 1.0)
+
+
+NODE_OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "n", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "owners", "static", "group"),
+    [
+        ({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": HASH}, [], False, UID),
+        ({"kubernetes.io/config.mirror": HASH}, [], False, UID),
+        ({"kubernetes.io/config.mirror": HASH}, [{**NODE_OWNER, "controller": False}], False, UID),
+        ({"kubernetes.io/config.mirror": HASH}, [NODE_OWNER], True, HASH),
+        ({"kubernetes.io/config.mirror": HASH}, [{**NODE_OWNER, "name": "node-2"}], False, UID),
+        ({"kubernetes.io/config.mirror": HASH}, [{**NODE_OWNER, "apiVersion": "example.com/v1"}], False, UID),
+        ({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": HASH}, [NODE_OWNER], False, UID),
+    ],
+)
+def test_in_the_api_annotations_that_any_user_may_write_make_no_identity(annotations, owners, static, group):
+    """A user who may create pods may write them; only the kubelet makes a mirror pod."""
+    content = pod("a", UID)
+    content["metadata"]["annotations"] = annotations
+    content["metadata"]["ownerReferences"] = owners
+    content["spec"]["nodeName"] = "node-1"
+    found = facts_of(msgspec.convert(msgspec.json.decode(msgspec.json.encode(content)), AgentPod), from_api=True)
+    assert (static, group) == (found.pod.static, found.group_uid)
+
+
+def test_a_pod_of_a_daemon_set_has_it_as_its_controller():
+    content = pod("a", UID)
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}
+    for controller in (False, True):
+        content["metadata"]["ownerReferences"] = [{**owner, "controller": controller}]
+        assert read(content).pod.daemon is controller
+    content["metadata"]["ownerReferences"] = [{**owner, "apiVersion": "example.com/v1", "controller": True}]
+    assert not read(content).pod.daemon

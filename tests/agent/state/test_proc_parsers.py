@@ -7,16 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.state import proc_parsers
-from agent.state.rates import CpuTimes
+from watcher.core.cpu_use import CpuTimes
 
 
-def test_ticks_of_cpus_with_disks_and_thieves_as_busy():
-    stat = b"cpu  1 2 3 40 5 6 7 8 9 10\ncpu0 1 2 3 40 5 6 7 8 9 10\nintr 1 2 3\ncpufreq 9\n"
-    assert proc_parsers.cpu_times(stat) == {"cpu": CpuTimes(32, 40), "cpu0": CpuTimes(32, 40)}
+def test_seconds_of_each_cpu_with_iowait_as_idle_and_without_the_sum():
+    stat = b"cpu  1 2 3 40 5 6 7 8 9 10\ncpu0 100 200 300 4000 500 600 700 800 9 10\ncpu3 1 0 0 2\nintr 1\ncpufreq 9\n"
+    assert proc_parsers.cpu_times(stat) == {"cpu0": CpuTimes(19.0, 45.0, 8.0), "cpu3": CpuTimes(0.01, 0.02)}
 
 
 def test_memory_is_in_bytes():
-    assert proc_parsers.memory(b"MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:  75 kB\n") == (102_400, 76_800)
+    assert proc_parsers.memory(b"MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:  75 kB\n") == proc_parsers.Memory(
+        102_400, 76_800
+    )
 
 
 def test_disks_that_never_did_anything_are_left_out():
@@ -33,7 +35,7 @@ def test_interfaces_in_and_out():
     ("text", "expected"), [("", set()), ("3", {3}), ("0-2,7", {0, 1, 2, 7}), (" 1, 4-5\n", {1, 4, 5})]
 )
 def test_lists_of_cpus(text: str, expected: set[int]):
-    assert expected == proc_parsers.cpu_list(text)
+    assert expected == proc_parsers.exclusive_cpus({"uid": {"main": text}})
 
 
 @pytest.mark.parametrize("parser", [proc_parsers.cpu_times, proc_parsers.memory, proc_parsers.loads])
@@ -62,8 +64,8 @@ def test_no_text_does_more_than_raise_the_errors_of_bad_content(text: bytes):
 def test_this_machines_own_files_are_understood():
     there = Path("/proc")
     assert len(proc_parsers.cpu_times((there / "stat").read_bytes())) >= 2
-    total, available = proc_parsers.memory((there / "meminfo").read_bytes())
-    assert 0 < available <= total
+    memory = proc_parsers.memory((there / "meminfo").read_bytes())
+    assert 0 < memory.available <= memory.total
     assert len(proc_parsers.loads((there / "loadavg").read_bytes())) == 3
     proc_parsers.disks((there / "diskstats").read_bytes())
     assert "lo" in proc_parsers.interfaces((there / "net/dev").read_bytes())

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.fakes.prometheus import FakePrometheus, told
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import publish, snapshot_of, steady
 from tests.waiting import eventually
-from watcher.client import NodeClient
+from watcher.client import NodeClient, NodeLoad
 from watcher.model import METRICS, Operator
 
 NOW = 1_700_000_000.0
@@ -31,12 +32,29 @@ class Clock:
         return self.time
 
 
+class Recorded:
+    """A client whose answers are kept."""
+
+    def __init__(self, client: NodeClient, loads: list[NodeLoad]) -> None:
+        self._client = client
+        self._loads = loads
+
+    async def refresh(self) -> NodeLoad:
+        self._loads.append(await self._client.refresh())
+        return self._loads[-1]
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
 def watching(
     live: Live,
     inside: Callable[[WatcherWindows], Awaitable[None]],
     *,
     node: str = "node-1",
     clock: Clock | None = None,
+    wall: Callable[[], float] = time.time,
+    loads: list[NodeLoad] | None = None,
     **options: Any,
 ) -> None:
     """Run `inside` with the metrics of a node, asked for ten times a second."""
@@ -44,9 +62,16 @@ def watching(
     async def run() -> None:
         address = f"http://127.0.0.1:{live.port}"
         client = NodeClient(
-            address, node, windows=WINDOWS, operators=OPERATORS, backoff=0.01, monotonic=clock or Clock(), **options
+            address,
+            node,
+            windows=WINDOWS,
+            operators=OPERATORS,
+            backoff=0.01,
+            monotonic=clock or Clock(),
+            clock=wall,
+            **options,
         )
-        source = WatcherWindows(client, interval=0.1)
+        source = WatcherWindows(client if loads is None else Recorded(client, loads), interval=0.1)
         await source.start()
         try:
             await inside(source)
@@ -197,3 +222,42 @@ def test_what_is_no_document_of_a_node_is_told(body: bytes):
             )
 
         watching(At(), inside)  # type: ignore[arg-type]
+
+
+STEPS = [sign * step for step in (5.0, 60.0, 600.0, 3_600.0, 86_400.0) for sign in (1, -1)]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_wrong_clock_of_the_node_does_not_change_the_age_of_windows(step: float, caplog) -> None:
+    """The watcher states their age by its own clock. The difference is logged once."""
+    loads: list[NodeLoad] = []
+    published = publish(snapshot_of({"node-1": {"CPU": steady(26)}}, end=time.time() - 1.0))
+    with Live(FakeService(published=published)) as live, caplog.at_level(logging.WARNING):
+
+        async def inside(source: WatcherWindows) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+            await eventually(lambda: 3 <= len(loads), what="more answers")
+            readings = source.read(now=NOW, monotonic=1000.0)
+            assert NOW - 3.0 <= readings.series["window_cpu_avg_5m"][0].time <= NOW
+
+        watching(live, inside, wall=lambda: time.time() + step, loads=loads)
+    said = [each for each in caplog.messages if "the clock of this node is" in each]
+    assert len(said) == (abs(step) > 10.0)
+    assert all(("ahead of" if step > 0 else "behind") in each for each in said)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_windows_ahead_of_the_clock_of_the_watcher_are_not_used(step: float, caplog) -> None:
+    """They would look fresh until that clock has caught up. It is logged once, whatever the clock of the node."""
+    loads: list[NodeLoad] = []
+    published = publish(snapshot_of({"node-1": {"CPU": steady(26)}}, end=time.time() + step))
+    with Live(FakeService(published=published)) as live, caplog.at_level(logging.WARNING):
+
+        async def inside(source: WatcherWindows) -> None:
+            await eventually(lambda: "no response yet" not in why_not(source), what="an answer")
+            await eventually(lambda: 3 <= len(loads), what="more answers")
+            for _ in range(2):
+                assert ("ahead of the clock of the watcher" in why_not(source)) is (step > 30.0)
+
+        watching(live, inside, wall=lambda: time.time() - 120.0, loads=loads)
+    assert len([each for each in caplog.messages if "ignoring the watcher's windows" in each]) == (step > 30.0)

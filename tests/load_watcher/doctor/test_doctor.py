@@ -281,7 +281,7 @@ def test_the_host_in_a_pod_wants_the_name_of_its_node():
     assert (
         "fieldRef spec.nodeName" in lost.one("surroundings", "fail", "NODE_NAME is not set", socket.gethostname()).cure
     )
-    lost.one("surroundings", "warn", "server.host is 127.0.0.1", "LOAD_WATCHER_SERVER_HOST=0.0.0.0")
+    lost.one("surroundings", "warn", "server.host is 127.0.0.1", "set server.host to ::")
     named = of_this_host("--host", "0.0.0.0", env={**pod, "NODE_NAME": "node-1"})
     named.one("surroundings", "ok", "a pod of a cluster")
     named.one("addresses", "ok", "node-1")
@@ -314,7 +314,7 @@ def test_a_port_that_is_taken_has_a_name():
 def test_an_address_of_another_machine_cannot_be_listened_on():
     """TEST-NET-1 is nobody's; what can be no name has no address."""
     told = doctor("--host", "192.0.2.1", "--port", "20")
-    assert "0.0.0.0" in told.one("port", "fail", "192.0.2.1:20 is not an address of this machine").cure
+    assert "::" in told.one("port", "fail", "192.0.2.1:20 is not an address of this machine").cure
     told = doctor("--host", "no..name", "--port", "20")
     told.one("port", "fail", "cannot resolve the host name", "server.host")
 
@@ -500,7 +500,7 @@ def healthy(asked: Asked, *, nodes: str = "a b") -> bytes:
     if "container_" in asked.query:
         return vector()
     one, other = nodes.split()
-    if asked.query.startswith(("count by", "topk")):
+    if asked.query.startswith(("count", "topk")):
         return vector({"node": one, "instance": "1:1"}, {"node": other, "instance": "2:1"})
     until = float(asked.parameters["time"])
     span = int(asked.query.rpartition("[")[2].removesuffix("s]"))
@@ -635,6 +635,19 @@ def test_metrics_server_is_well():
     said.one("kubernetes", "ok", "2 nodes")
     said.one("permissions", "ok", "list nodes.metrics.k8s.io, list nodes, watch nodes, list pods.metrics.k8s.io")
     said.one("nodes", "ok", "matched by name: node-1, node-2 (2 of 2 nodes)")
+
+
+def test_nodes_without_pod_usage_are_named_with_the_cause():
+    """metrics-server has no pod of node-2, on which one runs; none runs on node-3."""
+    with FakeKube() as server:
+        for name in ("node-1", "node-2", "node-3"):
+            server.node(name)
+            server.usage(name, time=now())
+        for name in ("node-1", "node-2"):
+            server.pod(f"shop/web-of-{name}", node=name)
+        server.pod_usage("shop/web-of-node-1", ("250m", "1Gi"), time=now())
+        said = kube(server)
+    said.one("pods", "warn", "no pod usage for 1 of 3 nodes; node-2: metrics-server has no metrics of its pods")
 
 
 def test_metrics_server_may_not_be_read():
@@ -799,8 +812,8 @@ def test_the_api_is_not_there():
 
 
 def test_names_of_the_source_are_held_against_the_cluster():
-    """Addresses and host names that mean a node are told with the evidence; what means none is named, with the nearest
-    node; and so are the nodes that have no samples."""
+    """Addresses and host names that mean a node are told with the evidence; machines outside are named, and so
+    are the nodes that have no samples."""
     with FakeKube() as server:
         address = [{"type": "InternalIP", "address": "10.0.0.7"}]
         server.put(NODES, "node-1", status={"addresses": address})
@@ -808,10 +821,9 @@ def test_names_of_the_source_are_held_against_the_cluster():
         said = ask_with_cluster(server, "10.0.0.7:9100 nodd-2")
     assert 0 == said.exit_code, str(said)
     said.one("nodes", "ok", "matched by InternalIP: node-1 (1 of 2 nodes)")
-    similar = "nodd-2 is not a name, address or label of a node; most similar: node-2"
-    said.one("nodes", "warn", similar, "provider.node_label")
+    said.one("samples", "warn", "1 of 2 series are of machines that are not nodes of the cluster", "nodd-2")
     said.one("nodes", "warn", "no samples of these nodes: node-2 (1 of 2 nodes)")
-    said.one("addresses", "ok", "nodd-2, node-1")
+    said.one("addresses", "ok", "node-1")
     said.one("permissions", "ok", "list nodes, watch nodes")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.plugins import use_of
 from load_watcher.doctor.scheduler import check_configuration, scheduler
 from tests.load_watcher.doctor.test_scheduler import ODD
+from tests.real.parts import REPOSITORY
 from watcher.api.telemetry import Telemetry
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, CheckStatus
@@ -51,6 +55,33 @@ def configuration(*extenders: Any, enabled: Any = (), disabled: Any = ({"name": 
 def told(changes: Mapping[str, Any], service: ServiceSettings | None = SERVICE) -> list[CheckResult]:
     extender = {key: value for key, value in {**GOOD, **changes}.items() if value != GONE}
     return list(check_configuration(configuration(extender), service))
+
+
+def test_a_certificate_that_the_service_requires_is_missing() -> None:
+    """server.scheduler_clients; file or data, and the key too."""
+    profiles = {"default": ConfiguredProfile(plugins=PACKING)}
+    closed = ServiceSettings(profiles, tls=True, client_ca=True, clients=("system:kube-scheduler",))
+    (missing,) = told(HTTPS, closed)
+    assert (missing.status, "403" in missing.what) == (CheckStatus.FAIL, True)
+    assert "certFile and keyFile" in missing.cure
+    assert "system:kube-scheduler" in missing.cure
+    config: dict[str, Any] = dict(HTTPS["tlsConfig"])  # type: ignore[call-overload]
+    assert 1 == len(told({**HTTPS, "tlsConfig": {**config, "certFile": "/client.crt"}}, closed))
+    assert [] == told({**HTTPS, "tlsConfig": {**config, "certFile": "/client.crt", "keyData": "a2V5"}}, closed)
+
+
+def test_the_documented_certificate_is_accepted(tmp_path: Path) -> None:
+    """docs/reference/security.md: both sides fit."""
+    text = (REPOSITORY / "docs/reference/security.md").read_text()
+    (toml,), (extended,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("toml", "yaml"))
+    pairs = dict(re.findall(r'^(\w+) = "([^"]+)"', toml, re.MULTILINE))
+    server = load(flags={}, environ={}, file=None, cwd=tmp_path).server
+    assert set(tomllib.loads(toml)["server"]) <= {each.name for each in fields(server)}
+    assert set(pairs) == {"tls_cert", "tls_key", "tls_client_ca"}
+    names = tomllib.loads(toml)["server"]["scheduler_clients"]
+    profiles = {"default": ConfiguredProfile(plugins=PACKING, precise=True)}
+    (extender,) = yaml.safe_load(extended)["extenders"]
+    assert [] == told(extender, ServiceSettings(profiles, tls=True, client_ca=True, clients=names))
 
 
 def test_a_good_one_is_left_alone() -> None:

@@ -181,7 +181,7 @@ def test_a_plugin_that_has_only_its_metric_provider_passes_the_service_by():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("profiles: [", "invalid YAML at line 1"),
+        ("profiles: [", "invalid YAML: line 2, column 1"),
         ("\tkind: x", "invalid YAML"),
         ("", "it contains no KubeSchedulerConfiguration"),
         ("- 1", "it contains no KubeSchedulerConfiguration"),

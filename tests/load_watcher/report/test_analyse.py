@@ -1,5 +1,7 @@
 """The findings of a report from values in tables."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -102,6 +104,25 @@ def test_workloads_share_the_hot_hours_of_their_nodes():
         ("db", 0.0, 0.5),
     ]
     assert shares.hot_values == 3 * 2 * 4  # three days, two hours, four values an hour
+
+
+def test_a_node_without_pod_usage_for_a_time_is_no_node_without_pods():
+    """node-1 has load for three days, and values of its pods on two of them. A pod that starts later on a measured node
+    used nothing before."""
+    given = history()
+    assert given.pods is not None
+    cores = given.pods.cores.copy()
+    cores[:96, 1] = np.nan
+    shares = workload_shares(replace(given.pods, cores=cores), given.loads, given.owners, 80.0)
+    assert {each.workload: (each.mean_cores, each.share) for each in shares.workloads} == {
+        "Deployment/web": (1.0, 0.5),
+        "db": (1.0, 0.5),
+    }
+    assert ("node-1",) == shares.gaps
+    later = replace(given.pods, pods=tuple((*key[:2], "node-1") for key in given.pods.pods), cores=cores)
+    found = workload_shares(later, given.loads, given.owners, 80.0)
+    assert {each.workload: each.mean_cores for each in found.workloads}["db"] == pytest.approx(2 / 3)
+    assert () == found.gaps
 
 
 @pytest.mark.parametrize(

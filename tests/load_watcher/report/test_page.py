@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from load_watcher.main import main
 from load_watcher.report.collected import ClusterHistory, MissingData
+from load_watcher.report.command import write
 from load_watcher.report.comparison import Interval, PolicyOutcome, ReplayResult
 from load_watcher.report.document import as_document, as_text
 from load_watcher.report.findings import ClusterReport, make_report
@@ -27,6 +29,9 @@ RESULT = ReplayResult(
         PolicyOutcome("TargetLoadPacking", 1.0, 2.0, 0.0, Interval(-3.0, -4.0, -2.0), Interval(0.0, 0.0, 0.0)),
     ),
 )  # fmt: skip
+
+
+CONTROLS = "w\x1be\x9bb\u202e"
 
 
 class Tags(HTMLParser):
@@ -66,6 +71,18 @@ def test_names_are_escaped():
     assert "<script" not in page
     assert "<b>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_controls_in_names_are_visible_escapes(tmp_path: Path):
+    """C0 and C1 controls and bidirectional controls, on the page, in the JSON document and in the text."""
+    given = history(name=CONTROLS)
+    report = report_of(replace(given, loads=replace(given.loads, nodes=(CONTROLS, "node-1"))))
+    write(report, tmp_path / "r.html", tmp_path / "r.json")
+    page, document = (tmp_path / "r.html").read_text(), (tmp_path / "r.json").read_text()
+    for text in (page, document, as_text(report, "written")):
+        assert not set(CONTROLS) & set(text) - set("web")
+    assert r"w\x1be\x9bb\u202e" in page
+    assert json.loads(document)["hot"]["nodes"][0]["node"] == CONTROLS
 
 
 def test_the_page_loads_nothing():

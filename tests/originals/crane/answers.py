@@ -117,7 +117,7 @@ def agent_plan(case: Case) -> Case:
     """The plan of the agent with the order of Crane; the rules of the case have onMissing: all."""
     kind = cast(StageKind, case["kind"])
     marks = watermarks(case["marks"].get({"throttle": "down", "restore": "up", "evict": "evict"}[kind], {}))
-    wanted = {key: PodDemand(frozenset(marks), ratio) for key, ratio in cases.ratios(case).items()}
+    wanted = {name_of(key): PodDemand(frozenset(marks), ratio) for key, ratio in cases.ratios(case).items()}
     demand = {
         "throttle": Demand(down=marks, throttled=wanted, missed=frozenset(marks)),
         "restore": Demand(up=marks, restored=wanted, missed=frozenset(marks)),
@@ -129,7 +129,7 @@ def agent_plan(case: Case) -> Case:
         Metrics(Order.UPSTREAM),
         DecisionOptions(excess=case["excess"], order=Order.UPSTREAM),
         lowered=LoweredValues(cases.originals(case)),
-        unavailable={f"{cases.NAMESPACE}/{name}": "refused by the case" for name in lost},
+        unavailable=dict.fromkeys(lost, "refused by the case"),
     )
     steps = plan(analysis(demand, may_restore=True), given).steps
     return {
@@ -229,8 +229,10 @@ def agent_decisions(case: Case) -> list[Case]:
                 "disable": made.keep_away is True,
                 "down": {metric: list(values) for metric, values in demand.down.items()},
                 "evict": {metric: list(values) for metric, values in demand.evict.items()},
-                "down_pods": _ratios({key: each.throttle for key, each in demand.throttled.items()}),
-                "evict_pods": {name_of(key): each.grace_seconds for key, each in demand.evicted.items()},
+                "down_pods": _ratios(
+                    {f"{cases.NAMESPACE}/{uid}": each.throttle for uid, each in demand.throttled.items()}
+                ),
+                "evict_pods": {uid: each.grace_seconds for uid, each in demand.evicted.items()},
             }
         )
     return found

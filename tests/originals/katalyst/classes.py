@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from tests.originals.frame import Case, DifferenceClass, Outcome
 from tests.originals.katalyst.version import BOUND, CORES, LATE, ORDER, RULES, TAKE, CpuPluginV050

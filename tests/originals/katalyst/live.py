@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from agent.qrm import cpuset
-from agent.qrm.cpuset import CpuSet
+from agent import cpuset
+from agent.cpuset import CpuSet
 from tests.agent.qrm.test_main import Qrm, cri
 from tests.originals.frame import Outcome
 from tests.originals.katalyst.node import CONTAINER, EXCLUSIVE, RECLAIMED, KatalystNode, katalyst_node, level, uid

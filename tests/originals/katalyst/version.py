@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from agent.qrm.cpuset import EMPTY, CpuSet
+from agent.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import ContainerType, ResourceRequest
 from agent.qrm.plugins.cpu_topology import CpuTopology

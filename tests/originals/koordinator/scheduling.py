@@ -16,8 +16,8 @@ import numpy as np
 from scorers.cluster.node_metrics import NodeMetricObject, read_node_metric
 from scorers.cluster.pods import pod_info
 from scorers.cluster.table import ClusterTable
-from scorers.plugin_api.framework import create_plugin
-from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
+from scorers.profiles.profiles import PluginSettings, ProfileSettings
+from scorers.profiles.ranking import ProfileRunner
 from tests.originals.frame import Case, CaseComparison, DifferenceClass, Outcome, copy_of, explained_by
 from tests.originals.koordinator.cases import FACTORS, NODE, RESERVE_POD, THRESHOLDS, random_case
 from tests.originals.programs import ask_lines
@@ -54,7 +54,8 @@ def ask_product(case: Case) -> Answer:
 def _evaluate(case: Case) -> Answer:
     table = ClusterTable()
     args = {**case["args"], "nodeMetricSource": "cluster"}
-    plugin, _ = create_plugin(LoadAwareScheduling, args, table)
+    plugin = PluginSettings("LoadAwareScheduling", 1, args, ("filter", "score"))
+    profile = ProfileRunner(ProfileSettings("compared", (plugin,)), table)
     table.set_node(NODE, msgspec.convert(case["node"], Node))
     if case["nodeMetric"] is not None:
         table.set_node_metric(NODE, read_node_metric(msgspec.convert(case["nodeMetric"], NodeMetricObject)))
@@ -64,12 +65,13 @@ def _evaluate(case: Case) -> Answer:
         table.reserve(msgspec.convert(each, Pod), NODE, now=NOW, until=NOW + 60)
     pod = pod_info(msgspec.convert(case["pod"], Pod))
     rows = np.array([table.row[NODE]], dtype=np.int64)
-    verdicts = plugin.filter(pod, table, rows, now=NOW)
+    ((_, verdicts),) = profile.filter(pod, rows, now=NOW).parts
+    ((_, scores),) = profile.rank(pod, rows, now=NOW).parts
     code = int(verdicts.codes[0])
     return {
         "code": "Unschedulable" if code else "Success",
         "reason": verdicts.reasons[code],
-        "score": int(plugin.score(pod, table, rows, now=NOW).values[0]),
+        "score": int(scores.values[0]),
     }
 
 

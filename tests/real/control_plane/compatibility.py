@@ -34,6 +34,7 @@ FUNCTIONS = {
     "service, with its granted rights only": ("test_service_rights",),
     "agent, with its granted rights only": ("test_agent_rights", "test_kube_agent"),
     "QoS Resource Manager, with its granted rights only": ("test_qrm_rights",),
+    "pods that look like pods of kubelets or DaemonSets (ValidatingAdmissionPolicy)": ("test_pod_origin",),
     "tokens limited to their node (ValidatingAdmissionPolicy), brake under `kubectl apply`": (
         "test_node_restriction",
         "test_brake",

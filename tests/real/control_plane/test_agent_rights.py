@@ -34,6 +34,8 @@ POD = "default/agent-victim"
 FROM_API = ("agent-api-pods", "agent-api-policies")
 OF_THE_KUBELET = Right("get", "", "nodes/pods")
 """Checked by the kubelet, which asks the API server in its own name."""
+DAEMON = "default/agent-daemon"
+OF_DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
 CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "victim", "uid": "0", "controller": True}
 
 
@@ -104,6 +106,7 @@ def test_the_enforcing_agent_uses_exactly_its_rights(cluster: ApiServer, tmp_pat
     apply_all(cluster, [*rendered, *policies()])
     make_node(cluster, NODE)
     pod = run_pod(cluster, POD, node=NODE, ownerReferences=[CONTROLLER])
+    run_pod(cluster, DAEMON, node=NODE, ownerReferences=[OF_DAEMON_SET])
     before = len(cluster.audited(ACCOUNT))
     try:
         host = Host(tmp_path, pod)
@@ -125,6 +128,7 @@ def test_the_enforcing_agent_uses_exactly_its_rights(cluster: ApiServer, tmp_pat
         }
     finally:
         end_pod(cluster, POD)
+        end_pod(cluster, DAEMON)
         cluster.ask("DELETE", f"/api/v1/nodes/{NODE}")
         delete_all(cluster, [*policies(), *rendered])
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import requests
+import yaml
 
-from tests.deploy.rendering import Manifest, composed
+from tests.deploy.rendering import COMPONENTS, Manifest, composed
 from tests.real.control_plane.manifests import DEPLOY, apply_all, delete_all
 from tests.real.control_plane.objects import MERGE, make_node, read
 from tests.real.kube import ApiServer
@@ -77,11 +79,19 @@ def nodes(cluster: ApiServer) -> Iterator[None]:
         cluster.ask("DELETE", path(name))
 
 
-def installed(
-    cluster: ApiServer, rendered: list[Manifest], account: RestrictedAccount, *, grants: list[Manifest]
-) -> None:
-    """Apply manifests with further roles, and wait until their policies are enforced."""
-    apply_all(cluster, [*rendered, *grants])
+@contextmanager
+def installed(cluster: ApiServer, rendered: list[Manifest], account: RestrictedAccount) -> Iterator[RestrictedAccount]:
+    """Apply manifests, give the account more rights by RBAC than it has, and wait until the policies are enforced."""
+    grants = generous(account.name)
+    try:
+        apply_all(cluster, [*rendered, *grants])
+        _wait_until_enforced(rendered, account)
+        yield account
+    finally:
+        delete_all(cluster, [*rendered, *grants])
+
+
+def _wait_until_enforced(rendered: list[Manifest], account: RestrictedAccount) -> None:
     probe = {"metadata": {"labels": {"probe": "yes"}}}
     limited = [path(OWN), *(CONTROL for each in rendered if each["metadata"]["name"] == "agent-control")]
 
@@ -96,12 +106,8 @@ def agent(cluster: ApiServer, nodes: None, tmp_path_factory: pytest.TempPathFact
     """The agents, with more rights by RBAC than they have: only the policy refuses what these tests try."""
     rendered = composed(tmp_path_factory.mktemp("agent"), DEPLOY / "agent", "agent-enforce", "agent-node-restriction")
     account = RestrictedAccount(cluster, "load-watcher-agent/load-watcher-agent")
-    grants = generous(account.name)
-    try:
-        installed(cluster, rendered, account, grants=grants)
+    with installed(cluster, rendered, account):
         yield account
-    finally:
-        delete_all(cluster, [*rendered, *grants])
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +117,8 @@ def manager(cluster: ApiServer, nodes: None, tmp_path_factory: pytest.TempPathFa
         tmp_path_factory.mktemp("qrm"), DEPLOY / "qrm", "qrm-cri", "qrm-publish", "qrm-node-restriction"
     )
     account = RestrictedAccount(cluster, "load-watcher-qrm/load-watcher-qrm")
-    grants = generous(account.name)
-    try:
-        installed(cluster, rendered, account, grants=grants)
+    with installed(cluster, rendered, account):
         yield account
-    finally:
-        delete_all(cluster, [*rendered, *grants])
 
 
 def generous(account: str) -> list[Manifest]:
@@ -350,6 +352,55 @@ def test_a_manager_changes_no_node_outside_its_status(manager: RestrictedAccount
     assert "not spec.unschedulable" in manager.refusal(path(OWN), {"spec": {"unschedulable": True}})
     assert "may not change node" in manager.refused("DELETE", path(OWN))
     assert "may not change node" in manager.refused("POST", "/api/v1/nodes", {"metadata": {"name": "restricted-3"}})
+
+
+# --- the service -----------------------------------------------------------------------------------------------------
+
+THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
+
+
+@pytest.fixture(scope="module")
+def service(cluster: ApiServer, nodes: None) -> Iterator[RestrictedAccount]:
+    """The service, with more rights by RBAC than it has."""
+    policy = list(yaml.safe_load_all((COMPONENTS / "koordinator-node-restriction/policy.yaml").read_text()))
+    account = RestrictedAccount(cluster, "load-watcher/load-watcher")
+    cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "load-watcher"}})  # 409 if it exists
+    cluster.ask("POST", "/api/v1/namespaces/load-watcher/serviceaccounts", {"metadata": {"name": "load-watcher"}})
+    with installed(cluster, policy, account):
+        yield account
+
+
+def annotated(**values: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {name.replace("__", THRESHOLDS): value for name, value in values.items()}}}
+
+
+def test_the_service_changes_the_usage_thresholds_of_any_node(cluster: ApiServer, service: RestrictedAccount) -> None:
+    """Also of one that has no other annotation; and removes them."""
+    for node in (OWN, FOREIGN):
+        for value in ('{"usageThresholds": {"cpu": 50}}', None):
+            service.changes(path(node), annotated(__=value))
+    assert cluster.ask("PATCH", path(OWN), annotated(theirs="x"), headers=MERGE).ok
+    service.changes(path(OWN), annotated(__="{}"))
+    service.changes(path(OWN), annotated(__=None))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (annotated(theirs="y"), f"only the annotation {THRESHOLDS}"),
+        (annotated(theirs=None), f"only the annotation {THRESHOLDS}"),
+        (annotated(mine="y", __="{}"), f"only the annotation {THRESHOLDS}"),
+        ({"metadata": {"labels": {"pool": "mine"}}}, "not metadata.labels"),
+        ({"spec": {"unschedulable": True}}, "not spec.unschedulable"),
+        (taints({"key": "mine", "effect": "NoExecute"}), "not spec.taints"),
+    ],
+)
+def test_the_service_changes_nothing_else_of_a_node(
+    cluster: ApiServer, service: RestrictedAccount, change: dict[str, Any], words: str
+) -> None:
+    assert cluster.ask("PATCH", path(OWN), annotated(theirs="x"), headers=MERGE).ok
+    assert words in service.refusal(path(OWN), change)
+    assert "the service changes only" in service.refused("DELETE", path(OWN))
 
 
 def test_tokens_of_pods_name_their_node(cluster: ApiServer, agent: RestrictedAccount) -> None:

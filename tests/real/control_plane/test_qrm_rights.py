@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 ACCOUNT = "load-watcher-qrm/load-watcher-qrm"
 NODE = "qrm-1"
 ROLES = ("storage-service", "reranker", "retriever")
+DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
 IDLE = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
 
 
@@ -59,6 +60,7 @@ async def test_the_manager_uses_exactly_its_rights(
     before = len(cluster.audited(ACCOUNT))
     try:
         ids = make_pods(cluster)
+        run_pod(cluster, "default/qrm-daemon", node=NODE, ownerReferences=[DAEMON])
         load = publish(snapshot_of({NODE: {"CPU": steady(26.25), "Memory": steady(40)}}))
         with the_seeds_machine() as world, Live(FakeService(published=load)) as watcher:
             await run(cluster, world, rendered, watcher=watcher, ids=ids, since=before)
@@ -68,7 +70,7 @@ async def test_the_manager_uses_exactly_its_rights(
             (1, True) if components else (0, False)
         )
     finally:
-        for role in ROLES:
+        for role in (*ROLES, "daemon"):
             end_pod(cluster, f"default/qrm-{role}")
         cluster.ask("DELETE", f"/api/v1/nodes/{NODE}")
         delete_all(cluster, rendered)
@@ -79,10 +81,10 @@ async def run(
 ) -> None:
     """Run the manager as its DaemonSet does until each right is used."""
     (daemons,) = (each for each in rendered if each["kind"] == "DaemonSet")
-    verb, *arguments = daemons["spec"]["template"]["spec"]["containers"][0]["args"]
+    (container,) = daemons["spec"]["template"]["spec"]["containers"]
+    verb, *arguments = container["args"]
     assert verb == "qrm"
-    assert arguments[:2] == ["--set", "qrm.metrics_host=$(POD_IP)"]
-    del arguments[:2]  # the metrics would use a fixed port
+    mode = {each["name"]: each["value"] for each in container["env"] if each["name"] == "LOAD_WATCHER_QRM_MODE"}
     given = {
         "kubernetes.kubeconfig": api.kubeconfig(
             world.directory / "config", token=api.account_token(ACCOUNT, node=NODE)
@@ -100,7 +102,7 @@ async def run(
     arguments += [text for key, value in given.items() for text in ("--set", f"{key}={value}")]
     config = settings_in(rendered).replace("[qrm]\n", f"[qrm]\n{RESERVED}\n")
     async with FakeRuntime(world.socket, containers=set(ids)):
-        with Qrm(world.directory / "qrm", *arguments, config=config) as manager:
+        with Qrm(world.directory / "qrm", *arguments, config=config, env=mode) as manager:
             await eventually(lambda: manager.state()["inadmissible"], what="a pod that cannot be admitted")
             rights = granted(rendered, ACCOUNT)
             await asyncio.to_thread(wait_until_used, api, rights, ACCOUNT, since=since)

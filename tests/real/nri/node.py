@@ -42,15 +42,19 @@ class NriNode(World):
         return super().settings(f'nri_socket = "{self.nri_socket}"', *lines, mode=mode, period=period)
 
     def pending(self, name: str, uid: str, role: str, *, cpu: str, memory: str = "1Gi", **more: Any) -> None:
-        """Put a pod without a running container into the API server."""
+        """Put a pod without a running container into the API server; `cpu` are the requests of its containers."""
         annotations = {ROLE_ANNOTATION: role, **more.pop("annotations", {})}
         self.annotations[uid] = annotations
-        requests = {"cpu": cpu, "memory": memory, **more.pop("requests", {})}
+        requests = {"memory": memory, **more.pop("requests", {})}
+        containers = [
+            {"name": container_name(at), "resources": {"requests": {"cpu": size, **requests}}}
+            for at, size in enumerate(cpu.split())
+        ]
         self.kube.put(
             PODS,
             name,
-            metadata={"uid": uid, "annotations": annotations},
-            spec={"nodeName": NODE, "containers": [{"name": CONTAINER, "resources": {"requests": requests}}], **more},
+            metadata={"uid": uid, "annotations": annotations, **more.pop("metadata", {})},
+            spec={"nodeName": NODE, "containers": containers, **more},
             status={"phase": "Pending", "qosClass": "Burstable"},
         )
 
@@ -64,9 +68,14 @@ class NriNode(World):
         return runtime.create(uid, container_id(uid), CONTAINER, oci_spec())
 
 
-def container_id(uid: str) -> str:
-    """The id of the container of a pod."""
-    return uid.replace("-", "").ljust(64, "0")
+def container_id(uid: str, at: int = 0) -> str:
+    """The id of a container of a pod, by its position."""
+    return uid.replace("-", "").ljust(63, "0") + str(at)
+
+
+def container_name(at: int) -> str:
+    """The name of a container of a pod, by its position."""
+    return f"{CONTAINER[:-1]}{at}"
 
 
 @contextmanager

@@ -31,9 +31,9 @@ from tests.agent.qrm.test_main import NODE, RESERVED
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady
 from tests.real.nri.forked import ManagerForks
-from tests.real.nri.node import CONTAINER, NriNode, container_id, nri_node
+from tests.real.nri.node import NriNode, container_id, container_name, nri_node
 from tests.real.nri.runtime import Refused
-from tests.waiting import PATIENCE_SECONDS, PAUSE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, SHORTEST_PAUSE_SECONDS
 from watcher.core.publishing.documents import Published
 
 STEPS = 14
@@ -60,7 +60,8 @@ class ProcessLife:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.name)
-        self._pods: dict[str, str] = {}  # roles by UID, of the containers that were created
+        self._pods: dict[str, str] = {}  # roles by UID, of the pods whose containers were created
+        self._cpus: dict[str, list[int]] = {}  # requests of their containers
         self._made = 0
         self._pid: int | None = None
         self._url = ""
@@ -91,7 +92,7 @@ class ProcessLife:
         """Steps, more likely ones repeatedly."""
         steps = [self._create, self._create, self._create, self._resize, self._restart_runtime]
         if self._pods:
-            steps += [self._end, self._create_again]
+            steps += [self._end, self._create_again, self._resize_pod, self._resize_pod]
         if self._pid is not None:
             return [*steps, self._kill, self._kill_meanwhile]
         return [*steps, self._start, self._start]
@@ -130,42 +131,63 @@ class ProcessLife:
     def _create(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._made += 1
         uid = f"{self._made:08d}-{zlib.crc32(self.name.encode()) % 10**4:04d}-4000-8000-000000000000"
-        role, cpus = self._random.choice(ROLES), self._random.randint(1, 8)
-        self.steps.append(f"create {self._made} {role} {cpus}")
-        self.node.pending(self._pod(uid), uid, role, cpu=str(cpus))
+        role = self._random.choice(ROLES)
+        self._cpus[uid] = [self._random.randint(1, 8) for _ in range(self._random.choice((1, 1, 2, 3)))]
+        self.steps.append(f"create {self._made} {role} {self._cpus[uid]}")
+        self._put(uid, role)
         if self._pid is not None and self._random.random() < 0.8:
             self._await(lambda: self._knows(uid), "the pod to be known", fatal=False)
         meanwhile()
         try:
             self.node.create(self._runtime, self._pod(uid), uid)
             self._pods[uid] = role
+            for at in range(1, len(self._cpus[uid])):
+                self._runtime.create(uid, container_id(uid, at), container_name(at))
         except Refused:
             self.steps.append("refused")
-            with suppress(Refused):
-                self._runtime.end_pod(uid)
-            self.node.delete(self._pod(uid))
+            self._forget(uid)
+
+    def _put(self, uid: str, role: str) -> None:
+        """Put a pod with the requests of its containers into the API server."""
+        self.node.pending(self._pod(uid), uid, role, cpu=" ".join(map(str, self._cpus[uid])))
+
+    def _resize_pod(self) -> None:
+        """The API has new requests, then the runtime updates the container as the kubelet asks for."""
+        uid = self._random.choice(sorted(self._pods))
+        at, cpus = self._random.randrange(len(self._cpus[uid])), self._random.choice((1, 2, 5, 12, 30, 100))
+        self.steps.append(f"resize {uid[:8]}/{at} to {cpus}")
+        self._cpus[uid][at] = cpus
+        self._put(uid, self._pods[uid])
+        self._runtime.update(container_id(uid, at), {"cpu": {"shares": cpus * 1024}})
 
     def _create_again(self) -> None:
         """A container ends, and another one with its name starts in the same pod."""
         uid = self._random.choice(sorted(self._pods))
-        self.steps.append(f"restart container {uid[:8]}")
-        self._runtime.end(container_id(uid))
+        at = self._random.randrange(len(self._cpus[uid]))
+        self.steps.append(f"restart container {uid[:8]}/{at}")
+        self._runtime.end(container_id(uid, at))
         with suppress(Refused):
-            self._runtime.create(uid, container_id(uid), CONTAINER)
+            self._runtime.create(uid, container_id(uid, at), container_name(at))
             return
         self._forget(uid)
 
     def _end(self) -> None:
         uid = self._random.choice(sorted(self._pods))
         self.steps.append(f"end {uid[:8]}")
-        self._runtime.end(container_id(uid))
         self._forget(uid)
 
     def _forget(self, uid: str) -> None:
+        for id in self._ids(uid).values():
+            with suppress(Refused):  # it does not exist
+                self._runtime.end(id)
         with suppress(Refused):
             self._runtime.end_pod(uid)
         self.node.delete(self._pod(uid))
-        del self._pods[uid]
+        self._pods.pop(uid, None)
+
+    def _ids(self, uid: str) -> dict[str, str]:
+        """The ids of the containers of a pod, by name."""
+        return {container_name(at): container_id(uid, at) for at in range(len(self._cpus[uid]))}
 
     def _resize(self) -> None:
         load = self._random.choice(LOADS)
@@ -175,7 +197,7 @@ class ProcessLife:
     def _restart_runtime(self) -> None:
         lost = [uid for uid in sorted(self._pods) if self._random.random() < 0.2]
         self.steps.append(f"restart runtime, lost {[uid[:8] for uid in lost]}")
-        self._runtime.restart(lost=[container_id(uid) for uid in lost])
+        self._runtime.restart(lost=[id for uid in lost for id in self._ids(uid).values()])
         for uid in lost:
             self._forget(uid)
 
@@ -188,7 +210,9 @@ class ProcessLife:
 
     def _exclusive(self) -> dict[str, str]:
         given = self._runtime.cpusets()
-        return {uid: given[container_id(uid)] for uid, role in self._pods.items() if role == EXCLUSIVE}
+        return {
+            id: given[id] for uid, role in self._pods.items() if role == EXCLUSIVE for id in self._ids(uid).values()
+        }
 
     def _settle(self) -> None:
         """With a manager, all containers are pinned, and pools have no exclusive CPUs."""
@@ -205,12 +229,14 @@ class ProcessLife:
         pods = {pod["uid"]: pod for pod in state.get("pods", [])}
         if not self._pods.keys() <= pods.keys():
             return False
-        return all(given[container_id(uid)] == _allocated(pods[uid]) for uid in self._pods) and self._apart()
+        wanted = {id: _allocated(pods[uid], name) for uid in self._pods for name, id in self._ids(uid).items()}
+        return all(given[id] == cpus for id, cpus in wanted.items()) and self._apart()
 
     def _apart(self) -> bool:
         """Whether no pool has exclusive CPUs."""
         exclusive, given = self._exclusive(), self._runtime.cpusets()
-        pools = {uid: given[container_id(uid)] for uid in self._pods if uid not in exclusive}
+        ids = (id for uid in self._pods for id in self._ids(uid).values())
+        pools = {id: given[id] for id in ids if id not in exclusive}
         return not shared_with(pools, exclusive)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
@@ -246,14 +272,12 @@ class ProcessLife:
                 if fatal:
                     raise Found(f"waited {SETTLE_S:g} s for {what}: {self._runtime.cpusets()}; {self._state()}")
                 return
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(SHORTEST_PAUSE_SECONDS)
 
 
-def _allocated(pod: Mapping[str, Any]) -> str:
-    """The CPUs of a pod's container in the manager's state, "" without an allocation."""
-    container = pod["containers"][CONTAINER]
-    lacks = not pod["admitted"] or "cpu" in pod["without"].get(CONTAINER, {})
-    return "" if lacks else str(container["cpu"]["allocation_result"])
+def _allocated(pod: Mapping[str, Any], container: str) -> str:
+    """The CPUs of a container in the manager's state, "" without an allocation."""
+    return str(pod["containers"][container].get("cpu", {}).get("allocation_result", ""))
 
 
 class Checked:

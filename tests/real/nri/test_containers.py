@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.admission import ContainerOptions
 from agent.qrm.manager.allocation import DeviceNode
 from agent.qrm.nri.devices import read_devices

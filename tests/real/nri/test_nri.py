@@ -220,3 +220,23 @@ def test_random_sequences_have_no_findings():
     checked.run([f"test/{number}" for number in range(int(os.environ.get("LOAD_WATCHER_NRI_SEQUENCES", "25")))])
     assert not checked.findings, "\n".join(checked.findings)
     assert checked.steps.keys() >= {"create", "kill", "load", "restart", "end"}
+
+
+def test_updates_from_the_rounds_while_pods_start_and_are_resized(node: NriNode):
+    """A pod that the API server has after its container is pinned by the UpdateContainers of a round, while the next
+    pod starts and is updated; NRI before 0.12.1 could deadlock here (containerd issue 13733)."""
+    pods = [uid(number) for number in range(1, 16)]
+    with node.runtime() as runtime, node.manage(RESERVED) as qrm:
+        runtime.wait_for_plugin()
+        for number, pod in enumerate(pods):
+            name, role = f"default/pod{number}", ("online-micro_service", "ETL")[number % 2]
+            assert node.create(runtime, name, pod).cpus == ""
+            node.pending(name, pod, role, cpu="1")
+            for _ in range(5):
+                runtime.update(container_id(pod), {"cpu": {"shares": 512}})
+        wait_for(lambda: all(runtime.cpusets().values()), what="all pods to be pinned")
+        asked = {id for each in runtime.asked() for id in each}
+        state = qrm.state()["nri"]
+    assert asked == {container_id(pod) for pod in pods}
+    assert state["connected"]
+    assert not {"dropped", "slow", "update"} & state["failures"].keys()

@@ -205,7 +205,7 @@ def throttle(given: CraneInputs, down: Marks, up: Marks | None = None) -> CraneP
     given = given.without_repaired_pods("throttle")
     gaps, _ = throttling_gaps(given, down, up or {})
 
-    def change(container: ContainerState, ratio: CpuThrottle) -> CraneQuota | None:
+    def change(container: ContainerState, ratio: CpuThrottle, _: float) -> CraneQuota | None:
         return lowered(container, ratio, given.repaired)
 
     return _turn(given, down, gaps, given.pods, change)
@@ -218,15 +218,17 @@ def restore(given: CraneInputs, up: Marks, down: Marks | None = None, down_pods:
         return CranePlan([])
     _, gaps = throttling_gaps(given, down or {}, up)
 
-    def change(container: ContainerState, ratio: CpuThrottle) -> CraneQuota | None:
+    def change(container: ContainerState, ratio: CpuThrottle, share: float) -> CraneQuota | None:
         original, cores = given.originals.get(container.id), given.state.get("cpu_core_numbers")
-        return raised(container, ratio, given.repaired, original, cores)
+        return raised(container, ratio, given.repaired, original, cores, share)
 
     all_pods = given.pods if CraneFault.RESTORE_INDEX in given.repaired else down_pods
     return _turn(given, up, gaps, all_pods, change, is_backward=CraneFault.RESTORE_ORDER in given.repaired)
 
 
-Change = Callable[[ContainerState, CpuThrottle], CraneQuota | None]
+RESTORED_AT_ONCE = 0.5
+Change = Callable[[ContainerState, CpuThrottle, float], CraneQuota | None]
+"""The new quota of a container, whose share of the gap is in millicores."""
 
 
 def _turn(
@@ -254,23 +256,39 @@ def _turn(
         return made
     for name in able:
         pods = ordered(METRICS[name].sorter, pods, given.repaired)
+        sharing = [pod for pod in pods if _changes(pod, given, change)]
+        share = RESTORED_AT_ONCE * (made.gaps.get(name) or 0.0) / max(1, len(sharing))
         for pod in reversed(pods) if is_backward else pods:
             gap = made.gaps.get(name)
             if gap is None or gap <= 0.0:
                 break
-            made.gaps[name] = gap - _change(pod, given, change, made, is_precise=True)
+            made.gaps[name] = gap - _change(pod, given, change, made, share, is_precise=True)
     made.order = [pod.key for pod in pods]
     return made
 
 
-def _change(pod: PodState, given: CraneInputs, change: Change, made: CranePlan, *, is_precise: bool = False) -> float:
+def _changes(pod: PodState, given: CraneInputs, change: Change) -> bool:
+    ratio = given.ratios.get(pod.key, CpuThrottle())
+    return any(container.name and change(container, ratio, 0.0) for container in pod.containers)
+
+
+def _change(
+    pod: PodState,
+    given: CraneInputs,
+    change: Change,
+    made: CranePlan,
+    share: float = 0.0,
+    *,
+    is_precise: bool = False,
+) -> float:
     """Change the quotas of one pod; returns the release, which is that of the last container that was changed."""
     if pod.key in given.absent:
         made.failed = True
         return 0.0
     released = total = 0.0
+    share /= max(1, sum(bool(container.name) and container.cpu is not None for container in pod.containers))
     for container in pod.containers:
-        new = change(container, given.ratios.get(pod.key, CpuThrottle())) if container.name else None
+        new = change(container, given.ratios.get(pod.key, CpuThrottle()), share) if container.name else None
         if new is None:
             continue
         is_idle = container.quota in (None, 0) and new.released == 0.0

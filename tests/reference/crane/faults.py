@@ -150,6 +150,11 @@ class CraneFault(Enum):
         "pkg/ensurance/executor/cpu_usage.go:165",
         "60 cores are compared as 60 times the period; the agent removes a quota above the cores of the node",
     )
+    SMALL_STEPS = (
+        "a small quota is restored in small steps",
+        "pkg/ensurance/executor/cpu_usage.go:158",
+        "a step is a percentage of the quota, whatever the gap; the agent gives back at least a share of the gap",
+    )
     FUTILE = (
         "pods that release nothing are evicted",
         "pkg/ensurance/executor/evict.go:98",

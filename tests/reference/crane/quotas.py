@@ -64,9 +64,10 @@ def raised(
     repaired: Set[CraneFault],
     original: Original | None = None,
     node_cores: float | None = None,
+    share: float = 0.0,
 ) -> CraneQuota | None:
-    """The next higher quota; None if nothing is written. `original`, the quota before the first write, and the cores of
-    the node are for repaired faults."""
+    """The next higher quota; None if nothing is written. `original`, the quota before the first write, the cores of the
+    node, and the container's share of the gap in millicores are for repaired faults."""
     quota, usage = _quota(container), container.cpu or 0.0
     if _is_free(quota):
         return None
@@ -77,6 +78,8 @@ def raised(
     cores = quota / container.period * (1.0 + ratio.step_ratio / 100.0)
     if CraneFault.STEP_ZERO in repaired and ratio.step_ratio == 0:
         cores = most if goal is None else goal
+    if CraneFault.SMALL_STEPS in repaired and share > 0.0:
+        cores = max(cores, usage + share / 1_000.0)
     if container.cpu_limit is not None:
         cores = min(cores, container.cpu_limit)
     elif container.extended_cpu_limit and CraneFault.EXTENDED_JUMP not in repaired:

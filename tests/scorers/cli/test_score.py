@@ -18,6 +18,7 @@ from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pod
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
 from scorers.profiles.ranking import ProfileRunner
 from tests.fakes.service import Live, Protection
+from tests.hostile.server import HostileServer
 from tests.scorers.simulated_cluster import NOW, load, node, table
 
 POD = """
@@ -273,6 +274,26 @@ def test_a_service_without_plug_ins_says_what_it_lacks() -> None:
             assert "add [scheduler.NAME] to the settings of that service" in result.stderr
 
 
+@pytest.mark.parametrize("response", ["empty object", "other object"])
+@pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize(
+    "command",
+    [("score", "-"), ("score", "-", "--node", "a"), ("score", "-", "--plugin", "a"), ("why", "web"), ("shadow",)],
+    ids=" ".join,
+)
+def test_json_of_another_server_is_an_error_with_its_address(
+    command: tuple[str, ...], output: str, response: str
+) -> None:
+    with HostileServer() as server:
+        server.hostility = response
+        asked = [*command, "--url", server.url, "-o", output]
+        result = CliRunner().invoke(main, asked, input=POD, prog_name="load-watcher")
+    assert (result.exit_code, result.stdout) == (2, ""), result.exception
+    assert server.url in result.stderr
+    assert "returned JSON that is not a response of a load-watcher extender: " in result.stderr
+    assert "check that this is the address of a load-watcher service, and" in result.stderr
+
+
 def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     with running(Protection(token="s3cret")) as served:
@@ -322,8 +343,12 @@ def test_a_pod_belongs_to_what_makes_it(kind: str) -> None:
     document: Any = {"metadata": {"name": "of-the-template"}, "spec": {"containers": []}}
     for key in reversed(POD_TEMPLATE_PATHS[kind]):
         document = {key: document}
-    found = read_pod(json.dumps({"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, **document}))
-    owners = [{"kind": kind, "name": "web", "controller": True}]
+    found = read_pod(
+        json.dumps(
+            {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "web", "namespace": "shop"}, **document}
+        )
+    )
+    owners = [{"apiVersion": "apps/v1", "kind": kind, "name": "web", "controller": True}]
     assert found["metadata"] == {"name": "of-the-template", "namespace": "shop", "ownerReferences": owners}
 
 

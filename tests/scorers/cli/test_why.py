@@ -34,6 +34,18 @@ def why(served: Served, *arguments: str) -> Result:
     return CliRunner().invoke(main, command, prog_name="load-watcher", env={"COLUMNS": "250"})
 
 
+def test_controls_in_names_are_visible_escapes(served: Served) -> None:
+    """Also of a pod that only a forged request has named."""
+    name = "w\x1b[2Jeb\nx\x9b\u202e"
+    served.place(*NAMES, pod=name)
+    for arguments in (["default/" + name], ["default/" + name, "-o", "json"], ["default/no" + name]):
+        result = why(served, *arguments)
+        assert not set("\x1b\x9b\u202e") & set(result.output)
+    lines = why(served, "default/" + name).stdout.splitlines()
+    assert lines[0].startswith(r"default/w\x1b[2Jeb\x0ax\x9b\u202e, decided")
+    assert json.loads(why(served, "default/" + name, "-o", "json").stdout)["pod"] == "default/" + name
+
+
 def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
     """When, about what, by which load, whom the filter rejected, the ranking with sentences, and what became of it."""
     result = why(served, "default/web")

@@ -54,12 +54,21 @@ class Served:
         store: DecisionList | None = None,
         most_held: int = 1 << 20,
         plugins: tuple[PluginSettings, ...] = PLUGINS,
+        reported_late: bool = False,
     ) -> None:
+        """`reported_late`: the API has only the pods of `event`."""
         self.table, self.clock, self.store = a_cluster(), Clock(), store or DecisionList()
         self.pods: dict[str, Pod] = {}
         settings = ProfileSettings("p", plugins, bind=True)
         recorder = DecisionRecorder(self.store)
-        self.log = DecisionLog(recorder, self.table, now=self.clock, window=lambda: "15m", most_held=most_held)
+        self.log = DecisionLog(
+            recorder,
+            self.table,
+            now=self.clock,
+            window=lambda: "15m",
+            most_held=most_held,
+            is_known=lambda decision: not reported_late or f"{decision.namespace}/{decision.name}" in self.pods,
+        )
         profiles = {name: ProfileRunner(replace(settings, name=name), self.table) for name in ("p", "q")}
         extender = Extender(self.table, profiles, now=self.clock, bind=self._bind, decisions=self.log)
         answers = DecisionsHandler(recorder, now=self.clock, pod=self.pods.get)
@@ -332,6 +341,17 @@ def test_arrays_of_a_pod_that_is_asked_about_again_give_way() -> None:
             made.place(*NAMES, pod=pod)
         made.event("db", node="n01")
         assert "ranked 14th of 14 nodes" in made.outcome("db")["sentence"]
+
+
+def test_pods_that_the_api_does_not_have_displace_no_array_of_a_pod_that_is_reported_late() -> None:
+    made = Served(most_held=10_000, reported_late=True)
+    with made.live:
+        made.place(*NAMES)
+        made.event()
+        for number in range(8):
+            made.place(*NAMES, pod=f"forged-{number}")
+        made.event(node="n01")
+        assert "ranked 14th of 14 nodes" in made.outcome()["sentence"]
 
 
 def test_a_node_that_we_were_not_asked_about(served: Served) -> None:

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.extender.handlers import MOST_EXPLAINED, RESERVED_S, Extender
+from scorers.extender.handlers import MOST_EXPLAINED, Extender
+from scorers.extender.reservations import RESERVED_S
+from scorers.plugin_api.exemptions import DAEMON_EXEMPT
 from scorers.plugin_api.wire import ExtenderBindingArgs
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
 from scorers.profiles.ranking import ProfileRunner
@@ -435,6 +437,53 @@ def test_explain_tells_every_number_and_a_sentence(served: Served) -> None:
     assert rejected["reason"] == "node(s) had cpu load above the threshold with the pod, cpu 97.5 %, above 90 %"
 
 
+FILTERS = (
+    PluginSettings("HighLoadFilter", 1, {"usageThresholds": {"cpu": 1}}, ("filter",)),
+    PluginSettings("LoadAwareScheduling", 1, {"usageThresholds": {"cpu": 1}}, ("filter",)),
+    PluginSettings("NodeResourceLimits", 1, {"filter": True}, ("filter",)),
+)
+DAEMON: dict[str, Any] = {
+    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "cni", "controller": True}]
+}
+STATIC: dict[str, Any] = {
+    "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "hot", "controller": True}],
+    "annotations": {"kubernetes.io/config.mirror": "7c2f", "kubernetes.io/config.source": "file"},
+}
+
+
+@pytest.mark.parametrize("plugin", FILTERS, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        (DAEMON, DAEMON_EXEMPT),
+        (STATIC, "static pods are not filtered"),
+        ({"annotations": STATIC["annotations"]}, ""),
+        ({"ownerReferences": STATIC["ownerReferences"]}, ""),
+        ({"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}]}, ""),
+        ({"ownerReferences": [{**DAEMON["ownerReferences"][0], "controller": False}]}, DAEMON_EXEMPT),
+        (
+            {"ownerReferences": [{**DAEMON["ownerReferences"][0], "apiVersion": "apps.kruise.io/v1alpha1"}]},
+            DAEMON_EXEMPT,
+        ),
+        ({**STATIC, "ownerReferences": [{**STATIC["ownerReferences"][0], "name": "cold"}]}, ""),
+    ],
+    ids=["DaemonSet", "static", "annotation", "Node", "ReplicaSet", "no controller", "other group", "other node"],
+)
+def test_pods_of_a_node_itself_pass_every_filter(plugin: PluginSettings, metadata: Any, why: str) -> None:
+    """They have no other node to go to; explain states the reason."""
+    asked = asking("hot")
+    asked["Pod"]["metadata"] |= metadata
+    asked["Pod"]["spec"]["nodeName"] = "hot"
+    asked["Pod"]["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "64"}, "requests": {"cpu": "64"}}
+    with (served := Served(a_cluster(), plugins=(plugin,))).live:
+        passed = served.post("filter", asked).json()["NodeNames"]
+        (node,) = served.post("explain", asked).json()["nodes"]
+    assert passed == (["hot"] if why else [])
+    (found,) = (each for each in node["plugins"] if each["name"] == plugin.name)
+    assert found["inputs"].get("exempt", "") == why
+    assert not why or found["reason"] == f"passes, {why}"
+
+
 def test_explain_without_nodes_is_about_all(served: Served) -> None:
     told = served.post("explain", {"Pod": asking()["Pod"]}).json()
     assert {each["name"] for each in told["nodes"]} == {"cold", "warm", "hot"}
@@ -707,6 +756,26 @@ def test_what_is_no_pod_is_told(served: Served, text: bytes, says: str) -> None:
 def test_a_manifest_has_its_limits(served: Served) -> None:
     """Of size, of nodes told of, and of profiles that exist."""
     assert 413 == served.post("score", b"#" * (64 << 10) + MANIFEST.encode()).status
-    assert [400] * 3 == [served.post(f"score?limit={text}", MANIFEST.encode()).status for text in ("0", "x", "9" * 30)]
+    limits = ("0", "x", "9" * 30, "000000001" + "1" * 5000)
+    assert [400] * 4 == [served.post(f"score?limit={text}", MANIFEST.encode()).status for text in limits]
     missing = served.post("score", MANIFEST.encode(), profile="nope")
     assert (404, "profiles are: p") == (missing.status, missing.error["hint"])
+
+
+def test_a_node_whose_load_alone_is_known_is_filtered_by_it() -> None:
+    """An extender without access to the API, or before the first list: 95 % is above 90 %. What the pod adds is
+    unknown there; pods of DaemonSets pass, as on known nodes."""
+    loads = {"cold": (5.0, 10.0), "near": (89.0, 10.0), "hot": (95.0, 50.0)}
+    made = Served(table([], loads=load({n: {("CPU", "AVG"): c, ("Memory", "AVG"): m} for n, (c, m) in loads.items()})))
+    with made.live:
+        found = made.post("filter", asking("hot", "cold", "nobody", "near", milli=4000)).json()
+        assert found["NodeNames"] == ["cold", "nobody", "near"]
+        assert found["FailedNodes"] == {"hot": "node(s) had cpu load above the threshold with the pod"}
+        daemon = asking("hot")
+        daemon["Pod"]["metadata"]["ownerReferences"] = [
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}
+        ]
+        assert made.post("filter", daemon).json()["NodeNames"] == ["hot"]
+        made.table.set_node("cold", node("cold", {"cpu": "4", "memory": "8Gi"}))
+        again = made.post("filter", asking("hot", "cold", milli=3600)).json()
+        assert set(again["FailedNodes"]) == {"hot", "cold"}

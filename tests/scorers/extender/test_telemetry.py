@@ -10,6 +10,7 @@ from aiohttp import web
 
 from scorers.cluster.table import ClusterTable
 from scorers.extender.hosting import InProcessHost
+from scorers.extender.reservations import Reservations
 from scorers.extender.service import SchedulerModule, SchedulingService
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
@@ -29,8 +30,12 @@ NAME = "load_watcher_scheduler_"
 NODES = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("a", "b")]
 
 
+def reservations_of(table: ClusterTable) -> Reservations:
+    return Reservations(table, now=lambda: NOW, find_pod=lambda pod: pod)
+
+
 def telemetry_of(cluster: ClusterTable) -> SchedulerTelemetry:
-    return SchedulerTelemetry(cluster, {"p": a_profile(cluster)})
+    return SchedulerTelemetry(cluster, {"p": a_profile(cluster)}, reservations_of(cluster))
 
 
 def told(of: SchedulerTelemetry) -> dict[tuple[str, ...], float]:
@@ -116,7 +121,9 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
         PluginSettings(name, args=args, points=("filter", "score"))
         for name, args in (("HighLoadFilter", {"use": "forecast"}), ("TargetLoadPacking", {}))
     )
-    made = SchedulerTelemetry(cluster, {"p": ProfileRunner(ProfileSettings("p", settings), cluster)})
+    made = SchedulerTelemetry(
+        cluster, {"p": ProfileRunner(ProfileSettings("p", settings), cluster)}, reservations_of(cluster)
+    )
     with caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
         for _ in range(3):
             made.update(now=NOW)
@@ -137,7 +144,7 @@ def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:
     """Nothing is measured of most nodes, or too long ago."""
     cluster = table(NODES, loads=load({name: {("CPU", "AVG"): 5.0} for name in ("a", "b")}))
     plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("score", "filter")),)
-    made = SchedulerTelemetry(cluster, {"p": a_profile(cluster, plugins)})
+    made = SchedulerTelemetry(cluster, {"p": a_profile(cluster, plugins)}, reservations_of(cluster))
     for now, expected in ((NOW, 0), (NOW + 179, 0), (NOW + 180, 1)):
         made.update(now=now)
         assert expected == told(made)["fallback", "LoadAwareScheduling", "p"]

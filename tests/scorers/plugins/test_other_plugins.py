@@ -317,7 +317,7 @@ def test_without_limit_a_pod_may_count_as_the_whole_node():
 
 
 def test_the_filter_keeps_limits_within_what_there_is():
-    """Only where it is asked for; pods of DaemonSets and limits of zero always fit."""
+    """Only where it is asked for; limits of zero always fit."""
     cluster = seed_cluster()
     wanted = {"containers": [{"limits": {"cpu": "4", "memory": "0"}}]}
     off, _ = create_plugin(NodeResourceLimits, {}, cluster)
@@ -327,8 +327,6 @@ def test_the_filter_keeps_limits_within_what_there_is():
     verdicts = plugin.filter(info(**wanted), cluster, rows(cluster, "node1", "node2"), now=NOW)
     assert verdicts.passed.tolist() == [False, True]
     assert verdicts.reasons[verdicts.codes[0]] == "Insufficient cpu limit"
-    daemon = info(metadata={"ownerReferences": [{"kind": "DaemonSet", "name": "d"}]}, **wanted)
-    assert plugin.filter(daemon, cluster, rows(cluster), now=NOW).passed.all()
     assert plugin.filter(info(containers=[{"limits": {"cpu": "0"}}]), cluster, rows(cluster), now=NOW).passed.all()
 
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import limits_of, requests_of
 from scorers.cluster.table import ClusterTable
 from scorers.cluster.unmeasured_pods import RecentPods
 from scorers.plugin_api.arguments import ArgumentsError
@@ -30,6 +29,7 @@ from tests.scorers.extender.test_never_worse import ASKING, CONTAINERS, Cluster,
 from tests.scorers.reference import NodeState
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
 from tests.scorers.vectors import cases, tolerance
+from watcher.core.kubernetes.pod_resources import limits_of, requests_of
 
 pytestmark = pytest.mark.slow
 

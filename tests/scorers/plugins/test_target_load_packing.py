@@ -20,6 +20,8 @@ from scorers.plugins.target_load_packing import (
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
 from tests.scorers.vectors import cases
 
+REQUEST = {"requests": {"cpu": "100m"}}
+
 
 def resources(container: dict[str, Any]) -> dict[str, Any]:
     """A vector's container."""
@@ -191,10 +193,30 @@ def test_the_demand_may_be_the_effective_requests_or_limits():
         initContainers=[{"restartPolicy": "Always", "requests": {"cpu": "500m"}, "limits": {"cpu": "500m"}}],
         overhead={"cpu": "100m"},
     )
-    for demand, milli in (("upstream", 2100), ("requests", 1600), ("limits", 2600)):
+    for demand, milli in (("upstream", 2100), ("effective", 2600), ("requests", 1600), ("limits", 2600)):
         scores = score(cluster, asking, podDemand=demand)
         assert scores.inputs["podDemand"] == {"cpu": milli}
         assert scores.steps["cpu predicted %"] == pytest.approx([milli / 100])
+
+
+@pytest.mark.parametrize(
+    ("spec", "milli"),
+    [
+        # a sidecar by the rule of containers: limit, otherwise request x 1.5, otherwise the default of a core
+        ({"containers": [REQUEST], "initContainers": [{"restartPolicy": "Always", "requests": {"cpu": "2"}}]}, 3150),
+        ({"containers": [REQUEST], "initContainers": [{"restartPolicy": "Always"}]}, 1150),
+        # an init container runs beside the sidecars before it, and then ends
+        ({"containers": [REQUEST], "initContainers": [{"requests": {"cpu": "2"}}]}, 3000),
+        ({"containers": [REQUEST], "initContainers": [{}]}, 150),
+        # of the pod as a whole
+        ({"containers": [REQUEST] * 5, "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "6"}}}, 6000),
+        ({"containers": [{}] * 5, "resources": {"requests": {"cpu": "1"}}, "overhead": {"cpu": "1m"}}, 1501),
+        ({"containers": [REQUEST], "resources": {"requests": {"memory": "1Gi"}}}, 150),
+    ],
+)
+def test_the_effective_demand_is_combined_as_kube_scheduler_combines_requests(spec: dict[str, Any], milli: int):
+    cluster = table([node("a", {"cpu": "10"})], loads=load({"a": {("CPU", "AVG"): 0.0}}))
+    assert score(cluster, info(**spec), podDemand="effective").inputs["podDemand"] == {"cpu": milli}
 
 
 @pytest.mark.parametrize(

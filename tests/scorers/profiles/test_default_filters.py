@@ -83,7 +83,7 @@ def test_an_unschedulable_node_takes_only_pods_that_tolerate_it() -> None:
     cordoned = tainted({"key": key, "effect": "NoSchedule"}, unschedulable=True)
     assert reasons([cordoned]) == {"n": "the node is unschedulable"}
     assert reasons([cordoned], tolerations=[{"key": key, "operator": "Exists"}]) == {}
-    daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "agent", "controller": True}]}
+    daemon = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "controller": True}]}
     assert reasons([cordoned], metadata=daemon) == {}
     by_hand = tainted({"key": key, "effect": "NoSchedule"})
     assert reasons([by_hand]) == {"n": f"taint not tolerated: {key}:NoSchedule"}
@@ -99,7 +99,7 @@ def test_an_unschedulable_node_takes_only_pods_that_tolerate_it() -> None:
     ],
 )
 def test_a_daemon_tolerates_what_its_controller_adds(key: str, effect: str, tolerated: bool) -> None:
-    daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "agent", "controller": True}]}
+    daemon = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "controller": True}]}
     found = reasons([tainted({"key": key, "effect": effect})], metadata=daemon)
     assert found == ({} if tolerated else {"n": f"taint not tolerated: {key}:{effect}"})
 

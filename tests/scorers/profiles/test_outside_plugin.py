@@ -1,6 +1,5 @@
 """A plug-in in a package of its own: built as pip would, found by its entry point, and served with."""
 
-import json
 import os
 import re
 import shutil
@@ -9,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from scorers.profiles.profiles import validate
+from scorers.profiles.profiles import PluginSettings, ProfileSettings, validate
+from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import known_names
 from tests.conftest import RunService
 from tests.fakes.kube import NODES, PODS, FakeKube
 from tests.outside_packages import on_path, unpacked
 from tests.real.parts import REPOSITORY
+from tests.scorers.simulated_cluster import NOW, info, node, rows, table
 from tests.service import Service
 from tests.waiting import wait_for
 
@@ -75,6 +76,31 @@ def test_a_class_that_is_no_plug_in_is_told_what_it_lacks(reachable: Path):
     _, message, cure = problem()
     assert message == "plug-in FewestPods lacks arguments, score or filter"
     assert "docs/learn/own-plugin.md" in cure
+
+
+FILTER = """
+import numpy as np
+from scorers.plugin_api.arguments import Arguments
+from scorers.plugin_api.framework import Verdicts
+
+class FewestPods:
+    name, arguments, filters_every_pod = "FewestPods", Arguments, {every}
+    def __init__(self, arguments, table, *, profile="default"): ...
+    def filter(self, pod, table, rows, *, now):
+        return Verdicts(np.ones(len(rows), dtype=np.int64), ("", "full"))
+"""
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_exempt_pods_pass_a_filter_that_does_not_ask_for_every_pod(reachable: Path, every: bool):
+    """A plug-in of another package does nothing for it."""
+    (reachable / f"{MODULE}.py").write_text(FILTER.format(every=every))
+    cluster = table([node("a", {"cpu": "4"})])
+    runner = ProfileRunner(ProfileSettings("p", (PluginSettings("FewestPods", 1, {}, ("filter",)),)), cluster)
+    daemon = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "cni", "controller": True}]}
+    for metadata, passes in (({}, False), (daemon, not every)):
+        found = runner.filter(info(metadata=metadata), rows(cluster), now=NOW)
+        assert found.failures(["a"]) == ({} if passes else {"a": "full"})
 
 
 def test_two_packages_of_one_name_are_named(reachable: Path):
@@ -151,6 +177,6 @@ def counts(service: Service) -> dict[str, int]:
 
 
 def post(service: Service, verb: str, body: object) -> Any:
-    answer = service.session.post(f"{service.url}/scheduler/default/{verb}", data=json.dumps(body), timeout=60)
+    answer = service.session.post(f"{service.url}/scheduler/default/{verb}", json=body, timeout=60)
     assert answer.status_code == 200
     return answer.json()

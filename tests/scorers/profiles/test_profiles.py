@@ -238,7 +238,7 @@ def test_all_that_is_wrong_with_arguments_is_told_at_once() -> None:
         read_arguments("TargetLoadPacking", factory_of("TargetLoadPacking").arguments, args)
     assert raised.value.problems == (
         "targetUtilisation: unknown argument; did you mean targetUtilization?",
-        "podDemand: invalid enum value 'most'; valid values: upstream, requests, limits (given: 'most')",
+        "podDemand: invalid enum value 'most'; valid values: upstream, effective, requests, limits (given: 'most')",
         "defaultRequests.memory: expected `int | float | str`, got `array` (given: [1])",
         "defaultRequestsMultiplier: must be a number like \"1.5\", 0 to 1000 (given: 'much')",
     )

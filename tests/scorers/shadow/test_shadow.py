@@ -34,7 +34,7 @@ from scorers.plugin_api.framework import Scores
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import report as shadow_report
-from scorers.shadow.mode import MAX_BINDING_AGE_S, MOST_WAITING, ShadowMode
+from scorers.shadow.mode import MAX_BINDING_AGE_S, MAX_REQUESTS, MOST_WAITING, ShadowMode
 from scorers.shadow.pages import ShadowHandler
 from tests.fakes.decisions import DecisionList
 from tests.fakes.service import Answer, Live, Protection
@@ -79,10 +79,15 @@ class Served:
         recorder = DecisionRecorder(self.store)
         self.mode = ShadowMode(self.table, self.profiles, names or tuple(PROFILES), recorder, now=self.clock)
         self.pods: dict[str, Pod] = {}
-        extender = Extender(self.table, self.profiles, now=self.clock, shadow=self.mode)
+        extender = Extender(self.table, self.profiles, now=self.clock, shadow=self.mode, find_pod=self._find_pod)
         answers = ShadowHandler(self.mode, recorder, now=self.clock, window=lambda: "15m")
         routes = [*extender.routes(), *answers.routes()]
         self.live = Live(routes=routes, lives=[self._life] if runs else [], protection=protection)
+
+    def _find_pod(self, asked: Pod) -> Pod | None:
+        """As the API has it; a pod without a report exists unless its name is that of a late or a forged one."""
+        name = asked.metadata.name
+        return self.pods.get(name, None if name.startswith(("late", "forged")) else asked)
 
     @asynccontextmanager
     async def _life(self, _app: web.Application) -> AsyncIterator[None]:
@@ -255,6 +260,26 @@ def test_what_kube_scheduler_asked_about_is_what_could_have_had_it(served: Serve
     assert CPU["n2"] - CPU["n0"] == difference
 
 
+@pytest.mark.parametrize("reported", [1, 2], ids=["between the requests", "after both"])
+def test_the_nodes_of_a_pod_that_the_api_reports_later_are_kept(served: Served, reported: int) -> None:
+    """Those of filter, though many forged requests follow a report."""
+    asked = (("filter", ("n0", "n1", "n2")), ("prioritize", ("n0", "n1")))
+    waiting = pod("late", uid="late", containers=[{"requests": {"cpu": "100m"}}], phase="Pending")
+    for number, (verb, names) in enumerate(asked, start=1):
+        body = json.dumps(asking(*names, name="late")).encode()
+        assert 200 == served.live.ask(f"/scheduler/packing/{verb}", method="POST", body=body).status
+        if number == reported:
+            served.event(waiting, name="late")
+    for number in range(MAX_REQUESTS if reported == 1 else 0):
+        body = json.dumps(asking("n3", name=f"forged-{number}")).encode()
+        served.live.ask("/scheduler/packing/filter", method="POST", body=body)
+    served.bind("late", uid="late", to="n0")
+    found = served.report()
+    assert {"asked": 1, "estimated": 0} == found["candidates"]
+    difference = of(found, "spreading")["difference"]["CPU"]["now"]["mean"]
+    assert CPU["n2"] - CPU["n0"] == difference
+
+
 def unfit(served: Served, how: str) -> dict[str, Any]:
     """Make n3 unfit for a pod that n1 has; what the pod has to say for that."""
     if how == "selector":
@@ -339,8 +364,9 @@ def test_what_is_no_binding_is_not_counted(served: Served, how: str) -> None:
     if how == "before us":
         served.event(pod("old", node="n0", scheduled=NOW - 5), name="old")
     elif how == "mirror":
-        owner = {"ownerReferences": [{"kind": "Node", "name": "n0"}]}
-        served.event(pod("proxy", node="n0", scheduled=NOW + 5, metadata=owner), name="proxy")
+        owner = {"apiVersion": "v1", "kind": "Node", "name": "n0", "controller": True}
+        metadata = {"ownerReferences": [owner], "annotations": {"kubernetes.io/config.mirror": "7c2f"}}
+        served.event(pod("proxy", node="n0", scheduled=NOW + 5, metadata=metadata), name="proxy")
     elif how == "ended":
         served.event(pod("job", node="n0", scheduled=NOW + 5, phase="Succeeded"), name="job")
     else:

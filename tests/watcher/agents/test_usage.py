@@ -123,6 +123,7 @@ def test_the_order_of_answers_does_not_matter():
         AgentPodsResponse("n2", NOW, 5.0, (AgentPodUsage("a", "b", 1, 1),)),
     )
     first, second = read_pods([one, two], ()), read_pods([two, one], ())
+    assert {one.node, two.node} == first.nodes
     assert (first.usage.pods, first.usage.nodes, first.origin) == (second.usage.pods, second.usage.nodes, second.origin)
 
 

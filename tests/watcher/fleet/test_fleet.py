@@ -110,8 +110,9 @@ def test_a_node_s_load_is_that_of_its_pods_and_its_own(nodes: int, seed: int, sp
     assert (load.memory <= fleet.memory).all()
     for each in (load.cores, load.memory, load.transmitted, load.received, load.watts):
         assert (np.isfinite(each) & (each > 0.0)).all()
-    for percent in (load.disk, load.pressure):
+    for percent in (load.disk, load.pressure, load.disk_pressure):
         assert ((percent >= 0.0) & (percent <= 100.0)).all()
+    assert ((load.disk_pressure_full >= 0.0) & (load.disk_pressure_full <= load.disk_pressure)).all()
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 24, 300])

@@ -583,6 +583,7 @@ def test_what_is_written_is_read_back_to_the_same_scores():
         ("default", "web"): ("calm", 0.7, 3.0 * 2**30),
         ("default", "batch"): ("calm", 0.2, 2.0**30),
         ("default", "db"): ("rising", 1.25, 2.0**31),
+        ("default", "seen"): ("new", 0.1, 2.0**20),
     }
     source = service(samples, pods=publish_pods(pods))
     known = [

@@ -22,7 +22,7 @@ from watcher.providers.prometheus.queries import PrometheusConfig
 
 
 def of_prometheus(asked: Asked, samples: Sequence[Sample]) -> bytes:
-    if asked.query.startswith("count by"):
+    if asked.query.startswith("count"):
         labels = [{"node": node, "instance": f"{number}:9100"} for number, (node, _, _) in enumerate(samples)]
         return vector(*labels)
     return matrix(*(({"node": node}, [(at, _ratio(value))]) for node, at, value in samples))

@@ -167,7 +167,8 @@ async def test_a_fetch_may_be_cancelled_while_it_waits():
 
 
 def test_pressure_is_read_where_the_kernel_gives_it(tmp_path: Path):
-    """The `some avg10` of each file; a file that is not there is a metric that this machine does not have."""
+    """The `some avg10` of each file, and the `full avg10` where all tasks can wait; without the file, this machine does
+    not have the metric."""
     folder = tmp_path / "proc" / "pressure"
     folder.mkdir(parents=True)
     (folder / "cpu").write_text(PRESSURE.format("12.34"))
@@ -177,6 +178,7 @@ def test_pressure_is_read_where_the_kernel_gives_it(tmp_path: Path):
         fetch = await provider.fetch(*EVER)
         assert of(fetch, "PressureCPU").value[0] == 12.34
         assert of(fetch, "PressureMemory").value[0] == 0.0
+        assert of(fetch, "PressureMemoryFull").value[0] == 9.0
         assert "PressureIO" not in [batch.metric.key for batch in fetch.batches]
         assert fetch.failures == ()
         absent = [f for f in fetch.findings if f.metric == METRIC_BY_KEY["PressureIO"].name]
@@ -241,7 +243,7 @@ IDLE |= {"steal": 3.0}
 
 
 def cpu(**added: float) -> HostReading:
-    return HostReading({("CPU", mode): value + added.get(mode, 0.0) for mode, value in IDLE.items()})
+    return HostReading({("CPU", f"0 {mode}"): value + added.get(mode, 0.0) for mode, value in IDLE.items()})
 
 
 @pytest.mark.parametrize(
@@ -252,20 +254,31 @@ def cpu(**added: float) -> HostReading:
         ({"user": 5.0, "iowait": 3.0, "steal": 2.0}, 50.0),
         ({"idle": 10.0}, 0.0),
         ({"user": 10.0}, 100.0),
-        ({"user": 5.0, "idle": 5.0, "iowait": -1.0}, 50.0),
+        ({"user": 5.0, "idle": 6.0, "iowait": -1.0}, 50.0),
         ({"user": 5.0, "idle": -0.01}, 100.0),
     ],
 )
 def test_cpu_in_use_is_neither_idle_nor_waiting_nor_stolen(added, expected):
-    """As kube-prometheus counts it; idle and iowait may step back a little without a reset."""
-    values, resets = loads_between(cpu(), cpu(**added), elapsed_s=5.0)
+    """As kube-prometheus counts it; idle may step back a tick without a reset, and iowait by what idle grew."""
+    values, unknown = loads_between(cpu(), cpu(**added), elapsed_s=5.0)
     assert values == {("CPU", ""): pytest.approx(expected)}
-    assert resets == ()
+    assert unknown == {}
+
+
+def test_a_cpu_that_is_switched_on_makes_no_sample():
+    """Its idle time counts from the time before it was off."""
+    new = {("CPU", f"1 {mode}"): value for mode, value in IDLE.items()}
+    before, after = cpu(), cpu(user=2.0, idle=8.0)
+    assert loads_between(before, HostReading({**after.values, **new}), elapsed_s=10.0) == (
+        {},
+        {"CPU": "the CPUs changed: CPU 1 is new"},
+    )
 
 
 def test_no_cpu_time_at_all_is_no_sample():
     """Two readings within one tick say nothing, not zero."""
-    assert loads_between(cpu(), cpu(), elapsed_s=0.001) == ({}, ())
+    values, unknown = loads_between(cpu(), cpu(), elapsed_s=0.001)
+    assert (values, unknown.keys()) == ({}, {"CPU"})
 
 
 def test_traffic_is_summed_over_the_devices_that_were_there_both_times():
@@ -273,24 +286,26 @@ def test_traffic_is_summed_over_the_devices_that_were_there_both_times():
     key = "NetworkReceive"
     before = HostReading({(key, "eth0"): 1000.0, (key, "eth1"): 0.0, (key, "gone"): 7.0})
     after = HostReading({(key, "eth0"): 2000.0, (key, "eth1"): 500.0, (key, "new"): 1e9})
-    assert loads_between(before, after, elapsed_s=10.0) == ({(key, ""): 150.0}, ())
+    assert loads_between(before, after, elapsed_s=10.0) == ({(key, ""): 150.0}, {})
 
 
 def test_each_disk_is_a_series_and_no_disk_is_busier_than_all_the_time():
     """Milliseconds of a second are per mille; a long request that is added up at its end is cut at 100."""
     before = HostReading({("Storage", "sda"): 1000.0, ("Storage", "sdb"): 0.0})
     after = HostReading({("Storage", "sda"): 3500.0, ("Storage", "sdb"): 90_000.0})
-    assert loads_between(before, after, elapsed_s=10.0) == ({("Storage", "sda"): 25.0, ("Storage", "sdb"): 100.0}, ())
+    assert loads_between(before, after, elapsed_s=10.0) == ({("Storage", "sda"): 25.0, ("Storage", "sdb"): 100.0}, {})
 
 
 @pytest.mark.parametrize("key", ["CPU", "Storage", "NetworkTransmit", "NetworkReceiveDrop"])
 def test_a_counter_that_goes_back_is_no_load_but_a_reset(key):
     """The whole metric waits for the next slot: the rest of its counters would be too little."""
-    parts = IDLE if key == "CPU" else {"a": 10.0, "b": 10.0}
+    parts = {f"0 {mode}": value for mode, value in IDLE.items()} if key == "CPU" else {"a": 10.0, "b": 10.0}
     before = HostReading({(key, part): value for part, value in parts.items()} | {("Memory", ""): 40.0})
-    broken = "user" if key == "CPU" else "a"
+    broken = "0 user" if key == "CPU" else "a"
     after = HostReading({**before.values, **{(key, part): 20.0 for part in parts}, (key, broken): 1.0})
-    assert loads_between(before, after, elapsed_s=1.0) == ({("Memory", ""): 40.0}, (key,))
+    values, unknown = loads_between(before, after, elapsed_s=1.0)
+    assert (values, unknown.keys()) == ({("Memory", ""): 40.0}, {key})
+    assert "decreased" in unknown[key]
 
 
 def test_a_reset_is_a_finding_of_the_next_fetch():

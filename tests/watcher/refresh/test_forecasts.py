@@ -131,6 +131,17 @@ def test_stored_days_give_bounds_and_columns_after_the_first_windows():
     play(story, records=StoredDays())
 
 
+def test_the_first_answer_has_bounds_if_maxima_come_at_once():
+    """As in the demo."""
+
+    async def story(refresher, of, clock):
+        await refresher.tick()
+        assert refresher.published.snapshot.forecasts is not None
+        assert 70.0 == pytest.approx(refresher.published.snapshot.forecasts.bounds[CPU.name, "6h"][0], abs=0.4)
+
+    play(story, of=source(SourceOfMaxima, remembers=True))
+
+
 def test_stored_days_of_another_unit_are_kept_apart():
     async def story(refresher, of, clock):
         await refresher.tick()
@@ -284,6 +295,7 @@ def test_a_restart_during_an_outage_has_no_bound_below_the_newest_stored_samples
         await refresher.tick()
 
     async def second(refresher, of, clock):
+        clock.pass_time(120)
         of.down = ProviderUnreachable("no route")
         await refresher.restore(records.restored())
         await refresher.tick()

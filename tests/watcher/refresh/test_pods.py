@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from tests.fakes.sources import FakeClock, MemorySource, PodSource
 from tests.watcher.refresh.test_names import Told
+from watcher.core.pods.coverage import PodGaps
 from watcher.core.pods.table import PodOrigin, PodUsage, PublishedPods
 from watcher.platform.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.providers.base import NoPodUsage, PodFetch
@@ -49,6 +51,22 @@ async def minutes(refresher: Refresher, source: PodSource, clock: FakeClock, cou
         await refresher.tick()
 
 
+@dataclass
+class GapSource(PodSource):
+    """A source that measures `idle` nodes too, and knows the causes of gaps."""
+
+    gaps: PodGaps | Exception = field(default_factory=lambda: PodGaps(""))
+    idle: frozenset[str] = frozenset()
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        return replace(await super().fetch_pods(now), nodes=self.idle)
+
+    async def pod_gaps(self, now: float) -> PodGaps:
+        if isinstance(self.gaps, Exception):
+            raise self.gaps
+        return self.gaps
+
+
 def pods_of(refresher: Refresher) -> PublishedPods:
     assert refresher.pods.published is not None
     return refresher.pods.published
@@ -57,6 +75,58 @@ def pods_of(refresher: Refresher) -> PublishedPods:
 def findings(refresher: Refresher) -> dict[str, str]:
     """kind -> reason, of those about pods."""
     return {entry.kind: entry.reason for entry in refresher.findings.entries() if entry.metric == "pods"}
+
+
+# --- of which nodes ---------------------------------------------------------------------------------------------------
+
+
+def test_nodes_without_readings_are_a_finding_with_the_cause():
+    """And not nodes without usage. Causes and nodes with pods are as the source knows them; it measures n5, which runs
+    no pods, and none run on n6."""
+    causes = {"n2": "not scraped", "n3": "not scraped"}
+    gaps = PodGaps("no agent", causes, frozenset({"n1", "n2", "n3", "n4", "n5"}))
+    source = GapSource(gaps=gaps, idle=frozenset({"n5"}))
+    for name in ("n2", "n3", "n4", "n5", "n6"):
+        source.put(name, np.arange(T0 - 120, T0 + 3600, 15.0).tolist(), lambda time: 50 + time % 7)
+
+    async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
+        await minutes(refresher, source, clock, 1)
+        document = pods_of(refresher).document()
+        assert {**causes, "n4": "no agent"} == document.unknown
+        assert {"n1": T0 - 5, "n5": T0, "n6": T0} == document.measured
+        expected = "no pod usage for 3 of 6 nodes; n2, n3: not scraped; n4: no agent"
+        assert {"no_series": expected} == findings(refresher)
+        assert ["n4"] == list(pods_of(refresher).document(nodes={"n4"}).unknown)
+
+    play(story, source=source, pods="on")
+
+
+def test_a_node_whose_readings_end_becomes_one_without_pod_usage():
+    """After refresh.max_staleness; its own load and the pods of the other node go on."""
+    source = PodSource()
+    source.put("n2", np.arange(T0 - 120, T0 + 3600, 15.0).tolist(), lambda time: 50 + time % 7)
+
+    async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
+        source.pods["a/y"] = ("n2", T0 - 5, 1.0, 1.0)
+        await minutes(refresher, source, clock, 5)
+        assert {} == pods_of(refresher).document().unknown
+        clock.pass_time(60)
+        await minutes(refresher, source, clock, 2)
+        assert ["n2"] == list(pods_of(refresher).document().unknown)
+        assert "older than 300 s" in findings(refresher)["no_series"]
+
+    play(story, source=source, pods="on")
+
+
+def test_a_source_that_cannot_say_why_does_not_end_the_refresh():
+    source = GapSource(gaps=ProviderUnreachable("no route"))
+    source.put("n2", np.arange(T0 - 120, T0 + 3600, 15.0).tolist(), lambda time: 50 + time % 7)
+
+    async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
+        await minutes(refresher, source, clock, 1)
+        assert {"n2": "the cause is unknown: no route"} == pods_of(refresher).document().unknown
+
+    play(story, source=source, pods="on")
 
 
 # --- when ------------------------------------------------------------------------------------------------------------

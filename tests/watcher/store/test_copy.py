@@ -14,6 +14,8 @@ from load_watcher.main import main
 from tests.real.parts import new_secret
 from tests.waiting import eventually
 from tests.watcher.store.ticks import START, block, cells_of, count, minute, opened, query, restored_at, save, tick
+from watcher.store import copying
+from watcher.store.commands import database_at
 
 TABLES = ("tick", "provenance", "node_list", "sample_block", "window_minute", "window_hour")
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -142,6 +144,19 @@ def test_a_copy_that_fails_in_the_middle_leaves_nothing(server_database: str, tm
     assert "cannot be written" in failed.stderr
     assert "full_disk" in failed.stderr
     assert before == content(server_database, watcher="a")
+
+
+def test_an_error_in_the_progress_is_not_damage(tmp_path: Path) -> None:
+    """Neither of the source nor of the target; the copy is rolled back."""
+    source, target = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
+    filled(source)
+
+    def wrong(done: int, total: int) -> None:
+        raise ValueError(f"{done} of {total} cannot be shown")
+
+    with pytest.raises(ValueError, match="cannot be shown"):
+        copying.copy(database_at(source), database_at(target), progress=wrong)
+    assert 0 == count(target, "window_hour")
 
 
 def test_a_database_in_use_is_not_copied(tmp_path: Path) -> None:

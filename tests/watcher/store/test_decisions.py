@@ -266,6 +266,19 @@ async def test_of_too_many_the_oldest_go_first(place: str) -> None:
         assert [some(number) for number in range(299, 199, -1)] == await all_of(store)
 
 
+async def test_a_pod_with_many_decisions_displaces_no_others(place: str) -> None:
+    """It has more than a hundredth of them, so its own oldest go first."""
+    others = [some(number, ago=600, pod=f"other-{number}") for number in range(80)]
+    async with opened(place, max_decisions=100) as store:
+        StoreDecisions(store).keep_decisions(others)
+        for first in range(0, 300, 50):
+            StoreDecisions(store).keep_decisions([some(number) for number in range(first, first + 50)])
+            await eventually(lambda: not store.decision_queue.batch(), what="them to be written")
+        await written(place, 100)
+        assert others[::-1] == [each for each in await found_in(store, limit=200) if each.pod != "web"]
+        assert [some(number) for number in range(299, 279, -1)] == await all_of(store)
+
+
 async def test_they_count_against_the_size_of_the_database(tmp_path: Path) -> None:
     """The oldest hour goes first, whatever is in it."""
     path = tmp_path / "a.db"

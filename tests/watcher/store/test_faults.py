@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,7 @@ from watcher.store import sqlite
 from watcher.store.commands import current, database_at, upgrade
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
 from watcher.store.store import Store
-from watcher.store.tables import REVISIONS
+from watcher.store.tables import REVISIONS, Rows
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +117,7 @@ async def check_after_kill(place: str, acknowledged: int) -> None:
 async def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> None:
     """While ticks are written and hours rewritten: what was stored is there, whole, and the next start goes on."""
     moments = random.Random(20260101)
-    least, longest = (50, 0.06) if place.startswith("sqlite") else (10, 0.15)
+    least, longest = (25, 0.06) if place.startswith("sqlite") else (5, 0.15)
     done = 0
     with Writer(place) as writer:
         # On a machine that is so slow that no hour was rewritten yet, longer and longer, until one was.
@@ -488,6 +489,14 @@ async def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
     assert tmp_path.is_dir()
 
 
+async def test_a_device_in_its_place_is_named(tmp_path: Path) -> None:
+    device = tmp_path / "null"
+    os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    with pytest.raises(StoreError, match="is a device"):
+        await store_at(device, on_unusable="set-aside").open()
+    assert stat.S_ISCHR(device.stat().st_mode)
+
+
 def test_a_directory_that_may_not_be_written_is_named() -> None:
     """As an unprivileged user meets it; run as one, because root may write anywhere."""
     code = (
@@ -560,3 +569,18 @@ async def test_a_lock_held_by_a_process_that_wrote_nothing_into_it_still_refuses
         path.with_name("a.db.lock").write_text("")
         with pytest.raises(StoreInUse, match="is in use by another process"):
             await store_at(path).open()
+
+
+async def test_an_error_in_a_query_is_not_damage(tmp_path: Path) -> None:
+    """It stays what it is, and the next start does not check the whole file."""
+
+    def wrong(_: Rows) -> None:
+        raise ValueError("a value that the caller computed")
+
+    path = tmp_path / "a.db"
+    async with opened(path) as store:
+        await save(store, tick(START))
+        with pytest.raises(ValueError, match="a value that the caller computed"):
+            await store.read(wrong)
+        assert store.status.ok
+        assert not json.loads(path.with_name("a.db.lock").read_text()).get("damaged")

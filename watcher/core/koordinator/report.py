@@ -326,7 +326,7 @@ class NodeStatuses:
 
     def status(self, row: int) -> KoordinatorStatus:
         """Return the status of the node in this row, which must not be in `missing`."""
-        pods = None if self._pods is None else self._pods.on(self.snapshot.nodes[row], self.policies[row])
+        pods = self._pods_on(row)
         usage = _usage(self._amounts, row, self.policies[row].durations_s or self._windows)
         if pods is not None:
             usage.system_usage = _resources(*(max(0.0, float(each)) for each in self._used(row) - pods.total))
@@ -335,6 +335,13 @@ class NodeStatuses:
             usage,
             msgspec.UNSET if pods is None else pods.usages,
         )
+
+    def _pods_on(self, row: int) -> _PodsOfNode | None:
+        """Return the pods of the node in this row, None if their usage is unknown."""
+        node, pods = self.snapshot.nodes[row], self._pods
+        if pods is None or not pods.coverage.known(node, self.snapshot.timestamp):
+            return None
+        return pods.on(node, self.policies[row])
 
     def spec(self, row: int) -> KoordinatorSpec:
         """Return the spec of the node in this row: its collect policy."""
@@ -453,16 +460,20 @@ class _PodAmounts:
     """Usage of pods over any period; pods with unknown cpu or memory in the period are left out, as in koordlet."""
 
     def __init__(self, pods: PublishedPods, classes: Mapping[Pod, PodClass]) -> None:
+        self.coverage = pods.coverage
         self._table = pods.table
         self._classes = classes
         self._rows = by_node(pods.table.nodes)
         self._means: dict[int, F64] = {}
 
-    def on(self, node: str, policy: CollectPolicy) -> _PodsOfNode:
-        """Return the pods of a node, over its aggregation period."""
+    def on(self, node: str, policy: CollectPolicy) -> _PodsOfNode | None:
+        """Return the pods of a node, over its aggregation period; None if the node has pods, but no usage of any."""
         amounts = self._amounts(max(1, policy.aggregate_duration_s // SLOT_S))
         rows = self._rows.get(node, np.empty(0, dtype=np.int64))
-        rows = rows[~np.isnan(amounts[:, rows]).any(axis=0)]
+        there = ~np.isnan(amounts[:, rows]).any(axis=0)
+        if len(rows) and not there.any():  # the source lacks a resource: readers treat a missing pod as idle
+            return None
+        rows = rows[there]
         return _PodsOfNode([self._usage(row, amounts) for row in rows.tolist()], amounts[:, rows].sum(axis=1))
 
     def _amounts(self, minutes: int) -> F64:

@@ -2,12 +2,12 @@
 
 koord-scheduler rejects a node if its usage with the pod exceeds a threshold. The threshold of a resource is
 
-    highest - max(0, bound - usage)          in percent of the node, rounded down, at least `lowest`
+    highest - (highest - lowest) * min(1, usage / bound)          in percent of the node, rounded down
 
-where `usage` is the mean of the default window and `bound` the forecast over the default horizon. The usage may then
-rise up to the bound, and what the scheduler adds now still fits below `highest`. The threshold changes with the time of
-day, because the usage does. A resource without a bound has its highest threshold, as the annotation replaces the
-scheduler's own thresholds as a whole.
+where `usage` is the mean of the default window and `bound` the forecast over the default horizon. The threshold is high
+in the valley of the load, where more pods may run, and `lowest` at its peak (Koordinator's proposal of load-aware
+scheduling, "Node Thresholds Customization"). A resource without a bound has its highest threshold, as the annotation
+replaces the scheduler's own thresholds as a whole.
 
 Pure: no I/O, no clock.
 """
@@ -22,6 +22,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.core.forecast.states import STATES, ForecastState
+from watcher.decoding.json_text import decode_json
 from watcher.model import METRIC_BY_KEY, Snapshot, SnapshotForecasts, default_window
 
 ANNOTATION = "scheduling.koordinator.sh/usage-thresholds"
@@ -57,7 +58,7 @@ NO_THRESHOLDS = UsageThresholds()
 def read_thresholds(text: str) -> UsageThresholds | None:
     """Return the thresholds of an annotation; None if load-watcher cannot have written it."""
     try:
-        return msgspec.json.decode(text, type=UsageThresholds)
+        return decode_json(text, type=UsageThresholds)
     except msgspec.DecodeError:
         return None
 
@@ -96,8 +97,9 @@ def differ(wanted: UsageThresholds, written: UsageThresholds | None) -> int:
 
 def _thresholds(usage: F64, bound: F64, within: ThresholdRange) -> F64:
     """Return the threshold of each node [n]."""
-    rise = np.maximum(np.nan_to_num(bound - usage, nan=0.0), 0.0)
-    return np.clip(np.floor(within.highest - rise + 1e-9), within.lowest, within.highest)
+    known = ~np.isnan(usage) & (bound > 0.0)
+    share = np.divide(np.minimum(usage, bound), bound, out=np.zeros_like(bound), where=known)
+    return np.floor(within.highest - (within.highest - within.lowest) * share + 1e-9)
 
 
 def _usage(snapshot: Snapshot, key: str) -> F64:

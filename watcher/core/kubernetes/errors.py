@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
+from watcher.core.messages import hide_secrets
+
 
 class KubeError(Exception):
     """A request to the API failed. `hint` is advice for the operator, `status` the HTTP status if there was a response,
@@ -36,9 +38,7 @@ class KubeError(Exception):
     def with_server(self, server: str, *, private: Iterable[str] = ()) -> Self:
         """Return a copy with the server's address before its message and without the secrets in `private`: a proxy in
         front of the API may repeat the request in its response."""
-        message = str(self)
-        for secret in private:
-            message = message.replace(secret, "***")
+        message = hide_secrets(str(self), private)
         told = type(self)(
             f"{server}: {message}",
             hint=self.hint,

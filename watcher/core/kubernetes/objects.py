@@ -27,24 +27,45 @@ Quantities = Mapping[str, Quantity]
 
 ANNOTATION_DOMAINS = ("koordinator.sh", "crane.io", "gocrane.io", "load-watcher.io")
 """Annotations with these domains, including sub-domains, are stored."""
-ANNOTATIONS = frozenset({"kubernetes.io/config.source", "kubernetes.io/config.mirror", "kubernetes.io/config.hash"})
-"""Other annotations that are stored: they mark static pods and their mirror pods, and name their control groups."""
+ANNOTATIONS = frozenset({"kubernetes.io/config.source", "kubernetes.io/config.mirror"})
+"""Other annotations that are stored: they mark static pods and their mirror pods."""
 POD_CONDITIONS = frozenset({"PodScheduled", "Initialized", "Ready", "PodResizePending"})
 
 T = TypeVar("T")
 
 # --- shared values ---------------------------------------------------------------------------------------------------
 
-_LARGEST_POOL = 1 << 16
+_LARGEST_POOL = 8 << 20
+"""Characters of all shared values. They stay when their objects are gone."""
+_LARGEST_VALUE = 1 << 12
+"""Characters of a shared value; a larger one is not shared. Replicas have labels of some hundred characters."""
+_ENTRY = 64
+"""Characters that count for a value in addition to its text."""
 _pool: dict[Hashable, Any] = {}
+_pooled = 0
 
 
 def _one(value: T, key: Hashable) -> T:
     """The first value stored under this key. Not sys.intern: Python 3.12 never frees interned strings."""
-    if len(_pool) >= _LARGEST_POOL:
+    global _pooled
+    found: T | None = _pool.get(key)
+    if found is not None:
+        return found
+    size = _size_of(key)
+    if size > _LARGEST_VALUE:
+        return value
+    if _pooled + size > _LARGEST_POOL:
         _pool.clear()  # affects only memory use, and only for a while
-    found: T = _pool.setdefault(key, value)
-    return found
+        _pooled = 0
+    _pool[key] = value
+    _pooled += size
+    return value
+
+
+def _size_of(key: Hashable) -> int:
+    if isinstance(key, str):
+        return _ENTRY + len(key)
+    return _ENTRY + sum(map(_size_of, key)) if isinstance(key, tuple) else 4 * _ENTRY
 
 
 def _one_text(text: str) -> str:
@@ -65,6 +86,7 @@ class Owner(msgspec.Struct, frozen=True, rename="camel", gc=False):
     kind: str = ""
     name: str = ""
     controller: bool | None = None
+    api_version: str = ""
 
 
 class ObjectMetadata(MinimalMetadata, frozen=True, rename="camel", gc=False):

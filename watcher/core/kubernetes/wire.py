@@ -13,6 +13,7 @@ import msgspec
 
 from watcher.core.kubernetes.errors import KubeRefused
 from watcher.core.messages import printable
+from watcher.decoding.json_text import JsonDecoder
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._:-]{0,251}[a-zA-Z0-9])?", re.ASCII)
 """A DNS name, plus colons and capitals, which names of RBAC objects may have; no slash, and not only dots."""
@@ -138,6 +139,6 @@ class Versioned(msgspec.Struct, frozen=True):
     metadata: MinimalMetadata = MinimalMetadata()
 
 
-def list_decoder(item: type[Any]) -> msgspec.json.Decoder[ObjectList[Any]]:
+def list_decoder(item: type[Any]) -> JsonDecoder[ObjectList[Any]]:
     """A decoder for lists of this type."""
-    return msgspec.json.Decoder(ObjectList[item])  # type: ignore[valid-type]  # evaluated by msgspec at run time
+    return JsonDecoder(ObjectList[item])  # type: ignore[valid-type]  # evaluated by msgspec at run time

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from watcher.model import FindingKind
+
 
 class Evidence(StrEnum):
     """Evidence that a source name belongs to a node, strongest first. The members from INTERNAL_IP to EXTERNAL_DNS have
@@ -32,13 +34,14 @@ NEARBY_NAMES = 8  # number of sorted names on each side that are compared
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """A node of the cluster: its addresses as (type, address), the value of the configured label, and its creation time
-    in unix seconds."""
+    """A node of the cluster: its addresses as (type, address), the value of the configured label, its creation time in
+    unix seconds, and whether it is Ready."""
 
     name: str
     addresses: tuple[tuple[str, str], ...] = ()
     label: str = ""
     created: float = float("-inf")
+    ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +85,13 @@ class Resolution:
     def newest(self) -> float:
         """Newest creation time in `created` (unix seconds), -inf if it is empty."""
         return max(self.created.values(), default=float("-inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityProblem:
+    """A name that some series do not get. `kind` is AMBIGUOUS_NODE if the name may belong to two machines, and
+    UNKNOWN_NODE for machines that are not nodes of the cluster."""
+
+    kind: FindingKind
+    node: str
+    reason: str

@@ -35,6 +35,7 @@ from watcher.core.naming.evidence import (
 from watcher.core.review.findings import report
 from watcher.model import Finding, FindingKind, Remedy
 
+CACHED_NAMES = 100_000
 CACHED_RESOLUTIONS = 64  # lists of names whose resolution is cached: a few per metric
 
 
@@ -44,14 +45,23 @@ _NUMBERS = re.compile(r"[\d.]+", re.ASCII)  # an IPv4 address; never a host name
 # --- spelling --------------------------------------------------------------------------------------------------------
 
 
+_PORT = re.compile(r"\d+|(?=[a-z0-9-]{1,15}\Z)[a-z0-9]*-?[a-z][a-z0-9-]*", re.ASCII)  # RFC 6335 for names
+
+
+_URL = re.compile(r"https?://([^/]+)(?:/.*)?\Z|([^/]+:[^/:]+)/", re.IGNORECASE)
+
+
 def without_port(instance: str) -> str:
-    """Remove the port: `10.0.0.1:9100` -> `10.0.0.1`, `[::1]:9100` -> `::1`. Text without a port is unchanged, also a
-    bare IPv6 address."""
+    """Remove the port, a number or a name: `10.0.0.1:9100` -> `10.0.0.1`, `[::1]:9100` -> `::1`, `node-1:metrics` ->
+    `node-1`; and the scheme and path of a URL: `https://node-1:9100/metrics`, `node-1:metrics/cadvisor`. Text without a
+    port is unchanged, also a bare IPv6 address."""
+    if url := _URL.match(instance):
+        instance = url[1] or url[2]
     if instance.startswith("["):
         host, bracket, rest = instance[1:].partition("]")
-        return host if bracket and (not rest or re.fullmatch(r":\d+", rest)) else instance
+        return host if bracket and (not rest or (rest[0] == ":" and _PORT.fullmatch(rest[1:]))) else instance
     host, _, port = instance.rpartition(":")
-    return host if host and ":" not in host and port.isascii() and port.isdigit() else instance
+    return host if host and ":" not in host and _PORT.fullmatch(port) else instance
 
 
 def spelling(name: str) -> str:
@@ -91,8 +101,11 @@ class NodeIndex:
                 claimed = self._claims[evidence].get(text, ())
                 if node.name not in claimed:
                     self._claims[evidence][text] = (*claimed, node.name)
+        for evidence in _ADDRESSES.values():
+            self._claims[evidence] = {text: self._holders(nodes) for text, nodes in self._claims[evidence].items()}
         self._resolved: dict[tuple[str, ...], Resolution] = {}
         self._near: dict[str, tuple[str, ...]] = {}
+        self._found: dict[str, Match] = {}
 
     def resolve(self, names: tuple[str, ...]) -> Resolution:
         """Resolve names, taking into account that they occur together. The order does not matter; results are cached
@@ -103,6 +116,14 @@ class NodeIndex:
                 self._resolved.clear()
             known = self._resolved[names] = self._resolve(names)
         return known
+
+    def find(self, name: str) -> Match:
+        """Resolve one name by itself; cached."""
+        if name not in self._found:
+            if len(self._found) >= CACHED_NAMES:
+                self._found.clear()
+            self._found[name] = self._look_up(name)
+        return self._found[name]
 
     def candidates(self, name: str) -> tuple[str, ...]:
         """Return the nodes with the most similar names, host names or addresses, most similar first, at most three."""
@@ -117,6 +138,15 @@ class NodeIndex:
         return tuple(sorted(self.nodes.keys() - set(named)))
 
     # --- internal ---
+
+    def _holders(self, claimed: tuple[str, ...]) -> tuple[str, ...]:
+        """Of several nodes with one address, those that are Ready, and of these the newest: a replaced node may keep
+        its Node object for a while."""
+        if len(claimed) < 2:
+            return claimed
+        nodes = [self.nodes[name] for name in claimed]
+        best = max((node.ready, node.created) for node in nodes)
+        return tuple(node.name for node in nodes if (node.ready, node.created) == best)
 
     def _resolve(self, names: tuple[str, ...]) -> Resolution:
         found = {name: self._look_up(name) for name in names}

@@ -10,28 +10,34 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from watcher.arrays import F64, I64, Bool
+from watcher.arrays import F32, F64, I64, Bool
+from watcher.core.pods.coverage import PodCoverage
 from watcher.core.publishing.documents import LARGEST, nullable, to_wire
-from watcher.core.publishing.wire import PodAverages, PodMinutes, PodsDocument
+from watcher.core.publishing.wire import PodAverages, PodMinutes, PodPressure, PodsDocument
 from watcher.core.review.findings import some_of
+from watcher.core.review.known_nodes import refused_names
 from watcher.model import Finding, FindingKind, Remedy, Window
 
 Pod = tuple[str, str]
 """Namespace and name of a pod. A later pod may have the same."""
 
+Floats = TypeVar("Floats", F32, F64)
 PODS = "pods"
 """Used instead of a metric name in findings and counters about pods."""
 SLOT_S = 60
 LONGEST_CADENCE_S = 120.0
 """Readings with a longer cadence, in seconds, do not count for any window."""
 SORTED_AT_ONCE = 5_000
+
+PRESSURES = ("cpu", "memory", "io")
+"""Resources of the rows of a pod's pressure: the percentage of the time in which at least one of its tasks waits."""
 
 # --- readings of a source --------------------------------------------------------------------------------------------
 
@@ -40,13 +46,15 @@ SORTED_AT_ONCE = 5_000
 class PodUsage:
     """One reading of each of n pods. `time` is the source's time in unix seconds; `cores` are averaged over
     PodOrigin.span_s, `memory` is in bytes; NaN if the source lacks the value. A pod that moved may occur twice. `nodes`
-    is "" if the node is unknown."""
+    is "" if the node is unknown. `pressure` [3, n] has the rows PRESSURES, averaged like `cores`; None if it is not
+    read."""
 
     pods: tuple[Pod, ...]
     nodes: tuple[str, ...]
     time: F64
     cores: F64
     memory: F64
+    pressure: F64 | None = None
 
     def where(self, keep: Bool) -> PodUsage:
         """Return the readings that `keep` marks."""
@@ -57,6 +65,7 @@ class PodUsage:
             self.time[rows],
             self.cores[rows],
             self.memory[rows],
+            None if self.pressure is None else self.pressure[:, rows],
         )
 
 
@@ -113,8 +122,31 @@ def review_pods(usage: PodUsage, *, now: float, max_ahead_s: float) -> tuple[Pod
         values.append(np.where(odd | beyond, np.nan, column))
     cores, memory = values
     usable = ~(unnamed | homeless | timeless | early | (np.isnan(cores) & np.isnan(memory)))
-    kept = replace(usage, cores=cores, memory=memory)
+    kept = replace(usage, cores=cores, memory=memory, pressure=_usable_pressure(usage.pressure))
     return _newest(kept if usable.all() else kept.where(usable)), findings
+
+
+def within_bound(table: PodTable, usage: PodUsage, *, most: int, now: float) -> tuple[PodUsage, list[Finding]]:
+    """Return the readings without new pods beyond `most` pods, in the order of their names, and the finding if there
+    are any."""
+    refused = refused_names(usage.pods, known=table.pods, most=most)
+    if not refused:
+        return usage, []
+    new = len(set(usage.pods) - set(table.pods))
+    reason = (
+        f"{new:,} new pods in a fetch, such as {some_of('/'.join(pod) for pod in refused)}: {len(refused):,} are "
+        f"left out, because {most:,} pods are kept within the memory limit. Check the labels of the pods' series, or "
+        "raise the memory limit of the container"
+    )
+    kept = usage.where(np.array([pod not in refused for pod in usage.pods], dtype=np.bool_))
+    return kept, [Finding(FindingKind.MEMORY, "", PODS, now, reason, Remedy.LEFT_OUT)]
+
+
+def _usable_pressure(pressure: F64 | None) -> F64 | None:
+    """Percentages; a rate may exceed the time a little. A value that is not a share of the time is unknown."""
+    if pressure is None:
+        return None
+    return np.where((pressure >= 0.0) & (pressure <= 105.0), np.minimum(pressure, 100.0), np.nan)
 
 
 def _newest(usage: PodUsage) -> PodUsage:
@@ -138,9 +170,10 @@ def _newest(usage: PodUsage) -> PodUsage:
 class PodTable:
     """Readings of n pods, immutable, ordered by namespace and name.
 
-    `sampled` (unix seconds), `cores` and `memory` (bytes) [n] are the newest reading of each pod. `recent_cores` and
-    `recent_memory` [k, n] have one reading per minute, oldest first; the last row is minute `head` (unix time // 60).
-    NaN without a reading.
+    `sampled` (unix seconds), `cores`, `memory` (bytes) [n] and `pressure` (percent, the rows PRESSURES) [3, n] are the
+    newest reading of each pod. `recent_cores` and `recent_memory` [k, n] and `recent_pressure` [3, k, n] have one
+    reading per minute, oldest first; the last row is minute `head` (unix time // 60). NaN without a reading;
+    `recent_pressure` is None until the source has pressure.
     """
 
     pods: tuple[Pod, ...]
@@ -151,17 +184,30 @@ class PodTable:
     head: int
     recent_cores: F64
     recent_memory: F64
+    pressure: F64
+    recent_pressure: F32 | None = None
 
     @property
     def end(self) -> float:
         """Unix seconds of the newest reading, -inf without readings."""
         return float(self.sampled.max()) if len(self.sampled) else float("-inf")
 
+    def measured(self) -> dict[str, float]:
+        """Return the time (unix seconds) of the newest reading by node."""
+        newest: dict[str, float] = {}
+        for node, time in zip(self.nodes, self.sampled.tolist(), strict=True):
+            newest[node] = max(time, newest.get(node, time))
+        return newest
+
+
+def _no_pressure(pods: int) -> F64:
+    return np.full((len(PRESSURES), pods), np.nan)
+
 
 def empty_table(slots: int) -> PodTable:
     """Return a table without pods that stores `slots` minutes."""
     none, ring = np.empty(0), np.empty((slots, 0))
-    return PodTable((), (), none, none, none, 0, ring, ring)
+    return PodTable((), (), none, none, none, 0, ring, ring, _no_pressure(0))
 
 
 def merge_readings(table: PodTable, usage: PodUsage, *, now: float, silent_s: float, stale_s: float) -> PodTable:
@@ -195,6 +241,8 @@ def _widen(table: PodTable, pods: Sequence[Pod]) -> tuple[PodTable, Mapping[Pod,
             table.head,
             _padded(table.recent_cores, len(new)),
             _padded(table.recent_memory, len(new)),
+            _padded(table.pressure, len(new)),
+            None if table.recent_pressure is None else _padded(table.recent_pressure, len(new)),
         ),
         np.array(order, dtype=np.int64),
     )
@@ -212,9 +260,9 @@ def sorted_in_pieces(pods: Collection[Pod]) -> list[Pod]:
     return pieces[0] if pieces else []
 
 
-def _padded(values: F64, more: int) -> F64:
+def _padded(values: Floats, more: int) -> Floats:
     """Return the array with `more` NaN columns appended."""
-    return np.concatenate([values, np.full((*values.shape[:-1], more), np.nan)], axis=-1)
+    return np.concatenate([values, np.full((*values.shape[:-1], more), np.nan, dtype=values.dtype)], axis=-1)
 
 
 def _rows(table: PodTable, rows: I64) -> PodTable:
@@ -229,6 +277,8 @@ def _rows(table: PodTable, rows: I64) -> PodTable:
         table.head,
         table.recent_cores[:, rows],
         table.recent_memory[:, rows],
+        table.pressure[:, rows],
+        None if table.recent_pressure is None else table.recent_pressure[:, :, rows],
     )
 
 
@@ -247,10 +297,10 @@ def _write(table: PodTable, usage: PodUsage, at: I64) -> PodTable:
 
     def latest(known: F64, new: F64) -> F64:
         column = known.copy()
-        column[at] = new
+        column[..., at] = new
         return column
 
-    def recent(known: F64, new: F64) -> F64:
+    def recent(known: Floats, new: F64) -> Floats:
         ring = _advanced(known, head - table.head)
         ring[:, moved] = np.nan
         line = slot - head + len(ring) - 1
@@ -258,6 +308,10 @@ def _write(table: PodTable, usage: PodUsage, at: I64) -> PodTable:
         ring[line[inside], at[inside]] = new[inside]
         return ring
 
+    pressure = _no_pressure(len(at)) if usage.pressure is None else usage.pressure
+    rings = table.recent_pressure
+    if rings is None and usage.pressure is not None:
+        rings = np.full((len(PRESSURES), *table.recent_cores.shape), np.nan, dtype=np.float32)
     return PodTable(
         table.pods,
         tuple(nodes),
@@ -267,10 +321,12 @@ def _write(table: PodTable, usage: PodUsage, at: I64) -> PodTable:
         head,
         recent(table.recent_cores, usage.cores),
         recent(table.recent_memory, usage.memory),
+        latest(table.pressure, pressure),
+        None if rings is None else np.stack([recent(ring, new) for ring, new in zip(rings, pressure, strict=True)]),
     )
 
 
-def _advanced(ring: F64, minutes: int) -> F64:
+def _advanced(ring: Floats, minutes: int) -> Floats:
     """Return a copy of the ring that ends `minutes` later."""
     moved = np.full_like(ring, np.nan)
     kept = len(ring) - minutes
@@ -291,16 +347,28 @@ def _without_gone(table: PodTable, *, oldest: float, silent_s: float) -> PodTabl
 def averages(table: PodTable, window: Window, *, cadence_s: float) -> tuple[F64, F64]:
     """Return mean cores and bytes, each [n], over the minutes of a window that ends with the newest minute; NaN for
     pods with fewer than two readings, or fewer than half of the readings expected at `cadence_s` (seconds)."""
+    cores, memory = _means((table.recent_cores, table.recent_memory), window, cadence_s=cadence_s)
+    return cores, memory
+
+
+def pressure_averages(table: PodTable, window: Window, *, cadence_s: float) -> F64 | None:
+    """Return the mean pressure [3, n] in percent, as `averages`; None if the source has none."""
+    if table.recent_pressure is None:
+        return None
+    return np.stack(_means(table.recent_pressure, window, cadence_s=cadence_s))
+
+
+def _means(rings: Iterable[F64 | F32], window: Window, *, cadence_s: float) -> list[F64]:
     expected = window.seconds / max(cadence_s, SLOT_S) if cadence_s <= LONGEST_CADENCE_S else np.inf
     means = []
-    for ring in (table.recent_cores, table.recent_memory):
+    for ring in rings:
         part = ring[-max(1, window.seconds // SLOT_S) :]
         known = ~np.isnan(part)
         count = known.sum(axis=0)
-        total = np.where(known, part, 0.0).sum(axis=0)
+        total = np.where(known, part, 0.0).sum(axis=0, dtype=np.float64)
         enough = (count >= 2) & (2 * count >= expected)
         means.append(np.divide(total, count, out=np.full(len(count), np.nan), where=enough))
-    return means[0], means[1]
+    return means
 
 
 # --- published pods --------------------------------------------------------------------------------------------------
@@ -309,7 +377,7 @@ def averages(table: PodTable, window: Window, *, cadence_s: float) -> tuple[F64,
 class PublishedPods:
     """A table as it is served, replaced as a whole by the next table. `tag` makes its ETags unique; `age_s` is the age
     of the newest reading in seconds when it was published at `monotonic` seconds. `cadence_s` is the refresh interval
-    in seconds.
+    in seconds. `coverage` is that of the readings if not given.
     """
 
     def __init__(
@@ -323,8 +391,10 @@ class PublishedPods:
         tag: str,
         monotonic: float,
         age_s: float,
+        coverage: PodCoverage | None = None,
     ) -> None:
         self.table = table
+        self.coverage = PodCoverage(table.measured()) if coverage is None else coverage
         self.origin = origin
         self.windows = tuple(windows)
         self.cadence_s = cadence_s
@@ -355,10 +425,17 @@ class PublishedPods:
             each.flags.writeable = False
         return minutes
 
-    def document(self, rows: I64 | None = None, *, minutes: int = 0, reason: str = "") -> PodsDocument:
-        """Return the document with all pods, or only with the pods in `rows`, and the readings of the last
-        `minutes`. `reason` says why there are no pods."""
-        table = self.table if rows is None else _rows(self.table, rows)
+    def document(
+        self,
+        rows: I64 | None = None,
+        *,
+        nodes: Collection[str] | None = None,
+        minutes: int = 0,
+        reason: str = "",
+    ) -> PodsDocument:
+        """Return the document with all pods, or only with the pods in `rows` and the coverage of `nodes`, and the
+        readings of the last `minutes`. `reason` says why there are no pods."""
+        table, coverage = self.table if rows is None else _rows(self.table, rows), self.coverage.on(nodes)
         return PodsDocument(
             timestamp=int(self.timestamp),
             source=self.origin.source,
@@ -374,28 +451,52 @@ class PublishedPods:
             cores=_cores(table.cores),
             bytes=_bytes(table.memory),
             averages=[self._averages(table, window) for window in self.windows],
+            measured={node: round(time, 3) for node, time in sorted(coverage.measured.items())},
+            unknown=dict(coverage.unknown),
+            valid_s=coverage.valid_s,
+            pressure=_pressure(table.pressure),
             minutes=_minutes(table, minutes) if minutes else msgspec.UNSET,
             reason=reason or msgspec.UNSET,
         )
 
     def _averages(self, table: PodTable, window: Window) -> PodAverages:
         cores, memory = averages(table, window, cadence_s=self.cadence_s)
-        return PodAverages(window=window.label, cores=_cores(cores), bytes=_bytes(memory))
+        pressure = pressure_averages(table, window, cadence_s=self.cadence_s)
+        return PodAverages(
+            window=window.label,
+            cores=_cores(cores),
+            bytes=_bytes(memory),
+            pressure=msgspec.UNSET if pressure is None else _pressure(pressure),
+        )
 
-    def body(self, rows: I64 | None = None, *, minutes: int = 0, reason: str = "") -> bytes:
+    def body(
+        self,
+        rows: I64 | None = None,
+        *,
+        nodes: Collection[str] | None = None,
+        minutes: int = 0,
+        reason: str = "",
+    ) -> bytes:
         """Return `document` as JSON, encoded one column at a time, because a single call of the encoder would hold the
         GIL until it is done."""
-        document = self.document(rows, minutes=minutes, reason=reason)
+        document = self.document(rows, nodes=nodes, minutes=minutes, reason=reason)
         if document.minutes:
             lists: list[list[Any]] = [document.minutes.cores, document.minutes.bytes]
             for each in lists:
                 each[:] = [msgspec.Raw(msgspec.json.encode(minute)) for minute in each]
-        for part in (*document.averages, document):
+        pressures = (document.pressure, *(each.pressure for each in document.averages))
+        for part in (*(each for each in pressures if each), *document.averages, document):
             for name in part.__struct_fields__:
                 value = getattr(part, name)
                 if isinstance(value, list) and name != "averages":
                     setattr(part, name, msgspec.Raw(msgspec.json.encode(value)))
         return msgspec.json.encode(document)
+
+
+def _pressure(pressure: F64) -> PodPressure | msgspec.UnsetType:
+    if np.isnan(pressure).all():
+        return msgspec.UNSET
+    return PodPressure(*(nullable(to_wire(np.round(row, 3))) for row in pressure))
 
 
 def _minutes(table: PodTable, minutes: int) -> PodMinutes:

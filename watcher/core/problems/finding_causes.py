@@ -62,7 +62,8 @@ CAUSES: Mapping[FindingKind, FindingCause] = {
     FindingKind.DUPLICATE_SERIES: FindingCause(
         "several series for one metric",
         Severity.WARNING,
-        "Make the expression return one series per node: remove the second scraper or the extra label.",
+        "Remove the second scrape job, replica or agent, or the extra label: each node and each device must have one "
+        "series.",
         DOCTOR,
     ),
     FindingKind.UNKNOWN_NODE: FindingCause(
@@ -107,7 +108,10 @@ CAUSES: Mapping[FindingKind, FindingCause] = {
         "Nothing for a new node; otherwise look for gaps between its scrapes.",
     ),
     FindingKind.PARTIAL_OUTAGE: FindingCause(
-        "many nodes went missing at once", Severity.CRITICAL, "Check the monitoring system, not the nodes.", DOCTOR
+        "many nodes are missing or have implausible values at once",
+        Severity.CRITICAL,
+        "Check the monitoring system, not the nodes.",
+        DOCTOR,
     ),
     FindingKind.PARTIAL_RESPONSE: FindingCause(
         "the source responds with incomplete data", Severity.WARNING, "Check the storage behind the source.", DOCTOR
@@ -126,6 +130,12 @@ CAUSES: Mapping[FindingKind, FindingCause] = {
     ),
     FindingKind.RESOLUTION: FindingCause(
         "samples are dropped because slots are too long", Severity.INFO, "Follow the reason of the finding."
+    ),
+    FindingKind.MEMORY: FindingCause(
+        "not all received data fit into the memory limit",
+        Severity.CRITICAL,
+        "Check node_label and the labels of pods, or raise the memory limit.",
+        DOCTOR,
     ),
     FindingKind.STORE: FindingCause(
         "the database cannot be written or read",

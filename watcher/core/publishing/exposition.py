@@ -77,8 +77,14 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "pressure_ratio",
-        "Share of time in which some task of a node waits for the resource (PSI some, avg10), 0 to 1.",
+        "Share of time in which some task of a node waits for the resource (PSI some), 0 to 1.",
         {"PressureCPU": "CPU", "PressureMemory": "Memory", "PressureIO": "IO"},
+        0.01,
+    ),
+    Family(
+        "pressure_full_ratio",
+        "Share of time in which all tasks of a node wait for the resource (PSI full), 0 to 1.",
+        {"PressureMemoryFull": "Memory", "PressureIOFull": "IO"},
         0.01,
     ),
 )

@@ -142,12 +142,23 @@ class ColumnsDocument(msgspec.Struct):
     forecasts: ForecastRecord | msgspec.UnsetType = msgspec.UNSET
 
 
+class PodPressure(msgspec.Struct):
+    """Percentage of the time in which at least one task of each pod waits for the resource, averaged over
+    `cores_span_s`; null if unknown."""
+
+    cpu: list[float | None]
+    memory: list[float | None]
+    io: list[float | None]
+
+
 class PodAverages(msgspec.Struct):
-    """Mean usage of each pod over one window, null if too few minutes are known."""
+    """Mean usage and pressure of each pod over one window, null if too few minutes are known. `pressure` is present
+    only if the source has it."""
 
     window: str
     cores: list[float | None]
     bytes: list[int | None]
+    pressure: PodPressure | msgspec.UnsetType = msgspec.UNSET
 
 
 class PodMinutes(msgspec.Struct):
@@ -163,7 +174,11 @@ class PodsDocument(msgspec.Struct):
     """Body of GET /api/v1/pods: each list has one value per pod, ordered by namespace and name. `time` is the source's
     time of the newest reading in unix seconds; `cores` and `bytes` are null if the reading lacks them. The source
     averages cores over `cores_span_s` seconds; `bytes_kind` is rss or working_set. The source is queried every
-    `every_s` seconds. `minutes` is present only with `?minutes=`, `reason` only if there are no pods."""
+    `every_s` seconds. `pressure` is present only if the source has it and a metric of the type Pressure is fetched,
+    `minutes` only with `?minutes=`, `reason` only if there are no pods.
+
+    Pod usage is known of a node for `valid_s` seconds after its time in `measured` (unix seconds), which also has nodes
+    without pods; `unknown` has the cause for each node whose pod usage is unknown."""
 
     timestamp: UnixSeconds
     source: str
@@ -179,6 +194,10 @@ class PodsDocument(msgspec.Struct):
     cores: list[float | None]
     bytes: list[int | None]
     averages: list[PodAverages]
+    measured: dict[str, float] = {}
+    unknown: dict[str, str] = {}
+    valid_s: float = 300.0
+    pressure: PodPressure | msgspec.UnsetType = msgspec.UNSET
     minutes: PodMinutes | msgspec.UnsetType = msgspec.UNSET
     reason: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -247,7 +266,8 @@ class FindingEntry(msgspec.Struct):
 
 
 class QuerySource(msgspec.Struct):
-    """The provider's query for a metric, and the reason for its choice."""
+    """The provider's query for a metric, and the reason for its choice. `naming` states for each candidate for the
+    name of a node how many series it maps to how many known nodes; it is empty for a source with one candidate."""
 
     metric: str
     type: str
@@ -256,6 +276,7 @@ class QuerySource(msgspec.Struct):
     node_label: str
     smoothing_s: float
     reason: str
+    naming: str = ""
 
 
 class FindingsDocument(msgspec.Struct):

@@ -13,9 +13,29 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from watcher.decoding.json_text import decode_json
+
 STRING = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)"""
-LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
-_MATCHER = re.compile(rf"\s*(?P<label>[^\s=!~,{{}}\"'`]+)\s*(?P<operator>=~|!~|!=|=)\s*(?P<value>{STRING})\s*")
+BARE_LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
+_BARE_LABEL = re.compile(BARE_LABEL, re.ASCII)
+_MATCHER = re.compile(rf"\s*(?P<label>{STRING}|[^\s=!~,{{}}\"'`]+)\s*(?P<operator>=~|!~|!=|=)\s*(?P<value>{STRING})\s*")
+
+
+def is_label_name(text: str) -> bool:
+    """Whether the text can name a label: printable UTF-8 without spaces at its ends, as in Prometheus 3."""
+    return bool(text) and text == text.strip() and text.isprintable()
+
+
+def label_text(label: str) -> str:
+    """PromQL text of a label name: in quotes, which Prometheus 3 supports, if it has other characters than letters of
+    ASCII, digits and underscores."""
+    return label if _BARE_LABEL.fullmatch(label) else _quoted(label)
+
+
+def _quoted(text: str) -> str:
+    """A PromQL string. `<` is escaped, because it marks placeholders in the built-in expressions."""
+    # JSON escapes are a subset of PromQL escapes.
+    return json.dumps(text, ensure_ascii=False).replace("<", r"\u003c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +48,7 @@ class Matcher:
     value: str
 
     def __post_init__(self) -> None:
-        if not LABEL.fullmatch(self.label):
+        if not is_label_name(self.label):
             raise ValueError(f"{json.dumps(self.label)} is not a label name")
         if self.label == "__name__":
             raise ValueError("__name__ is not allowed: the queries select series by it")
@@ -36,9 +56,8 @@ class Matcher:
             raise ValueError(f"the value of {self.label} is not valid UTF-8")
 
     def __str__(self) -> str:
-        """PromQL text of the matcher. `<` is escaped, because it marks placeholders in the built-in expressions."""
-        # JSON escapes are a subset of PromQL escapes.
-        return self.label + self.operator + json.dumps(self.value, ensure_ascii=False).replace("<", r"\u003c")
+        """PromQL text of the matcher."""
+        return label_text(self.label) + self.operator + _quoted(self.value)
 
 
 def parse_matchers(text: str) -> tuple[Matcher, ...]:
@@ -58,7 +77,8 @@ def _parsed(text: str) -> Iterator[Matcher]:
             raise ValueError(
                 f'{json.dumps(text[place:].strip(), ensure_ascii=False)} does not have the form label="value"'
             )
-        yield Matcher(found["label"], found["operator"], _unquoted(found["value"]))
+        label = found["label"]
+        yield Matcher(_unquoted(label) if label[0] in "\"'`" else label, found["operator"], _unquoted(found["value"]))
         place = found.end() + 1
 
 
@@ -68,7 +88,7 @@ def _unquoted(text: str) -> str:
         return text[1:-1]
     inner = re.sub(r"""\\.|\"""", _as_json if text.startswith("'") else lambda found: found[0], text[1:-1])
     try:
-        value: str = json.loads(f'"{inner}"')
+        value: str = decode_json(f'"{inner}"', type=str)
     except ValueError:
         raise ValueError(
             f"{text} has an escape that PromQL does not support; write a backslash as two backslashes"

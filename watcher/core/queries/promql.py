@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from watcher.core.queries.matchers import STRING
+from watcher.core.queries.matchers import BARE_LABEL, STRING
 
-_MATCHER = rf"(?:{STRING}|[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*{STRING})"
+# A string by itself is the name of the metric, before an operator the name of a label (Prometheus 3).
+_MATCHER = rf"(?:{STRING}|(?:{STRING}|{BARE_LABEL})\s*(?:=~|!~|!=|=)\s*{STRING})"
 _MATCHERS = rf"\{{\s*(?:{_MATCHER}\s*(?:,\s*{_MATCHER}\s*)*,?\s*)?\}}"
 _SELECTOR = re.compile(rf"(?:[a-zA-Z_:][a-zA-Z0-9_:]*\s*(?:{_MATCHERS})?|{_MATCHERS})")
 

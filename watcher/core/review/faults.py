@@ -98,6 +98,12 @@ def skew(clock_offset_s: float | None, *, newest: float, now: float, limits: Rev
     return Finding(FindingKind.CLOCK_SKEW, "", "", now, text, Remedy.REPORTED)
 
 
+def ahead(clock_offset_s: float | None, *, limits: ReviewLimits) -> float:
+    """Return by how many seconds the source's clock is ahead of the local clock, 0 if it is not, or within
+    `max_skew_s`. Of two clocks that differ, the source's clock decides how old its samples are: it stamps them."""
+    return clock_offset_s if clock_offset_s is not None and clock_offset_s > limits.max_skew_s else 0.0
+
+
 def unchanged(values: F64, *, samples: int = 5) -> Bool:
     """Mark nodes whose newest `samples` samples are exactly equal; [n]. `values` [slots, n], newest slot first, NaN
     without a true sample (a carried value does not count). A node with fewer samples is not marked."""

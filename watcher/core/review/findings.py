@@ -12,12 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from watcher.arrays import I64, Bool
+from watcher.core.clocks import AHEAD_S, NAMED_S
 from watcher.core.publishing.wire import FindingEntry
 from watcher.model import Cells, Finding, FindingKind, Metric, Remedy, Unit
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 NAMED_AT_MOST = 50  # more nodes than this with the same problem are one finding
 
@@ -193,6 +198,11 @@ def _starts(key: I64) -> I64:
     return np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.zeros(0, dtype=np.int64)
 
 
+def _per_cell(values: npt.NDArray[Scalar], starts: I64, size: int) -> npt.NDArray[Scalar]:
+    """Repeat the value of each key for its cells: of `size` cells, those of key i begin at starts[i]."""
+    return np.repeat(values, np.diff(np.append(starts, size)))
+
+
 JUMP_MIN_SAMPLES = 8
 JUMP_FACTOR = 4.0  # absolute units: a smaller ratio between two values is not a jump
 JUMP_FLOOR: Mapping[Unit, float] = {
@@ -222,9 +232,9 @@ class ReviewLimits:
     """
 
     mode: str = "enforce"
-    max_ahead_s: float = 30.0
+    max_ahead_s: float = AHEAD_S
     carry_slots: int = 2
-    max_skew_s: float = 10.0
+    max_skew_s: float = NAMED_S
     outage_fraction: float = 0.2
     outage_nodes: int = 1
     forget_after_s: float = 1800.0

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from watcher.arrays import F64, I64, Bool
-from watcher.core.review.findings import ReviewLimits, _is, _of_cells, _starts
+from watcher.core.review.devices import once_per_device, take
+from watcher.core.review.findings import ReviewLimits, _is, _of_cells, _per_cell, _starts
 from watcher.model import Cells, Combine, Finding, FindingKind, Metric, Remedy, SeriesBatch, Unit
 
 MAX_NAME = 253  # a Kubernetes node name is a DNS subdomain, at most this long (RFC 1123)
@@ -62,8 +63,9 @@ def combine(batch: SeriesBatch, *, resolution: int, limits: ReviewLimits) -> tup
     """Combine a batch to one sample per node and slot, by the metric's rule (Metric.combine), in any sample order.
 
     Slot = floor(time / resolution), `resolution` in seconds; the last sample of a series in a slot wins. NEWEST_MAX
-    takes the sample with the newest time, and among equal times the largest value; SUM, MAX and MEAN use the samples of
-    all series in that slot. The result has the newest time of the combined samples.
+    takes the sample with the newest time, and among equal times the largest value; MAX takes the largest; SUM and MEAN
+    use one sample of each device in that slot, the largest of those of its series. The result has the newest time of
+    the combined samples. A finding names the nodes with several series of one device.
 
     A bad sample (not finite, too large, impossible) next to good samples of the same node and slot is left out of the
     sum, maximum or mean, with a finding: one failed device of three must not hide the other two, and a negative value
@@ -84,15 +86,19 @@ def combine(batch: SeriesBatch, *, resolution: int, limits: ReviewLimits) -> tup
 
     key, order = _in_order(cells, series)
     if order is not None:
-        cells, key, series = _take(cells, order), key[order], series[order]
+        cells, key, series = take(cells, order), key[order], series[order]
     cells, key, series, more = _leave_out(batch.metric, cells, key, series, limits=limits)
     last = np.append((key[1:] != key[:-1]) | (series[1:] != series[:-1]), True)[: len(key)]
     if not last.all():
         cells, key = cells.where(last), key[last]
     if len(names) == len(batch.nodes) or not len(key) or bool((key[1:] != key[:-1]).all()):
         return cells, findings + more
-    cells, doubled = _merged(batch.metric, cells, key)
-    return cells, findings + more + doubled
+    doubled: tuple[Finding, ...] = ()
+    if batch.devices and batch.metric.combine in (Combine.SUM, Combine.MEAN):
+        series = series[last] if not last.all() else series
+        cells, key, doubled = once_per_device(batch, cells, key, series)
+    cells, several = _merged(batch.metric, cells, key)
+    return cells, findings + more + doubled + several
 
 
 def _named(batch: SeriesBatch) -> tuple[tuple[str, ...], I64, tuple[Finding, ...]]:
@@ -162,10 +168,6 @@ def _in_order(cells: Cells, series: I64) -> tuple[I64, I64 | None]:
     return key, None if bool((np.diff(key) >= 0).all()) else np.argsort(key, kind="stable")
 
 
-def _take(cells: Cells, order: I64) -> Cells:
-    return Cells(cells.names, cells.node[order], cells.slot[order], cells.time[order], cells.value[order])
-
-
 def _leave_out(
     metric: Metric, cells: Cells, key: I64, series: I64, *, limits: ReviewLimits
 ) -> tuple[Cells, I64, I64, tuple[Finding, ...]]:
@@ -176,8 +178,8 @@ def _leave_out(
     if not bad.any() and not impossible.any():
         return cells, key, series, ()
     starts = _starts(key)
-    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(key))))
-    beside_good = (np.add.reduceat((~(unusable | impossible)).astype(np.int64), starts) > 0)[group]
+    good = np.add.reduceat((~(unusable | impossible)).astype(np.int64), starts) > 0
+    beside_good = _per_cell(good, starts, len(key))
     remedy = Remedy.DROPPED if limits.enforced else Remedy.REPORTED
     findings = _of_cells(
         FindingKind.NON_FINITE,

@@ -183,6 +183,23 @@ class History:
                 self._end = max(self._end, float(kept.max()))
             return int(np.count_nonzero(cells.slot <= self._head - self._rows))
 
+    def drop_newest(self, metric: Metric, names: Sequence[str], *, value: float) -> None:
+        """Remove the newest samples of these nodes as long as they equal `value`: they turned out to be wrong."""
+        ring = self._rings.get(metric.name)
+        if ring is None or self._head is None:
+            return
+        columns = np.array([self._index[name] for name in names if name in self._index], dtype=np.int64)
+        with self._lock:
+            for slot in range(self._head, self._head - self._rows, -1):
+                cells = ring.values[slot % self._rows, columns]
+                wrong = cells == value
+                if wrong.any():
+                    ring.values[slot % self._rows, columns[wrong]] = np.nan
+                    self._touch(metric.name, np.array([slot], dtype=np.int64))
+                columns = columns[wrong | np.isnan(cells)]
+                if not len(columns):
+                    break
+
     def carry(self, metric: Metric, bad: Cells, *, slots: int) -> Cells:
         """Fill the slots of dropped samples with the previous sample, if it is at most `slots` slots older; return the
         filled cells.
@@ -249,6 +266,20 @@ class History:
                 median[position] = np.median(values)
                 mad[position] = np.median(np.abs(values - median[position]))
         return median, mad, count
+
+    def repeats(self, metric: Metric) -> float:
+        """Return the share of samples that equal the previous sample of their node; 1 with fewer than three such pairs
+        per node."""
+        recent = self.recent(metric)
+        values = np.where(recent.sampled, recent.values, np.nan)
+        pairs, equal, before = 0, 0, np.full(values.shape[1], np.nan)
+        for row in values:
+            known = ~np.isnan(row)
+            pairs += int(np.count_nonzero(known & ~np.isnan(before)))
+            equal += int(np.count_nonzero(known & (row == before)))
+            before = np.where(known, row, before)
+        nodes = int(np.count_nonzero(~np.isnan(before)))
+        return equal / pairs if nodes and pairs >= 3 * nodes else 1.0
 
     # --- windows out -------------------------------------------------------------------------------------------------
 

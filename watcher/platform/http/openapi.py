@@ -8,6 +8,7 @@ Pure: no I/O.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -112,6 +113,9 @@ def document(
     routes = list(routes)
     types = list(dict.fromkeys([ErrorDocument, *(kind for route in routes for kind in _types(route.operation))]))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    for component in components.values():
+        if "description" in component:  # a docstring, whose indentation Python 3.11 keeps and 3.13 removes
+            component["description"] = inspect.cleandoc(component["description"])
     schema_of = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, object]] = {}
     for route in routes:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import perf_counter
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 from aiohttp import hdrs, web
@@ -25,12 +25,13 @@ from watcher.core.messages import nearest
 from watcher.core.publishing.wire import ErrorDetail, ErrorDocument
 from watcher.platform.http.openapi import Operation
 from watcher.platform.http.parameters import BadParameter, path_segment, truncated
-from watcher.platform.http.sites import BODY_TYPES, LocalHosts, foreign_origin, sends_form
+from watcher.platform.http.sites import LocalHosts, foreign_origin
 
 log = logging.getLogger(__name__)
 
 READ_METHODS = ("GET", "HEAD")
 JSON = "application/json"
+YAML = "application/yaml"
 IDENTITY = "identity"
 UNMATCHED = "unmatched"  # the route label of requests that match no route
 _CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
@@ -43,6 +44,7 @@ class Access(Enum):
     """The credentials that a route requires."""
 
     OPEN = "open"  # none: probes cannot send a token
+    SCHEDULER = "scheduler"  # with scheduler_clients: a verified client certificate with one of these names
     DETAIL = "detail"  # once a token is configured: the token or a verified client certificate
     READ = "read"  # with protect_reads: the token or a verified client certificate
     WRITE = "write"  # always the token: the route changes state
@@ -51,7 +53,8 @@ class Access(Enum):
 @dataclass(frozen=True, slots=True)
 class Route:
     """One path and its handler. `path` may contain `{parameters}`, each a whole segment; a literal path takes
-    precedence over one with parameters. `name` is the label on /metrics. GET also serves HEAD."""
+    precedence over one with parameters. `name` is the label on /metrics. GET also serves HEAD. `body_types` are the
+    accepted media types of the body of all other methods; no form of HTML can send them."""
 
     path: str
     name: str
@@ -59,6 +62,7 @@ class Route:
     operation: Operation
     method: str = "GET"
     access: Access = Access.READ
+    body_types: tuple[str, ...] = (JSON,)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -102,10 +106,14 @@ class ApiError(Exception):
 
 
 class AccessSettings(Protocol):
-    """The settings for access control. `token` is the bearer token, None if none is configured."""
+    """The settings for access control. `token` is the bearer token, None if none is configured. `scheduler_clients` are
+    the names of the client certificates for routes with Access.SCHEDULER, empty if these are open."""
 
     @property
     def token(self) -> str | None: ...
+
+    @property
+    def scheduler_clients(self) -> Collection[str]: ...
 
     @property
     def protect_reads(self) -> bool: ...
@@ -193,7 +201,10 @@ class Router:
             name = route.name
             if route.method not in READ_METHODS:
                 _check_site(headers)
-            if route.access is not Access.OPEN:
+                _check_type(headers.get(hdrs.CONTENT_TYPE, ""), route.body_types)
+            if route.access is Access.SCHEDULER:
+                _check_certificate(request, self._protection.scheduler_clients)
+            elif route.access is not Access.OPEN:
                 self._check_token(request, route.access)
             response = await route.handler(request, captured)
         except Exception as error:
@@ -263,7 +274,34 @@ def may_read(protection: AccessSettings, request: web.Request) -> bool:
 
 def has_certificate(request: web.Request) -> bool:
     """Whether the client sent a verified TLS certificate; the handshake fails for an invalid one."""
-    return request.transport is not None and bool(request.transport.get_extra_info("peercert"))
+    return bool(_certificate(request))
+
+
+def _certificate(request: web.Request) -> Mapping[str, Any]:
+    """The verified TLS certificate of the client as `ssl` decodes it, empty without one."""
+    found = None if request.transport is None else request.transport.get_extra_info("peercert")
+    return found or {}
+
+
+def _check_certificate(request: web.Request, accepted: Collection[str]) -> None:
+    if not accepted:
+        return
+    names = certificate_names(_certificate(request))
+    if names.isdisjoint(accepted):
+        given = f"this one is for {truncated(', '.join(sorted(names)))}" if names else "none was sent"
+        raise ApiError(
+            403,
+            "certificate_required",
+            f"a client certificate with a name of server.scheduler_clients is required; {given}",
+            "set certFile and keyFile in the tlsConfig of the extender (KubeSchedulerConfiguration)",
+        )
+
+
+def certificate_names(certificate: Mapping[str, Any]) -> frozenset[str]:
+    """The common name of the subject and the DNS names of a certificate, as SSLSocket.getpeercert returns it."""
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    common = (value for key, value in subject if key == "commonName")
+    return frozenset([*common, *(value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")])
 
 
 def _captured(template: Sequence[str], segments: Sequence[str]) -> list[str] | None:
@@ -306,10 +344,14 @@ def _check_site(headers: Mapping[str, str]) -> None:
             f"requests of pages of another site are not accepted: {truncated(origin)!r}",
             "use the dashboard of this service, or a program that is not a browser",
         )
-    if sends_form(headers):
-        raise ApiError(
-            415, "unsupported_type", "a browser has to send another Content-Type", f"use {' or '.join(BODY_TYPES)}"
-        )
+
+
+def _check_type(given: str, accepted: Sequence[str]) -> None:
+    if given.partition(";")[0].strip().lower() in accepted:
+        return
+    message = f"bodies of type {truncated(given)!r} are not accepted here" if given else "the Content-Type is missing"
+    hint = f"send the header Content-Type: {f', or {hdrs.CONTENT_TYPE}: '.join(accepted)}"
+    raise ApiError(415, "unsupported_type", message, hint, headers={hdrs.ACCEPT: ", ".join(accepted)})
 
 
 def _refuse_method(method: str, allow: str) -> NoReturn:

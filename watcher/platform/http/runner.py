@@ -25,6 +25,7 @@ from watcher.platform.http.connections import (
     limits_of_process,
 )
 from watcher.platform.http.routing import ApiError, Router
+from watcher.platform.net.listening import any_address_socket, is_any_ipv6
 
 
 class Runner(web.AppRunner):
@@ -40,8 +41,12 @@ class Runner(web.AppRunner):
         return _Server(server, ConnectionPool(self.limits))
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections with the backlog of the limits. Raises OSError."""
-        await web.TCPSite(self, host, port, ssl_context=tls, backlog=self.limits.backlog).start()
+        """Accept connections with the backlog of the limits; on `::`, of IPv6 and IPv4. Raises OSError."""
+        backlog = self.limits.backlog
+        if is_any_ipv6(host):
+            await web.SockSite(self, any_address_socket(port), ssl_context=tls, backlog=backlog).start()
+        else:
+            await web.TCPSite(self, host, port, ssl_context=tls, backlog=backlog).start()
 
 
 class _Server(web.Server):

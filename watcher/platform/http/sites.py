@@ -2,10 +2,9 @@
 
 A page can make the browser of its visitor send requests to addresses that only the visitor reaches, such as
 127.0.0.1. For requests that change state, the browser names the page's origin (Origin, Sec-Fetch-Site), and asks the
-server first unless the body has one of three types. A page whose host name resolves to a loopback address ("DNS
-rebinding") is of the same origin for the browser; only the Host header shows the name. Programs other than browsers
-send neither Origin nor Sec-Fetch-Site, and are not restricted in their Content-Type: kube-scheduler sends
-application/json, curl a type of HTML forms.
+server first unless the body has one of the three types of HTML forms, which no route accepts (routing.py). A page whose
+host name resolves to a loopback address ("DNS rebinding") is of the same origin for the browser; only the Host header
+shows the name. Programs other than browsers send neither Origin nor Sec-Fetch-Site.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from watcher.platform.net.loopback import is_loopback
 
 SEC_FETCH_SITE = "Sec-Fetch-Site"
 SAME_SITE = ("same-origin", "none")  # none: the user, for example through the address bar
-BODY_TYPES = ("application/json", "application/yaml")  # a form of HTML cannot send them
 
 
 def foreign_origin(headers: Mapping[str, str]) -> str:
@@ -35,13 +33,6 @@ def foreign_origin(headers: Mapping[str, str]) -> str:
     except ValueError:  # malformed, for example "http://["
         own = False
     return "" if own else origin or "null"
-
-
-def sends_form(headers: Mapping[str, str]) -> bool:
-    """Whether a browser sends a body of a type that needs no permission of the server."""
-    if SEC_FETCH_SITE not in headers and hdrs.ORIGIN not in headers:
-        return False
-    return headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower() not in BODY_TYPES
 
 
 class LocalHosts:

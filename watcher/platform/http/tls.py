@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+from watcher.platform.net.tls import verify_as_go
 from watcher.platform.reloaded_files import ReloadedFiles
 
 SETTINGS = "server.tls_cert, tls_key and tls_client_ca"
@@ -29,6 +30,7 @@ class ServerTls:
         context.options |= ssl.OP_NO_TICKET
         if self._client_ca is not None:
             context.load_verify_locations(self._client_ca)
+            verify_as_go(context)
             # Optional: probes and the Go client have no certificate. Handlers that need one check whether it was sent.
             context.verify_mode = ssl.CERT_OPTIONAL
         return context

@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -36,19 +37,27 @@ from watcher.core.kubernetes.errors import (
 )
 from watcher.core.kubernetes.objects import ACCESS_REVIEWS
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, ResourceList, list_decoder
-from watcher.core.messages import printable
+from watcher.core.messages import hide_secrets, printable
+from watcher.decoding.json_text import JsonDecoder
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.parameters import EVERYTHING, PatchKind, Selector
 from watcher.platform.kube.refusals import error_of, read_status
 from watcher.platform.kube.responses import Listing, WatchEvent, read_event, read_item, read_large_page, read_page
 from watcher.platform.kube.responses import seconds_ahead as _seconds_ahead
-from watcher.platform.memory import memory_limit, resident_memory
+from watcher.platform.memory import BUDGET
+from watcher.platform.net.failures import name_problem
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body, read_start
+from watcher.platform.net.resolver import HINT as NAMES_HINT
+from watcher.platform.net.resolver import NameServerSilent, unanswered
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import tls_cure, tls_error, tls_reason
 
 log = logging.getLogger(__name__)
 
 PAGE = 500
 """Objects per page: 5,000 nodes take ten pages, and decoding a page blocks the event loop for about 4 ms."""
+MOST_PAGES = 20_000
+"""Pages of one list; a list with more pages does not end."""
 LARGE_BODY = 4 << 20
 """Bytes above which a response is decoded in a thread. metrics-server does not paginate: its response for 50,000 pods
 is 21 MB, and decoding it in one call would block the event loop for 130 ms. A page of 500 objects is smaller than this
@@ -119,7 +128,7 @@ class KubeClient:
         self._server = ""
         self._private: Sequence[str] = ()
         self._large: set[Resource[Any]] = set()
-        self._decoders: dict[type[Any], msgspec.json.Decoder[ObjectList[Any]]] = {}
+        self._decoders: dict[type[Any], JsonDecoder[ObjectList[Any]]] = {}
 
     async def close(self) -> None:
         """Close all connections; requests in progress fail."""
@@ -170,21 +179,30 @@ class KubeClient:
     ) -> Listing[ItemT]:
         items: list[ItemT] = []
         unread: dict[str, str] = {}
-        began = resident_memory()
-        more = ""
-        while True:
-            following = {"continue": more} if more else {}
-            page, problems = await self._page(resource, {**parameters, **following}, namespace, whole=whole)
-            items += page.items or ()
-            unread |= problems
-            if resident_memory() - began > memory_limit() // 2:
-                raise KubeMalformed(
-                    f"the list of {resource.full_name} does not fit into the memory limit after {len(items):,} objects",
-                    hint="Raise the memory limit of this process.",
-                )
-            more = page.metadata.more
-            if not more:
-                return Listing(tuple(items), page.metadata.resource_version, unread)
+        try:
+            more = ""
+            for _ in range(MOST_PAGES):
+                following = {"continue": more} if more else {}
+                page, problems = await self._page(resource, {**parameters, **following}, namespace, whole=whole)
+                items += page.items or ()
+                unread |= problems
+                more = page.metadata.more
+                if not more:
+                    BUDGET.accept(f"list of {resource.full_name}")
+                    return Listing(tuple(items), page.metadata.resource_version, unread)
+                if BUDGET.is_full():
+                    break
+        except BaseException:
+            items.clear()  # the error refers to this frame, and may be kept for long
+            raise
+        count = len(items)
+        del page
+        items.clear()
+        reason = (
+            f"the list of {resource.full_name} has more than {count:,} objects, which do not fit into the memory limit"
+        )
+        BUDGET.refuse(f"list of {resource.full_name}", reason)
+        raise KubeMalformed(reason, hint="Check the API server, or raise the memory limit of this process.")
 
     async def _page(
         self, resource: Resource[ItemT], parameters: Mapping[str, str], namespace: str = "", *, whole: bool = False
@@ -240,7 +258,7 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        decoder = msgspec.json.Decoder(resource.item)
+        decoder = JsonDecoder(resource.item)
         path, silence = resource.path_in(selector.namespace), seconds + SILENCE_S
         call = _KubeRequest(
             resource, "watch", path, namespace=selector.namespace, parameters=parameters, silence=silence
@@ -380,11 +398,9 @@ class KubeClient:
     def _connect(self) -> _ConnectionPool:
         if self._current is None:
             access = self._find_access()
-            connector = aiohttp.TCPConnector(
-                ssl=access.tls if access.tls is not None else True, socket_factory=_keepalive_socket
-            )
-            session = aiohttp.ClientSession(
-                connector=connector,
+            session = client_session(
+                tls=access.tls,
+                connector={"socket_factory": _keepalive_socket},
                 headers={"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"},
                 read_bufsize=READ_BUFFER,
                 trust_env=False,
@@ -404,7 +420,8 @@ class KubeClient:
         try:
             yield
         except (KubeError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            message = error if isinstance(error, KubeError) else _translate(error, what=resource.full_name)
+            host = urlsplit(self._server).hostname or "" if self._server else None
+            message = error if isinstance(error, KubeError) else _translate(error, what=resource.full_name, host=host)
             if isinstance(message, KubeUnauthorized) or (isinstance(message, KubeRefused) and message.status is None):
                 retired, self._current = self._current, None
                 if retired is not None and not retired.users:
@@ -424,9 +441,9 @@ def _abort_response(response: aiohttp.ClientResponse) -> None:
 async def _read_failure(response: aiohttp.ClientResponse, call: _KubeRequest, *, private: Iterable[str]) -> KubeError:
     """The error that corresponds to a failure response, from the beginning of its body. Removes the secrets in
     `private`, because some proxies include the request in their error pages."""
-    body = await read_start(response)
-    for secret in private:  # before the body is truncated: a truncated secret would not match
-        body = body.replace(secret.encode(), b"***")
+    start = (await read_start(response)).decode("utf-8", "surrogateescape")
+    # before the body is truncated: a truncated secret would not match
+    body = hide_secrets(start, private).encode("utf-8", "surrogateescape")
     return error_of(
         response.status,
         read_status(body),
@@ -460,19 +477,21 @@ def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return connected
 
 
-def _translate(error: Exception, *, what: str) -> KubeError:
+def _translate(error: Exception, *, what: str, host: str | None) -> KubeError:
     """The KubeError that corresponds to a failure below HTTP."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return KubeRefused(
-            f"the server's certificate is not trusted: {printable(str(error.certificate_error))}",
-            hint="It is not signed by the certificate authority in the kubeconfig or the service account.",
-        )
-    if isinstance(error, aiohttp.ClientSSLError):
-        return KubeRefused(f"TLS failed: {printable(str(error.os_error))}", hint="Check that this port serves TLS.")
+    if refused := tls_error(error):
+        names = {
+            "authority": "certificate-authority in the kubeconfig (ca.crt of the service account)",
+            "client": "client-certificate and client-key in the kubeconfig",
+            "address": "server (or tls-server-name) in the kubeconfig",
+        }
+        return KubeRefused(tls_reason(refused), hint=tls_cure(refused, **names))
     if isinstance(error, TimeoutError):
-        return KubeUnreachable(f"no response to the request for {what} in time")
+        silent = unanswered(host)
+        return KubeUnreachable(silent or f"no response to the request for {what} in time", hint=silent and NAMES_HINT)
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return KubeUnreachable("the server's host name cannot be resolved")
+        hint = NAMES_HINT if isinstance(error.os_error, NameServerSilent) else ""
+        return KubeUnreachable(name_problem(error), hint=hint)
     said = printable(str(error)) or type(error).__name__
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         # asyncio replaces the system's message by the address; aiohttp's has "ssl:default" even without TLS

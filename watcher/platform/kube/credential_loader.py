@@ -8,7 +8,6 @@ time, which providers need not return.
 from __future__ import annotations
 
 import asyncio
-import binascii
 import ssl
 import sys
 import time
@@ -26,8 +25,11 @@ from kubernetes_asyncio.config.exec_provider import ExecProvider
 from kubernetes_asyncio.config.kube_config import FileOrData, KubeConfigLoader
 
 from watcher.core.messages import printable
-from watcher.platform.net.decoding import decode_json
+from watcher.decoding.json_text import decode_json
+from watcher.decoding.text import decode_text
 from watcher.platform.net.http_body import answer_bound, read_body
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import client_context
 
 REFRESH_WITHIN_S = 20.0
 BEFORE_ITS_END_S = 60.0
@@ -181,9 +183,8 @@ class Loader(KubeConfigLoader):
         """Request another token. The kubeconfig file is not modified: it does not belong to load-watcher."""
         if not config.get("refresh-token"):
             raise ConfigException("the token has expired and a refresh-token is missing: log in again with kubectl")
-        connector = aiohttp.TCPConnector(ssl=self._trust(config))
         timeout = aiohttp.ClientTimeout(total=REFRESH_WITHIN_S)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, raise_for_status=True) as session:
+        async with client_session(tls=self._trust(config), timeout=timeout, raise_for_status=True) as session:
             issuer = config["idp-issuer-url"].rstrip("/")
             async with session.get(f"{issuer}/.well-known/openid-configuration", allow_redirects=False) as response:
                 endpoint = (await _mapping(response))["token_endpoint"]
@@ -200,9 +201,9 @@ class Loader(KubeConfigLoader):
 
     def _trust(self, config: Mapping[str, str]) -> ssl.SSLContext:
         if data := config.get("idp-certificate-authority-data"):
-            return ssl.create_default_context(cadata=b64decode(data).decode("ascii"))
+            return client_context(ca_data=decode_text(b64decode(data)))
         file = config.get("idp-certificate-authority")
-        return ssl.create_default_context(cafile=str(self._directory / file) if file else None)
+        return client_context(ca_file=self._directory / file if file else None)
 
 
 async def _mapping(response: aiohttp.ClientResponse) -> dict[str, Any]:
@@ -214,6 +215,6 @@ def _end_of(token: str) -> float:
     try:
         _, payload, _ = token.split(".")
         claims = decode_json(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=_Claims)
-    except (ValueError, binascii.Error, msgspec.DecodeError):
+    except ValueError:
         raise ConfigException("the id-token is not an OIDC token") from None
     return float("inf") if claims.exp is None else claims.exp

@@ -15,8 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
+
 from watcher.core.kubernetes.errors import KubeRefused, KubeUnreachable
 from watcher.core.messages import install_extra, printable
+from watcher.platform.net.failures import failure_reason
 
 if TYPE_CHECKING:
     from watcher.platform.kube.credential_loader import Loader
@@ -98,7 +101,8 @@ class CredentialPlugin:
         if "exec" in self._user and isinstance(error, FileNotFoundError):
             hint = str(self._user["exec"].get("installHint") or "Check that it is installed and on PATH.")
             return KubeRefused(f"{self._path}: {self.name} was not found", hint=printable(hint))
-        why = printable(str(error)) or type(error).__name__
+        why = failure_reason(error) if isinstance(error, aiohttp.ClientConnectionError) else printable(str(error))
+        why = why or type(error).__name__
         return KubeRefused(f"{self._path}: {self.name} returned no credentials: {why}")
 
 

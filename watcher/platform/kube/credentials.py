@@ -21,12 +21,14 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
 from watcher.core.kubernetes.errors import KubeRefused
 from watcher.core.messages import printable
+from watcher.decoding.text import decode_text, read_text
+from watcher.decoding.yaml_text import decode_yaml
 from watcher.platform.kube.credential_plugin import CredentialPlugin
-from watcher.platform.yaml_text import check_yaml
+from watcher.platform.net.listening import host_port
+from watcher.platform.net.tls import client_context, file_reason
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 UNSUPPORTED_USER = {
@@ -51,6 +53,8 @@ class KubeAccess:
     token_file: Path | None = None
     plugin: CredentialPlugin | None = field(default=None, repr=False)
     tls_server_name: str | None = None
+    authority: Path | None = None
+    """The file with the trusted certificates of `tls`, to read it again after it was replaced."""
 
     async def headers(self) -> dict[str, str]:
         """The Authorization header, with the token currently in its file or returned by its plug-in. Raises
@@ -89,8 +93,8 @@ def find_access(
 def own_namespace(service_account: Path = SERVICE_ACCOUNT) -> str:
     """The namespace of this pod; "" outside a pod."""
     try:
-        return (service_account / "namespace").read_text().strip()
-    except OSError:
+        return read_text(service_account / "namespace").strip()
+    except (OSError, msgspec.DecodeError):
         return ""
 
 
@@ -129,7 +133,7 @@ def in_cluster(*, environ: Mapping[str, str], service_account: Path = SERVICE_AC
     authority."""
     host = environ["KUBERNETES_SERVICE_HOST"]
     port = environ.get("KUBERNETES_SERVICE_PORT") or "443"
-    server = _checked(f"https://{f'[{host}]' if ':' in host else host}:{port}", where="KUBERNETES_SERVICE_HOST, _PORT")
+    server = _checked(f"https://{host_port(host, port)}", where="KUBERNETES_SERVICE_HOST, _PORT")
     token, authority = service_account / "token", service_account / "ca.crt"
     if not token.exists():
         raise KubeRefused(
@@ -162,9 +166,8 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> KubeAccess:
     directory. Raises KubeRefused."""
     text = _read(path, what="the kubeconfig")
     try:
-        check_yaml(text)
-        config = msgspec.yaml.decode(text, type=_Kubeconfig)
-    except (msgspec.DecodeError, yaml.YAMLError, ValueError) as error:
+        config = decode_yaml(text, type=_Kubeconfig)
+    except msgspec.DecodeError as error:
         # Without the parser's message and without the cause: both contain the line, which may contain a token.
         kind = "not a kubeconfig" if isinstance(error, msgspec.ValidationError) else "not valid YAML"
         raise KubeRefused(f"{path} is {kind}", hint="Test it with kubectl --kubeconfig.") from None
@@ -227,12 +230,17 @@ class _KubeconfigSection:
         name = self.get(key, str)
         return None if name is None else self.path.parent / name
 
+    def origin(self, key: str) -> str:
+        """Where the text of `pem` is, for messages: the file under `key`, or the key in the kubeconfig."""
+        file = None if self.content.get(f"{key}-data") else self.file(key)
+        return f"{self.path}: {key}-data" if file is None else str(file)
+
     def pem(self, key: str) -> str | None:
         """PEM text: decoded from `key`-data (base64), otherwise read from the file under `key`; None if neither
         exists."""
         if data := self.get(f"{key}-data", str):
             try:
-                return b64decode(data, validate=True).decode("ascii")
+                return decode_text(b64decode(data, validate=True))
             except ValueError:
                 raise KubeRefused(f"{self.path}: {key}-data is not a PEM file in base64") from None
         file = self.file(key)
@@ -246,7 +254,7 @@ def _access(cluster: _KubeconfigSection, user: _KubeconfigSection, *, origin: st
     if server.startswith("https:"):
         authority = cluster.pem("certificate-authority")
         insecure = bool(cluster.get("insecure-skip-tls-verify", bool))
-        tls = _context(authority, where=str(cluster.path), insecure=insecure)
+        tls = _context(authority, where=cluster.origin("certificate-authority"), insecure=insecure)
         _show_certificate(tls, user)
     token = "" if token_file else user.get("token", str) or ""
     brought = not token and token_file is None and (user.table("exec") or user.table("auth-provider"))
@@ -268,8 +276,8 @@ def _show_certificate(tls: ssl.SSLContext, user: _KubeconfigSection) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="load-watcher-") as directory:  # mode 0700
         both = Path(directory) / "client.pem"
-        both.write_text(f"{certificate}\n{key or ''}", encoding="ascii")
         try:
+            both.write_text(f"{certificate}\n{key or ''}", encoding="ascii")
             tls.load_cert_chain(both, password=lambda: "")  # without it OpenSSL would prompt on the terminal
         except (ssl.SSLError, ValueError, OSError):
             raise KubeRefused(
@@ -282,8 +290,8 @@ def _show_certificate(tls: ssl.SSLContext, user: _KubeconfigSection) -> None:
 
 def _read(path: Path, *, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(path)
+    except (OSError, msgspec.DecodeError) as error:
         reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "not UTF-8 text"
         raise KubeRefused(f"{what} cannot be read from {path}: {reason}") from error
 
@@ -301,13 +309,7 @@ def _checked(server: str, *, where: str) -> str:
 
 def _context(authority: str | None, *, where: str, insecure: bool = False) -> ssl.SSLContext:
     """A TLS context that trusts only this certificate authority, or the system's authorities if it is None."""
-    if authority is not None and not authority.strip():  # which Python would treat as the system's authorities
-        raise KubeRefused(f"the certificate authority of {where} is not a PEM file: it is empty")
     try:
-        context = ssl.create_default_context(cadata=authority)
+        return client_context(ca_data=authority, insecure=insecure)
     except (ssl.SSLError, ValueError) as error:
-        raise KubeRefused(f"the certificate authority of {where} is not a PEM file") from error
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        raise KubeRefused(f"the certificate authority {where} is not a PEM file: {file_reason(error)}") from error

@@ -20,7 +20,9 @@ tight loop. Thousands of agents watch, and all of them lose their watches at the
   RECONNECT_S, so that the copy is up to date within seconds of the server's return;
 * watches end after a random time, so that the watches of many clients do not end together;
 * a kind of object that the cluster no longer has (KubeNoApi) has no objects;
-* an object that does not fit its type is treated as deleted and logged once; it does not affect other objects.
+* an object that does not fit its type is treated as deleted and logged once; it does not affect other objects;
+* while the memory of the process is full (platform/memory.py), new objects are left out, and known ones are kept up to
+  date. Once there is room again: list.
 
 client-go's reflector (tools/cache/reflector.go) has the same rules for versions, watch timeouts and jitter.
 """
@@ -50,6 +52,7 @@ from watcher.core.kubernetes.wire import ItemT, Resource, key_of
 from watcher.platform.kube.client import ANY_VERSION, NEWEST, WATCH_S, KubeClient
 from watcher.platform.kube.parameters import EVERYTHING, Selector
 from watcher.platform.kube.responses import WatchEvent
+from watcher.platform.memory import BUDGET, FULL_SHARE, ROOM_SHARE
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
@@ -66,8 +69,11 @@ LONGEST_ASKED_S = 60.0
 """Upper limit in seconds for the wait that a server requests with Retry-After."""
 LASTED_S = 5.0
 CLOSE_WITHIN_S = 0.5
+CHECK_EVERY = 50
+"""Number of new objects of a watch after which the memory of the process is compared with its limit."""
 NOTIFY_BATCH = 200
-"""Number of objects of a list that are reported to listeners before other tasks run; takes some milliseconds."""
+"""Number of objects of a list, or of events, that are reported to listeners before other tasks run; takes some
+milliseconds."""
 
 OnChange = Callable[[str, ItemT | None, ItemT | None], None]
 """Called in the event loop with the name of an object (`key_of`), its old value and its new value; None means
@@ -128,6 +134,10 @@ class Informer(Generic[ItemT]):
         self._failures = Counter[bool]()
         """The number of consecutive failures, by whether the server could not be reached."""
         self._warned = False
+        self._added = self._refused = 0
+        """The number of new objects of watches, and of those that were left out since the last list."""
+        self._refused_at = 0
+        """The number of objects in the copy when one was left out."""
         self._tried = asyncio.Event()
         self._hurried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -218,6 +228,10 @@ class Informer(Generic[ItemT]):
     async def _list(self) -> None:
         listing = await self._client.list(self.resource, selector=self._selector, at_least=self._list_at_least)
         await self._replace({key_of(item): item for item in listing.items}, listing.unread)
+        if self._refused:
+            self._refused = 0
+            BUDGET.accept(f"watch of {self.resource.full_name}")
+            self._agreed()
         self._version = listing.version
         self._listed = self._fresh = True
         self.synced.set()
@@ -238,7 +252,7 @@ class Informer(Generic[ItemT]):
     async def _watch(self) -> None:
         """Watch until the server ends the watch, or does not confirm in time that the watch works."""
         loop = asyncio.get_running_loop()
-        began, received = loop.time(), False
+        began, received, taken = loop.time(), False, 0
         seconds = round(self._chance.uniform(self._watch_seconds, 2 * self._watch_seconds))
         events = self._client.watch(self.resource, since=self._version, selector=self._selector, seconds=seconds)
         try:
@@ -248,6 +262,11 @@ class Informer(Generic[ItemT]):
                         confirmation.reschedule(None)
                         self._take(event)
                         received = True
+                        taken += 1
+                        if taken % NOTIFY_BATCH == 0:  # events that have arrived already are read without a pause
+                            await asyncio.sleep(0)
+                        if self._refused and self._may_list_again():
+                            return self._list_again(at_least=self._version)
                     elif self._fresh:
                         self._agreed()
                     elif self.error is not None:
@@ -271,12 +290,32 @@ class Informer(Generic[ItemT]):
         if event.type == "DELETED":
             self._put(event.key, None)
         elif event.item is not None:
-            self._put(event.key, event.item)
+            if event.key in self._objects or self._has_room():
+                self._put(event.key, event.item)
         elif event.problem:
             self._leave_out(event.key, event.problem)
         self._version = event.version or self._version
         self._failures.clear()
-        self._agreed()
+        if not self._refused:
+            self._agreed()
+
+    def _may_list_again(self) -> bool:
+        """Whether there may be room for the objects that were left out: also once a part of the copy is gone."""
+        return len(self._objects) < self._refused_at * ROOM_SHARE / FULL_SHARE or BUDGET.has_room()
+
+    def _has_room(self) -> bool:
+        """Whether a new object of a watch is kept. Once one is left out, all are until the next list."""
+        self._added += 1
+        if not self._refused and (self._added % CHECK_EVERY or not BUDGET.is_full()):
+            return True
+        self._refused += 1
+        if self._refused == 1:
+            self._refused_at = len(self._objects)
+            kept = f"{len(self._objects):,} {self.resource.full_name}"
+            reason = f"the memory limit is reached with {kept} in the local copy; new ones are left out"
+            BUDGET.refuse(f"watch of {self.resource.full_name}", reason)
+            self._failed(KubeMalformed(reason, hint="Check the API server, or raise the memory limit of this process."))
+        return False
 
     def _leave_out(self, name: str, problem: str) -> None:
         if name not in self.undecodable:

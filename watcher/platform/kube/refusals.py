@@ -18,6 +18,7 @@ from watcher.core.kubernetes.errors import (
     KubeUnreachable,
 )
 from watcher.core.messages import printable
+from watcher.decoding.json_text import decode_json
 
 if TYPE_CHECKING:
     from watcher.core.kubernetes.wire import Resource
@@ -56,8 +57,8 @@ class ApiStatus(msgspec.Struct, frozen=True):
 def read_status(body: bytes) -> ApiStatus:
     """The Status in a response body; if there is none, a Status with the beginning of the body as its message."""
     try:
-        status = msgspec.json.decode(body, type=ApiStatus)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        status = decode_json(body, type=ApiStatus)
+    except msgspec.DecodeError:
         return ApiStatus(message=printable(body[:2048].decode(errors="replace")) or "no details given")
     return msgspec.structs.replace(
         status, message=printable(status.message) or "no details given", reason=printable(status.reason)

@@ -19,14 +19,14 @@ import msgspec
 from watcher.core.kubernetes.errors import KubeMalformed
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, Versioned, WatchLine, key_of
 from watcher.core.messages import printable
+from watcher.decoding.json_text import JsonDecoder, decode_json
 from watcher.platform.kube.refusals import ApiStatus, error_of, read_status
 
 CLOCK_TOLERANCE_S = 5.0
 """Seconds; see `seconds_ahead`."""
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_LINE = msgspec.json.Decoder(WatchLine)
-_RAW_LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
-_VERSIONED = msgspec.json.Decoder(Versioned)
+_LINE = JsonDecoder(WatchLine)
+_RAW_LIST = JsonDecoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
+_VERSIONED = JsonDecoder(Versioned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class WatchEvent(Generic[ItemT]):
 
 
 def read_page(
-    body: bytes, decoder: msgspec.json.Decoder[ObjectList[ItemT]], *, resource: Resource[ItemT]
+    body: bytes, decoder: JsonDecoder[ObjectList[ItemT]], *, resource: Resource[ItemT]
 ) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
     """Decode a page of a list. Returns the page and the reasons why objects do not fit their type, by object name."""
     try:
         page = decoder.decode(body)
-    except _UNREADABLE:
+    except msgspec.DecodeError:
         return read_large_page(body, resource=resource)
     return _of_a_list(page, resource=resource), {}
 
@@ -67,7 +67,7 @@ def read_large_page(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectLi
     """Decode a page one object at a time. Takes 50% longer than `read_page`, but lets other threads run in between."""
     try:
         page, unread = _read_one_by_one(body, resource=resource)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         raise _not_kubernetes(body, what=f"a list of {resource.full_name}", problem=str(error)) from error
     return _of_a_list(page, resource=resource), unread
 
@@ -86,18 +86,18 @@ def _read_one_by_one(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectL
     unread: dict[str, str] = {}
     for raw in page.items or ():
         try:
-            items.append(msgspec.json.decode(raw, type=resource.item))
-        except msgspec.ValidationError as error:
+            items.append(decode_json(raw, type=resource.item))
+        except msgspec.DecodeError as error:
             unread[key_of(_VERSIONED.decode(raw))] = printable(str(error))
     return ObjectList(page.kind, page.metadata, items), unread
 
 
-def read_event(line: bytes, decoder: msgspec.json.Decoder[ItemT], *, resource: Resource[Any]) -> WatchEvent[ItemT]:
+def read_event(line: bytes, decoder: JsonDecoder[ItemT], *, resource: Resource[Any]) -> WatchEvent[ItemT]:
     """Decode a line of a watch. Raises the KubeError that corresponds to an ERROR event."""
     try:
         read = _LINE.decode(line)
         if read.type == "ERROR":
-            status = msgspec.json.decode(read.object, type=ApiStatus)
+            status = decode_json(read.object, type=ApiStatus)
             raise error_of(status.code, read_status(bytes(read.object)), verb="watch", resource=resource)
         head = _VERSIONED.decode(read.object)
         version = head.metadata.resource_version
@@ -105,17 +105,17 @@ def read_event(line: bytes, decoder: msgspec.json.Decoder[ItemT], *, resource: R
             return WatchEvent(read.type, version)
         try:
             return WatchEvent(read.type, version, key_of(head), decoder.decode(read.object))
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             return WatchEvent(read.type, version, key_of(head), problem=printable(str(error)))
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         raise _not_kubernetes(line, what=f"an event of {resource.full_name}", problem=str(error)) from error
 
 
 def read_item(body: bytes, *, resource: Resource[ItemT]) -> ItemT:
     """Decode a single object. Raises KubeMalformed."""
     try:
-        return msgspec.json.decode(body, type=resource.item)
-    except _UNREADABLE as error:
+        return decode_json(body, type=resource.item)
+    except msgspec.DecodeError as error:
         raise _not_kubernetes(body, what=f"an object of {resource.full_name}", problem=str(error)) from error
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 
@@ -11,12 +9,14 @@ import aiohttp
 from aiohttp import hdrs
 from yarl import URL
 
+from watcher.platform.net.resolver import lookup
+
 
 async def addresses_of(url: URL) -> Collection[str]:
     """Return all addresses of the host in a URL, each once, in the resolver's order. Raises OSError if there is none,
     UnicodeError if the host is not a valid name."""
     assert url.host is not None
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    found = await lookup(url.host, url.port or 0)
     return dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)
 
 

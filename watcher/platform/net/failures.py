@@ -13,24 +13,29 @@ import aiohttp
 
 from watcher.core.messages import printable
 from watcher.platform.net.loopback import is_loopback
+from watcher.platform.net.resolver import NameServerSilent, unanswered
+from watcher.platform.net.tls import tls_error, tls_reason
 
 
 def failure_reason(error: BaseException) -> str:
     """Describe a failure below HTTP, without the address of the server."""
     if isinstance(error, TimeoutError):
-        return "no response in time"
+        return unanswered() or "no response in time"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "the host name cannot be resolved"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
-        return f"the server certificate is not trusted: {printable(reason)}"
-    if isinstance(error, aiohttp.ClientSSLError):
-        return f"TLS failed: {printable(str(error.os_error))}; the server may use http"
+        return name_problem(error)
+    if refused := tls_error(error):
+        return tls_reason(refused)
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the server closed the connection without a response"
     if isinstance(error, OSError):
         return f"the connection failed: {printable(system_reason(error))}"
     return printable(str(error)) or type(error).__name__
+
+
+def name_problem(error: aiohttp.ClientConnectorDNSError) -> str:
+    """Why a name has no address."""
+    silent = isinstance(error.os_error, NameServerSilent)
+    return printable(str(error.os_error)) if silent else "the host name cannot be resolved"
 
 
 def system_reason(error: OSError) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from watcher.decoding.json_text import decode_json
 from watcher.platform.settings.values import (
     HIDDEN,
     InvalidValue,
@@ -113,8 +113,8 @@ def _read_headers(value: Any) -> dict[str, Secret]:
 def _read_headers_text(text: str) -> dict[str, Secret]:
     if text.lstrip().startswith("{"):
         try:
-            return _read_headers(json.loads(text))
-        except (ValueError, RecursionError) as error:
+            return _read_headers(decode_json(text))
+        except ValueError as error:
             if isinstance(error, InvalidValue):
                 raise
             raise InvalidValue("it starts with { but is not valid JSON") from None

@@ -17,6 +17,7 @@ from typing import Any
 
 from watcher.core.messages import install_extra
 from watcher.core.queries.influxdb import SINCE, UNTIL, is_template
+from watcher.core.queries.matchers import is_label_name
 from watcher.core.queries.promql import is_plain
 from watcher.core.windows.slot_widths import usable_widths
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
@@ -106,6 +107,7 @@ def _server(settings: Settings) -> Iterator[Conflict]:
     yield from _needs(settings, "server.tls_key", "server.tls_cert")
     yield from _needs(settings, "server.tls_client_ca", "server.tls_cert")
     yield from _needs(settings, "server.protect_reads", "server.token_file")
+    yield from _needs(settings, "server.scheduler_clients", "server.tls_client_ca")
 
 
 def _address(origin: str, address: str) -> str:
@@ -171,9 +173,6 @@ def _queries(settings: Settings) -> Iterator[Conflict]:
             yield Conflict((f"{table}.unit",), message, f"use one of {', '.join(fitting)}")
 
 
-_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
-
-
 def _promql(settings: Settings) -> Iterator[Conflict]:
     """Check values that are inserted into PromQL queries, so that they cannot break or change a query."""
     if settings.provider.name != "prometheus":
@@ -188,7 +187,7 @@ def _promql(settings: Settings) -> Iterator[Conflict]:
                 (f"{table}.guard",), message, f"name raw series, for example {KEYS[f'{table}.guard'].example}"
             )
     for key, label in labels.items():
-        if label is not None and not _LABEL_NAME.fullmatch(label):
+        if label is not None and not is_label_name(label):
             message = f"is {write_text(label)}, which is not a valid label name"
             yield Conflict((key,), message, f"for example {key} = {KEYS[key].example}")
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from watcher.core.messages import nearest
+from watcher.decoding.text import decode_toml, read_text
 from watcher.platform.settings.model_values import LEVEL
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.tables import KEYS, PARTS, TABLES
@@ -25,6 +27,8 @@ from watcher.platform.settings.values import InvalidValue, describe, toml_or_tex
 
 DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"
+DEFAULT_PREFIX = "LOAD_WATCHER_DEFAULT_"
+"""Of the defaults of container images and manifests, which every other source overrides."""
 CONFIG = "LOAD_WATCHER_CONFIG"
 MOVED = {
     "dashboard.agents": "agents.urls",
@@ -91,17 +95,11 @@ def file_layer(path: Path, *, shown: str) -> SourceValues:
     layer = SourceValues(part_origin=f"file {shown}")
     text = ""
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # Windows editors may write a byte order mark
-        document = tomllib.loads(text)
+        text = read_text(path)
+        document = decode_toml(text)
     except OSError as error:
         layer.problems.append(Problem("config", f"cannot read {shown}: {error.strerror}", "name a readable TOML file"))
-    except UnicodeDecodeError as error:
-        layer.problems.append(
-            Problem("config", f"{shown} is not valid TOML: not UTF-8 at byte {error.start}", "save it as UTF-8")
-        )
-    except RecursionError:
-        layer.problems.append(Problem("config", f"{shown} is nested too deeply", "remove nested brackets"))
-    except ValueError as error:  # the parser's messages contain line and column
+    except msgspec.DecodeError as error:  # the parser's messages contain line and column
         said = _with_place(error, text)
         layer.problems.append(Problem("config", f"{shown}: invalid TOML: {said}", _cure_of(said, text)))
     else:
@@ -117,7 +115,11 @@ def _with_place(error: Exception, text: str) -> str:
 
 
 def _cure_of(said: str, text: str) -> str:
-    """Return the fix for an error of the parser, which names the line."""
+    """Return the fix for an error of the decoders, which names the place."""
+    if "not UTF-8" in said:
+        return "save it as UTF-8"
+    if "nested too deeply" in said:
+        return "remove nested brackets"
     first = next((line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"), "")
     if _YAML.match(first):
         return 'it looks like YAML; TOML has [server] and below it port = 2020, in place of "server:" and "port: 2020"'
@@ -246,20 +248,29 @@ def _take_part(layer: SourceValues, name: str, text: str) -> None:
 
 def environment_layer(environ: Mapping[str, str]) -> SourceValues:
     """Read LOAD_WATCHER_<SECTION>_<KEY>. Empty variables count as not set, since compose files pass unset ones so."""
+    return _variables({name: text for name, text in environ.items() if not name.startswith(DEFAULT_PREFIX)}, PREFIX)
+
+
+def default_layer(environ: Mapping[str, str]) -> SourceValues:
+    """Read LOAD_WATCHER_DEFAULT_<SECTION>_<KEY>, which every other source of settings overrides."""
+    return _variables(environ, DEFAULT_PREFIX)
+
+
+def _variables(environ: Mapping[str, str], prefix: str) -> SourceValues:
     layer = SourceValues(part_origin="environment")
-    by_variable = {key.environment: name for name, key in KEYS.items()}
+    by_variable = {prefix + key.environment.removeprefix(PREFIX): name for name, key in KEYS.items()}
     for variable, text in environ.items():
-        if not variable.startswith(PREFIX) or variable in NOT_SETTINGS or not text.strip():
+        if not variable.startswith(prefix) or variable in NOT_SETTINGS or not text.strip():
             continue
         if _is_service_link(variable, text):
             continue
         if variable in by_variable:
             layer.given[by_variable[variable]] = RawValue(text, f"environment {variable}", text=True)
-        elif part := _part_key(variable):
+        elif part := _part_key(variable.removeprefix(prefix)):
             _take_part(layer, part, text)
             layer.part_keys[part] = f"environment {variable}"
         else:
-            layer.problems.append(_unknown_variable(variable, by_variable))
+            layer.problems.append(_unknown_variable(variable, by_variable, prefix))
     return layer
 
 
@@ -279,20 +290,21 @@ def _is_service_link(variable: str, text: str) -> bool:
 
 
 def _part_key(variable: str) -> str | None:
-    """Return "agent.port" for LOAD_WATCHER_AGENT_PORT, or None for variables outside [agent] and [qrm]. Scheduler
-    profiles have names of the user's choice and can be set only in the file or with --set.
+    """Return "agent.port" for AGENT_PORT, or None for variables outside [agent] and [qrm]. Scheduler profiles have
+    names of the user's choice and can be set only in the file or with --set.
     """
-    part, _, name = variable.removeprefix(PREFIX).lower().partition("_")
+    part, _, name = variable.lower().partition("_")
     return f"{part}.{name}" if part in ("agent", "qrm") and name else None
 
 
-def _unknown_variable(variable: str, known: Mapping[str, str]) -> Problem:
+def _unknown_variable(variable: str, known: Mapping[str, str], prefix: str) -> Problem:
     # Compared without the common prefix, which would make all names similar.
-    name, names = variable.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in (*known, *NOT_SETTINGS)]
+    name = variable.removeprefix(prefix)
+    names = [each.removeprefix(prefix) for each in (*known, *NOT_SETTINGS) if each.startswith(prefix)]
     guess = next((each for each in names if each.endswith(f"_{name}")), None) or nearest(name, names)
     if new := next((new for old, new in MOVED.items() if old.replace(".", "_").upper() == name), None):
         return Problem(_printable(variable), "unknown setting (environment)", f"use {new}")
-    cure = f"did you mean {PREFIX}{guess}?" if guess else "docs/reference/settings.md lists all settings"
+    cure = f"did you mean {prefix}{guess}?" if guess else "docs/reference/settings.md lists all settings"
     return Problem(_printable(variable), "unknown setting (environment)", cure)
 
 

@@ -24,6 +24,7 @@ from watcher.platform.settings.layers import (
     DEFAULT_FILE,
     RawValue,
     SourceValues,
+    default_layer,
     environment_layer,
     file_layer,
     flag_layer,
@@ -72,7 +73,10 @@ def load(
     ("scheduler", "agent", "qrm"). Raises SettingsError with all problems.
     """
     layers = _Layers(
-        _file(file, environ=environ, cwd=cwd), environment_layer(environ), flag_layer(flags, assigned or {}, origins)
+        default_layer(environ),
+        _file(file, environ=environ, cwd=cwd),
+        environment_layer(environ),
+        flag_layer(flags, assigned or {}, origins),
     )
     chosen = _choose_provider(layers.merged(legacy_layer(environ, provider="")).get(NAME), environ=environ)
     legacy = legacy_layer(environ, provider=chosen.name)
@@ -106,6 +110,7 @@ def _plain_keys() -> list[str]:
 
 @dataclass(frozen=True)
 class _Layers:
+    defaults: SourceValues
     file: SourceValues
     environment: SourceValues
     flags: SourceValues
@@ -117,22 +122,26 @@ class _Layers:
 
     def merged(self, legacy: SourceValues) -> dict[str, RawValue]:
         """Return the value of each key from the source with the highest precedence."""
-        return {**self.file.given, **legacy.given, **self.environment.given, **self.flags.given}
+        weaker = {**self.defaults.given, **self.file.given, **legacy.given}
+        return {**weaker, **self.environment.given, **self.flags.given}
 
     def parts(self) -> dict[str, Any]:
         merged: dict[str, Any] = {}
-        for layer in (self.file, self.environment, self.flags):
+        for layer in self._all():
             for part, table in layer.parts.items():
                 merged[part] = _overlaid(merged.get(part, {}), table)
         return merged
 
     def part_origins(self) -> dict[str, str]:
-        layers = (self.file, self.environment, self.flags)
-        names = sorted({part for layer in layers for part in layer.parts})
-        return {part: ", ".join(layer.part_origin for layer in layers if part in layer.parts) for part in names}
+        names = sorted({part for layer in self._all() for part in layer.parts})
+        found = {part: [layer.part_origin for layer in self._all() if part in layer.parts] for part in names}
+        return {part: ", ".join(dict.fromkeys(origins)) for part, origins in found.items()}
 
     def problems(self) -> list[Problem]:
-        return [problem for layer in (self.file, self.environment, self.flags) for problem in layer.problems]
+        return [problem for layer in self._all() for problem in layer.problems]
+
+    def _all(self) -> tuple[SourceValues, ...]:
+        return (self.defaults, self.file, self.environment, self.flags)
 
 
 def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,7 +352,7 @@ def _unmatched(settings: Settings) -> list[str]:
 def _part_problems(layers: _Layers, parts: Mapping[str, Any], validators: Mapping[str, Validator]) -> Iterator[Problem]:
     """Yield the problems of the tables of other packages. Validators write an example as in the file; here it gets the
     syntax of the source that the value is from."""
-    origins = {**layers.environment.part_keys, **layers.flags.part_keys}
+    origins = {**layers.defaults.part_keys, **layers.environment.part_keys, **layers.flags.part_keys}
     for name, table in parts.items():
         for problem in validators[name](table) if name in validators else ():
             origin, start = origins.get(problem.key), f"for example {problem.key} = "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from watcher.core.queries.matchers import Matcher, parse_matchers
 from watcher.platform.settings import values
 from watcher.platform.settings.values import ValueKind
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def _read_matchers(value: Any) -> tuple[Matcher, ...]:
@@ -49,8 +52,12 @@ def _distinct_matchers(matchers: list[Matcher]) -> tuple[Matcher, ...]:
 def _write_matchers(matchers: tuple[Matcher, ...]) -> str:
     if len({each.label for each in matchers if each.operator == "="}) < len(matchers):
         return "[" + ", ".join(values.write_text(str(each)) for each in matchers) + "]"
-    pairs = ", ".join(f"{each.label} = {values.write_text(each.value)}" for each in matchers)
+    pairs = ", ".join(f"{_toml_key(each.label)} = {values.write_text(each.value)}" for each in matchers)
     return f"{{ {pairs} }}" if pairs else "{}"
+
+
+def _toml_key(label: str) -> str:
+    return label if _BARE_KEY.fullmatch(label) else values.write_text(label)
 
 
 MATCHERS = ValueKind(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, SHORTEST_PERIOD_S, PolicyOverride, PolicyRule
+from watcher.decoding.json_text import decode_json
 from watcher.platform.settings import quantities, values
 from watcher.platform.settings.model_values import WINDOWS
 from watcher.platform.settings.values import ValueKind
@@ -24,8 +24,8 @@ def _read_rules(value: Any) -> tuple[PolicyRule, ...]:
 
 def _read_rules_text(text: str) -> tuple[PolicyRule, ...]:
     try:
-        return _read_rules(json.loads(text))
-    except (ValueError, RecursionError) as error:
+        return _read_rules(decode_json(text))
+    except ValueError as error:
         raise values.InvalidValue(
             str(error) if isinstance(error, values.InvalidValue) else f"invalid JSON: {error}"
         ) from None

@@ -8,6 +8,7 @@ load-watcher.example.toml with the output.
 from __future__ import annotations
 
 import datetime
+import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -127,7 +128,8 @@ A setting is read from the first of these sources that has it:
 2. environment variables: `LOAD_WATCHER_<SECTION>_<KEY>`, and [those of the Go
    load-watcher](#names-of-the-go-load-watcher)
 3. the TOML file: `--config FILE`, or else `LOAD_WATCHER_CONFIG`, or else `load-watcher.toml` in the working directory
-4. the default
+4. variables `LOAD_WATCHER_DEFAULT_<SECTION>_<KEY>`, for the defaults of container images and manifests
+5. the default
 
 `load-watcher config check FILE` validates a file and prints every problem with its fix. `load-watcher config show`
 prints the settings in effect with their origins; secrets are hidden.
@@ -183,7 +185,8 @@ def _query_keys() -> list[Key]:
 
 def format_table(heading: str, doc: str | None, keys: Iterable[Key]) -> str:
     """Format a table of settings as Markdown, with its heading and introduction."""
-    lines = [heading, "", (doc or "").replace("`reason` is why this provider was chosen.", "").strip(), ""]
+    introduction = inspect.cleandoc(doc or "")  # which Python 3.13 does at compilation
+    lines = [heading, "", introduction.replace("`reason` is why this provider was chosen.", "").strip(), ""]
     lines += ["| key | default | meaning | takes |", "|---|---|---|---|"]
     for key in keys:
         about, accepts = _cell(key.setting.doc), _cell(key.setting.kind.brief or key.setting.kind.accepts)

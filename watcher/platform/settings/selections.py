@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from watcher.core.messages import nearest
 from watcher.core.pods.selector import SELECTOR_EXAMPLE, PodSelection, check_selector, is_namespace
+from watcher.decoding.json_text import decode_json
 from watcher.platform.settings import addresses, values
 from watcher.platform.settings.values import InvalidValue, ValueKind
 
@@ -26,8 +26,8 @@ def pods(*, port: int) -> ValueKind:
         if not text.lstrip().startswith("{"):
             return read(text)
         try:
-            return read(json.loads(text))
-        except (ValueError, RecursionError) as error:
+            return read(decode_json(text))
+        except ValueError as error:
             raise InvalidValue(str(error) if isinstance(error, InvalidValue) else f"invalid JSON: {error}") from None
 
     return ValueKind(

@@ -11,13 +11,15 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from watcher.core.messages import nearest
+from watcher.decoding.text import decode_toml
 
 HIDDEN = "<hidden>"
 
@@ -70,8 +72,8 @@ class ValueKind:
 def toml_or_text(text: str) -> Any:
     """Parse the text of a flag or variable as a TOML value; return the text if it is not one."""
     try:
-        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-    except (ValueError, RecursionError):
+        return decode_toml(f"value = {text}")["value"] if "\n" not in text else text
+    except msgspec.DecodeError:
         return text
 
 

@@ -15,9 +15,12 @@ from typing import ParamSpec, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiohttp
+import msgspec
 from aiohttp import hdrs
 
 from watcher import __version__
+from watcher.core.messages import hide_secrets
+from watcher.decoding.text import read_text
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.net.redaction import release_frames, without_credentials
 from watcher.platform.sources.config import ConnectionConfig
@@ -48,8 +51,8 @@ def read_secret(setting: str, path: str) -> str:
     if not path:
         return ""
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(Path(path)).strip()
+    except (OSError, msgspec.DecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
         raise ProviderRefused(f"{setting} {path} cannot be read: {reason}", hint=f"Check {setting}.") from error
 
@@ -220,7 +223,7 @@ class SourceConnection:
                 async with asyncio.timeout_at(deadline), self._free:
                     return await attempt()
             except (ProviderError, TimeoutError, OSError, ValueError, aiohttp.ClientError) as error:
-                message = provider_error_of(error, tls=self.address.startswith("https:"))
+                message = provider_error_of(error, url=self.address)
                 raise with_address(message, self.address, scrub=self.scrub) from error
 
         return await _with_retries(converted, pauses=self._config.backoff, deadline=deadline)
@@ -251,10 +254,7 @@ class SourceConnection:
     def scrub(self, text: str) -> str:
         """Remove the last sent credentials and the values of configured headers from a remote text, because some error
         pages contain the request."""
-        configured = (self._config.token, self._config.password)
-        for secret in (*_secrets_in(self._sent), *configured, *self._secrets):
-            text = text.replace(secret, "***") if secret else text
-        return text
+        return hide_secrets(text, (*_secrets_in(self._sent), self._config.token, self._config.password, *self._secrets))
 
     def _accepted(self, answer: HttpResponse) -> HttpResponse:
         if answer.status not in (200, 204):

@@ -11,13 +11,14 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from watcher.core.messages import printable
-from watcher.platform.net.failures import system_reason
+from watcher.platform.net.date_header import clock_offset
+from watcher.platform.net.failures import name_problem, system_reason
 from watcher.platform.net.http_body import (
     TOO_LARGE_HINT,
     AnswerBound,
@@ -26,6 +27,10 @@ from watcher.platform.net.http_body import (
     read_body,
     read_start,
 )
+from watcher.platform.net.resolver import HINT as NAMES_HINT
+from watcher.platform.net.resolver import NameServerSilent, unanswered
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import client_context, file_reason, tls_cure, tls_error, tls_reason
 from watcher.platform.sources.errors import (
     ProviderError,
     ProviderMalformed,
@@ -51,10 +56,6 @@ class TlsSettings(Protocol):
     def insecure_skip_verify(self) -> bool: ...
 
 
-CLOCK_RESOLUTION_S = 1.5
-"""A Date header has whole seconds, and network latency adds to that. Smaller offsets are treated as 0."""
-
-
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
     """A response with any status; the body of an error response may be truncated. `clock_offset_s` is the remote
@@ -78,8 +79,8 @@ class HttpClient:
     def __init__(self, *, tls: TlsSettings, keys: str, timeout: float, max_body_bytes: int | None) -> None:
         self._tls = TlsContext(tls, keys=keys)
         self._bound = answer_bound(max_body_bytes)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
+        self._session = client_session(
+            connector={"limit": MAX_CONNECTIONS},
             timeout=aiohttp.ClientTimeout(total=timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -106,18 +107,6 @@ class HttpClient:
             return HttpResponse(
                 response.status, body, response.headers, clock_offset(response.headers.get("Date"), heard=received)
             )
-
-
-def clock_offset(date: str | None, *, heard: float) -> float | None:
-    """Remote clock minus local clock in seconds: 0 if within CLOCK_RESOLUTION_S, None without a valid Date header.
-    `heard` is the local receive time (unix seconds). 0.5 s is added because the header is truncated to seconds."""
-    if not date:
-        return None
-    try:
-        offset = parsedate_to_datetime(date).timestamp() + 0.5 - heard
-    except ValueError:
-        return None
-    return 0.0 if abs(offset) < CLOCK_RESOLUTION_S else offset
 
 
 async def read_bounded(response: aiohttp.ClientResponse, bound: AnswerBound) -> bytes:
@@ -147,21 +136,17 @@ class TlsContext:
         config = self._config
         files = config.ca_file
         try:
-            context = ssl.create_default_context(cafile=config.ca_file or None)
+            context = client_context(ca_file=config.ca_file or None, insecure=config.insecure_skip_verify)
             if config.client_cert:
                 files = f"{config.client_cert}, {config.client_key}".rstrip(", ")
                 context.load_cert_chain(config.client_cert, config.client_key or None, password=_no_passphrase)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
             keys = self._keys
             raise ProviderRefused(
-                f"the TLS files cannot be used: {files}: {reason}",
+                f"the TLS files cannot be used: {files}: {file_reason(error)}",
                 hint=f"{keys}ca_file, {keys}client_cert and {keys}client_key must be PEM files; the key must match the"
                 " certificate.",
             ) from error
-        if config.insecure_skip_verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
         return context
 
 
@@ -182,27 +167,32 @@ def _no_passphrase() -> str:
 # --- errors below HTTP -----------------------------------------------------------------------------------------------
 
 
-def provider_error_of(error: BaseException, *, tls: bool) -> ProviderError:
-    """Convert a failure below HTTP to a ProviderError. The message does not contain the address; `tls` states
-    whether the URL was https."""
+def provider_error_of(error: BaseException, *, url: str) -> ProviderError:
+    """Convert a failure below HTTP of a request to this URL to a ProviderError. The message does not contain the
+    address."""
+    tls, host = url.startswith("https:"), urlsplit(url).hostname or ""
     if isinstance(error, ProviderError):
         return error
     if isinstance(error, AnswerTooLarge):
         return ProviderMalformed(str(error), hint=TOO_LARGE_HINT)
     if isinstance(error, TimeoutError):
+        if silent := unanswered(host):
+            return ProviderTimeout(silent, hint=NAMES_HINT)
         return ProviderTimeout(
             "no response in time", hint="Check whether the server is overloaded, or increase provider.timeout."
         )
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
-        return ProviderRefused(
-            f"the server certificate is not trusted: {printable(reason)}",
-            hint="Set provider.ca_file to the CA that signed it, and use a host name that the certificate covers.",
-        )
-    if cause := _tls_error(error):
-        return _of_tls(cause)
+    if refused := tls_error(error):  # a retry fails in the same way
+        names = {
+            "authority": "provider.ca_file",
+            "client": "provider.client_cert and provider.client_key",
+            "address": "provider.address",
+        }
+        return ProviderRefused(tls_reason(refused), hint=tls_cure(refused, **names))
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return ProviderUnreachable("the host name cannot be resolved", hint="Check the host in provider.address.")
+        silent_lookup = isinstance(error.os_error, NameServerSilent)
+        return ProviderUnreachable(
+            name_problem(error), hint=NAMES_HINT if silent_lookup else "Check the host in provider.address."
+        )
     if isinstance(error, aiohttp.ClientPayloadError) and "content-encoding" in str(error):
         return ProviderMalformed(
             "the response does not match its content encoding", hint="Check for a proxy in front of the server."
@@ -226,26 +216,3 @@ def _of_connection(error: BaseException, *, tls: bool) -> ProviderUnreachable:
 
 def _words(error: BaseException) -> str:
     return system_reason(error) if isinstance(error, OSError) else type(error).__name__
-
-
-def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """The TLS error in the chain of causes, if any. A closed connection is not a TLS error."""
-    while error is not None:
-        inner = getattr(error, "os_error", None) or error
-        if isinstance(inner, ssl.SSLError) and not isinstance(inner, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-            return inner
-        error = error.__cause__
-    return None
-
-
-def _of_tls(error: ssl.SSLError) -> ProviderError:
-    """Convert a TLS error. All are refusals, because a retry fails in the same way."""
-    reason = (error.reason or str(error)).lower().replace("_", " ")
-    if "alert" in reason or "certificate required" in reason:
-        return ProviderRefused(
-            f"the server aborted the TLS handshake: {printable(reason)}",
-            hint="The server may require another client certificate: provider.client_cert and provider.client_key.",
-        )
-    if "wrong version number" in reason or "record layer" in reason or "http request" in reason:
-        return ProviderRefused("the server does not support TLS", hint="Use http:// in provider.address.")
-    return ProviderRefused(f"TLS failed: {printable(reason)}", hint="Check provider.ca_file and provider.client_cert.")

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from watcher.core.messages import printable
+from watcher.decoding.json_text import JsonDecoder
 from watcher.platform.sources.config import ConnectionConfig, InstantQuery, RangeQuery
 from watcher.platform.sources.connection import (
     TRANSIENT_STATUSES,
@@ -39,6 +40,13 @@ PAUSE_S = 50e-6
 """Decoding sleeps PAUSE_S seconds after every SERIES_PER_PAUSE series to release Python's global lock. Measured with
 5,000 nodes: the event loop's longest delay during a fetch decreases from 22 ms to 8 ms (medians), and a fetch takes
 90 ms longer."""
+TOO_MANY_SAMPLES = (
+    "too many samples",  # Prometheus and Thanos
+    "max number of samples",  # Mimir and Cortex
+    "maxSamplesPer",
+    "maxMemoryPerQuery",
+)
+"""Parts of the messages of servers that refuse a query for the number of samples that it reads."""
 VICTORIA_METRICS_HEADER = "X-Server-Hostname"
 """Response header of all VictoriaMetrics servers; Prometheus, Thanos and Mimir do not send it."""
 
@@ -143,14 +151,14 @@ class Envelope(msgspec.Struct, frozen=True):
     isPartial: bool = False  # noqa: N815  (wire name, of VictoriaMetrics)
 
 
-_ENVELOPE = msgspec.json.Decoder(Envelope)
+_ENVELOPE = JsonDecoder(Envelope)
 
 
 def read_envelope(body: bytes, *, content_type: str) -> Envelope:
     """Parse the envelope of a response with status 200. Raises ProviderMalformed, ProviderRefused."""
     try:
         envelope = _ENVELOPE.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise malformed_response(
             body, expected=f"the JSON of {API}", api=API, content_type=content_type, problem=str(error)
         ) from error
@@ -208,7 +216,10 @@ def error_of(answer: HttpResponse, location: str, authorised: bool) -> ProviderE
     status, body = answer.status, answer.body
     text = printable(body.decode(errors="replace"))
     if status == 401:
-        return ProviderRefused(f"credentials are required (401): {text}", hint=_credentials_hint(authorised))
+        return ProviderRefused(
+            f"credentials {'were refused' if authorised else 'are required'} (401): {text}",
+            hint=_credentials_hint(authorised),
+        )
     if status == 403:
         return ProviderRefused(
             f"the query is forbidden (403): {text}",
@@ -245,7 +256,7 @@ def _error_in_json(status: int, *, body: bytes, text: str) -> ProviderError:
     """Convert the statuses under which Prometheus sends an error description."""
     try:
         envelope = _ENVELOPE.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         envelope = Envelope(error=text)
     if status in TRANSIENT_STATUSES:
         return ProviderUnreachable(f"the server is unavailable ({status}): {printable(envelope.error)}")
@@ -264,5 +275,15 @@ def refused_query(status: int, envelope: Envelope) -> ProviderError:
             f"the query timed out on the server ({status} {reason})",
             hint="Recording rules make the queries cheaper. The server's limit is --query.timeout.",
         )
+    if any(words in envelope.error for words in TOO_MANY_SAMPLES):
+        return ProviderRefused(
+            f"the query reads more samples than the server allows ({status} {reason})",
+            hint="Raise the limit of the server (Prometheus: --query.max-samples; VictoriaMetrics: "
+            "-search.maxSamplesPerQuery or -search.maxMemoryPerQuery), or let a query read less: recording rules "
+            "instead of raw series, matchers of one cluster (provider.matchers), or a shorter longest window "
+            "(refresh.windows).",
+        )
     hint = "Check the expression in provider.queries, and provider.matchers." if status in (400, 422) else ""
+    if "parse error" in envelope.error:
+        hint += " Label names with other characters than ASCII letters, digits and _ need Prometheus 3."
     return ProviderRefused(f"the query was rejected ({status} {reason})", hint=hint)

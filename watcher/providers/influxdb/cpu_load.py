@@ -8,12 +8,14 @@ point. After a decrease of the counter (a reboot or a device reset) there is no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from watcher.arrays import F64
 from watcher.core.messages import shorten_names
+from watcher.core.naming.candidates import NamingEvidence
+from watcher.core.naming.identity import identify
 from watcher.model import SOURCE_UNITS, Combine, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.platform.sources.errors import ProviderRefused
 from watcher.providers.fetching import in_unit, out_of_range_findings
@@ -23,6 +25,7 @@ ROUNDING = 0.01
 """Percent. The sum of rounded shares may slightly exceed 100, so values down to -ROUNDING become 0. The review
 reports lower values."""
 SHOWN_TAGS = 5
+OF_ONE_CLUSTER = 'select the series with "{label}" = "{value}" with provider.queries'
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class _NodeSeries:
     """Load of one series of a node, and the intervals (unix seconds) with a decreased counter."""
 
     node: str
+    device: str
     time: F64
     value: F64
     resets: Sequence[tuple[float, float]] = ()
@@ -60,6 +64,8 @@ def load_of(plan: InfluxQueryPlan, series: Sequence[Points], *, since: float, un
     if series and not named:
         raise _nameless(plan, series)
     findings = [_unnamed(plan, len(series) - len(named), len(series), until)] if len(named) < len(series) else []
+    named, problems = _of_one_cluster(plan, named, until)
+    findings += problems
     if named:
         times = np.concatenate([points.time for points in named])
         findings += out_of_range_findings(plan.metric, times, since=since, until=until)
@@ -72,6 +78,16 @@ def load_of(plan: InfluxQueryPlan, series: Sequence[Points], *, since: float, un
     return MetricLoad(_batch(plan, kept), tuple(findings))
 
 
+def _of_one_cluster(plan: InfluxQueryPlan, named: Sequence[Points], now: float) -> tuple[list[Points], list[Finding]]:
+    """The series without those of machines in different clusters that have one name, and findings about these."""
+    found = identify([points.tags for points in named], NamingEvidence(), configured=plan.node_tag, cure=OF_ONE_CLUSTER)
+    kept = [points for points, node in zip(named, found.nodes, strict=True) if node is not None]
+    findings = [
+        Finding(each.kind, each.node, plan.metric.name, now, each.reason, Remedy.LEFT_OUT) for each in found.problems
+    ]
+    return kept, findings
+
+
 def _batch(plan: InfluxQueryPlan, loads: Sequence[_NodeSeries]) -> SeriesBatch | None:
     if not loads:
         return None
@@ -82,6 +98,7 @@ def _batch(plan: InfluxQueryPlan, loads: Sequence[_NodeSeries]) -> SeriesBatch |
         np.repeat(np.arange(len(loads), dtype=np.int64), [len(load.time) for load in loads]),
         np.concatenate([load.time for load in loads]),
         in_unit(np.concatenate([load.value for load in loads]), factor),
+        tuple(load.device for load in loads),
     )
 
 
@@ -89,12 +106,12 @@ def _batch(plan: InfluxQueryPlan, loads: Sequence[_NodeSeries]) -> SeriesBatch |
 
 
 def _of_series(plan: InfluxQueryPlan, points: Points) -> _NodeSeries:
-    node = points.tags[plan.node_tag]
+    node, device = points.tags[plan.node_tag], plan.metric.device_of(points.tags)
     if plan.counter is not None:
-        return _growth(plan, points, node=node)
+        return _growth(plan, points, node=node, device=device)
     value = _value(plan, points.fields, len(points.time))
     there = ~np.isnan(value)
-    return _NodeSeries(node, points.time[there], value[there])
+    return _NodeSeries(node, device, points.time[there], value[there])
 
 
 def _value(plan: InfluxQueryPlan, fields: Mapping[str, F64], length: int) -> F64:
@@ -117,7 +134,7 @@ def _value(plan: InfluxQueryPlan, fields: Mapping[str, F64], length: int) -> F64
     return np.where((used < 0.0) & (used > -ROUNDING), 0.0, used)
 
 
-def _growth(plan: InfluxQueryPlan, points: Points, *, node: str) -> _NodeSeries:
+def _growth(plan: InfluxQueryPlan, points: Points, *, node: str, device: str) -> _NodeSeries:
     """Growth per second from one point to the next. Intervals above LOOK_BACK_S are ignored, so that values do not
     depend on the start of the query."""
     count = points.fields.get(plan.counter or "", np.empty(0))
@@ -132,13 +149,13 @@ def _growth(plan: InfluxQueryPlan, points: Points, *, node: str) -> _NodeSeries:
     if plan.unit == "percent":
         rate = np.minimum(rate, 100.0)  # some kernels account a long request only at its end
     resets = zip(time[:-1][back].tolist(), time[1:][back].tolist(), strict=True)
-    return _NodeSeries(node, time[1:][keep], rate, tuple(resets))
+    return _NodeSeries(node, device, time[1:][keep], rate, tuple(resets))
 
 
 def _between(load: _NodeSeries, since: float, until: float) -> _NodeSeries:
     keep = (load.time >= since) & (load.time <= until)
     resets = tuple(span for span in load.resets if since <= span[1] <= until)
-    return _NodeSeries(load.node, load.time[keep], load.value[keep], resets)
+    return replace(load, time=load.time[keep], value=load.value[keep], resets=resets)
 
 
 # --- several series of a node ----------------------------------------------------------------------------------------
@@ -158,7 +175,7 @@ def _outside(load: _NodeSeries, spans: Sequence[tuple[float, float]]) -> _NodeSe
     keep = np.ones(len(load.time), dtype=np.bool_)
     for began, ended in spans:
         keep &= (load.time <= began) | (load.time > ended)
-    return _NodeSeries(load.node, load.time[keep], load.value[keep], load.resets)
+    return replace(load, time=load.time[keep], value=load.value[keep])
 
 
 # --- findings --------------------------------------------------------------------------------------------------------

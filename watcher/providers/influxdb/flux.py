@@ -14,6 +14,7 @@ from influxdb_client.client.influxdb_client_async import InfluxDBClientAsync
 from influxdb_client.rest import ApiException
 
 from watcher.platform.net.http_body import answer_bound
+from watcher.platform.net.session import client_session
 from watcher.platform.sources.connection import Credentials, SourceConnection
 from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused
 from watcher.platform.sources.http_client import MAX_CONNECTIONS, HttpResponse, TlsContext, read_bounded
@@ -45,14 +46,18 @@ class Flux:
             async def read(self) -> bytes:
                 return await read_bounded(self, bound)
 
+        def session(connector: aiohttp.TCPConnector, **options: Any) -> aiohttp.ClientSession:
+            """A session with our resolver; `connector` has that of the library."""
+            return client_session(tls=tls, connector={"limit": MAX_CONNECTIONS}, **options)
+
+        tls = TlsContext(config, keys=config.keys).current()
         # Any, because the package is marked as typed, but only half of it is.
         self._client: Any = InfluxDBClientAsync(
             connection.address,
             org=config.org,
             timeout=aiohttp.ClientTimeout(total=config.timeout),
-            ssl_context=TlsContext(config, keys=config.keys).current(),
-            connection_pool_maxsize=MAX_CONNECTIONS,
             allow_redirects=False,
+            client_session_type=session,
             client_session_kwargs={"response_class": Response},
         )
 

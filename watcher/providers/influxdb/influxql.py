@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from watcher.platform.net.decoding import decode_json
+from watcher.decoding.json_text import decode_json
 from watcher.platform.sources.connection import SourceConnection
 from watcher.providers.influxdb.cpu_load import Points
 from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
+from watcher.core.cpu_use import UNUSED
 from watcher.core.queries.influxdb import DIALECTS, SINCE, UNTIL, is_template
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric
 from watcher.providers.prometheus.queries import DEFAULT_METRICS
@@ -122,7 +123,7 @@ class QueryTemplate:
 
 # --- Telegraf's schema -----------------------------------------------------------------------------------------------
 
-CPU = FieldQuery("cpu", ("usage_idle", "usage_iowait", "usage_steal"), only={"cpu": "cpu-total"})
+CPU = FieldQuery("cpu", tuple(f"usage_{mode}" for mode in UNUSED), only={"cpu": "cpu-total"})
 MEMORY = FieldQuery("mem", ("available_percent", "used_percent"))
 DISKS = FieldQuery("diskio", ("io_time",))
 # "all" contains the kernel's counts per protocol, not per device.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.core.messages import printable
+from watcher.decoding.json_text import JsonDecoder
 from watcher.platform.net.http_body import ERROR_BYTES
 from watcher.platform.sources.connection import TRANSIENT_STATUSES
 from watcher.platform.sources.errors import (
@@ -59,8 +61,8 @@ class _InfluxqlDocument(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-_DOCUMENT = msgspec.json.Decoder(_InfluxqlDocument)
-_SERIES = msgspec.json.Decoder(_InfluxqlSeries)
+_DOCUMENT = JsonDecoder(_InfluxqlDocument)
+_SERIES = JsonDecoder(_InfluxqlSeries)
 
 
 def read_influxql(body: bytes, *, content_type: str) -> list[Points]:
@@ -86,7 +88,7 @@ def read_influxql(body: bytes, *, content_type: str) -> list[Points]:
 def _results(line: bytes, *, content_type: str) -> list[_Result]:
     try:
         document = _DOCUMENT.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise _not_as_expected(line, expected="JSON", content_type=content_type, problem=str(error)) from error
     for reason in (document.error, *(result.error for result in document.results or ())):
         if reason:
@@ -102,7 +104,7 @@ def _results(line: bytes, *, content_type: str) -> list[_Result]:
 def _series(raw: msgspec.Raw) -> _InfluxqlSeries:
     try:
         series = _SERIES.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise ProviderMalformed(
             f"a value of the series is not a number: {printable(str(error))}",
             hint="The fields must be numbers, as written by Telegraf.",
@@ -278,11 +280,15 @@ def _number(text: str) -> str:
     return "inf" if text.lower() == "nan" else text or "nan"
 
 
+_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
+
+
 def _milliseconds(texts: Sequence[str]) -> F64:
     """Unix milliseconds of RFC 3339 times in UTC, the only time format of InfluxDB; truncated to milliseconds as in
     InfluxQL."""
-    if not all(text.endswith("Z") for text in texts):
-        raise ValueError(next(text for text in texts if not text.endswith("Z")) or "no time")
+    for text in texts:
+        if not _UTC.fullmatch(text):  # NumPy accepts other zones, with a warning
+            raise ValueError(text or "no time")
     return np.array([text[:-1] for text in texts], dtype="datetime64[ns]").astype("datetime64[ms]").astype(np.float64)
 
 
@@ -296,7 +302,7 @@ class _Error(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-_ERROR = msgspec.json.Decoder(_Error)
+_ERROR = JsonDecoder(_Error)
 
 
 def error_of(answer: HttpResponse, location: str, authorised: bool) -> ProviderError:
@@ -305,7 +311,10 @@ def error_of(answer: HttpResponse, location: str, authorised: bool) -> ProviderE
     status, body = answer.status, answer.body[:ERROR_BYTES]
     said = _said(body)
     if status == 401:
-        return ProviderRefused(f"credentials are required (401): {said}", hint=_credentials_hint(authorised))
+        return ProviderRefused(
+            f"credentials {'were refused' if authorised else 'are required'} (401): {said}",
+            hint=_credentials_hint(authorised),
+        )
     if status == 403:
         return ProviderRefused(
             f"the query is forbidden (403): {said}",
@@ -338,7 +347,7 @@ def _said(body: bytes) -> str:
     """Error text of a response, extracted from the JSON if possible."""
     try:
         error = _ERROR.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         error = _Error()
     return printable(error.error or error.message or body[:4096].decode(errors="replace"))
 

@@ -20,6 +20,7 @@ import numpy as np
 from watcher.core.kubernetes.quantity import NANO, nano
 from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource, key_of
+from watcher.core.pods.coverage import PodGaps
 from watcher.core.pods.table import PODS, Pod, PodOrigin, PodUsage
 from watcher.core.review.findings import some_of
 from watcher.model import Finding, FindingKind, Remedy
@@ -27,6 +28,7 @@ from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 from watcher.providers.base import NoPodUsage, PodFetch
 
+_NOT_MEASURED = "metrics-server has no metrics of its pods; see the log of metrics-server for errors of its kubelet"
 PIECE = 64
 BREATH_S = 50e-6
 """The parsing thread sleeps BREATH_S seconds after every PIECE pods to release Python's global lock: parsing 50,000
@@ -95,6 +97,11 @@ class PodReader:
                 f"metrics-server returned {len(message.items)} pods, but none of them is running in the cluster"
             )
         return replace(fetch, findings=(*fetch.findings, *self._state_findings(message.unread, now)))
+
+    def gaps(self) -> PodGaps:
+        """Why nodes without pod usage have none: of the nodes on which pods run, metrics-server lacks the kubelet."""
+        nodes = (item.spec.node_name for item in self._placed.objects.values())
+        return PodGaps(_NOT_MEASURED, hosting=frozenset(node for node in nodes if node))
 
     def _state_findings(self, unread: Mapping[str, str], now: float) -> Iterator[Finding]:
         """Findings about unreadable pod objects and about an informer with errors."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.clocks import AHEAD_S
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeError, KubeForbidden, KubeMalformed, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.node_facts import capacities_of
@@ -30,6 +31,7 @@ from watcher.core.kubernetes.objects import NODE_METRICS, NODES, Node, NodeMetri
 from watcher.core.kubernetes.quantity import nano
 from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import key_of
+from watcher.core.pods.coverage import PodGaps
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, KubeAccess
@@ -37,7 +39,7 @@ from watcher.platform.kube.shared_informer import SharedInformer
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.base import Fetch, PodFetch, QueryPlan
-from watcher.providers.fetching import AHEAD_S, BEHIND_S
+from watcher.providers.fetching import BEHIND_S
 from watcher.providers.metrics_server.pods import PodReader
 
 if TYPE_CHECKING:
@@ -212,6 +214,10 @@ class MetricsServerProvider:
             return await self._pods.fetch(now)
         except KubeError as error:
             raise _translate(error) from error
+
+    async def pod_gaps(self, now: float) -> PodGaps:
+        """Why nodes have no pod usage, from the nodes of all pods."""
+        return self._pods.gaps()
 
     async def capacities(self) -> Mapping[str, Capacity]:
         """CPU and memory capacity by node name."""

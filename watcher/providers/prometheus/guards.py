@@ -105,7 +105,7 @@ class GuardReader:
         known = self._read.get(guard)
         if known is not None and known.number == fetch.number:
             return known
-        question = InstantQuery(f"max by ({label.label}) (timestamp({plan.candidate.raw}))", fetch.until)
+        question = InstantQuery(f"max by ({label.text}) (timestamp({plan.candidate.raw}))", fetch.until)
         reply = await ask(question, lambda rows: read_numbers(rows, label))
         if known is not None:
             self._before[guard] = known

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
+from typing import Any
 
 import requests
+import requests.adapters
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from watcher.platform.sources.config import ConnectionConfig
 from watcher.platform.sources.connection import Credentials, SourceConnection
 from watcher.platform.sources.errors import ProviderError
+from watcher.platform.sources.http_client import TlsContext
 from watcher.platform.sources.prometheus import error_of
 
 
@@ -27,15 +30,12 @@ def similar_names(config: ConnectionConfig, words: Iterable[str]) -> tuple[str, 
     with requests.Session() as session:
         session.trust_env = False  # otherwise requests uses proxies of the environment and ~/.netrc
         session.max_redirects = 0  # credentials are valid for one address only
-        session.verify = not config.insecure_skip_verify and (
-            config.ca_file or ssl.get_default_verify_paths().cafile or True
-        )
-        if config.client_cert:
-            session.cert = (config.client_cert, config.client_key) if config.client_key else config.client_cert
         try:
             client = PrometheusConnect(
                 connection.address, headers=connection.headers(), session=session, timeout=round(config.timeout) or 1
             )
+            # Last, because the client mounts an adapter that repeats requests for several seconds.
+            session.mount(connection.address, _TlsAdapter(TlsContext(config, keys=config.keys).current()))
             return tuple(sorted(map(str, client.all_metrics({"match[]": selector}))))
         except (
             ProviderError,
@@ -46,3 +46,20 @@ def similar_names(config: ConnectionConfig, words: Iterable[str]) -> tuple[str, 
             OSError,
         ):
             return ()
+
+
+class _TlsAdapter(requests.adapters.HTTPAdapter):
+    """Connects with the certificates and options of a TLS context, to which requests adds nothing."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._tls = tls
+        super().__init__()
+
+    def init_poolmanager(self, *given: Any, **options: Any) -> None:
+        super().init_poolmanager(*given, ssl_context=self._tls, **options)
+
+    def build_connection_pool_key_attributes(self, *given: Any, **options: Any) -> Any:
+        return super().build_connection_pool_key_attributes(*given, **options)[0], {}
+
+    def cert_verify(self, *_: Any) -> None:
+        """Leave the certificates as they are."""

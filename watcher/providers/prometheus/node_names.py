@@ -1,28 +1,261 @@
-"""Names of the nodes by instance, which node_uname_info has, for series that do not name their node."""
+"""The nodes of series: reads their evidence from the server, and decides again when it changes.
+
+core.naming.identity decides. Its evidence costs queries, so the reader asks for more only while series have no node:
+first the nodes that kube-state-metrics knows, unless those of the Kubernetes API are known, then the host names of
+node_uname_info, then the pods of the exporters, then the identifiers of machines that may be of several clusters.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
+import msgspec
+
+from watcher.core.naming.candidates import INSTANCE, NamingEvidence
+from watcher.core.naming.evidence import Evidence, KnownNode
+from watcher.core.naming.identity import Identities, identify
+from watcher.core.naming.labels import EXPORTED, NODE_LABELS, Labels, has_duplicates, own
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.queries.matchers import Matcher
+from watcher.model import FindingKind, Remedy
 from watcher.platform.sources.config import InstantQuery
+from watcher.platform.sources.errors import ProviderError, ProviderRefused
+from watcher.platform.sources.prometheus import PrometheusResponse
 from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.queries import NodeNames, PrometheusQueryPlan, names_query, read_names
-from watcher.providers.prometheus.responses import MatrixSamples, read_labels
+from watcher.providers.prometheus.queries import (
+    PrometheusQueryPlan,
+    distinguishes,
+    exporter_pods_query,
+    host_names_query,
+    known_nodes_query,
+    machines_query,
+    whole_profile,
+)
+from watcher.providers.prometheus.responses import MatrixSamples, read_facts, read_labels
 from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES, PrometheusFetchContext, PrometheusMetricState
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+REMEDIES = {
+    FindingKind.AMBIGUOUS_NODE: Remedy.LEFT_OUT,
+    FindingKind.UNKNOWN_NODE: Remedy.DROPPED,
+}
+
+
+class Ask(Protocol):
+    """A function that sends an instant query at the time of the fetch."""
+
+    def __call__(self, query: str, read: Callable[[Iterable[msgspec.Raw]], T]) -> Awaitable[PrometheusResponse[T]]:
+        """The response, with its content as read. Raises ProviderError."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Facts:
+    """Series of one query as last read completely, in fetch `number`. `missing` is the server's message that they are
+    incomplete. `failed` states why the query of fetch `tried` changed nothing, `error` is its error. Compared by
+    identity: the evidence of the same facts is the same."""
+
+    rows: Sequence[tuple[Labels, float]] = ()
+    number: int = -1
+    tried: int = -1
+    missing: str = ""
+    failed: str = ""
+    error: ProviderError | None = None
+
+    @property
+    def unknown(self) -> ProviderError | None:
+        """The error without which names would be different: the facts may be known later."""
+        never = self.number < 0 and self.error is not None and not isinstance(self.error, ProviderRefused)
+        return self.error if never else None
+
+
+_NONE = _Facts(number=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The nodes of series. `missing` is the server's message that the evidence is incomplete, `failures` state which
+    evidence could not be read."""
+
+    found: Identities
+    missing: str = ""
+    failures: Sequence[str] = ()
+
+
+class NodeEvidenceReader:
+    """Reads the evidence from one server. All methods raise ProviderError."""
+
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        self.cluster: NodeIndex | None = None  # nodes from the Kubernetes API
+        self._matchers = matchers
+        self._facts: dict[str, _Facts] = {}
+        self._indexes: tuple[_Facts, NodeIndex] | None = None
+        self._evidence: dict[str, tuple[tuple[object, ...], NamingEvidence]] = {}
+        self._found: dict[tuple[object, ...], tuple[NamingEvidence, Sequence[Labels], Identities]] = {}
+        self._lock = asyncio.Lock()
+
+    @property
+    def translates(self) -> bool:
+        """Whether names are translated to nodes later: with the nodes of the Kubernetes API, changes of addresses are
+        followed in the history."""
+        return self.cluster is not None
+
+    @property
+    def known(self) -> Collection[str]:
+        """The names of the known nodes."""
+        index = self.cluster if self.cluster is not None or self._indexes is None else self._indexes[1]
+        return () if index is None else index.nodes.keys()
+
+    async def decide(
+        self,
+        rows: Sequence[Labels],
+        asked: str,
+        ask: Ask,
+        *,
+        number: int,
+        at_most_old: int,
+        configured: str | None = None,
+        pods: bool = True,
+    ) -> Decision:
+        """Decide the nodes of the series of `asked`. The evidence is from the fetch `number`, or at most `at_most_old`
+        fetches before it, or older if it cannot be read. Raises the error of evidence that is necessary and was never
+        read: the names without it would change later."""
+
+        async def read(query: str) -> _Facts:
+            return await self._read(query, ask, number, at_most_old)
+
+        def identified(name: str, index: NodeIndex | None, *facts: _Facts) -> Identities:
+            evidence, key = self._shared(name, index, facts), (name, asked, configured, pods)
+            last = self._found.get(key)
+            if last is None or last[0] is not evidence or last[1] != rows:
+                found = identify(rows, evidence, configured=configured, pods=pods)
+                last = self._found[key] = (evidence, rows, found)
+            return last[2]
+
+        index, of_nodes = self.cluster, _NONE
+        if index is None or not index.nodes:
+            of_nodes = await read(known_nodes_query(matchers=self._matchers))
+            index = self._index_of(of_nodes)
+        found = identified("nodes", index)
+        if not found.is_uncertain and (configured not in (None, "nodename") or _is_complete(found)):
+            return Decision(found, of_nodes.missing, [of_nodes.failed] if of_nodes.failed and of_nodes.rows else [])
+        host_names = await read(host_names_query(matchers=self._matchers))
+        found = identified("host names", index, host_names)
+        used = [of_nodes, host_names]
+        of_pods = _NONE
+        if configured is None and pods and _needs_pods(rows, found, index):
+            of_pods = await read(exporter_pods_query(asked, matchers=self._matchers))
+            found = identified(asked, index, host_names, of_pods)
+            used.append(of_pods)
+        if _needs_machines(rows, found):
+            machines = await read(machines_query(matchers=self._matchers))
+            found = identified(f"machines {asked}", index, host_names, of_pods, machines)
+            used.append(machines)
+        for facts in used:
+            if facts.unknown is not None:
+                raise facts.unknown
+        missing = next((facts.missing for facts in used if facts.missing), "")
+        return Decision(found, missing, [facts.failed for facts in used if facts.failed])
+
+    def _shared(self, name: str, index: NodeIndex | None, facts: Sequence[_Facts]) -> NamingEvidence:
+        """The evidence of these facts: host names, pods and machines. The same object while they are the same."""
+        key = (index, *facts)
+        known = self._evidence.get(name)
+        if known is None or known[0] != key:
+            evidence = NamingEvidence(index, *([row for row, _ in each.rows] for each in facts))
+            known = self._evidence[name] = (key, evidence)
+        return known[1]
+
+    async def _read(self, query: str, ask: Ask, number: int, at_most_old: int) -> _Facts:
+        async with self._lock:
+            known = self._facts.setdefault(query, _Facts())
+            settled = known.number >= 0 and not known.missing and not known.failed
+            if known.tried == number or (settled and number - known.number <= at_most_old):
+                return known
+            known.tried = number
+            try:
+                reply = await ask(query, read_facts)
+            except ProviderError as error:
+                then = "the last result is used" if known.number >= 0 else "node names do not depend on it"
+                known.failed, known.error = f"a query for node names failed, and {then}: {error} ({query})", error
+                return known
+            rows: list[tuple[Labels, float]] = [*reply.content]
+            if known.rows and not rows:  # without its exporter, the last names stay
+                known.failed, known.error = f"a query for node names has no result, and the last is used: {query}", None
+                return known
+            if reply.missing:
+                there = {own(row, "instance") for row, _ in rows}
+                rows = [*rows, *((row, value) for row, value in known.rows if own(row, "instance") not in there)]
+            self._facts[query] = _Facts(rows, number, number, reply.missing)
+            return self._facts[query]
+
+    def _index_of(self, facts: _Facts) -> NodeIndex | None:
+        if self._indexes is None or self._indexes[0] is not facts:
+            self._indexes = (facts, NodeIndex(known_nodes(facts.rows)))
+        return self._indexes[1] if self._indexes[1].nodes else None
+
+
+def _is_complete(found: Identities) -> bool:
+    """Whether all series have a node by a label of their own, or are known nodes."""
+    if None in found.nodes or found.problems:
+        return False
+    return all(each.mapped == each.series for each in found.counts) or found.by in NODE_LABELS
+
+
+def _needs_machines(rows: Sequence[Labels], found: Identities) -> bool:
+    """Whether series of several clusters may be those of one machine."""
+    return any(each.kind is FindingKind.AMBIGUOUS_NODE for each in found.problems) and has_duplicates(rows)
+
+
+def _needs_pods(rows: Sequence[Labels], found: Identities, index: NodeIndex | None) -> bool:
+    if index is not None:
+        return None in found.nodes or not any(each.mapped for each in found.counts)
+    return found.by not in NODE_LABELS and any(own(row, "pod") for row in rows)
+
+
+def known_nodes(facts: Iterable[tuple[Labels, float]]) -> list[KnownNode]:
+    """The nodes that kube-state-metrics has series of, sorted by name."""
+    addresses: dict[str, set[tuple[str, str]]] = {}
+    ready: set[str] = set()
+    created: dict[str, float] = {}
+    for row, value in facts:
+        if not (node := own(row, "node")):
+            continue
+        if own(row, "condition"):
+            ready |= {node} if value == 1 else set()
+        elif (kind := own(row, "type")) and (text := own(row, "address")):
+            addresses.setdefault(node, set()).add((kind, text))
+        elif "kubelet_version" in row or "internal_ip" in row or "kernel_version" in row:
+            found = addresses.setdefault(node, set())
+            if address := row.get("internal_ip"):
+                found.add((Evidence.INTERNAL_IP.value, address))
+        elif value > 1:
+            created[node] = max(value, created.get(node, value))
+        else:
+            addresses.setdefault(node, set())
+    return [
+        KnownNode(node, tuple(sorted(found)), "", created.get(node, float("-inf")), node in ready)
+        for node, found in sorted(addresses.items())
+    ]
 
 
 class NodeNamesReader:
-    """Reads the names, and again for unknown instances."""
+    """The nodes of the series of the Prometheus provider's metrics."""
 
-    def __init__(self, client: MetricClient, matchers: Sequence[Matcher]) -> None:
-        self._client, self._matchers = client, matchers
-        self._names: NodeNames | None = None
-        self._read_at = 0
-        self._missing = ""
-        self._nameless: frozenset[str] = frozenset()
-        self._lock = asyncio.Lock()
+    def __init__(self, client: MetricClient, evidence: NodeEvidenceReader) -> None:
+        self._client, self.evidence = client, evidence
+
+    async def of_profile(
+        self, rows: Sequence[Labels], asked: str, watch: PrometheusMetricState, fetching: PrometheusFetchContext
+    ) -> Identities:
+        """The nodes of the series of a search for a query."""
+        return await self._decide(rows, asked, watch, fetching, at_most_old=0)
 
     async def nodes_of(
         self,
@@ -31,32 +264,95 @@ class NodeNamesReader:
         watch: PrometheusMetricState,
         fetching: PrometheusFetchContext,
     ) -> Sequence[str | None]:
-        """Node of each series, None if unknown."""
-        if not plan.label.joined:
-            return reading.keys
-        names = await self.read(watch, fetching, at_most_old=SEARCH_EVERY_FETCHES)
-        unknown = {key for key in reading.keys if key and key not in names.by_instance}
-        if unknown - self._nameless:
-            names = await self.read(watch, fetching, at_most_old=0)
-            self._nameless |= unknown - names.by_instance.keys()
-        return [names.by_instance.get(key) if key else None for key in reading.keys]
+        """Node of each series, None if unknown. Adds the findings about them."""
+        asked = plan.candidate.evidence
+        if plan.scrape_interval is None:
+            rows: Sequence[Labels] = reading.rows
+            found = await self._decide(rows, asked, watch, fetching, at_most_old=SEARCH_EVERY_FETCHES)
+            keys = [_text(row) for row in rows]
+            unnamed = {
+                key
+                for key, node, by in zip(keys, found.nodes, found.origins, strict=True)
+                if node is None or (by != found.by and by in (INSTANCE, EXPORTED + INSTANCE))
+            }
+            if unnamed - watch.names.nameless:
+                found = await self._decide(rows, asked, watch, fetching, at_most_old=0)
+                watch.names.nameless |= unnamed
+            watch.doubted |= bool(found.by) and plan.label.origin != found.by
+            nodes = self._chosen(found)
+        else:
+            found = await self._profiled(reading.keys, plan, watch, fetching)
+            by_key = _by_key(plan, watch.names.rows, self._chosen(found))
+            nodes = tuple(by_key.get(key) if key else None for key in reading.keys)
+        for reason in watch.names.failures:
+            fetching.find(FindingKind.QUERY_FAILED, watch.metric, reason, Remedy.REPORTED)
+        for problem in found.problems:
+            reason = f"{problem.reason} ({found.evidence})"
+            fetching.find(problem.kind, watch.metric, reason, REMEDIES[problem.kind], node=problem.node)
+        return nodes
 
-    async def read(
-        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext, *, at_most_old: int
-    ) -> NodeNames:
-        """Node names by instance from node_uname_info, read at most `at_most_old` fetches ago. After a partial
-        response they are read again at every fetch."""
-        async with self._lock:
-            if self._missing:
-                at_most_old = 0
-            if self._names is None or fetching.number - self._read_at > at_most_old:
-                question = InstantQuery(names_query(matchers=self._matchers), max(fetching.until, fetching.latest))
-                reply = await self._client.ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
-                names = read_names(reply.content)
-                if reply.missing and self._names is not None:
-                    names = self._names.with_newer(names)
-                self._names, self._read_at, self._missing = names, fetching.number, reply.missing
-                self._nameless = frozenset()
-            if self._missing:
-                fetching.partial.setdefault(watch.metric.name, self._missing)
-            return self._names
+    def _chosen(self, found: Identities) -> Sequence[str | None]:
+        return found.names if self.evidence.translates else found.nodes
+
+    async def _profiled(
+        self,
+        keys: Sequence[str | None],
+        plan: PrometheusQueryPlan,
+        watch: PrometheusMetricState,
+        fetching: PrometheusFetchContext,
+    ) -> Identities:
+        """The nodes of the series behind an expression, which are read again if results have new keys, and every few
+        fetches: the expression does not show new series of other machines."""
+        names = watch.names
+        known = {plan.label.key(row) for row in names.rows}
+        new = {key for key in keys if key} - known - names.nameless
+        old = fetching.number - names.profiled > SEARCH_EVERY_FETCHES and fetching.present
+        if new or old or not names.rows:
+            query = InstantQuery(whole_profile(plan.candidate.evidence), max(fetching.until, fetching.latest))
+            reply = await self._client.ask(query, metric=watch.metric, fetching=fetching, read=read_labels)
+            rows: Sequence[Labels] = reply.content
+            if reply.missing or not fetching.present:
+                seen = {plan.label.key(row) for row in rows}
+                rows = [*rows, *(row for row in names.rows if plan.label.key(row) not in seen)]
+            names.profiled = fetching.number
+            names.nameless = frozenset(new) if old else names.nameless | new
+            found = await self._decide(rows, plan.candidate.evidence, watch, fetching, at_most_old=0)
+            watch.doubted |= not distinguishes(plan.label, rows, found)
+            return found
+        return await self._decide(
+            names.rows, plan.candidate.evidence, watch, fetching, at_most_old=SEARCH_EVERY_FETCHES
+        )
+
+    async def _decide(
+        self,
+        rows: Sequence[Labels],
+        asked: str,
+        watch: PrometheusMetricState,
+        fetching: PrometheusFetchContext,
+        *,
+        at_most_old: int,
+    ) -> Identities:
+        async def ask(query: str, read: Callable[[Iterable[msgspec.Raw]], T]) -> PrometheusResponse[T]:
+            question = InstantQuery(query, max(fetching.until, fetching.latest))
+            return await self._client.ask(question, metric=watch.metric, fetching=fetching, read=read)
+
+        decision = await self.evidence.decide(
+            rows, asked, ask, number=fetching.number, at_most_old=at_most_old, configured=watch.node_label
+        )
+        if decision.missing:
+            fetching.partial.setdefault(watch.metric.name, decision.missing)
+        watch.names.rows, watch.names.found, watch.names.failures = rows, decision.found, decision.failures
+        return decision.found
+
+
+def _text(row: Labels) -> str:
+    return ",".join(f"{label}={row[label]}" for label in sorted(row) if label != "__name__")
+
+
+def _by_key(plan: PrometheusQueryPlan, rows: Sequence[Labels], nodes: Sequence[str | None]) -> Mapping[str, str | None]:
+    """Node by key; None for a key that series of several nodes have."""
+    found: dict[str, str | None] = {}
+    for row, node in zip(rows, nodes, strict=True):
+        if key := plan.label.key(row):
+            found[key] = node if found.setdefault(key, node) == node else None
+    return found

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from watcher.core.messages import shorten_names
+from watcher.core.pods.coverage import PodGaps
 from watcher.model import METRIC_BY_NAME, FindingKind, Remedy, SeriesBatch
 from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderPartial, ProviderRefused
@@ -27,10 +28,11 @@ from watcher.platform.sources.prometheus import PrometheusClient, PrometheusResp
 from watcher.providers.base import Fetch, PodFetch, QueryFailure, QueryPlan
 from watcher.providers.connection import connection
 from watcher.providers.fetching import most_relevant_error, out_of_range_findings
+from watcher.providers.prometheus.duplicates import DuplicateReader
 from watcher.providers.prometheus.guards import Guard, GuardedFetch, GuardReader, Times, collector_of, exporter_of
 from watcher.providers.prometheus.maxima import centred, maxima_question
 from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.node_names import NodeNamesReader
+from watcher.providers.prometheus.node_names import NodeEvidenceReader, NodeNamesReader
 from watcher.providers.prometheus.pods import PrometheusPodReader
 from watcher.providers.prometheus.queries import (
     PrometheusConfig,
@@ -41,6 +43,7 @@ from watcher.providers.prometheus.queries import (
 from watcher.providers.prometheus.responses import (
     MatrixSamples,
     batch_of,
+    joined,
     read_samples,
 )
 from watcher.providers.prometheus.search import QuerySearch
@@ -51,6 +54,7 @@ from watcher.providers.prometheus.state import (
 )
 
 if TYPE_CHECKING:
+    from watcher.core.naming.name_resolver import NodeIndex
     from watcher.platform.settings.tables import Settings
 
 __all__ = ["PrometheusConfig", "PrometheusProvider", "PrometheusQueryConfig", "from_settings"]
@@ -74,7 +78,7 @@ class PrometheusProvider:
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
         self._client = MetricClient(PrometheusClient(config))
-        self._names = NodeNamesReader(self._client, config.matchers)
+        self._names = NodeNamesReader(self._client, NodeEvidenceReader(config.matchers))
         self._search = QuerySearch(self._client, self._names)
         self._pods = PrometheusPodReader(config, self._client.api, source=self.source)
         self._watches = {
@@ -88,6 +92,7 @@ class PrometheusProvider:
         self._fetches = 0
         self._latest = float("-inf")
         self._guards = GuardReader()
+        self._duplicates = DuplicateReader(self._client.api)
         self._announced: Mapping[str, QueryPlan] = {}
         self._absent: list[str] = []
 
@@ -105,6 +110,11 @@ class PrometheusProvider:
     def maxima_pace(self) -> float:
         """One second: a request for maxima reads up to an hour of samples of all nodes."""
         return 1.0
+
+    def know_nodes(self, index: NodeIndex | None) -> None:
+        """Decide the nodes of series with the nodes of the cluster from now on (base.NodeAwareProvider)."""
+        self._names.evidence.cluster = index
+        self._pods.evidence.cluster = index
 
     async def start(self) -> None:
         """Log if TLS verification is disabled. Sends no request."""
@@ -124,6 +134,9 @@ class PrometheusProvider:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._fetch_metric(watch, fetching)) for watch in watches]
         results = [task.result() for task in tasks]
+        for watch, result in zip(watches, results, strict=True):
+            if fetching.present and not isinstance(result, QueryFailure):
+                await self._report_duplicates(watch, fetching)
         failures = tuple(result for result in results if isinstance(result, QueryFailure))
         # a metric without series is not queried at each fetch, so its result does not show that the source is available
         answered = any(
@@ -142,31 +155,46 @@ class PrometheusProvider:
             findings=tuple(fetching.findings),
             clock_offset_s=min(fetching.clock)[1] if fetching.clock else None,
             partial=fetching.partial,
+            naming={name: each.names.found.evidence for name, each in self._watches.items() if each.names.found},
+            known=self._names.evidence.known,
         )
 
     async def fetch_maxima(self, since: float, until: float, *, metric: str) -> Fetch:
         """The maxima of a metric (base.MaximaProvider), none before its query is found. Raises ProviderError."""
         watch = self._watches.get(metric)
-        if watch is None or (plan := watch.plan) is None:
+        if watch is None or watch.plan is None:
             return Fetch(batches=())
         deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
         fetching = PrometheusFetchContext(self._fetches, since, until, deadline, False, self._latest)
+        batches = [await self._maxima(each, fetching) for each in (watch, *watch.others)]
+        batch = joined(*batches)
+        return Fetch(batches=() if batch is None else (batch,), plans={metric: _shown(watch)})
+
+    async def _maxima(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> SeriesBatch | None:
+        plan, since, until = watch.plan, fetching.since, fetching.until
+        if plan is None:
+            return None
         reply = await self._client.ask(
             maxima_question(plan, since, until),
             metric=plan.metric,
             fetching=fetching,
-            read=lambda rows: read_samples(rows, label=plan.label, stale_markers=self._client.api.victoria_metrics),
+            read=lambda rows: read_samples(
+                rows, label=plan.label, metric=plan.metric, stale_markers=self._client.api.victoria_metrics
+            ),
         )
         if reply.missing:
             raise self._partial(reply.missing, "a maximum may be too low")
         reading = centred(reply.content)
-        nodes = await self._names.nodes_of(reading, plan, watch, fetching)
-        batch = batch_of(plan, reading, nodes, since=since, until=until)
-        return Fetch(batches=() if batch is None else (batch,), plans={metric: _shown(plan)})
+        nodes = watch.restricted(await self._names.nodes_of(reading, plan, watch, fetching))
+        return batch_of(plan, reading, nodes, since=since, until=until)
 
     async def fetch_pods(self, now: float) -> PodFetch:
         """Pod usage at `now` (unix seconds) from cAdvisor's series."""
         return await self._pods.fetch(now)
+
+    async def pod_gaps(self, now: float) -> PodGaps:
+        """Why nodes have no pod usage at `now` (unix seconds): which cAdvisors Prometheus scrapes."""
+        return await self._pods.gaps(now)
 
     def _begin(self, since: float, until: float) -> PrometheusFetchContext:
         present = until >= self._latest
@@ -182,7 +210,7 @@ class PrometheusProvider:
             watch.doubted = True
 
     def _shown_plans(self) -> dict[str, QueryPlan]:
-        return {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan is not None}
+        return {name: _shown(watch) for name, watch in self._watches.items() if watch.plan is not None}
 
     def _announce(self, plans: Mapping[str, QueryPlan]) -> None:
         """Log the queries that changed since the last fetch, and the metrics without series if they changed."""
@@ -216,20 +244,46 @@ class PrometheusProvider:
         except ProviderError as error:
             watch.silent += fetching.present
             return QueryFailure(watch.metric.name, error)
+        batch = joined(batch, *[await self._of_other_nodes(other, fetching) for other in watch.others])
         if fetching.present:
             self._report_absence(watch, fetching)
         return batch
+
+    async def _of_other_nodes(
+        self, other: PrometheusMetricState, fetching: PrometheusFetchContext
+    ) -> SeriesBatch | None:
+        """Samples of the nodes that have another query. If it fails, the response is partial."""
+        try:
+            return await self._ask_for_samples(other, fetching)
+        except ProviderError as error:
+            expression = other.candidates[0].evidence
+            fetching.partial.setdefault(other.metric.name, f"{expression}: {error}")
+            return None
 
     def _report_absence(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
         if watch.plan is None:
             looked_for = ", ".join(candidate.evidence for candidate in watch.candidates)
             reason = f"no series of any of: {looked_for}" if len(watch.candidates) > 1 else f"no series of {looked_for}"
-            if not watch.candidates:
-                reason = f"no default query for Prometheus: set provider.queries.{watch.metric.key}"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         elif watch.silent >= FAILURES_BEFORE_SEARCH:
             reason = f"{watch.plan.expression} returned no samples in the last {watch.silent} fetches"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
+
+    async def _report_duplicates(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
+        """Report duplicates behind an expression, once for the metrics of one collector."""
+        plans = [plan for plan in self._plans() if self._is_computed(plan) and plan.candidate.origin != "configured"]
+        for each in (watch, *watch.others):
+            plan = each.plan
+            if plan in plans and plan is next(other for other in plans if collector_of(other) == collector_of(plan)):
+                await self._duplicates.find(plan, fetching)
+
+    def _plans(self) -> Sequence[PrometheusQueryPlan]:
+        states = (state for watch in self._watches.values() for state in (watch, *watch.others))
+        return [state.plan for state in states if state.plan is not None]
+
+    @staticmethod
+    def _is_computed(plan: PrometheusQueryPlan) -> bool:
+        return plan.scrape_interval is not None and bool(plan.candidate.raw)
 
     async def _ask_for_samples(
         self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
@@ -252,7 +306,9 @@ class PrometheusProvider:
             metric=plan.metric,
             fetching=fetching,
             # Prometheus does not return staleness markers, VictoriaMetrics returns them as NaN.
-            read=lambda rows: read_samples(rows, label=plan.label, stale_markers=transport.victoria_metrics),
+            read=lambda rows: read_samples(
+                rows, label=plan.label, metric=plan.metric, stale_markers=transport.victoria_metrics
+            ),
         )
         reading = reply.content if guard is None else reply.content.where(guard.accepts(reply.content))
         nodes = await self._names.nodes_of(reading, plan, watch, fetching)
@@ -261,18 +317,20 @@ class PrometheusProvider:
         if not reply.missing and len(nodes):
             named = [node for node in nodes if node is not None]
             watch.single = len(set(named)) == len(named)
-        if len(nodes) and not any(nodes):
+        if len(nodes) and not any(nodes) and not (watch.names.found and watch.names.found.problems):
             raise ProviderRefused(
                 f"no series of {plan.expression} names its node by {plan.label.shown};"
                 f" their labels: {shorten_names(sorted(reading.labels)) or 'none'}",
                 hint="Set provider.node_label to the label that names the Kubernetes node.",
             )
-        self._report_unknown(reading, nodes, plan, fetching)
+        problems = watch.names.found is not None and bool(watch.names.found.problems)
+        self._report_unknown(reading, nodes, plan, fetching, problems)
+        nodes = watch.restricted(nodes)
         fetching.findings += out_of_range_findings(
             plan.metric, reading.time, since=fetching.since, until=fetching.until, beyond=beyond
         )
         batch = batch_of(plan, reading, nodes, since=since, until=fetching.until)
-        watch.note_fetch(fetching, found=batch is not None)
+        watch.note_fetch(fetching, found=batch is not None or problems)
         return batch
 
     async def _read_guard(
@@ -290,7 +348,7 @@ class PrometheusProvider:
         ) -> PrometheusResponse[Times]:
             return await self._client.ask(question, metric=plan.metric, fetching=fetching, read=read)
 
-        plans = [each.plan for each in self._watches.values() if each.plan is not None and each.plan.scrape_interval]
+        plans = [each for each in self._plans() if each.scrape_interval]
         leading = next(each for each in plans if exporter_of(each) == exporter_of(plan))
         own = next(each for each in plans if collector_of(each) == collector_of(plan))
         complete = watch.complete == fetching.number - 1
@@ -316,13 +374,14 @@ class PrometheusProvider:
         nodes: Sequence[str | None],
         plan: PrometheusQueryPlan,
         fetching: PrometheusFetchContext,
+        problems: bool,
     ) -> None:
-        """Add one finding about all series of a metric without a node."""
+        """Add one finding about all series of a metric without a node, unless there are findings with the reasons."""
         unknown = nodes.count(None)
-        if not unknown:
+        if not unknown or problems:
             return
         if reading.labels:
-            seen = f"label {plan.label.label} is not among {shorten_names(sorted(reading.labels))}"
+            seen = f"label {plan.label.text} is not among {shorten_names(sorted(reading.labels))}"
         else:
             nameless = sorted({key for key, node in zip(reading.keys, nodes, strict=True) if key and node is None})
             seen = f"node_uname_info does not name {shorten_names(nameless)}"
@@ -339,17 +398,32 @@ class PrometheusProvider:
         starts with an empty history.
         """
         async with watch.lock:
-            if not watch.must_look(fetching.number):
-                return
-            found = await self._search.find_plan(watch, fetching)
-            missing = fetching.partial.get(watch.metric.name, "")
-            if found not in (None, watch.plan) and (watch.plan is None or not missing):
-                watch.plan, watch.single = found, None
-            watch.looked_at, watch.doubted = fetching.number, bool(missing)
-            if watch.plan is None and missing:
-                watch.looked_at = None
-                why = f"it is unknown whether there are series for {watch.metric.key}"
-                raise self._partial(missing, why)
+            if watch.must_look(fetching.number):
+                await self._look_for_plan(watch, fetching)
+            if watch.must_look_for_others(fetching):
+                await self._look_for_others(watch, fetching)
+
+    async def _look_for_plan(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
+        found = await self._search.find_plan(watch, fetching)
+        missing = fetching.partial.get(watch.metric.name, "")
+        if found not in (None, watch.plan) and (watch.plan is None or not missing):
+            watch.plan, watch.single, watch.others, watch.others_at = found, None, (), None
+        watch.looked_at, watch.doubted = fetching.number, bool(missing)
+        if watch.plan is None and missing:
+            watch.looked_at = None
+            why = f"it is unknown whether there are series for {watch.metric.key}"
+            raise self._partial(missing, why)
+
+    async def _look_for_others(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
+        """Search for queries of the nodes that the plan lacks. A failed or partial search changes nothing."""
+        watch.others_at = fetching.number
+        try:
+            others = await self._search.find_others(watch, fetching)
+        except ProviderError as error:
+            log.debug("queries of other nodes for %s are unknown: %s", watch.metric.key, error)
+            return
+        if watch.metric.name not in fetching.partial:
+            watch.others = others
 
 
 def from_settings(settings: Settings) -> PrometheusProvider:
@@ -379,6 +453,14 @@ def config_from_settings(settings: Settings) -> PrometheusConfig:
 # --- pure functions --------------------------------------------------------------------------------------------------
 
 
-def _shown(plan: PrometheusQueryPlan) -> QueryPlan:
+def _shown(watch: PrometheusMetricState) -> QueryPlan:
+    plan = watch.plan
+    assert plan is not None
     given = plan.candidate
-    return QueryPlan(plan.metric.name, plan.expression, given.unit, plan.label.shown, given.smoothing_s, plan.reason)
+    others = [
+        f"; other nodes ({len(other.only)}): {' '.join(other.plan.expression.split())} by {other.plan.label.shown}"
+        for other in watch.others
+        if other.plan is not None
+    ]
+    reason = plan.reason + "".join(others)
+    return QueryPlan(plan.metric.name, plan.expression, given.unit, plan.label.shown, given.smoothing_s, reason)

@@ -2,11 +2,11 @@
 
 The same load is the recording rule `instance:node_cpu:ratio` in one cluster, the mixin's
 `instance:node_cpu_utilisation:rate5m` in another, and only raw counters in a third. The node name is in a label `node`,
-or only the node's address is in `instance`. A *candidate* is one query for a metric; the first candidate with series is
-used. A candidate is *plain* if it selects stored series: `selector[span]` then returns their samples with true
-timestamps. All others are *expressions*, evaluated at chosen times. A computed value looks current for minutes after
-its exporter stopped (`rate(x[5m])` needs two samples in five minutes), so an expression has a *guard*: it returns a
-node only if the node's raw series had a sample within two scrape intervals.
+or only the node's address is in `instance`. A *candidate* is one query for a metric; for each node, the first candidate
+with series is used. A candidate is *plain* if it selects stored series: `selector[span]` then returns their samples
+with true timestamps. All others are *expressions*, evaluated at chosen times. A computed value looks current for
+minutes after its exporter stopped (`rate(x[5m])` needs two samples in five minutes), so an expression has a *guard*: it
+returns a node only if the node's raw series had a sample within two scrape intervals.
 
 Pure: no I/O, no clock.
 """
@@ -17,9 +17,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
-from watcher.core.naming.name_resolver import without_port
-from watcher.core.queries.matchers import LABEL, Matcher, narrowed
+from watcher.core.cpu_use import UNUSED
+from watcher.core.naming.identity import Identities
+from watcher.core.naming.labels import EXPORTED, NODE_LABELS, OF_TARGET, Labels
+from watcher.core.queries.matchers import Matcher, is_label_name, label_text, narrowed
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric, MetricType
 from watcher.platform.sources.config import InstantQuery, RangeQuery
@@ -35,8 +38,8 @@ DEFAULT_METRICS: tuple[str, ...] = (
     "NetworkTransmitDrop",
     "NetworkReceiveDrop",
 )
-"""Metrics fetched by default. Energy and GPU must be requested: most clusters have no exporter for them, and
-searching for their series costs queries."""
+"""Metrics fetched by default. Energy, GPU and Pressure must be requested: many clusters have no exporter for them or a
+kernel without pressure, and searching for their series costs queries."""
 
 DEFAULT_SCRAPE_INTERVAL_S = 60.0
 """Scrape interval in seconds if there are too few samples to measure it: Prometheus' default."""
@@ -81,7 +84,7 @@ class PrometheusConfig(ProviderConfig):
         providers_queries.check_keys((*self.metrics, *self.queries))
         for key, query in self.queries.items():
             _check_query(f"provider.queries.{key}", METRIC_BY_KEY[key], query)
-        if self.node_label is not None and not LABEL.fullmatch(self.node_label):
+        if self.node_label is not None and not is_label_name(self.node_label):
             raise ValueError(f"provider.node_label: {self.node_label!r} is not a label name")
 
     def wanted(self) -> tuple[Metric, ...]:
@@ -97,7 +100,7 @@ def _check_query(where: str, metric: Metric, query: PrometheusQueryConfig) -> No
         raise ValueError(f"{where}.unit: {query.unit!r} is none of {', '.join(SOURCE_UNITS)}")
     if SOURCE_UNITS[query.unit][0] is not metric.unit:
         raise ValueError(f"{where}.unit: {query.unit} cannot be converted to {metric.unit}, the unit of {metric.key}")
-    if query.node_label is not None and not LABEL.fullmatch(query.node_label):
+    if query.node_label is not None and not is_label_name(query.node_label):
         raise ValueError(f"{where}.node_label: {query.node_label!r} is not a label name")
     if query.guard is not None and not is_plain(query.guard):
         raise ValueError(f"{where}.guard: {query.guard!r} is not a metric name or selector")
@@ -126,6 +129,8 @@ class QueryCandidate:
     condition: str = ""
     """Query for a number of each node. If it is the same for all, and not 0, the cheaper expression has the same
     values."""
+    devices: tuple[str, ...] = ()
+    """Labels that distinguish the series in `raw` of one node: the series of two scrape jobs have the same."""
 
     @property
     def evidence(self) -> str:
@@ -149,6 +154,11 @@ class QueryCandidate:
         """The candidate with its cheaper expression; `number` is the result of the condition."""
         return replace(self, expression=self.cheaper.replace("<number>", f"{number:g}"))
 
+    def duplicates(self, label: NodeLabel) -> str:
+        """Query for the nodes with several series of one device."""
+        labels = ", ".join((label.text, *self.devices))
+        return f"count by ({label.text}) (count by ({labels}) ({self.raw}) > 1)"
+
 
 _PLACE = re.compile(r"<([^<>]+)>")
 
@@ -157,34 +167,55 @@ def _rule(name: str, unit: str, smoothing_s: float, origin: str = "recording rul
     return QueryCandidate(origin, f"<{name}>", unit, smoothing_s)
 
 
-def _raw(expression: str, raw: str, unit: str, smoothing_s: float) -> QueryCandidate:
-    return QueryCandidate("raw series", expression.replace("<raw>", f"<{raw}>"), unit, smoothing_s, f"<{raw}>")
+def _highest(raw: str, unit: str, span: str, smoothing_s: float, *devices: str) -> QueryCandidate:
+    """The highest rate of the series of a node, which differ in the labels `devices`."""
+    expression = f"max by (<label>) (rate(<{raw}>[{span}]))"
+    return QueryCandidate("raw series", expression, unit, smoothing_s, f"<{raw}>", devices=devices)
 
 
-def _traffic(rule: str, mixin: str, counter: str) -> tuple[QueryCandidate, ...]:
-    """Bytes per second over all devices. The maximum over the series without `device` prevents double counting of an
-    exporter that two jobs scrape."""
+def _total(raw: str, unit: str, span: str, smoothing_s: float, *devices: str) -> QueryCandidate:
+    """The sum of the rates over the devices of a node. An exporter that two jobs scrape has two series of each device,
+    of which the sum has the higher one."""
+    once = f"max by (<label>, {', '.join(devices)}) (rate(<{raw}>[{span}]))"
+    return QueryCandidate("raw series", f"sum by (<label>) ({once})", unit, smoothing_s, f"<{raw}>", devices=devices)
+
+
+def _traffic(rule: str, mixin: str, counter: str, windows: str) -> tuple[QueryCandidate, ...]:
+    """Bytes per second over all devices."""
     return (
         _rule(rule, "bytes/s", 180.0),
         _rule(mixin, "bytes/s", 300.0, "recording rule of the mixin"),
-        _raw(
-            "max by (<label>) (sum without (device) (rate(<raw>[3m])))", f'{counter}{{device!="lo"}}', "bytes/s", 180.0
-        ),
+        _total(f'{counter}{{device!="lo"}}', "bytes/s", "3m", 180.0, "device"),
+        _total(windows, "bytes/s", "3m", 180.0, "nic"),
     )
 
 
-def _drops(rule: str, counter: str) -> tuple[QueryCandidate, ...]:
-    raw = f'{counter}{{device!="lo"}}'
+def _drops(rule: str, counter: str, windows: str) -> tuple[QueryCandidate, ...]:
     return (
         _rule(rule, "packets/s", 300.0, "recording rule of the mixin"),
-        _raw("max by (<label>) (sum without (device) (rate(<raw>[5m])))", raw, "packets/s", 300.0),
+        _total(f'{counter}{{device!="lo"}}', "packets/s", "5m", 300.0, "device"),
+        _total(windows, "packets/s", "5m", 300.0, "nic"),
     )
 
 
-def _joules(zone: str) -> tuple[QueryCandidate, ...]:
-    """Power in watts: the rate of Kepler's joule counters."""
-    raw = f"kepler_node_{zone}_joules_total"
-    return (_raw("sum by (<label>) (rate(<raw>[5m]))", raw, "watts", 300.0),)
+def _joules(part: str) -> tuple[QueryCandidate, ...]:
+    """Power in watts: the rate of Kepler's joule counters, which are one metric for each part of the node before Kepler
+    0.10, and zones of one metric since then. The zone psys is the platform, without sockets."""
+    before = _total(f"kepler_node_{part}_joules_total", "watts", "5m", 300.0, "package", "mode")
+    zone = _ZONES.get(part)
+    if zone is None:
+        return (before,)
+    series = f'kepler_node_cpu_joules_total{{zone=~"{zone}(-[0-9]+)?"}}'
+    return (before, _total(series, "watts", "5m", 300.0, "zone", "path"))
+
+
+_ZONES = {"package": "package", "core": "core", "uncore": "uncore", "dram": "dram", "platform": "psys"}
+
+
+def _pressure(resource: str, kind: str) -> tuple[QueryCandidate, ...]:
+    """Share of time in which tasks wait: node exporter's counters of the kernel's totals. `kind` is "waiting" (at least
+    one task waits, the kernel's "some") or "stalled" (all tasks wait, its "full")."""
+    return (_highest(f"node_pressure_{resource}_{kind}_seconds_total", "ratio", "3m", 180.0),)
 
 
 _MEMORY = (
@@ -193,25 +224,42 @@ _MEMORY = (
     " / <node_memory_MemTotal_bytes>)"
 )
 
+_UNUSED_CPU = f'mode=~"{"|".join(UNUSED)}"'
 # Names and formulas are those of the kube-prometheus rules and the node-exporter mixin. The raw CPU expression is the
-# mixin's: the share that is not idle, iowait or steal, averaged over CPUs, and over 5 minutes as in the rules, so that
-# deviations are comparable.
+# mixin's (watcher/core/cpu_use.py), averaged over CPUs, and over 5 minutes as in the rules, so that deviations are
+# comparable.
 _TEMPLATES: Mapping[str, tuple[QueryCandidate, ...]] = {
     "CPU": (
         _rule("instance:node_cpu:ratio", "ratio", 300.0),
         _rule("instance:node_cpu_utilisation:rate5m", "ratio", 300.0, "recording rule of the mixin"),
         QueryCandidate(
             "raw series",
-            '1 - avg by (<label>) (sum without (mode) (rate(<node_cpu_seconds_total{mode=~"idle|iowait|steal"}>[5m])))',
+            # The minimum is over the series of two jobs that scrape one exporter.
+            "1 - avg by (<label>) (min by (<label>, cpu) (sum without (mode)"
+            f" (rate(<node_cpu_seconds_total{{{_UNUSED_CPU}}}>[5m]))))",
             "ratio",
             300.0,
             # Two CPUs suffice as a guard. A guard over all CPUs would cost the server a third of the expression's cost
             # for nodes with four CPUs.
             '<node_cpu_seconds_total{mode="idle",cpu=~"0|1"}>',
-            # Without a sum for each CPU, where all nodes have the same modes: a quarter less work at 64 CPUs.
-            '1 - <number> * avg by (<label>) (rate(<node_cpu_seconds_total{mode=~"idle|iowait|steal"}>[5m]))',
+            # Without a sum for each CPU, where all nodes have the same modes, and each once: a quarter less work at 64
+            # CPUs. All modes of a CPU add up to 1, except while the series are younger than 5 minutes, when all rates
+            # are too small by the same factor: without the quotient, a new node would appear busy.
+            f"1 - <number> * avg by (<label>) (rate(<node_cpu_seconds_total{{{_UNUSED_CPU}}}>[5m]))"
+            ' / max by (<label>) (sum without (mode) (rate(<node_cpu_seconds_total{cpu=~"0|1"}>[5m])))',
             "count by (<label>) (count by (<label>, mode)"
-            ' (<node_cpu_seconds_total{mode=~"idle|iowait|steal",cpu="0"}>))',
+            f' (<node_cpu_seconds_total{{{_UNUSED_CPU},cpu="0"}}>) == 1'
+            ' and on (<label>) <node_cpu_seconds_total{mode="user",cpu="0"}>)'
+            ' or 0 * count by (<label>) (<node_cpu_seconds_total{mode="idle",cpu="0"}>)',
+            ("cpu",),
+        ),
+        QueryCandidate(
+            "windows_exporter",
+            '1 - avg by (<label>) (min by (<label>, core) (rate(<windows_cpu_time_total{mode="idle"}>[5m])))',
+            "ratio",
+            300.0,
+            '<windows_cpu_time_total{mode="idle"}>',
+            devices=("core",),
         ),
     ),
     "Memory": (
@@ -226,26 +274,41 @@ _TEMPLATES: Mapping[str, tuple[QueryCandidate, ...]] = {
             "count by (<label>) (<node_memory_MemAvailable_bytes>)"
             " or 0 * count by (<label>) (<node_memory_MemTotal_bytes>)",
         ),
+        QueryCandidate(
+            "windows_exporter",
+            # The metric of the total has another name before windows_exporter 0.31.
+            "max by (<label>) (1 - <windows_memory_available_bytes>"
+            " / (<windows_memory_physical_total_bytes> or <windows_cs_physical_memory_bytes>))",
+            "ratio",
+            0.0,
+            "<windows_memory_available_bytes>",
+        ),
     ),
     "Storage": (
         _rule("instance_device:node_disk_io_time_seconds:rate5m", "ratio", 300.0),
-        _raw("max by (<label>) (rate(<raw>[5m]))", 'node_disk_io_time_seconds_total{device!=""}', "ratio", 300.0),
+        _highest('node_disk_io_time_seconds_total{device!=""}', "ratio", "5m", 300.0, "device"),
     ),
     "NetworkTransmit": _traffic(
         "instance:node_network_transmit_bytes:rate:sum",
         "instance:node_network_transmit_bytes_excluding_lo:rate5m",
         "node_network_transmit_bytes_total",
+        "windows_net_bytes_sent_total",
     ),
     "NetworkReceive": _traffic(
         "instance:node_network_receive_bytes:rate:sum",
         "instance:node_network_receive_bytes_excluding_lo:rate5m",
         "node_network_receive_bytes_total",
+        "windows_net_bytes_received_total",
     ),
     "NetworkTransmitDrop": _drops(
-        "instance:node_network_transmit_drop_excluding_lo:rate5m", "node_network_transmit_drop_total"
+        "instance:node_network_transmit_drop_excluding_lo:rate5m",
+        "node_network_transmit_drop_total",
+        "windows_net_packets_outbound_discarded_total",
     ),
     "NetworkReceiveDrop": _drops(
-        "instance:node_network_receive_drop_excluding_lo:rate5m", "node_network_receive_drop_total"
+        "instance:node_network_receive_drop_excluding_lo:rate5m",
+        "node_network_receive_drop_total",
+        "windows_net_packets_received_discarded_total",
     ),
     **{
         metric.key: _joules(metric.name.removeprefix("kepler_node_").removesuffix("_joules_total"))
@@ -254,6 +317,11 @@ _TEMPLATES: Mapping[str, tuple[QueryCandidate, ...]] = {
     },
     "EnergyHost": (_rule("scaph_host_power_microwatts", "microwatts", 0.0, "gauge"),),
     "GPU": (_rule("DCGM_FI_DEV_GPU_UTIL", "percent", 0.0, "gauge"),),
+    "PressureCPU": _pressure("cpu", "waiting"),
+    "PressureMemory": _pressure("memory", "waiting"),
+    "PressureIO": _pressure("io", "waiting"),
+    "PressureMemoryFull": _pressure("memory", "stalled"),
+    "PressureIOFull": _pressure("io", "stalled"),
 }
 
 
@@ -281,100 +349,134 @@ def candidates(
 
 # --- node label ------------------------------------------------------------------------------------------------------
 
-DIRECT_LABELS = ("node", "kubernetes_node", "nodename")
-PROFILE_LABELS = (*DIRECT_LABELS, "instance")
-Labels = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeNames:
-    """Node names by instance, read from the label `label` of node_uname_info."""
-
-    label: str
-    by_instance: Mapping[str, str]
-
-    def with_newer(self, some: NodeNames) -> NodeNames:
-        """These names updated by newer ones, if both were read from the same label."""
-        return NodeNames(self.label, {**self.by_instance, **some.by_instance}) if some.label == self.label else self
+PER_DEVICE = ("cpu", "core", "mode", "device", "gpu", "UUID", "nic")
+"""Labels of devices in the raw series, which do not distinguish nodes."""
+PER_ZONE = ("zone", "path", "package")
+"""Those of Kepler's series beside them: in other series, `zone` is a label of the target."""
+PROFILE_LABELS = (*NODE_LABELS, *(EXPORTED + label for label in NODE_LABELS), EXPORTED + "instance", "instance")
+MOST_LABELS = 3
+"""Number of labels that an expression is grouped by, unless more are necessary."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLabel:
-    """Rule that derives the node name of a series: from `label`, without the port if `strip_port`. With `joined` (a
-    label of node_uname_info), the node is looked up by the instance."""
+    """Labels that distinguish the nodes of a query: `label`, and `more` of them. `by` describes where the names
+    of the nodes come from (core.naming.identity)."""
 
     label: str
-    strip_port: bool = False
-    joined: str = ""
+    more: tuple[str, ...] = ()
+    by: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (self.label, *self.more)
+
+    @property
+    def text(self) -> str:
+        """The labels in PromQL, in quotes where necessary."""
+        return ", ".join(map(label_text, self.labels))
 
     @property
     def shown(self) -> str:
         """Display name of the node label."""
-        if self.joined:
-            return f"{self.joined} (of node_uname_info, by {self.label})"
-        return f"{self.label} without its port" if self.strip_port else self.label
+        return self.origin
+
+    @property
+    def origin(self) -> str:
+        """The candidate that names most nodes (core.naming.identity)."""
+        return self.by or self.label
+
+    def key(self, row: Labels) -> str | None:
+        """The value of the label in a series, or of all labels; None if the series has none of them."""
+        if not self.more:
+            return row.get(self.label) or None
+        return ", ".join(f"{label}={row[label]}" for label in self.labels if row.get(label)) or None
 
 
 def profile(evidence: str, *, labels: Iterable[str]) -> str:
     """Query that returns whether series exist, and the values of the labels that may identify nodes."""
-    return f"count by ({', '.join(dict.fromkeys(labels))}) ({evidence})"
+    return f"count by ({', '.join(map(label_text, dict.fromkeys(labels)))}) ({evidence})"
 
 
-def names_query(*, matchers: Sequence[Matcher] = ()) -> str:
-    """Query for the node names by instance."""
-    return profile(narrowed("node_uname_info", *matchers), labels=PROFILE_LABELS)
+def whole_profile(evidence: str) -> str:
+    """Query that returns whether series exist, and all labels but those of devices."""
+    devices = (*PER_DEVICE, *PER_ZONE) if "kepler_" in evidence else PER_DEVICE
+    return f"count without ({', '.join(devices)}) ({evidence})"
 
 
-def _tells_apart(label: str, rows: Sequence[Labels]) -> bool:
-    """Whether all rows have the label, with at least half as many values as instances. Labels that name the
-    Prometheus or the cluster are also on all series, but have fewer values."""
-    values = {row.get(label, "") for row in rows}
-    instances = {row["instance"] for row in rows if row.get("instance")}
-    return bool(rows) and "" not in values and 2 * len(values) >= len(instances)
+def target_labels_query(evidence: str) -> str:
+    """Query for the labels of scrapes without those of nodes and exporters: few series for any number of nodes."""
+    of_target = OF_TARGET - {"__name__"}
+    exported = (EXPORTED + label for label in of_target - {"job", "instance"})
+    of_exporter = sorted({*of_target, *exported, *PER_DEVICE, "boot_id", "machine_id"})
+    known = (label for label in PROFILE_LABELS if label == label_text(label))
+    return f"group without ({', '.join(dict.fromkeys((*of_exporter, *known)))}) ({evidence})"
 
 
-def read_names(rows: Sequence[Labels]) -> NodeNames:
-    """Node names from the labels of node_uname_info. A label that identifies Kubernetes nodes is preferred to the
-    kernel's host name."""
-    label = next((name for name in DIRECT_LABELS if _tells_apart(name, rows)), "nodename")
-    named = {row["instance"]: row[label] for row in rows if row.get("instance") and row.get(label)}
-    return NodeNames(label, named)
+def host_names_query(*, matchers: Sequence[Matcher] = ()) -> str:
+    """Query for the host names of machines."""
+    return whole_profile(narrowed("node_uname_info", *matchers))
 
 
-def direct_label(rows: Sequence[Labels]) -> NodeLabel | None:
-    """The first label that directly names the nodes of all these series, None if there is none."""
-    return next((NodeLabel(label) for label in DIRECT_LABELS if _tells_apart(label, rows)), None)
+def known_nodes_query(*, matchers: Sequence[Matcher] = ()) -> str:
+    """Query for the nodes that kube-state-metrics knows, with their addresses, readiness and creation times."""
+    ready = Matcher("condition", "=", "Ready"), Matcher("status", "=", "true")
+    parts = (
+        narrowed("kube_node_info", *matchers),
+        narrowed("kube_node_status_condition", *ready, *matchers),
+        narrowed("kube_node_created", *matchers),
+        narrowed("kube_node_status_addresses", *matchers),
+    )
+    return " or ".join(parts)
 
 
-def fallback_label(rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
-    """Node label for series that do not name a node. In order of preference: the instance looked up in `names`, if
-    most instances are known and their names differ (cloned machines may all be called localhost); the instance
-    without its port; the instance. None if a series has no instance."""
-    if not _tells_apart("instance", rows):
+def machines_query(*, matchers: Sequence[Matcher] = ()) -> str:
+    """Query for the identifiers of machines: of kube-state-metrics, and of cAdvisor in the kubelets."""
+    return " or ".join(narrowed(series, *matchers) for series in ("kube_node_info", "machine_cpu_cores"))
+
+
+def exporter_pods_query(evidence: str, *, matchers: Sequence[Matcher] = ()) -> str:
+    """Query for the pods of the exporters of these series, by namespace and pod, and by address."""
+    pods = narrowed("kube_pod_info", *matchers)
+    federated = narrowed("kube_pod_info", Matcher("exported_pod", "!=", ""), *matchers)
+    address = f'label_replace({evidence}, "pod_ip", "$1", "instance", "\\\\[?([^\\\\]]*)\\\\]?:[^:]*")'
+    return (
+        f"({pods} and on (namespace, pod) ({evidence}))"
+        f" or ({federated} and on (exported_namespace, exported_pod) ({evidence}))"
+        f" or ({pods} and on (pod_ip) ({address}))"
+    )
+
+
+def labels_of(rows: Sequence[Labels], found: Identities, *, most: int = MOST_LABELS) -> NodeLabel | None:
+    """The fewest labels that distinguish the nodes of the series, at most `most` where possible; None without nodes."""
+    if not any(found.nodes):
         return None
-    known = [{**row, names.label: names.by_instance[row["instance"]]} for row in rows if _has_name(row, names)]
-    joined = _joined(rows, names) if _tells_apart(names.label, known) else None
-    # Simulated machines may be different ports of one host.
-    hosts = [{**row, "host": without_port(row["instance"])} for row in rows]
-    return joined or NodeLabel("instance", strip_port=_tells_apart("host", hosts))
+    by = found.by.split(" ")[0]
+    wanted = [by, *PROFILE_LABELS, *sorted({label for row in rows for label in row} - {"__name__"})]
+    there = [label for label in dict.fromkeys(wanted) if any(row.get(label) for row in rows)]
+    by = "" if found.by in there else found.by
+    for number in range(1, most + 1):
+        for labels in combinations(there, number):
+            label = NodeLabel(labels[0], labels[1:], by)
+            if distinguishes(label, rows, found):
+                return label
+    if most == 1:
+        return NodeLabel(there[0], (), by)
+    return NodeLabel(there[0], tuple(there[1:]), by)
 
 
-def _has_name(row: Labels, names: NodeNames) -> bool:
-    return row.get("instance", "") in names.by_instance
-
-
-def configured_label(label: str, rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
-    """The configured label, None if no series has it. `nodename` may come from node_uname_info, and `instance` is
-    used without its port, as in the automatic selection."""
-    if any(row.get(label) for row in rows):
-        return NodeLabel(label, strip_port=label == "instance")
-    return _joined(rows, names) if label == names.label else None
-
-
-def _joined(rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
-    instances = {row["instance"] for row in rows if row.get("instance")}
-    known = sum(instance in names.by_instance for instance in instances)
-    return NodeLabel("instance", joined=names.label) if instances and 2 * known >= len(instances) else None
+def distinguishes(label: NodeLabel, rows: Sequence[Labels], found: Identities) -> bool:
+    """Whether all series with a node have these labels, and the labels distinguish different nodes, and these from
+    series without a node."""
+    nodes: dict[str, str | None] = {}
+    for row, node in zip(rows, found.nodes, strict=True):
+        key = label.key(row)
+        if key is None:
+            if node is not None:
+                return False
+        elif nodes.setdefault(key, node) != node:
+            return False
+    return True
 
 
 # --- queries ---------------------------------------------------------------------------------------------------------
@@ -420,7 +522,7 @@ class PrometheusQueryPlan:
         if not self.candidate.raw or self.scrape_interval is None:
             return self.expression
         alive = f"count_over_time({self.candidate.raw}[{2 * self.scrape_interval:.0f}s]) > 0"
-        return f"({self.expression}) and on ({self.label.label}) ({alive})"
+        return f"({self.expression}) and on ({self.label.text}) ({alive})"
 
 
 def make_plan(
@@ -445,7 +547,7 @@ def make_plan(
             else "no guard, so a stopped exporter looks alive for a while"
         )
         reasons.append(guard)
-    expression = candidate.expression.replace("<label>", label.label) if candidate.raw else candidate.expression
+    expression = candidate.expression.replace("<label>", label.text) if candidate.raw else candidate.expression
     return PrometheusQueryPlan(metric, candidate, label, expression, interval, "; ".join(reasons))
 
 

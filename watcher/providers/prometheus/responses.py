@@ -7,8 +7,8 @@ Python's global lock and block the event loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import msgspec
@@ -16,8 +16,9 @@ import numpy as np
 
 from watcher.arrays import F64, I64, Bool
 from watcher.core.messages import printable
-from watcher.core.naming.name_resolver import without_port
-from watcher.model import SOURCE_UNITS, SeriesBatch
+from watcher.core.naming.labels import Labels
+from watcher.decoding.json_text import JsonDecoder
+from watcher.model import SOURCE_UNITS, Metric, SeriesBatch
 from watcher.platform.sources.errors import (
     ProviderMalformed,
 )
@@ -48,11 +49,11 @@ class _OddSeries(msgspec.Struct, frozen=True):
     values: list[tuple[float, str]] = []
 
 
-_ROW = msgspec.json.Decoder(_LabelsRow)
+_ROW = JsonDecoder(_LabelsRow)
 # Not strict: values are numbers in strings, which this decoder then converts at no extra cost.
-_SERIES = msgspec.json.Decoder(MatrixSeries, strict=False)
-_VALUE_ROW = msgspec.json.Decoder(_ValueRow, strict=False)
-_ODD_SERIES = msgspec.json.Decoder(_OddSeries)
+_SERIES = JsonDecoder(MatrixSeries, strict=False)
+_VALUE_ROW = JsonDecoder(_ValueRow, strict=False)
+_ODD_SERIES = JsonDecoder(_OddSeries)
 
 
 # --- series ----------------------------------------------------------------------------------------------------------
@@ -61,24 +62,29 @@ _ODD_SERIES = msgspec.json.Decoder(_OddSeries)
 @dataclass(frozen=True, slots=True)
 class MatrixSamples:
     """Samples of a response. `keys[k]` is the value of the node label of series k, None if missing; `series`, `time`
-    and `value` are as in model.SeriesBatch. `labels` are the label names of series without a key."""
+    and `value` are as in model.SeriesBatch. `labels` are the label names of series without a key. `devices[k]` is the
+    device of series k and `sharers[k]` the pod that shares it, if they were read for a metric. `rows[k]` are the labels
+    of series k."""
 
     keys: tuple[str | None, ...]
     labels: frozenset[str]
     series: I64
     time: F64
     value: F64
+    devices: tuple[str, ...] = ()
+    sharers: tuple[str, ...] = ()
+    rows: tuple[Labels, ...] = ()
 
     def where(self, keep: Bool) -> MatrixSamples:
         """The samples in `keep`, with all series."""
-        return MatrixSamples(self.keys, self.labels, self.series[keep], self.time[keep], self.value[keep])
+        return replace(self, series=self.series[keep], time=self.time[keep], value=self.value[keep])
 
 
 def read_labels(rows: Iterable[msgspec.Raw]) -> list[dict[str, str]]:
     """Labels of each series of a vector or matrix. Raises ProviderMalformed."""
     try:
         return [_ROW.decode(row).metric for row in rows]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise ProviderMalformed(f"the labels of the series cannot be read: {printable(str(error))}") from error
 
 
@@ -88,33 +94,44 @@ def read_numbers(vector: Iterable[msgspec.Raw], label: NodeLabel) -> dict[str, f
     values: dict[str, float] = {}
     try:
         for row in map(_VALUE_ROW.decode, vector):
-            if key := _key(row.metric, label):
+            if key := label.key(row.metric):
                 values[key] = max(values.get(key, -math.inf), row.value[1])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise ProviderMalformed(f"the times of the series cannot be read: {printable(str(error))}") from error
     return values
 
 
-def _key(labels: Mapping[str, str], label: NodeLabel) -> str | None:
-    """The value of the node label, None if missing."""
-    key = labels.get(label.label) or None
-    return without_port(key) if key is not None and label.strip_port else key
+def read_facts(vector: Iterable[msgspec.Raw]) -> list[tuple[dict[str, str], float]]:
+    """Labels and value of each series of a vector. Raises ProviderMalformed."""
+    try:
+        return [(row.metric, row.value[1]) for row in map(_VALUE_ROW.decode, vector)]
+    except msgspec.DecodeError as error:
+        raise ProviderMalformed(f"the values of the series cannot be read: {printable(str(error))}") from error
 
 
-def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_markers: bool = False) -> MatrixSamples:
+def read_samples(
+    matrix: Iterable[msgspec.Raw], *, label: NodeLabel, metric: Metric | None = None, stale_markers: bool = False
+) -> MatrixSamples:
     """All samples of a matrix, in ascending times within each series. NaN and infinities are returned; the review
     judges them. With `stale_markers`, a NaN marks the end of a series and is dropped. Raises ProviderMalformed if a
     value is not a number."""
     keys: list[str | None] = []
+    rows: list[Labels] = []
+    devices: list[str] = []
+    sharers: list[str] = []
     labels: set[str] = set()
     counts: list[int] = []
     pairs: list[F64] = []
     for raw in matrix:
         series = read_series(raw)
-        key = _key(series.metric, label)
+        key = label.key(series.metric)
+        rows.append(series.metric)
         if key is None:
             labels.update(series.metric)
         keys.append(key)
+        if metric is not None:
+            devices.append(metric.device_of(series.metric))
+            sharers.append(metric.sharer_of(series.metric))
         counts.append(len(series.values))
         # One NumPy call per series: a single call would hold the global lock as long as the decoding.
         pairs.append(np.fromiter(chain.from_iterable(series.values), np.float64, 2 * len(series.values)))
@@ -123,19 +140,21 @@ def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_marke
     time, value = flat[0::2].copy(), flat[1::2].copy()
     if stale_markers and (ends := np.isnan(value)).any():
         index, time, value = index[~ends], time[~ends], value[~ends]
-    return MatrixSamples(tuple(keys), frozenset(labels), *_ascending(index, time, value))
+    return MatrixSamples(
+        tuple(keys), frozenset(labels), *_ascending(index, time, value), tuple(devices), tuple(sharers), tuple(rows)
+    )
 
 
 def read_series(raw: msgspec.Raw) -> MatrixSeries:
     """Decode one series of a matrix. Raises ProviderMalformed if a value is not a number."""
     try:
         return _SERIES.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         pass
     try:
         odd = _ODD_SERIES.decode(raw)
         return MatrixSeries(odd.metric, [(time, float(value)) for time, value in odd.values])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except ValueError as error:
         raise ProviderMalformed(f"a value of the series is not a number: {printable(str(error))}") from error
 
 
@@ -171,4 +190,26 @@ def batch_of(
     if not keep.any():
         return None
     named = tuple(node for node in nodes if node is not None)
-    return SeriesBatch(plan.metric, named, index[keep], reading.time[keep], in_unit(reading.value[keep], factor))
+    devices, sharers = (
+        tuple(each for each, node in zip(column, nodes, strict=False) if node is not None)
+        for column in (reading.devices, reading.sharers)
+    )
+    value = in_unit(reading.value[keep], factor)
+    return SeriesBatch(plan.metric, named, index[keep], reading.time[keep], value, devices, sharers)
+
+
+def joined(*batches: SeriesBatch | None) -> SeriesBatch | None:
+    """The samples of several queries of one metric as one batch; None without samples."""
+    found = [batch for batch in batches if batch is not None]
+    if len(found) <= 1:
+        return found[0] if found else None
+    offsets = np.cumsum([0, *(len(each.nodes) for each in found)])
+    return SeriesBatch(
+        found[0].metric,
+        tuple(node for each in found for node in each.nodes),
+        np.concatenate([each.series + offset for each, offset in zip(found, offsets, strict=False)]),
+        np.concatenate([each.time for each in found]),
+        np.concatenate([each.value for each in found]),
+        tuple(device for each in found for device in each.devices),
+        tuple(sharer for each in found for sharer in each.sharers),
+    )

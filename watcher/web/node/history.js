@@ -5,6 +5,9 @@ import { clock, moment, percent } from "../format.js";
 import { colour, onThemeChange } from "../theme.js";
 
 const CHARTS = [["CPU", "AVG", "CPU, mean by window"], ["Memory", "AVG", "Memory, mean by window"], ["CPU", "STD", "CPU, deviation by window"], ["Memory", "STD", "Memory, deviation by window"]];
+/** Names of the metrics of pressure, and their texts. */
+const PRESSURES = [["cpu_some", "CPU"], ["memory_some", "memory"], ["io_some", "disks"], ["memory_full", "memory, all tasks"], ["io_full", "disks, all tasks"]]
+  .map(([part, text]) => [`node_pressure_${part}_avg10`, text]);
 /** Height of a chart, less where there is one per row. */
 const height = (width) => (width < 420 ? 110 : 170);
 const DASHES = [[], [8, 4], [2, 3]];
@@ -16,6 +19,7 @@ export class HistoryCharts {
     this.charts = [];
     this.legends = [];
     this.sentences = [];
+    this.pressure = el("p.quiet");
     this.bounds = [];
     this.range = "";
     this.forget = onThemeChange(() => this.redraw());
@@ -23,11 +27,12 @@ export class HistoryCharts {
     for (const each of [place, more]) this.sizes.observe(each);
   }
 
-  /** `answers` are the documents of /api/v1/history, one per window; `forecasts` are those of /api/v1/forecasts. */
-  async show(answers, windows, forecasts = []) {
+  /** `answers` are the documents of /api/v1/history, one per window; `forecasts` are those of /api/v1/forecasts,
+   *  `pressure` are metrics of /watcher. */
+  async show(answers, windows, forecasts = [], pressure = []) {
     const { default: UPlot } = await import("../vendor/uPlot.esm.js");
     styles("vendor/uPlot.min.css");
-    this.last = [answers, windows, forecasts];
+    this.last = [answers, windows, forecasts, pressure];
     this.bounds = CHARTS.map(([type, operator]) => (operator === "AVG" && forecasts.find((each) => each.type === type)) || null);
     const data = CHARTS.map(([type, operator]) => aligned(answers, type, operator));
     this.shown = [answers[0].start, answers[0].end];
@@ -38,12 +43,14 @@ export class HistoryCharts {
       this.range = windows.join();
       const cards = CHARTS.map(([, , title]) => el("div.chart", {}, el("h3", {}, title)));
       for (const place of new Set(this.places)) place.replaceChildren(...cards.filter((_, i) => this.places[i] === place));
+      this.places[0].append(this.pressure);
       this.legends = cards.map(() => el("p.chart-legend"));
       this.charts = data.map((each, i) => new UPlot(this.options(cards[i].clientWidth || 300, windows, i), each, cards[i]));
       this.sentences = cards.map(() => el("div.chart-forecast"));
       cards.forEach((card, i) => card.append(this.legends[i], this.sentences[i]));
     }
     data.forEach((each, i) => this.write(i, each, windows, null));
+    this.pressure.replaceChildren(...pressureText(pressure));
     this.sentences.forEach((each, i) => each.replaceChildren(...forecastText(this.bounds[i])));
   }
 
@@ -126,6 +133,12 @@ function forecastText(forecast) {
   if (!forecast) return [];
   const within = `within ${forecast.horizon.slice(0, -1)} h`;
   return [el("span.forecast", {}, forecast.bound == null ? null : el("span.key.bound", { "aria-hidden": "true" }), `forecast ${within}: ${forecast.text}`)];
+}
+
+/** The pressure of the node, where its metrics are fetched. */
+function pressureText(metrics) {
+  const known = PRESSURES.map(([name, text]) => [text, metrics.find((each) => each.name === name)]).filter(([, metric]) => metric);
+  return known.length ? [`Pressure, the share of the time in which tasks wait: ${known.map(([text, { value, rollup }]) => `${text} ${percent(value)} (${rollup})`).join(", ")}`] : [];
 }
 
 /** The line of a series as in the chart. */

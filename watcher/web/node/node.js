@@ -38,7 +38,7 @@ export function nodeView(app) {
   const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), problems, unknown, ...sections);
   const pictures = new HistoryCharts(charts, more);
   let lookedUp = ""; // why there is no stored history of a node that is not in the fleet
-  let built = "", ofScheduler = null, podRows = null, all = false, absent = false, labels = {};
+  let built = "", ofScheduler = null, podRows = null, podsUnknown = "", all = false, absent = false, labels = {};
 
   const find = () => app.state.nodes.find((each) => each.name === name);
 
@@ -85,13 +85,25 @@ export function nodeView(app) {
     const from = range(), step = RANGES.find(([each]) => each === from)?.[3] ?? "1m";
     const query = `host=${encodeURIComponent(name)}&type=CPU&type=Memory&operator=AVG&operator=STD&from=${encodeURIComponent(from)}&step=${step}`;
     try {
-      const [forecasts, ...asked] = await Promise.all([askForecasts(), ...windows.map((window) => ask(`api/v1/history?${query}&window=${window}`))]);
-      await pictures.show(asked.map(({ body }) => body), windows, forecasts);
+      const [forecasts, pressure, ...asked] = await Promise.all([askForecasts(), askPressure(), ...windows.map((window) => ask(`api/v1/history?${query}&window=${window}`))]);
+      await pictures.show(asked.map(({ body }) => body), windows, forecasts, pressure);
       if (absent) update(); // a node that left the fleet, with stored history
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (error.status && absent) lookedUp = error.code === "unknown_host" ? `No history of ${name} is stored.` : `${error.message}. ${error.hint}`;
       if (error.status && !absent) charts.replaceChildren(el("p", {}, error.message), el("p.quiet", {}, error.hint));
+    }
+  }
+
+  /** The metrics of the node, among them its pressure where it is fetched; asking for the type alone would be refused elsewhere. */
+  async function askPressure() {
+    if (![STATES.fresh, STATES.stale].includes(find()?.state)) return []; // others are not served
+    try {
+      const { body } = await ask(`watcher?host=${encodeURIComponent(name)}&operator=AVG`);
+      return body.data.NodeMetricsMap[name]?.metrics ?? [];
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      return [];
     }
   }
 
@@ -142,10 +154,13 @@ export function nodeView(app) {
     const { reason, known } = app.state.overview.pods;
     if (!known) throw new ApiError(404, "no_pods", "", reason || "It is collected at the next refresh."); // without a request that fails
     const { body } = await ask(`api/v1/pods?host=${encodeURIComponent(name)}&missing=empty`);
+    podsUnknown = body.unknown?.[name] ?? "";
     const mean = body.averages.find((each) => each.window === app.window && each.cores.every((value) => value != null) && each.bytes.every((value) => value != null));
     const from = mean ?? body;
     podsOver.textContent = mean ? ` · mean of ${mean.window}` : " · newest reading";
-    podRows = body.pod.map((pod, i) => ({ namespace: body.namespace[i], name: pod, cores: from.cores[i], bytes: from.bytes[i] }))
+    const waits = from.pressure ?? body.pressure;
+    const pressureOf = (i) => (waits ? [["CPU", waits.cpu[i]], ["memory", waits.memory[i]], ["I/O", waits.io[i]]].filter(([, share]) => share != null) : null);
+    podRows = body.pod.map((pod, i) => ({ namespace: body.namespace[i], name: pod, cores: from.cores[i], bytes: from.bytes[i], pressure: pressureOf(i) }))
       .sort((a, b) => (b.cores ?? -1) - (a.cores ?? -1) || `${a.namespace}/${a.name}`.localeCompare(`${b.namespace}/${b.name}`));
     showPods();
   }
@@ -153,18 +168,20 @@ export function nodeView(app) {
   function showPods() {
     if (!podRows.length) {
       podsOver.textContent = "";
-      changed(pods, [], () => [el("p.quiet", {}, "No pod usage is known for this node: no pods run on it, or the source does not measure them.")]);
+      changed(pods, [podsUnknown], () => [el("p.quiet", {}, podsUnknown ? `Pod usage of this node is unknown: ${podsUnknown}.` : "No pods with usage run on this node.")]);
       return;
     }
     const capacity = ofScheduler?.capacity ?? {};
     const rows = all ? podRows : podRows.slice(0, FIRST_PODS);
     const withShare = (value, write, of) => el("span", {}, write(value), el("small", {}, shareOf(value, of)));
     const cpu = (value) => withShare(value, (each) => (each == null ? NONE : `${cores(each)} cores`), capacity.cpu / 1000);
-    const cells = rows.map((pod) => [podLink(pod.namespace, pod.name), cpu(pod.cores), withShare(pod.bytes, bytes, capacity.memory)]);
+    const waiting = podRows.some((pod) => pod.pressure?.length);
+    const pressure = (shares) => shares.map(([resource, share]) => `${resource} ${Math.round(share)} %`).join(", ") || NONE;
+    const cells = rows.map((pod) => [podLink(pod.namespace, pod.name), cpu(pod.cores), withShare(pod.bytes, bytes, capacity.memory), ...(waiting ? [pressure(pod.pressure)] : [])]);
     const outside = outsideOf(podRows, find(), capacity);
-    if (outside) cells.unshift([term("outside"), cpu(outside.cores), NONE]);
+    if (outside) cells.unshift([term("outside"), cpu(outside.cores), NONE, ...(waiting ? [NONE] : [])]);
     const rest = podRows.length - rows.length;
-    changed(pods, [cells.length, podRows, outside, capacity], () => [table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
+    changed(pods, [cells.length, podRows, outside, capacity], () => [table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"], ...(waiting ? [["Pressure", "long"]] : [])], cells),
       rest > 0 ? el("button.plain", { type: "button", onclick: () => { all = true; showPods(); } }, `Show ${count(rest, "more pod")}`) : ""]);
   }
 

@@ -94,3 +94,28 @@ pods, not to those of a Service. The pods of a Service in the cluster are in its
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* The peers that send requests of kube-scheduler, as JSON under .peers; none: every client. */}}
+{{- define "load-watcher.schedulerPeers" -}}
+{{- $peers := .Values.networkPolicy.scheduler -}}
+{{- if kindIs "invalid" $peers -}}
+{{- if and .Release.IsUpgrade (not .Values.networkPolicy.from) -}}
+{{- fail "networkPolicy.scheduler is not set. An upgrade requires it, because the default refuses a kube-scheduler on the host network, as that of kubeadm: set the peers of kube-scheduler (docs/tasks/deploy.md#network), or [] to admit every client as before" -}}
+{{- end -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" "kube-system") -}}
+{{- $labels := list (dict "key" "component" "operator" "In" "values" (list "kube-scheduler" "scheduler")) -}}
+{{- $peers = list (dict "namespaceSelector" $namespace "podSelector" (dict "matchExpressions" $labels)) -}}
+{{- end -}}
+{{- dict "peers" $peers | toJson -}}
+{{- end -}}
+
+{{/* The agents and QoS Resource Managers of deploy/agent and deploy/qrm, as JSON under .peers. */}}
+{{- define "load-watcher.daemonPeers" -}}
+{{- $peers := list -}}
+{{- range list "load-watcher-agent" "load-watcher-qrm" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .) -}}
+{{- $pods := dict "matchLabels" (dict "app.kubernetes.io/name" .) -}}
+{{- $peers = append $peers (dict "namespaceSelector" $namespace "podSelector" $pods) -}}
+{{- end -}}
+{{- dict "peers" $peers | toJson -}}
+{{- end -}}

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.qrm.cluster.pod_source import NodePodSources, QrmPodObject, api_pods, kubelet_pods, qrm_pod
+from agent.qrm.cluster.pod_source import LingeringPods, NodePodSources, QrmPodObject, api_pods, kubelet_pods, qrm_pod
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.state.kubelet import kubelet_access
 from agent.state.readings import PodsUnknown
@@ -31,7 +31,7 @@ def test_everything_that_plugins_want():
             "uid": "u1",
             "labels": {"app": "web"},
             "annotations": {"kubernetes.io/pod-role": "ETL", "example.org/any": "x"},
-            "ownerReferences": [{"kind": "ReplicaSet", "name": "web-1"}],
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "web-1", "controller": True}],
         },
         spec={
             "containers": [
@@ -57,7 +57,6 @@ def test_everything_that_plugins_want():
         labels={"app": "web"},
         annotations={"kubernetes.io/pod-role": "ETL", "example.org/any": "x"},
         qos_class="Burstable",
-        owner_kinds=frozenset({"ReplicaSet"}),
         containers=(
             PodContainer("first", init=True),
             PodContainer("proxy", id="def", init=True, restarts=True),
@@ -73,17 +72,142 @@ def test_pods_that_have_ended_are_none(phase: str):
     assert understood(status={"phase": phase}) is None
 
 
+OF_KUBELET = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "controller": True}
+
+
+def of_api(**metadata: Any) -> QrmPod:
+    content = {"metadata": metadata, "spec": {"nodeName": "node-1"}}
+    found = qrm_pod(msgspec.convert(content, QrmPodObject), from_api=True)
+    assert found is not None
+    return found
+
+
+def test_a_static_pod_is_the_same_to_the_api_and_the_kubelet():
+    """The kubelet itself has the source in the annotation; the mirror pod belongs to the node."""
+    local = understood(metadata={"uid": HASH, "annotations": {"kubernetes.io/config.source": "file"}})
+    mirror = of_api(uid="m", annotations={"kubernetes.io/config.mirror": HASH}, ownerReferences=[OF_KUBELET])
+    assert local is not None
+    assert [(each.uid, each.static) for each in (local, mirror)] == [(HASH, True)] * 2
+
+
 @pytest.mark.parametrize(
-    "annotations",
+    "owner",
     [
-        {"kubernetes.io/config.source": "api", "kubernetes.io/config.mirror": HASH},
-        {"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": HASH},
+        {**OF_KUBELET, "name": "node-2"},
+        {**OF_KUBELET, "controller": False},
+        {**OF_KUBELET, "kind": "ReplicaSet"},
     ],
 )
-def test_a_static_pod_is_the_same_to_the_api_and_the_kubelet(annotations: dict[str, str]):
-    found = understood(metadata={"uid": "another", "annotations": annotations})
+def test_annotations_of_users_are_not_the_identity_of_a_pod(owner: dict[str, Any]):
+    """A user of the API can set both; the uid of another pod stays that of the other pod."""
+    claims = {
+        "kubernetes.io/config.source": "file",
+        "kubernetes.io/config.hash": "victim",
+        "kubernetes.io/config.mirror": "victim",
+    }
+    found = of_api(uid="own", annotations=claims, ownerReferences=[owner])
+    assert (found.uid, found.static) == ("own", False)
+
+
+def test_an_owner_that_does_not_control_the_pod_is_not_its_owner():
+    daemon = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}
+    owners = [daemon, {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": True}]
+    assert not of_api(uid="u", ownerReferences=owners).daemon
+    assert of_api(uid="u", ownerReferences=[{**daemon, "controller": True}]).daemon
+
+
+class Listed:
+    """A source with these pods."""
+
+    def __init__(self, *pods: QrmPod) -> None:
+        self.pods = pods
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def listing(self, *, monotonic: float, max_age: float) -> tuple[QrmPod, ...]:
+        return self.pods
+
+    def age(self, *, monotonic: float) -> float | None:
+        return 0.0
+
+
+def test_a_kubelet_that_lists_nothing_after_its_restart_ends_no_pod(caplog: pytest.LogCaptureFixture):
+    """Its pods keep their allocations until it has lacked them for half a minute, and are not updated meanwhile."""
+    pod = QrmPod("u", "shop", "web", containers=(PodContainer("c", {"cpu": 1.0}, id="running"),))
+    kubelet = Listed(pod)
+    source = LingeringPods(kubelet)
+    assert source.listing(monotonic=0.0, max_age=60.0) == [pod]
+    kubelet.pods = ()
+    for now in (10.0, 29.0):
+        (kept,) = source.listing(monotonic=now, max_age=60.0)
+        assert kept
+        assert (kept.uid, [each.id for each in kept.containers]) == ("u", [""])
+    assert [each.getMessage() for each in caplog.records] == [
+        "the response of the kubelet has no pods; 1 pods keep their allocations for 30 s"
+    ]
+    assert source.listing(monotonic=30.0, max_age=60.0) == []
+    kubelet.pods = (pod,)
+    assert source.listing(monotonic=31.0, max_age=60.0) == [pod]
+
+
+def test_of_two_pods_with_one_uid_the_one_that_claims_it_is_refused(caplog: pytest.LogCaptureFixture):
+    """The API gives a pod its uid; of two mirror pods, the older one could not know the other's."""
+    real = QrmPod("victim", "bank", "db", created=1795946400.0)
+    forged = QrmPod("victim", "a", "hog", static=True, created=1795942800.0)
+    static = QrmPod(HASH, "kube-system", "etcd", static=True, created=1795939200.0)
+    copied = QrmPod(HASH, "a", "etcd", static=True, created=1795939201.0)
+    source = NodePodSources([Listed(forged, real, copied, static)])
+    for _ in range(2):
+        assert source.listing(monotonic=0.0) == (real, static)
+    assert [each.getMessage() for each in caplog.records] == [
+        f"ignoring the pod a/etcd: it claims the uid {HASH} of the pod kube-system/etcd",
+        "ignoring the pod a/hog: it claims the uid victim of the pod bank/db",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("whole", "own", "expected"),
+    [
+        ("8", [None], [8.0]),
+        ("8", [None, None, None], [4.0, 2.0, 2.0]),
+        ("8", ["3", None, None], [3.0, 3.0, 2.0]),
+        ("500m", [None, None], [0.25, 0.25]),
+        ("8", ["3", "2"], [6.0, 2.0]),
+        ("8", ["3", "5"], [3.0, 5.0]),
+        ("1", ["3", None], [3.0, None]),
+    ],
+)
+def test_containers_share_what_only_the_pod_requests(whole: str, own: list[str | None], expected: list[float | None]):
+    """A container without a request gets CPUs too, so that it does not run on those of others."""
+    containers = [
+        {"name": f"c{at}", "resources": {"requests": {} if cpu is None else {"cpu": cpu}}} for at, cpu in enumerate(own)
+    ]
+    setup = [{"name": "setup", "resources": {}}]
+    spec = {"resources": {"requests": {"cpu": whole}}, "containers": containers, "initContainers": setup}
+    found = understood(spec=spec)
     assert found is not None
-    assert found.uid == HASH
+    assert [each.requests.get("cpu") for each in found.containers] == [None, *expected]
+
+
+def test_pod_level_requests_and_a_resize_that_the_node_cannot_grant():
+    """As kube-scheduler counts them: the spec of an infeasible resize does not count."""
+    found = understood(
+        spec={
+            "resources": {"requests": {"cpu": "6", "example.org/card": "1"}, "limits": {"memory": "2Gi"}},
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "70"}}}],
+        },
+        status={
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}],
+            "containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "4"}}}],
+        },
+    )
+    assert found is not None
+    assert found.requests == {"cpu": 6.0, "memory": 2.0**31}
+    assert found.containers[0].requests == {"cpu": 6.0, "memory": 2.0**31}, "the container has what the pod requests"
 
 
 def test_a_quantity_that_is_none():

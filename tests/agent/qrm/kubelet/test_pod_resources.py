@@ -124,8 +124,8 @@ def test_a_plugin_that_does_not_answer_hides_nobody_else(tmp_path: Path):
     async def test() -> None:
         async with world(tmp_path, cpu_plugin()) as (manager, listing, registering):
             await registering.Register(registration())
-            await manager.plugins.register("memory", PluginEndpoint("memory", tmp_path / "nobody.sock"))
             await manager.admit(POD)
+            await manager.plugins.register("memory", PluginEndpoint("memory", tmp_path / "nobody.sock"))
             (pod,) = (await listing.List(pb.ListPodResourcesRequest())).pod_resources
             assert [each.resource_name for each in pod.containers[0].resources] == ["cpu"]
 

@@ -13,13 +13,15 @@ from agent.qrm.manager.admission import (
     ADMISSION_GRACE_S,
     Admission,
     ApplyFailed,
+    ContainerRef,
     ManagerSettings,
     NotAllocated,
     Reconciled,
     ReleaseResult,
 )
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, BadProperty, Properties, properties_of, wire_hints
-from agent.qrm.manager.manager import REFRESH_S, Manager
+from agent.qrm.manager.applying import REFRESH_S
+from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.registered_plugins import PLUGIN_ABSENCE_GRACE_S, PLUGIN_STARTUP_S
 from agent.qrm.manager.request import ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint, TopologyPolicy
@@ -44,6 +46,7 @@ class Fake:
     prop: str = "CpusetCpus"
     scalar: bool = True
     node: bool = False
+    hinted: list[ResourceRequest] = field(default_factory=list)
     asked: list[ResourceRequest] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -63,6 +66,7 @@ class Fake:
     async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
         self._check("GetTopologyHints")
         self._read(request, "GetTopologyHints")
+        self.hinted.append(request)
         return self.offers
 
     async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
@@ -139,6 +143,10 @@ def pod(uid: str = "p", *, qos: str | None = None, **more: Any) -> QrmPod:
     return QrmPod(uid, "ns", uid, annotations=annotations, containers=containers, **more)
 
 
+def failures(done: Reconciled) -> dict[str, str]:
+    return {str(each): why for each, why in done.failed.items()}
+
+
 def run(test) -> Any:
     return asyncio.run(test)
 
@@ -175,9 +183,8 @@ def test_what_is_stored_is_enough_or_not(name: str):
 def test_who_may_do_without_a_plugin(case: dict[str, Any]):
     async def test() -> None:
         fake = Fake(failing=case.get("plugin_error", False), offers=None)
-        world = await World(policy=TopologyPolicy.NONE).with_(fake)
-        owners = frozenset({case["owner"]} if "owner" in case else ())
-        admission = await world.manager.admit(pod(qos=case.get("qos_level"), owner_kinds=owners))
+        world = await World(policy=TopologyPolicy.NONE, may_skip_errors=True).with_(fake)
+        admission = await world.manager.admit(pod(qos=case.get("qos_level"), daemon=case.get("owner") == "DaemonSet"))
         assert admission.admitted == case["admitted"]
         if "plugin_called" in case:
             assert bool(fake.asked) == case["plugin_called"]
@@ -200,17 +207,22 @@ class Refusing(Fake):
         return await super().allocate(request)
 
 
+@dataclass
 class Forgetful(Fake):
     """Cannot be told that a pod has gone."""
 
+    away: bool = True
+
     async def remove_pod(self, pod_uid: str) -> None:
-        raise PluginCallError(self.resource, "RemovePod", "UNAVAILABLE", "it is away")
+        if self.away:
+            raise PluginCallError(self.resource, "RemovePod", "UNAVAILABLE", "it is away")
+        await super().remove_pod(pod_uid)
 
 
 def test_what_a_pod_runs_without_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture):
     async def test() -> None:
         fake = Refusing(offers=None)
-        world = await World(policy=TopologyPolicy.NONE).with_(fake, Fake("disk", prop=""))
+        world = await World(policy=TopologyPolicy.NONE, may_skip_errors=True).with_(fake, Fake("disk", prop=""))
         asked, why = pod(requests={"cpu": 2.0, "disk": 2.0}), "the plug-in for cpu failed in Allocate: UNKNOWN: it has"
         admission = await world.manager.admit(asked)
         assert (admission.admitted, admission.failed) == (True, {"c": {"cpu": f"{why} no more"}})
@@ -238,7 +250,7 @@ def test_daemonset_pod_of_the_systems_cores():
 
     async def test() -> None:
         world = await World().with_(fake := Fake())
-        await world.manager.admit(pod(qos=case["qos_level"], owner_kinds=frozenset({case["owner"]})))
+        await world.manager.admit(pod(qos=case["qos_level"], daemon=case["owner"] == "DaemonSet"))
         assert bool(fake.asked) == case["plugin_called"]
 
     run(test())
@@ -433,20 +445,25 @@ def test_all_or_nothing():
 
 
 def test_what_a_refused_pod_could_not_give_back_is_told():
-    """Because a plug-in is away, or because the pod runs and had it before."""
+    """Because a plug-in is away: it is asked again in each round."""
 
     async def test() -> None:
-        cpu, disk = Forgetful(), Refusing("disk", prop="")
+        cpu, disk = Forgetful(), Refusing("disk", prop="", offers=None)
         world = await World().with_(cpu, disk)
         asked = pod(qos="dedicated_cores", requests={"cpu": 2.0, "disk": 2.0})
         refused = await world.manager.admit(asked)
         assert refused.failed == {"c": {"disk": "the plug-in for disk failed in Allocate: UNKNOWN: it has no more"}}
         assert refused.released is ReleaseResult.LATER
         assert world.stored() == {"cpu": 2.0}
+        assert world.manager.admitted_pods == frozenset()
         again = await world.manager.admit(asked)
-        assert again.released is ReleaseResult.NONE
+        assert again.released is ReleaseResult.LATER
+        cpu.away = False
+        await world.manager.reconcile([], world.apply, active={"p"})
+        assert (cpu.removed, world.stored()) == (["p"], {})
         disk.full = False
         assert (await world.manager.admit(asked)).released is None
+        assert world.manager.admitted_pods == {"p"}
 
     run(test())
 
@@ -504,7 +521,8 @@ def test_after_a_restart_what_comes_from_anywhere_needs_no_plugin():
         world = World(allocations)
         for _ in ("not back yet", "back, and failing"):
             assert (await world.manager.admit(pod())).admitted
-            assert (await world.manager.admit(pod(requests={"cpu": 5.0}))).reason == "TopologyAffinityError"
+            grown = await world.manager.admit(pod(requests={"cpu": 5.0}))
+            assert (grown.admitted, list(grown.failed["c"]), world.stored()) == (True, ["cpu"], {"cpu": 4.0})
             assert (await world.manager.admit(pod("new"))).reason == "TopologyAffinityError"
             await world.with_(Fake(failing=True))
 
@@ -520,9 +538,9 @@ def test_what_a_checkpoint_says_is_set_as_far_as_it_can_be():
             allocations.set(uid, "c", "cpu", AllocationInfo("CpusetCpus", False, True, 2.0, cpus))
         world = World(allocations, cpus=frozenset(range(16)))
         done = await world.manager.reconcile([pod("p"), pod("q"), pod("r")], world.apply)
-        assert done.applied == ("ns/q/c",)
-        assert "CpusetCpus 16-99 does not exist on this machine" in done.failed["ns/p/c"]
-        assert "an invalid set" in done.failed["ns/r/c"]
+        assert list(map(str, done.applied)) == ["ns/q/c"]
+        assert "CpusetCpus 16-99 does not exist on this machine" in failures(done)["ns/p/c"]
+        assert "an invalid set" in failures(done)["ns/r/c"]
 
     run(test())
 
@@ -571,6 +589,24 @@ def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(pod_scope:
         assert [(each.container_name, each.resource_requests) for each in fake.asked] == [
             (each.name, {"cpu": 1.5}) for each in containers
         ]
+
+    run(test())
+
+
+@pytest.mark.parametrize(("pod_level", "expected"), [({}, 7.0), ({"cpu": 9.0}, 9.0)])
+def test_a_hint_for_the_whole_pod_is_for_what_kube_scheduler_counts(pod_level: dict[str, float], expected: float):
+    """An init container runs beside the sidecars before it; pod-level requests take the place of the sum."""
+
+    async def test() -> None:
+        containers = (
+            PodContainer("proxy", {"cpu": 2.0}, init=True, restarts=True),
+            PodContainer("setup", {"cpu": 5.0}, init=True),
+            PodContainer("log", {"cpu": 1.0}, init=True, restarts=True),
+            PodContainer("main", {"cpu": 3.0}),
+        )
+        world = await World(pod_scope=True).with_(fake := Fake())
+        await world.manager.admit(replace(pod(), containers=containers, requests=pod_level))
+        assert fake.hinted[0].resource_requests == {"cpu": expected}
 
     run(test())
 
@@ -631,7 +667,7 @@ def test_answers_that_cannot_be_kept(gives: float, result: str, reason: str):
         if gives == 1.0:  # a pool may become smaller than what somebody asked for
             assert not done.failed
         else:
-            assert reason in done.failed["ns/p/c"]
+            assert reason in failures(done)["ns/p/c"]
             assert world.manager.allocations.of("p", "c") == before
 
     run(test())
@@ -701,6 +737,99 @@ def test_without_a_policy_nobody_is_asked_for_hints():
         for whole_pods in (False, True):
             world = await World(pod_scope=whole_pods, policy=TopologyPolicy.NONE).with_(Fake())
             assert (await world.manager.admit(pod())).offered == {"c": {}}
+
+    run(test())
+
+
+# --- all or nothing, without Katalyst's exceptions ---
+
+
+def test_a_pod_has_all_that_it_requests_or_is_not_admitted():
+    """Also a pod without a QoS level, and of two containers the second one that does not fit."""
+
+    async def test() -> None:
+        cpu = Fake(offers=None)
+        world = await World(policy=TopologyPolicy.BEST_EFFORT).with_(cpu)
+        two = pod(containers=(PodContainer("a", {"cpu": 2.0}), PodContainer("b", {"cpu": 70.0})))
+        refused = await world.manager.admit(two)
+        assert (refused.admitted, refused.released, refused.unanswered) == (False, ReleaseResult.ALL, False)
+        assert "requested 70, but got 2" in refused.message
+        assert (cpu.removed, world.manager.allocations.pods) == (["p"], frozenset())
+        await world.manager.plugins.deregister("cpu")
+        assert (await world.manager.admit(pod())).unanswered
+
+    run(test())
+
+
+class Slow(Fake):
+    """Waits before it refuses the second container."""
+
+    reached: asyncio.Event
+    go: asyncio.Event
+
+    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
+        if request.container_name == "b":
+            self.reached.set()
+            await self.go.wait()
+            raise PluginCallError(self.resource, "Allocate", "UNKNOWN", "it has no more")
+        return await super().allocate(request)
+
+
+def test_a_round_does_not_take_up_a_pod_whose_admission_is_under_way():
+    """Its first container has an allocation then, which goes with the refusal of the second one."""
+
+    async def test() -> None:
+        fake = Slow(offers=None)
+        fake.reached, fake.go = asyncio.Event(), asyncio.Event()
+        world = await World().with_(fake)
+        two = pod(containers=(PodContainer("a", {"cpu": 2.0}), PodContainer("b", {"cpu": 2.0})))
+        admission = asyncio.create_task(world.manager.admit(two))
+        await fake.reached.wait()
+        assert (world.manager.allocations.pods, world.manager.admitted_pods) == ({"p"}, frozenset())
+        fake.go.set()
+        assert not (await admission).admitted
+        assert world.manager.allocations.pods == frozenset()
+
+    run(test())
+
+
+# --- resizes ---
+
+
+def test_a_resize_is_tried_each_round_and_the_old_allocation_stays_until_it_stands(caplog: pytest.LogCaptureFixture):
+    async def test() -> None:
+        world = await World().with_(fake := Refusing(full=False))
+        await world.manager.admit(pod())
+        await world.manager.reconcile([pod()], world.apply)
+        grown = pod(requests={"cpu": 4.0})
+        fake.full = True
+        for _ in range(2):
+            assert not (await world.manager.reconcile([grown], world.apply)).failed
+            assert world.stored() == {"cpu": 2.0}
+            assert "it has no more" in world.manager.missing("p", "c")["cpu"]
+        assert (await world.manager.admit(grown)).admitted, "a restart of the manager does not end it"
+        fake.full, fake.gives, fake.result = False, 4.0, "0-3"
+        await world.manager.reconcile([grown], world.apply)
+        assert (world.stored(), world.manager.missing("p", "c")) == ({"cpu": 4.0}, {})
+        assert world.set[-1] == ("p/c", {"CpusetCpus": "0-3"})
+        fake.gives, fake.result = 1.0, "0"
+        await world.manager.reconcile([pod(requests={"cpu": 1.0})], world.apply)
+        assert world.stored() == {"cpu": 1.0}
+        assert sum("keeps its earlier cpu" in each.message for each in caplog.records) == 1
+
+    run(test())
+
+
+def test_a_resize_of_which_the_plugin_gives_a_part_is_not_a_success():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        await world.manager.admit(pod())
+        grown = pod(requests={"cpu": 4.0})
+        await world.manager.reconcile([grown], world.apply)
+        assert world.manager.missing("p", "c") == {"cpu": "requested 4, but got 2"}
+        fake.gives, fake.result = 4.0, "0-3"
+        await world.manager.reconcile([grown], world.apply)
+        assert (world.stored(), world.manager.missing("p", "c")) == ({"cpu": 4.0}, {})
 
     run(test())
 
@@ -817,7 +946,7 @@ def test_a_container_that_cannot_be_set_does_not_stop_the_others():
         for each in pods:
             await world.manager.admit(each)
         assert await world.manager.reconcile(pods, world.apply) == Reconciled(
-            ("ns/b/c",), {"ns/a/c": "the runtime refuses"}
+            (ContainerRef("b", "c", "ns/b"),), {ContainerRef("a", "c", "ns/a"): "the runtime refuses"}
         )
         assert (await world.manager.reconcile(pods, world.apply)).failed  # and is tried again
 
@@ -859,7 +988,7 @@ def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
     async def test() -> None:
         allocations = Allocations()
         allocations.set("old", "c", "cpu", AllocationInfo("CpusetCpus", False, True, 2.0, "0-1"))
-        world = await World(allocations).with_(fake := Fake(offers=None))
+        world = await World(allocations, may_skip_errors=True).with_(fake := Fake(offers=None))
         new, patient, old = pod("a-new", qos="dedicated_cores"), pod("b-new"), pod("old", qos="dedicated_cores")
         refused = await world.manager.admit(new, active={"old", "a-new", "b-new"})
         assert "it has not loaded its earlier allocations yet" in refused.message

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent.qrm import cpuset
-from agent.qrm.cpuset import CpuSet
+from agent import cpuset
+from agent.cpuset import CpuSet
 from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.main import Checkpoint

@@ -173,8 +173,20 @@ def test_the_order_of_providers_does_not_matter(policy: TopologyPolicy, given: l
 
 def test_more_numa_nodes_than_can_be_weighed_are_refused():
     assert merge(TopologyPolicy.NONE, range(9), []).admit
-    with pytest.raises(ValueError, match="at most 8 NUMA nodes, but this machine has 9; use the policy none"):
-        merge(TopologyPolicy.RESTRICTED, range(9), [])
+    with pytest.raises(ValueError, match="at most 8 NUMA nodes, but this machine has 9; use the policy best-effort"):
+        merge(TopologyPolicy.NUMERIC, range(9), [])
+
+
+@pytest.mark.parametrize("policy", [TopologyPolicy.BEST_EFFORT, TopologyPolicy.RESTRICTED])
+def test_hints_of_64_numa_nodes_are_merged(policy: TopologyPolicy):
+    """Whatever a plug-in offers, the number of sets that are compared is bounded."""
+    pairs = [Hint(frozenset(nodes), preferred=True) for nodes in itertools.combinations(range(64), 2)]
+    single = [Hint(frozenset({node}), preferred=True) for node in range(64)]
+    same = merge(policy, range(64), [{"cpu": pairs, "memory": pairs, "NIC": None}])
+    assert set(same.hints.values()) == {Hint(frozenset({0, 1}), preferred=True)}
+    apart = merge(policy, range(64), [{"cpu": pairs[::-1], "memory": single, "disk": pairs}])
+    assert set(apart.hints.values()) == {Hint(frozenset({0}), preferred=False)}
+    assert apart.admit is (policy is TopologyPolicy.BEST_EFFORT)
 
 
 def every_set(preferred: int = 1) -> list[Hint]:

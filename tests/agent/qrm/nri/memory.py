@@ -120,11 +120,13 @@ class MemoryManager:
                 cpus=MACHINE.all,
                 policy=TopologyPolicy.RESTRICTED,
                 recent=ADMISSION_GRACE_S,
+                collects=True,
             ),
             allocations,
             save=partial(checkpoint.save, allocations),
             monotonic=time.monotonic,
         )
+        self.objection = ""
         self._served = [_served(plugin, directory) for plugin in _plugins()]
         self.nri = NriRuntime(made, self.manager, NodePodSources([pods]), first_delay=0.001)
         self.rounds = Reconciler(
@@ -134,6 +136,7 @@ class MemoryManager:
             period=made.reconcile_period,
             active=self.nri.active,
             deliver=self.nri.updates.deliver,
+            objection=lambda: self.objection,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -1,11 +1,14 @@
 """CPUs that containers share."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
-from agent.qrm import cpuset
+from agent import cpuset
+
+NameT = TypeVar("NameT", str, tuple[str, str])
 
 
-def overlaps(cpusets: Mapping[str, str]) -> list[tuple[str, str, str]]:
+def overlaps(cpusets: Mapping[NameT, str]) -> list[tuple[NameT, NameT, str]]:
     """Pairs of containers that share CPUs, with the CPUs."""
     names = sorted(cpusets)
     return [
@@ -16,7 +19,7 @@ def overlaps(cpusets: Mapping[str, str]) -> list[tuple[str, str, str]]:
     ]
 
 
-def shared_with(some: Mapping[str, str], others: Mapping[str, str]) -> bool:
+def shared_with(some: Mapping[NameT, str], others: Mapping[NameT, str]) -> bool:
     """Whether a container of `some` has a CPU of one of `others`."""
     taken = frozenset[int]().union(*map(cpuset.parse, others.values()))
     return any(cpuset.parse(each) & taken for each in some.values())

@@ -1,5 +1,6 @@
-"""Random sequences of pods, SIGKILL of the manager, restarts of the runtime and resizes of pools in one event loop:
-exclusive CPUs stay disjoint, and all containers are pinned in the end.
+"""Random sequences of pods with one to three containers, in-place resizes, SIGKILL of the manager, restarts of the
+runtime and resizes of pools in one event loop: exclusive CPUs stay disjoint, no container of an admitted pod has fewer
+CPUs than it requests without a reason, and all containers are pinned in the end.
 
     python -m tests.agent.qrm.nri.sequences [--sequences N] [--seed TEXT] [--workers N] [--only NAME]
 
@@ -22,10 +23,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+from agent import cpuset
 from agent.qrm.nri.calls import CallFailed
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
@@ -36,7 +38,6 @@ from tests.fakes.nri_runtime import MemoryRuntime
 STEPS = 14
 CHUNK = 100
 SETTLE_S = 20.0
-CONTAINER = "container0"
 EXCLUSIVE = "storage-service"
 ROLES = (EXCLUSIVE, EXCLUSIVE, EXCLUSIVE, "online-micro_service", "ETL")
 SIZES = (8, 20, 40, 60)
@@ -61,7 +62,7 @@ class Life:
     def __post_init__(self) -> None:
         self._random = random.Random(self.name)
         self._roles: dict[str, str] = {}  # of the pods with a container, by UID
-        self._ids: dict[str, str] = {}  # of their containers
+        self._ids: dict[str, dict[str, str]] = {}  # of their containers, by name
         self._made = 0
         self._copy = PodsCopy()
         self._runtime = MemoryRuntime(self.directory / "nri.sock")
@@ -85,7 +86,7 @@ class Life:
         """Steps, more likely ones repeatedly."""
         steps = [self._create, self._create, self._create, self._restart_runtime]
         if self._roles:
-            steps += [self._end, self._create_again]
+            steps += [self._end, self._create_again, self._resize_pod, self._resize_pod]
         if self._manager is not None:
             return [*steps, self._resize, self._round, self._kill, self._kill_during]
         return [*steps, self._start, self._start]
@@ -126,9 +127,12 @@ class Life:
 
     async def _create(self) -> None:
         self._made += 1
-        uid, role, cpus = f"pod-{self._made}", self._random.choice(ROLES), self._random.randint(1, 8)
+        uid, role = f"pod-{self._made}", self._random.choice(ROLES)
+        cpus = [self._random.randint(1, 8) for _ in range(self._random.choice((1, 1, 2, 3)))]
+        if self._random.random() < 0.1:
+            cpus[-1] = self._random.choice((30, 60, 100))
         self.steps.append(f"create {self._made} {role} {cpus}")
-        containers = (PodContainer(CONTAINER, {"cpu": float(cpus), "memory": float(GIB)}),)
+        containers = tuple(_container(f"container{at}", size) for at, size in enumerate(cpus))
         pod = QrmPod(uid, "default", uid, annotations={ROLE_ANNOTATION: role}, containers=containers)
         if self._random.random() < 0.8:
             self._copy.known[uid] = pod
@@ -136,39 +140,59 @@ class Life:
         sandbox = pb.PodSandbox(id=uid, uid=uid, name=uid, namespace="default")
         try:
             await self._runtime.run_pod(sandbox)
-            self._ids[uid] = f"{uid}-0"
-            await self._runtime.create(sandbox, self._container(uid))
-            self._roles[uid] = role
-            self._copy.known[uid] = pod
+            self._roles[uid], self._ids[uid] = role, {}
+            for each in containers:
+                await self._runtime.create(sandbox, self._runtime_container(uid, each.name, f"{uid}-{each.name}-"))
+                self._ids[uid][each.name] = f"{uid}-{each.name}-"
+                self._copy.known[uid] = pod
         except CallFailed as error:
             self.steps.append(f"refused {error}")
             await self._forget(uid)
 
-    def _container(self, uid: str) -> pb.Container:
-        return pb.Container(id=self._ids[uid], pod_sandbox_id=uid, name=CONTAINER)
+    def _runtime_container(self, uid: str, name: str, id: str) -> pb.Container:
+        return pb.Container(id=id, pod_sandbox_id=uid, name=name)
 
     async def _create_again(self) -> None:
         """A container ends, and another one with its name, and perhaps its id, starts in the same pod."""
         uid = self._random.choice(sorted(self._roles))
-        self.steps.append(f"restart container {uid}")
+        name = self._random.choice(sorted(self._ids[uid]))
+        self.steps.append(f"restart container {uid}/{name}")
         self._round_meanwhile()
-        await self._runtime.end(self._ids[uid])
+        id = self._ids[uid].pop(name)
+        await self._runtime.end(id)
         if self._random.random() < 0.5:
-            self._ids[uid] += "0"
+            id += "0"
         try:
-            await self._runtime.create(self._runtime.pods[uid], self._container(uid))
+            await self._runtime.create(self._runtime.pods[uid], self._runtime_container(uid, name, id))
+            self._ids[uid][name] = id
         except CallFailed as error:
             self.steps.append(f"refused {error}")
             await self._forget(uid)
+
+    async def _resize_pod(self) -> None:
+        """The API has new requests before or after the runtime updates the container."""
+        uid = self._random.choice(sorted(self._roles))
+        name, cpus = self._random.choice(sorted(self._ids[uid])), self._random.choice((1, 2, 5, 12, 30, 100))
+        first = self._random.random() < 0.8
+        self.steps.append(f"resize {uid}/{name} to {cpus}{'' if first else ', later in the API'}")
+        pod = self._copy.known[uid]
+        containers = tuple(_container(name, cpus) if each.name == name else each for each in pod.containers)
+        if first:
+            self._copy.known[uid] = replace(pod, containers=containers)
+        self._round_meanwhile()
+        await self._runtime.update(self._ids[uid][name])
+        self._copy.known[uid] = replace(pod, containers=containers)
 
     async def _end(self) -> None:
         uid = self._random.choice(sorted(self._roles))
         self.steps.append(f"end {uid}")
         self._round_meanwhile()
-        await self._runtime.end(self._ids[uid])
         await self._forget(uid)
 
     async def _forget(self, uid: str) -> None:
+        for id in self._ids.get(uid, {}).values():
+            if id in self._runtime.containers:
+                await self._runtime.end(id)
         await self._runtime.end_pod(uid)
         self._copy.known.pop(uid, None)
         self._roles.pop(uid, None)
@@ -192,17 +216,17 @@ class Life:
     async def _restart_runtime(self) -> None:
         lost = [uid for uid in sorted(self._roles) if self._random.random() < 0.2]
         self.steps.append(f"restart runtime, lost {lost}")
-        await self._runtime.restart(lost=[self._ids[uid] for uid in lost])
+        await self._runtime.restart(lost=[id for uid in lost for id in self._ids[uid].values()])
         for uid in lost:
             await self._forget(uid)
 
     # --- checks -------------------------------------------------------------------------------------------------------
 
-    def _given(self) -> dict[str, str]:
-        return {uid: self._runtime.cpus(self._ids[uid]) for uid in self._roles}
+    def _given(self) -> dict[tuple[str, str], str]:
+        return {(uid, name): self._runtime.cpus(id) for uid, ids in self._ids.items() for name, id in ids.items()}
 
-    def _exclusive(self) -> dict[str, str]:
-        return {uid: cpus for uid, cpus in self._given().items() if self._roles[uid] == EXCLUSIVE}
+    def _exclusive(self) -> dict[tuple[str, str], str]:
+        return {key: cpus for key, cpus in self._given().items() if self._roles[key[0]] == EXCLUSIVE}
 
     def _check_exclusive(self) -> None:
         """Exclusive CPUs are disjoint after each step; containers that started unpinned have none yet."""
@@ -216,7 +240,7 @@ class Life:
         until = time.monotonic() + SETTLE_S
         while not await self._settled():
             if time.monotonic() > until:
-                raise Found(f"not all containers are pinned: {self._given()}; {self._wanted()}")
+                raise Found(f"not all containers are pinned: {self._given()}; {self._wanted()}; {self._unmet()}")
             await asyncio.sleep(0.001)
 
     async def _settled(self) -> bool:
@@ -225,14 +249,34 @@ class Life:
         await self._manager.rounds.round()
         self._check_exclusive()
         given, exclusive = self._given(), self._exclusive()
-        pools = {uid: cpus for uid, cpus in given.items() if uid not in exclusive}
-        return given == self._wanted() and not shared_with(pools, exclusive)
+        pools = {key: cpus for key, cpus in given.items() if key not in exclusive}
+        return given == self._wanted() and not shared_with(pools, exclusive) and not self._unmet()
 
-    def _wanted(self) -> dict[str, str]:
+    def _unmet(self) -> str:
+        """What is wrong, for example while an admission is under way: each container has the CPUs that it requests, or
+        a reason; of a pod, all containers have CPUs or none."""
+        assert self._manager is not None
+        manager, wanted = self._manager.manager, self._wanted()
+        for uid, ids in self._ids.items():
+            asked = {each.name: each.requests["cpu"] for each in self._copy.known[uid].containers}
+            has = {name: len(cpuset.parse(wanted[uid, name])) for name in ids}
+            if any(has.values()) != all(has.values()):
+                return f"only some containers of {uid} have CPUs: {has}"
+            few = [name for name in ids if 0 < has[name] < asked[name] and not manager.missing(uid, name)]
+            many = [name for name in ids if self._roles[uid] == EXCLUSIVE and has[name] > asked[name]]
+            if few or many:
+                return f"{uid} requests {asked} and has {has}"
+        return ""
+
+    def _wanted(self) -> dict[tuple[str, str], str]:
         """The CPUs that the manager has allocated; "" for an inadmissible pod."""
         assert self._manager is not None
-        manager = self._manager.manager
-        return {uid: str(manager.properties(uid, CONTAINER).get("CpusetCpus", "")) for uid in self._roles}
+        properties = self._manager.manager.properties
+        return {key: str(properties(*key).get("CpusetCpus", "")) for key in self._given()}
+
+
+def _container(name: str, cpus: int) -> PodContainer:
+    return PodContainer(name, {"cpu": float(cpus), "memory": float(GIB)})
 
 
 @contextmanager

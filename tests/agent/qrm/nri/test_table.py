@@ -4,7 +4,7 @@ import pytest
 
 from agent.qrm.nri.calls import CallFailed
 from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
-from agent.qrm.nri.table import MAX_SYNCHRONIZED, RuntimeTable, SynchronizedParts
+from agent.qrm.nri.table import MAX_REMOVED, MAX_SYNCHRONIZED, RuntimeTable, SynchronizedParts
 
 POD = pb.PodSandbox(id="s1", uid="u1", name="pod", namespace="default")
 AGAIN = pb.PodSandbox(id="s2", uid="u1", name="pod", namespace="default")
@@ -89,3 +89,25 @@ def test_parts_beyond_the_limit_are_refused():
     assert not parts.containers
     with pytest.raises(CallFailed):
         parts.add(pb.SynchronizeRequest(containers=[container("c1")]))
+
+
+def test_a_sandbox_that_was_removed_is_recognised_until_it_runs_again():
+    """A runtime may send the events of one pod in another order, and may use an id again."""
+    table = RuntimeTable()
+    table.add_pod(POD)
+    assert not table.is_removed(POD)
+    table.remove_pod(POD)
+    assert (table.is_removed(POD), table.is_removed(AGAIN)) == (True, False)
+    table.add_pod(POD)
+    assert not table.is_removed(POD)
+    table.remove_pod(POD)
+    table.replace([], [])
+    assert not table.is_removed(POD)
+
+
+def test_only_the_last_removed_sandboxes_are_kept():
+    table = RuntimeTable()
+    for number in range(MAX_REMOVED + 1):
+        table.remove_pod(pb.PodSandbox(id=str(number), uid=str(number)))
+    kept = [table.is_removed(pb.PodSandbox(id=str(number))) for number in (0, 1, MAX_REMOVED)]
+    assert kept == [False, True, True]

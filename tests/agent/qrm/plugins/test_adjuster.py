@@ -1,6 +1,7 @@
 """The adjuster: from what is known of the node to pools of another size, with the reason."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,6 +234,11 @@ async def test_windows_of_the_watcher():
         unknown = await test(address, "node-9")
         assert unknown.windows == {}
         assert "node-9" in unknown.missing["15m"]
+    ahead = FakeService(published=publish(snapshot_of({"node-1": {"CPU": steady(26)}}, end=time.time() + 60.0)))
+    with Live(ahead) as live:
+        found = await test(f"http://127.0.0.1:{live.port}", "node-1")
+        assert found.windows == {}
+        assert "ahead of the clock of the watcher" in found.missing["15m"]
 
 
 async def test_usage_from_control_groups(tmp_path: Path):

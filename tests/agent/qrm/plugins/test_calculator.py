@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.qrm.cpuset import CpuSet, parse, text
+from agent.cpuset import CpuSet, parse, text
 from agent.qrm.plugins.calculator import (
     Accumulator,
     NotEnoughCpus,

@@ -1,5 +1,6 @@
 """Katalyst's dynamic policy: its own tests' cases, and what must hold after any sequence of pods."""
 
+from dataclasses import replace
 from typing import Any
 
 import hypothesis
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import CannotAllocate, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint
@@ -124,6 +125,21 @@ def test_a_shared_pod_ramps_up_and_then_is_in_its_pool():
     assert pools["share"] | pools["reclaim"] == machine("dummy16_2s_4n").all - RESERVED
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("step", [5.0, 60.0, 600.0, 3_600.0, 86_400.0])
+def test_a_clock_that_is_set_back_does_not_prolong_the_start_of_a_shared_pod(step: float, restart: bool):
+    clock = Clock()
+    clock.now = 1_700_000_000.0
+    given = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True}, clock)
+    given.allocate(ask(shared(2)))
+    clock.now -= step
+    if restart:
+        document = given.document()
+        given = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True}, clock)
+        given.load(document)
+    assert given.allocations()["p"]["c"].allocated_quantity == 2
+
+
 def bound(cpus: float, node: int, **more: Any) -> dict[str, Any]:
     return {
         "qos_level": "dedicated_cores",
@@ -186,6 +202,22 @@ def test_reclaimed_pods_share_cpus_if_other_pods_request_all():
 
 def system(**more: Any) -> dict[str, Any]:
     return {"qos_level": "system_cores", **more}
+
+
+@pytest.mark.parametrize("enhancement", [None, {"cpuset_pool": "reserve"}])
+def test_pods_of_tenants_are_no_system_pods(enhancement: dict[str, str] | None):
+    """Any user may write the annotation; it gives reserved CPUs and those of other pods."""
+    given = KatalystCpuPlugin(
+        machine("dummy16_2s_4n"),
+        KatalystSettings(RESERVED, system_namespaces=frozenset({"kube-system"})),
+        now=Clock(),
+    )
+    request = ask(system(cpu_enhancement=enhancement))
+    why = r"system_cores is only for pods of kube-system \(qrm.system_namespaces\)"
+    for call in (given.hints, given.allocate):
+        with pytest.raises(CannotAllocate, match=why):
+            call(replace(request, pod_namespace="tenant"))
+    assert given.allocate(replace(request, pod_namespace="kube-system"))
 
 
 @pytest.mark.parametrize(
@@ -351,6 +383,15 @@ def test_a_sidecar_has_what_the_main_container_has():
                 "qos_level": "dedicated_cores",
                 "memory_enhancement": BOUND,
                 "request_cpu": 2,
+                "cpu_enhancement": {"katalyst.kubewharf.io/numa_number": "1" * 5_000},
+            },
+            "must be a whole number greater than 0",
+        ),
+        (
+            {
+                "qos_level": "dedicated_cores",
+                "memory_enhancement": BOUND,
+                "request_cpu": 2,
                 "cpu_enhancement": {"katalyst.kubewharf.io/numa_ids": "a"},
             },
             "neither a number nor a range",
@@ -425,10 +466,11 @@ class Pods(RuleBasedStateMachine):
     @rule(wish=wishes, pod=st.sampled_from("abcd"), container=st.sampled_from("xy"))
     def admit(self, wish: dict[str, Any], pod: str, container: str) -> None:
         request = ask(wish, pod, container)
+        before = self.given.document()
         try:
             info = self.given.allocate(request)
         except CannotAllocate:
-            assert container not in self.given.allocations().get(pod, {})
+            assert self.given.document() == before
         else:
             assert self.given.allocate(request) == info
 

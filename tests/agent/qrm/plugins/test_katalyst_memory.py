@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import CannotAllocate, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint
@@ -165,10 +165,11 @@ class Pods(RuleBasedStateMachine):
         asked = ask(
             pod, gib, memory, level=level, nodes=nodes, pod_role=role, container_type=kind, container=kind.name.lower()
         )
+        before = self.plugin.document()
         try:
             info = self.plugin.allocate(asked)
         except CannotAllocate:
-            assert asked.container_name not in self.plugin.allocations().get(pod, {})
+            assert self.plugin.document() == before
         else:
             assert self.plugin.allocate(asked) == info
 

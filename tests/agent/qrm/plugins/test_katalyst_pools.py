@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.request import CannotAllocate
 from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.katalyst import KatalystCpuPlugin

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import (
     CannotAllocate,
@@ -23,7 +23,7 @@ from agent.qrm.manager.request import (
 from agent.qrm.manager.topology import Hint, Merged, TopologyPolicy, merge
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
-from agent.qrm.plugins.cpu_topology import CpuTopology
+from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import Nic, NicAddress, NicPlugin
 from agent.qrm.roles import DEFAULT_ROLES, role_table
@@ -31,6 +31,7 @@ from tests.agent.qrm.vectors import cases, group, machine
 
 TOTAL = {0: 237706936320, 1: 237806551040}
 RESERVED = dict.fromkeys(TOTAL, 524288000)
+GIB = 1 << 30
 SEED = CpuTopology(machine("seed80_adjacent").cpus, TOTAL)
 FIRST = ("oci_property_name", "is_node_resource", "is_scalar_resource", "allocated_quantity", "allocation_result")
 NICS = (
@@ -225,45 +226,260 @@ def test_an_init_container_gets_nothing():
         assert plugin.allocations() == {}
 
 
-def test_a_sidecar_shares_the_main_containers_cpus_and_costs_none():
-    cpu = cpu_plugin()
-    before = ask("cpu", "p", "storage-service", 1, container="proxy", container_type=ContainerType.SIDECAR)
-    early = cpu.allocate(before)
-    assert early
-    assert early.allocation_result == cpuset.text(cpu.pools["online"])
-    main = cpu.allocate(ask("cpu", "p", "storage-service", 4))
-    late = cpu.allocations()["p"]["proxy"]
-    assert main
-    assert late.allocation_result == main.allocation_result == "2-5"
-    assert late.allocated_quantity == 0
-    assert cpu.by_node("p", "proxy") == {}
-    assert cpu.by_node("p", "container0") == {0: 4.0}
+def test_each_container_of_an_exclusive_pod_has_its_own():
+    """Sidecars are a rule of Katalyst's policy; by role, a proxy of 1 CPU and an application of 16 have 17."""
+    for plugin, unit in ((cpu_plugin(), 1), (memory_plugin(), 1 << 30)):
+        kinds = {"proxy": ContainerType.SIDECAR, "app": ContainerType.MAIN, "log": ContainerType.SIDECAR}
+        for (name, kind), size in zip(kinds.items(), (1, 16, 4), strict=True):
+            request = ask(plugin.resource, "p", "storage-service", size * unit, container=name, container_type=kind)
+            assert plugin.hints(request) == (
+                Hint(frozenset({0}), preferred=True),
+                Hint(frozenset({1}), preferred=True),
+            )
+            info = plugin.allocate(request)
+            assert info
+            assert info.allocated_quantity == size * unit
+        assert plugin.by_node("p", "app") == {0: 16.0 * unit}
+        if plugin.resource == "cpu":
+            sets = [cpuset.parse(each.allocation_result) for each in plugin.allocations()["p"].values()]
+            assert len(frozenset().union(*sets)) == sum(map(len, sets)) == 21
 
 
-def test_asking_again_changes_nothing_and_asking_for_more_moves():
+@pytest.mark.parametrize("hint", [None, Hint(frozenset({0}), preferred=False), Hint(frozenset({7}), preferred=False)])
+def test_a_hint_that_is_not_preferred_is_not_an_order(hint: Hint | None):
+    """A pod larger than a NUMA node gets its CPUs and its memory across nodes."""
+    cpu, memory = cpu_plugin(), memory_plugin()
+    for plugin, size in ((cpu, 50), (memory, 300 << 30)):
+        info = plugin.allocate(ask(plugin.resource, "p", "retriever", size, hint=hint))
+        assert info
+        assert info.allocated_quantity == size
+        assert set(plugin.by_node("p", "container0")) == {0, 1}
+        fresh = cpu_plugin() if plugin is cpu else memory_plugin()
+        with pytest.raises(CannotAllocate):
+            fresh.allocate(ask(plugin.resource, "p", "retriever", size, hint=Hint(frozenset({0}), preferred=True)))
+
+
+def test_a_pod_that_no_single_node_has_room_for_is_offered_several_nodes_without_preference():
+    """With best-effort it runs across nodes, with restricted it is not admitted."""
     cpu = cpu_plugin()
+    for number in range(2):
+        cpu.allocate(ask("cpu", f"p{number}", "retriever", 20, hint=Hint(frozenset({number}), preferred=True)))
+    assert pairs(cpu.hints(ask("cpu", "q", "retriever", 26))) == [[[0, 1], False]]
+    assert pairs(cpu.hints(ask("cpu", "q", "retriever", 18))) == [[[0], True], [[1], True]]
+
+
+def test_asking_again_changes_nothing_and_asking_for_more_keeps_what_there_is():
+    cpu = cpu_plugin()
+    cpu.allocate(ask("cpu", "first", "storage-service", 2))
     first = cpu.allocate(ask("cpu", "p", "storage-service", 4))
+    cpu.remove("first")
     document = cpu.document()
-    assert cpu.allocate(ask("cpu", "p", "storage-service", 3)) == first
+    assert cpu.allocate(ask("cpu", "p", "storage-service", 4)) == first
     assert cpu.document() == document
-    more = cpu.allocate(ask("cpu", "p", "storage-service", 6))
-    assert more
-    assert more.allocation_result == "2-7"
+    given = [cpu.allocate(ask("cpu", "p", "storage-service", size)) for size in (4, 6, 50, 3)]
+    sets = [cpuset.parse(info.allocation_result) for info in given if info]
+    assert [len(each) for each in sets] == [4, 6, 50, 3]
+    assert sets[0] < sets[1] < sets[2] > sets[3]
+    (stays,) = cpu.hints(ask("cpu", "p", "storage-service", 5)) or ()
+    assert stays == Hint(frozenset(cpu.by_node("p", "container0")), preferred=True)
 
 
-def test_a_container_that_cannot_have_more_has_nothing():
+def test_a_lost_state_takes_exclusive_cpus_from_the_checkpoint():
+    """No other container gets them before the manager asks again. Pools and CPUs that cannot be exclusive are not."""
+    role, before = "storage-service", cpu_plugin()
+    infos = {name: before.allocate(ask("cpu", name, role, 4.0)) for name in ("a", "b")}
+    pooled = before.allocate(ask("cpu", "p", "ETL", 2.0))
+    assert pooled
+    assert infos["a"]
+    known = [(name, "container0", info) for name, info in infos.items() if info is not None]
+    reserved = msgspec.structs.replace(infos["a"], allocation_result="0-1")
+    after = cpu_plugin()
+    others = [("p", "container0", pooled), ("r", "container0", reserved), ("again", "c", known[0][2])]
+    assert [("a", "container0"), ("b", "container0")] == after.adopt([*known, *others]).kept
+    assert after.hints(ask("cpu", "other", "reranker", 4.0))
+    assert [Hint(frozenset({1}), preferred=True)] == [
+        each for each in after.hints(ask("cpu", "new", role, 4.0)) or () if each.preferred
+    ], "the role of the pods is not known yet"
+    for name in ("b", "a"):
+        assert infos[name] == after.allocate(ask("cpu", name, role, 4.0))
+    assert infos == {name: after.allocate(ask("cpu", name, role, 4.0)) for name in ("a", "b")}
+    fresh = cpu_plugin()
+    fresh.load(after.document())
+    assert after.document() == fresh.document()
+    assert ([], {}) == after.adopt(known)
+
+
+@pytest.mark.parametrize("value", ["all", "3-1", "0-99999999", "-1"])
+def test_a_value_of_the_checkpoint_that_is_no_set_of_cpus_is_reported(value: str):
+    """The other containers keep their CPUs."""
+    infos = [cpu_plugin().allocate(ask("cpu", name, "storage-service", 4.0)) for name in "ab"]
+    damaged = msgspec.structs.replace(infos[0] or AllocationInfo(), allocation_result=value)
+    kept, invalid = cpu_plugin().adopt([("a", "c", damaged), ("b", "c", infos[1] or AllocationInfo())])
+    assert ([("b", "c")], [("a", "c")]) == (kept, list(invalid))
+    assert value in invalid["a", "c"]
+
+
+def test_a_lost_state_takes_exclusive_memory_from_the_checkpoint():
+    """Also of a container on two nodes. What does not fit is left out."""
+    role, before = "storage-service", memory_plugin()
+    sizes = {"a": 150 * GIB, "b": 230 * GIB}
+    infos = {name: before.allocate(ask("memory", name, role, float(size))) for name, size in sizes.items()}
+    known = [(name, "container0", info) for name, info in infos.items() if info is not None]
+    assert {0, 1} == set(known[1][2].topology_assignments)
+    after = memory_plugin()
+    found = after.adopt([*known, ("more", "container0", known[0][2])])
+    assert [("a", "container0"), ("b", "container0")] == found
+    for name in ("b", "a"):
+        assert infos[name] == after.allocate(ask("memory", name, role, float(sizes[name])))
+    assert before.document() == after.document()
+
+
+def test_a_container_that_cannot_have_more_keeps_what_it_has():
+    for plugin, size in ((cpu_plugin(), 4), (memory_plugin(), 4 << 30)):
+        for role in ("storage-service", "online-micro_service"):
+            before = plugin.allocate(ask(plugin.resource, role, role, size))
+            with pytest.raises(CannotAllocate):
+                plugin.allocate(ask(plugin.resource, role, role, size * 400))
+            assert plugin.allocate(ask(plugin.resource, role, role, size)) == before
+
+
+def test_exclusive_memory_grows_and_shrinks_on_its_node():
+    memory = memory_plugin()
+    on_1 = Hint(frozenset({1}), preferred=True)
+    for size, hint in ((4 << 30, on_1), (8 << 30, None), (2 << 30, None)):
+        info = memory.allocate(ask("memory", "p", "retriever", size, hint=hint))
+        assert info
+        assert (info.topology_assignments, info.allocated_quantity) == ({1: size}, size)
+
+
+LARGE = CpuTopology(
+    {cpu: LogicalCpu(cpu, cpu, cpu // 32, cpu // 4, cpu // 4) for cpu in range(256)}, dict.fromkeys(range(64), 1 << 30)
+)
+"""64 NUMA nodes with four CPUs and a gibibyte each."""
+
+
+@pytest.mark.parametrize(("size", "count"), [(3, 64), (4, 64), (9, 62), (150, 27)])
+def test_64_numa_nodes(size: int, count: int):
+    """Their sets are not enumerated: sets of neighbours are offered."""
+    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, CpuSettings(min_online=4, min_offline=4))
+    memory = MemoryPlugin(LARGE, DEFAULT_ROLES)
+    for plugin, quantity in ((cpu, size), (memory, size << 28)):
+        offered = plugin.hints(ask(plugin.resource, "p", "retriever", quantity))
+        assert offered
+        assert len(offered) == count
+        assert {(len(hint.nodes or ()), hint.preferred) for hint in offered} == {(-(-size // 4), True)}
+        info = plugin.allocate(ask(plugin.resource, "p", "retriever", quantity))
+        assert info
+        assert info.allocated_quantity == quantity
+    hints = cpu.hints(ask("cpu", "q", "retriever", 4))
+    assert merge(TopologyPolicy.RESTRICTED, range(64), [{"cpu": hints, "memory": hints}]).admit
+
+
+def test_of_64_numa_nodes_those_with_the_most_free_are_found():
+    """No neighbours have enough, two nodes far apart have."""
+    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, CpuSettings(min_online=4, min_offline=4))
+    for node in range(64):
+        if node not in (7, 50):
+            hint = Hint(frozenset({node}), preferred=True)
+            cpu.allocate(ask("cpu", f"p{node}", "retriever", 2, hint=hint))
+    assert pairs(cpu.hints(ask("cpu", "q", "retriever", 8))) == [[[7, 50], True]]
+
+
+PAIR = CpuTopology({cpu: LogicalCpu(cpu, 0, 0, cpu, cpu) for cpu in range(2)}, {0: 1 << 30})
+
+
+def test_without_a_minimum_exclusive_cpus_may_leave_the_offline_pool_none_of_its_own():
+    """Both pools have the CPU that is left, and offline requests still keep theirs."""
+    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    assert cpu.hints(ask("cpu", "p", "retriever", 1))
+    assert cpu.allocate(ask("cpu", "p", "retriever", 1))
+    assert cpu.pools["online"] == cpu.pools["offline"]
+    assert 1 == len(cpu.pools["online"])
+    assert cpu.hints(ask("cpu", "q", "retriever", 1)) == ()
+    with pytest.raises(CannotAllocate):
+        cpu.allocate(ask("cpu", "q", "retriever", 1))
+    busy = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    busy.allocate(ask("cpu", "batch", "ETL", 1))
+    with pytest.raises(CannotAllocate):
+        busy.allocate(ask("cpu", "q", "retriever", 1))
+
+
+@pytest.mark.parametrize("order", [(("web", "web", 2), ("batch", "ETL", 1)), (("web", "web", 2),)])
+def test_without_a_minimum_online_requests_may_leave_the_offline_pool_none_of_its_own(
+    order: tuple[tuple[str, str, int], ...],
+):
+    """Both pools have all CPUs then; a pool with a CPU of its own keeps its requests."""
+    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    assert cpu.pools == {"online": {0}, "offline": {1}}
+    for pod, role, size in order:
+        assert cpu.allocate(ask("cpu", pod, role, size))
+    assert cpu.pools == {"online": {0, 1}, "offline": {0, 1}}
+    assert cpu.hints(ask("cpu", "q", "retriever", 1)) == ()
+    loaded = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    loaded.load(cpu.document())
+    assert loaded.pools == cpu.pools
+    cpu.remove("web")
+    assert cpu.pools == {"online": {0}, "offline": {1}}
+    busy = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    busy.allocate(ask("cpu", "batch", "ETL", 1))
+    with pytest.raises(CannotAllocate, match="requested 2 CPUs, but the online pool can have 1"):
+        busy.allocate(ask("cpu", "web", "web", 2))
+
+
+def test_memory_of_a_node_without_cpus_is_allocated():
+    """The pools have it, and an exclusive container for which the other nodes have too little."""
+    cxl = CpuTopology(SEED.cpus, {0: 4 << 30, 1: 4 << 30, 2: 16 << 30})
+    memory = MemoryPlugin(cxl, DEFAULT_ROLES)
+    shared = memory.allocate(ask("memory", "web", "online-micro_service", 1 << 30))
+    own = memory.allocate(ask("memory", "db", "retriever", 8 << 30))
+    assert shared
+    assert own
+    assert (shared.allocation_result, own.allocation_result) == ("0-2", "2")
+
+
+def test_a_pool_has_at_least_the_largest_request_of_its_containers():
+    """An allocated quantity below the request is not a success: neither later resizes nor exclusive pods cause it."""
+    cpu = cpu_plugin()
+    for pod, role, size in (("batch", "ETL", 12), ("web", "online-micro_service", 20)):
+        info = cpu.allocate(ask("cpu", pod, role, size))
+        assert info
+        assert info.allocated_quantity >= size
+    for size in (4, 76):
+        cpu.resize(size)
+        assert len(cpu.pools["offline"]) >= 12
+        assert len(cpu.pools["online"]) >= 20
+    assert cpu.hints(ask("cpu", "db", "storage-service", 45)) == ()
+    cpu.allocate(ask("cpu", "db", "storage-service", 44))
+    assert {name: len(cpus) for name, cpus in cpu.pools.items()} == {"online": 20, "offline": 12}
+    with pytest.raises(CannotAllocate, match="requested 13 CPUs, but the offline pool can have 12"):
+        cpu.allocate(ask("cpu", "more", "ETL", 13))
+
+
+def test_shared_memory_is_at_least_the_request():
+    memory = memory_plugin()
+    memory.allocate(ask("memory", "db", "retriever", 1 << 30))
+    with pytest.raises(CannotAllocate, match="but shared NUMA nodes have"):
+        memory.allocate(ask("memory", "web", "online-micro_service", 300 << 30))
+
+
+def test_sidecars_of_an_earlier_version_are_allocated_again():
     cpu = cpu_plugin()
     cpu.allocate(ask("cpu", "p", "storage-service", 4))
-    with pytest.raises(CannotAllocate):
-        cpu.allocate(ask("cpu", "p", "storage-service", 400))
-    assert cpu.allocations() == {}
+    document = cpu.document()
+    proxy = {"pod_uid": "p", "container_name": "proxy", "pod_role": "storage-service", "request": 1, "sidecar": True}
+    document["pods"]["p"]["proxy"] = proxy
+    again = cpu_plugin()
+    again.load(document)
+    assert again.document() == cpu.document()
 
 
 def test_exclusive_pods_leave_the_pools_their_least():
     cpu = cpu_plugin()
     assert cpu.hints(ask("cpu", "p", "storage-service", 68)) == (Hint(frozenset({0, 1}), preferred=True),)
     assert cpu.hints(ask("cpu", "p", "storage-service", 69)) == ()
-    with pytest.raises(CannotAllocate, match="would leave the pools less than their minimum, 4 online and 4 offline"):
+    with pytest.raises(
+        CannotAllocate, match="would leave the pools fewer CPUs than their minimum, 4 online and 4 offline"
+    ):
         cpu.allocate(ask("cpu", "p", "storage-service", 69, hint=Hint(frozenset({0, 1}), preferred=True)))
     cpu.allocate(ask("cpu", "p", "storage-service", 68))
     assert {name: len(cpus) for name, cpus in cpu.pools.items()} == {"online": 4, "offline": 4}
@@ -459,10 +675,11 @@ class Pods(RuleBasedStateMachine):
     def admit(self, pod: str, role: str, kind: ContainerType, size: float, hint: Hint | None) -> None:
         for plugin, quantity in ((self.cpu, size), (self.memory, size * 100)):
             request = ask(plugin.resource, pod, role, quantity, hint=hint, container_type=kind, container=kind.name)
+            before = plugin.document()["pods"]
             try:
                 info = plugin.allocate(request)
             except CannotAllocate:
-                assert kind.name not in plugin.allocations().get(pod, {})
+                assert plugin.document()["pods"] == before
             else:
                 again = plugin.allocate(request)
                 assert again == info

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.plugins.calculator import take_by_numa_balance
 from agent.qrm.plugins.resize import (
     PoolLoad,

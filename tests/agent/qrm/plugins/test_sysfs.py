@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.qrm import cpuset
+from agent import cpuset
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.nic import Nic
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
@@ -69,10 +69,16 @@ def test_a_kernel_that_tells_nothing_but_its_cpus(tmp_path: Path):
     assert found.memory == {}
 
 
-def test_a_node_without_cpus_is_left_out(tmp_path: Path):
+def test_a_node_of_memory_only_is_a_memory_node(tmp_path: Path):
+    """CXL memory has a NUMA node without CPUs; a node without both is left out."""
     as_files(tmp_path, machine("linux80"))
+    put(tmp_path, "devices/system/node/node2/cpulist", "")
+    put(tmp_path, "devices/system/node/node2/meminfo", "Node 2 MemTotal: 8192 kB")
     put(tmp_path, "devices/system/node/node7/cpulist", "")
-    assert set(read_machine(tmp_path).nodes) == {0, 1}
+    found = read_machine(tmp_path)
+    assert set(found.nodes) == {0, 1}
+    assert set(found.memory) == found.numa_nodes == {0, 1, 2}
+    assert found.memory[2] == 8192 * 1024
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path):

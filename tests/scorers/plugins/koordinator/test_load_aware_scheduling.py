@@ -361,15 +361,6 @@ def test_what_is_no_pods_is_the_systems() -> None:
         assert scores.steps["cpu measured"].tolist() == [expected]
 
 
-def test_pods_of_daemon_sets_always_pass() -> None:
-    """They have no other node to go to."""
-    cluster = table([node("a", SHAPE)], loads=load({"a": busy(99.0)}))
-    owners = [{"kind": "DaemonSet", "name": "agent"}]
-    _, verdicts, scores = ask(cluster, metadata={"ownerReferences": owners})
-    assert verdicts.passed.all()
-    assert scores.values.tolist() == [39.0]
-
-
 def test_two_pods_in_quick_succession_see_each_other() -> None:
     """What an extender reserves counts as an estimate at once."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
@@ -569,7 +560,7 @@ def test_a_pod_that_comes_before_its_node_is_judged_by_its_measurement_in_the_en
 def test_a_reading_of_a_pod_is_not_that_of_the_node_which_took_the_row() -> None:
     """The node that it was seen on went; the pod of the same name is on another."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0), "b": busy(10.0)}))
-    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.8, GI)}))
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.8, GI), ("default", "q"): ("b", 0.1, GI)}))
     plugin, _, _ = ask(cluster, {"nodeMetricSource": "windowsAndPods"})
     row = cluster.row["a"]
     cluster.set_node("a", None)

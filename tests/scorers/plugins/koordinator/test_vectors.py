@@ -17,28 +17,31 @@ from scorers.plugins.koordinator.assigned_pods import DELTA, ESTIMATED, PROD_DEL
 from scorers.plugins.koordinator.estimator import default_estimator, forced_until
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
 from scorers.plugins.koordinator.node_usage import combined, resource_scores
+from scorers.profiles.profiles import PluginSettings, ProfileSettings
+from scorers.profiles.ranking import ProfileRunner
 from tests.scorers.plugins.koordinator.vectors import arguments_of, cases, metric_of, node_of, pod_of
 from tests.scorers.simulated_cluster import NOW, node, rows
 from watcher.core.koordinator.report import percentile
 from watcher.core.kubernetes.objects import Pod
 
 
-def cluster_of(case: dict[str, Any]) -> tuple[ClusterTable, LoadAwareScheduling]:
-    """The node of a case with its pods, and the plug-in."""
+def cluster_of(case: dict[str, Any]) -> tuple[ClusterTable, ProfileRunner]:
+    """The node of a case with its pods, and a profile with the plug-in."""
     cluster = ClusterTable()
     name = case["node"]["name"]
     cluster.set_node(name, node_of(case["node"]))
-    plugin, _ = create_plugin(LoadAwareScheduling, arguments_of(case["args"]), cluster)
+    plugin = PluginSettings("LoadAwareScheduling", 1, arguments_of(case["args"]), ("filter", "score"))
+    runner = ProfileRunner(ProfileSettings("p", (plugin,)), cluster)
     cluster.set_node_metric(name, metric_of(case["node_metric"]))
     for each in case["assigned_pods"]:
         cluster.set_pod(None, pod_of(each, node=name), now=NOW + each.get("assign_time_s", 0))
-    return cluster, plugin
+    return cluster, runner
 
 
 @cases("filter")
 def test_golden_verdicts(case):
-    cluster, plugin = cluster_of(case)
-    verdicts = plugin.filter(pod_info(pod_of(case["pod"])), cluster, rows(cluster), now=NOW)
+    cluster, runner = cluster_of(case)
+    ((_, verdicts),) = runner.filter(pod_info(pod_of(case["pod"])), rows(cluster), now=NOW).parts
     assert verdicts.passed.tolist() == [case["expect"]["code"] == "Success"]
     assert verdicts.reasons[int(verdicts.codes[0])] == (case["expect"]["reason"] or "")
     for name, percent in case.get("derived", {}).get("usage_percent", {}).items():
@@ -49,7 +52,8 @@ def test_golden_verdicts(case):
 
 @cases("score")
 def test_golden_scores(case):
-    cluster, plugin = cluster_of(case)
+    cluster, runner = cluster_of(case)
+    ((_, plugin),) = runner.plugins
     scores = plugin.score(pod_info(pod_of(case["pod"])), cluster, rows(cluster), now=NOW)
     assert scores.values.tolist() == [case["expect"]["score"]]
     assert scores.reason(0).endswith(f": {case['expect']['score']}")

@@ -92,6 +92,15 @@ def test_a_pod_is_estimated_by_those_of_another_version() -> None:
     assert "p95 of 20 readings of 2 pods of Deployment default/web" == told["cpu"]
 
 
+def test_pods_without_readings_are_counted_as_soon_as_they_come() -> None:
+    """Also those that come after the estimate was computed."""
+    used = minutes({"web-0": ([0.1] * 15, [100.0] * 15)})
+    _, before = asked([of_web("web-0")], used)
+    _, after = asked([of_web("web-0"), of_web("web-1"), of_web("web-2")], used)
+    assert before["cpu"] == "p95 of 15 readings of 1 pod of Deployment default/web"
+    assert after["cpu"] == "p95 of 15 readings of 1 pod (2 without readings) of Deployment default/web"
+
+
 def test_limits_bound_it() -> None:
     """A pod cannot use more, whatever those before used."""
     used = minutes({"web-0": ([2.0] * 10, [100.0] * 10)})

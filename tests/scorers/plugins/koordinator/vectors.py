@@ -40,7 +40,10 @@ def pod_of(given: Mapping[str, Any], **more: Any) -> Pod:
         for each in given.get("conditions", ())
     ]
     metadata = {key: given[key] for key in ("labels", "annotations", "namespace") if key in given}
-    owners = [{"kind": kind, "name": "owner"} for kind in given.get("owner_kinds", ())]
+    owners = [
+        {"apiVersion": "apps/v1", "kind": kind, "name": "owner", "controller": True}
+        for kind in given.get("owner_kinds", ())
+    ]
     spec = {"priority": given["priority"]} if "priority" in given else {}
     return pod(
         given.get("name", "pod"),

@@ -29,6 +29,7 @@ from watcher.core.koordinator.report import (
 )
 from watcher.core.kubernetes.node_facts import capacities_of
 from watcher.core.kubernetes.objects import Node
+from watcher.core.pods.coverage import PodCoverage
 from watcher.model import Snapshot
 
 VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "koordinator.json").read_text())["groups"]
@@ -172,12 +173,34 @@ def test_pods_that_are_not_measured_whole_are_left_out():
     """As koordlet leaves out those whose query failed. Without pods at all there is no list of them."""
     with Live(service()) as live:
         pods = live.ask(f"{PATH}/node-2").json()["status"]["podsMetric"]
-        assert [] == live.ask(f"{PATH}/node-3").json()["status"]["podsMetric"]
     usage = {"resources": {"cpu": "1500m", "memory": str(1 << 31)}}
     assert [{"namespace": "a", "name": "web-1", "podUsage": usage}] == pods
     with Live(service(pods=None)) as live:
         assert "podsMetric" not in live.ask(f"{PATH}/node-2").json()["status"]
         assert 1 == live.service.wanted
+
+
+def test_only_nodes_with_known_pod_usage_have_a_list_of_pods():
+    """An empty one if the source measures the node and finds no pods. Readings are valid for some minutes."""
+    covered = PodCoverage({"node-1": END, "node-2": END - 301.0, "node-3": END}, {}, 300.0)
+    with Live(service(pods=publish_pods(small_pods(), coverage=covered))) as live:
+        status = {name: live.ask(f"{PATH}/{name}").json()["status"] for name in SIZES}
+    assert ["web-0"] == [each["name"] for each in status["node-1"]["podsMetric"]]
+    assert [] == status["node-3"]["podsMetric"]
+    assert status["node-3"]["nodeMetric"]["nodeUsage"] == status["node-3"]["nodeMetric"]["systemUsage"]
+    assert "podsMetric" not in status["node-2"]
+    assert "systemUsage" not in status["node-2"]["nodeMetric"]
+    with Live(service()) as live:
+        assert "podsMetric" not in live.ask(f"{PATH}/node-3").json()["status"]
+
+
+def test_a_source_without_the_memory_of_pods_does_not_know_their_usage():
+    """An empty list would mean that all usage is the system's."""
+    pods = {pod: (node, cores, float("nan")) for pod, (node, cores, _) in small_pods().items()}
+    with Live(service(pods=publish_pods(pods))) as live:
+        status = live.ask(f"{PATH}/node-1").json()["status"]
+    assert "podsMetric" not in status
+    assert "systemUsage" not in status["nodeMetric"]
 
 
 def test_one_node_is_the_one_of_the_list():

@@ -76,7 +76,7 @@ def test_of_a_pod_there_is_what_plug_ins_and_the_agent_use():
     assert "shop/web-0" == key_of(pod)
     assert ("0b5f", "17", "node-1") == (pod.metadata.uid, pod.metadata.resource_version, pod.spec.node_name)
     assert datetime(2026, 11, 21, 10, 5, tzinfo=UTC) == pod.metadata.deletion_timestamp
-    assert (Owner("DaemonSet", "web", controller=True),) == pod.metadata.owner_references
+    assert (Owner("DaemonSet", "web", controller=True, api_version="apps/v1"),) == pod.metadata.owner_references
     assert (9500, "koord-prod") == (pod.spec.priority, pod.spec.priority_class_name)
     assert 2 * 10**9 == nano(pod.spec.containers[0].resources.limits["gocrane.io/cpu"])
     assert ["Always"] == [each.restart_policy for each in pod.spec.init_containers]

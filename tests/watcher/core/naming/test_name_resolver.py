@@ -204,8 +204,16 @@ def test_thousands_of_unknown_names_are_one_finding():
         ("[::1]:9100", "::1"),
         ("::1", "::1"),
         ("a:9100", "a"),
-        ("a:b", "a:b"),
+        ("a:b", "a"),
+        ("a:B", "a:B"),
         ("[::1", "[::1"),
+        ("http://10.0.0.1:9100/metrics", "10.0.0.1"),
+        ("https://a/metrics", "a"),
+        ("https://[::1]:9100", "::1"),
+        ("a:9100/metrics", "a"),
+        ("a:metrics/cadvisor", "a"),
+        ("namespace/pod", "namespace/pod"),
+        ("namespace/pod:9100", "namespace/pod"),
     ],
 )
 def test_a_port_is_not_part_of_a_name(text, expected):

@@ -7,7 +7,7 @@ import json
 import sys
 import tracemalloc
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watcher.client.arrays import decode_pods
 from watcher.core.pods.table import (
     NO_USAGE,
     SLOT_S,
@@ -30,7 +31,7 @@ from watcher.core.pods.table import (
     review_pods,
     sorted_in_pieces,
 )
-from watcher.core.publishing.wire import PodsDocument
+from watcher.core.publishing.wire import PodPressure, PodsDocument
 from watcher.model import FindingKind, Window
 
 T0 = 1_700_000_040.0  # the beginning of a minute
@@ -315,7 +316,9 @@ def rebuilt(fetches: list[tuple[float, PodUsage]], slots: int) -> PodTable:
     time, cores, memory = (
         np.array([getattr(pods[name], what) for name in names]) for what in ("time", "cores", "memory")
     )
-    return PodTable(names, tuple(pods[name].node for name in names), time, cores, memory, head, ring[0], ring[1])
+    nodes = tuple(pods[name].node for name in names)
+    unknown = np.full((3, len(names)), NAN)
+    return PodTable(names, nodes, time, cores, memory, head, ring[0], ring[1], unknown)
 
 
 READINGS = st.lists(
@@ -462,3 +465,34 @@ def test_origins_that_do_not_go_together():
     assert ORIGIN.compatible_with(PodOrigin("Memory", "cores", 15.0, "bytes", "rss"))
     assert not ORIGIN.compatible_with(PodOrigin("Memory", "other", 120.0, "bytes", "rss"))
     assert not ORIGIN.compatible_with(PodOrigin("Other", "cores", 120.0, "bytes", "rss"))
+
+
+def test_the_pressure_of_a_pod_is_served_where_it_is_known():
+    """The newest reading in percent; a rate a little above the whole time is the whole time, others are unknown."""
+    readings = usage(("a/x", "n1", 0.0, 1.0, 1.0), ("a/y", "n1", 0.0, 1.0, 1.0))
+    pressure = np.array([[12.5, 101.0], [-1.0, 200.0], [0.0, NAN]])
+    reviewed, _ = review_pods(replace(readings, time=T0 + readings.time, pressure=pressure), now=T0, max_ahead_s=30.0)
+    table = merge_readings(empty_table(SLOTS), reviewed, now=T0, silent_s=SILENT, stale_s=STALE)
+    body = published(table).body()
+    assert {"cpu": [12.5, 100.0], "memory": [None, None], "io": [0.0, None]} == json.loads(body)["pressure"]
+    assert PodPressure([12.5, 100.0], [None, None], [0.0, None]) == decode_pods(body).pressure
+    later = replace(readings, time=T0 + 60.0 + readings.time)
+    unknown = merge_readings(table, later, now=T0 + 60.0, silent_s=SILENT, stale_s=STALE)
+    assert "pressure" not in json.loads(published(unknown).body())
+
+
+def test_pressure_has_means_over_the_windows():
+    """As cores and memory: of at least two readings, and half of the expected ones; none while no source has it."""
+    table = empty_table(SLOTS)
+    for minute, value in enumerate((0.0, 10.0, 30.0, 20.0)):
+        readings = usage(("a/x", "n1", 60.0 * minute, 1.0, 1.0), ("a/y", "n1", 60.0 * minute, 1.0, 1.0))
+        pressure = np.array([[value, NAN], [0.0, NAN], [NAN, NAN]])
+        given = replace(readings, time=T0 + readings.time, pressure=pressure if minute else None)
+        table = merge_readings(table, given, now=T0 + 60.0 * minute, silent_s=SILENT, stale_s=STALE)
+    body = json.loads(published(table).body())
+    five, *_ = body["averages"]
+    assert {"cpu": [20.0, None], "memory": [0.0, None], "io": [None, None]} == five["pressure"]
+    means = PodPressure([20.0, None], [0.0, None], [None, None])
+    assert means == decode_pods(published(table).body()).averages[0].pressure
+    plain = merge_readings(empty_table(SLOTS), readings, now=T0, silent_s=SILENT, stale_s=STALE)
+    assert all("pressure" not in each for each in json.loads(published(plain).body())["averages"])

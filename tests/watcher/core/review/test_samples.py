@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.extra.numpy as hnp
@@ -129,6 +130,68 @@ def test_a_duplicate_series_is_a_finding_where_a_node_should_have_one():
     assert kinds(findings) == [(FindingKind.DUPLICATE_SERIES, "a", Remedy.COMBINED)]
     _, findings = review_samples.combine(batch_of(TRANSMIT, *twice), resolution=15, limits=LIMITS)
     assert findings == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "devices", "sharers", "expected", "found"),
+    [
+        (TRANSMIT, ("eth0", "eth1", "eth0"), (), 30.0 + 20.0, True),
+        (TRANSMIT, ("", "", ""), (), 30.0, True),
+        (TRANSMIT, ("eth0", "eth1", "eth2"), (), 60.0, False),
+        (TRANSMIT, (), (), 60.0, False),
+        (GPU, ("g0", "g1", "g0"), ("", "", ""), 25.0, True),
+        (GPU, ("g0", "g1", "g0"), ("a", "", "b"), 25.0, False),
+        (GPU, ("g0", "g1", "g0"), ("a", "", "a"), 25.0, True),
+        (GPU, ("g0", "g1", "g2"), ("a", "a", "a"), 20.0, False),
+        (GPU, ("g0", "g1", "g0"), ("one\1a", "one\1", "two\1b"), 25.0, True),
+        (GPU, ("g0", "g1", "g0"), ("one\1a", "one\1", "one\1b"), 25.0, False),
+        (TRANSMIT, ("eth0", "eth1", ""), (), 10.0 + 20.0, True),
+        (TRANSMIT, ("eth0", "", "eth2"), (), 10.0 + 30.0, True),
+        (TRANSMIT, ("", "eth1", ""), (), 30.0, True),
+        (GPU, ("g0", "", "g2"), ("", "", ""), 20.0, True),
+        (GPU, ("g0\0\0", "g0\0\0m1", "g0\0\0m2"), ("", "", ""), 25.0, True),
+        (GPU, ("g0\0\0", "g1\0\0m1", "g1\0\0m2"), ("", "", ""), 20.0, False),
+        (GPU, ("g0\0000\0", "g1\0001\0", "\0000\0"), ("", "", ""), 25.0, True),
+        (GPU, ("g0\0000\0", "g0\0001\0", "\0001\0"), ("", "", ""), 30.0, True),
+        (GPU, ("g0\0000\0", "\0001\0", "\0002\0"), ("", "", ""), 20.0, False),
+        (GPU, ("g0\0\0", "g1\0\0", "\0001\0"), ("", "", ""), 15.0, True),
+        (ENERGY, ("0\0\0\0\0", "\0\0package\0/a\0\0", "\0\0package\0/b\0\0"), (), 50.0, True),
+        (ENERGY, ("0\0idle\0\0\0\0", "0\0dynamic\0\0\0\0", "1\0idle\0\0\0\0"), (), 60.0, False),
+        (ENERGY, ("0\0idle\0\0\0\0", "\0\0package\0/a\0\0", "0\0dynamic\0\0\0\0"), (), 40.0, True),
+    ],
+)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_the_series_of_one_device_count_once(metric, devices, sharers, expected, found, order):
+    """The largest, then the sum or mean over devices; a finding, unless several pods share the device. A series without
+    a label of its device is not added to the others."""
+    values = (10.0, 20.0, 30.0)
+    plain = batch_of(metric, *(("a", [(30.0 + k, values[k])]) for k in order))
+    batch = replace(
+        plain,
+        devices=tuple(devices[k] for k in order if devices),
+        sharers=tuple(sharers[k] for k in order if sharers),
+    )
+    cells, findings = review_samples.combine(batch, resolution=15, limits=LIMITS)
+    assert [(node, value) for node, _, value in as_samples(cells)] == [("a", expected)]
+    assert set(kinds(findings)) == ({(FindingKind.DUPLICATE_SERIES, "a", Remedy.COMBINED)} if found else set())
+
+
+@pytest.mark.parametrize(
+    ("key", "labels", "device"),
+    [
+        ("NetworkReceive", {"device": "eth0", "job": "a", "instance": "x"}, "eth0"),
+        ("NetworkReceive", {"interface": "eth0", "agent": "a"}, "eth0"),
+        ("NetworkReceive", {"job": "a"}, ""),
+        ("GPU", {"UUID": "GPU-1", "gpu": "0", "pod": "x"}, "GPU-1\0000\0"),
+        ("GPU", {"gpu": "0", "GPU_I_ID": "7"}, "\0000\0007"),
+        ("EnergyPackage", {"package": "0", "mode": "idle", "source": "rapl"}, "0\0idle\0\0\0\0"),
+        ("EnergyPackage", {"zone": "package", "path": "/a", "node_name": "x"}, "\0\0package\0/a\0\0"),
+        ("EnergyHost", {"job": "a"}, ""),
+    ],
+)
+def test_a_device_is_what_the_metric_says(key, labels, device):
+    """Labels of the scrape, the replica and the pod are no part of it."""
+    assert METRIC_BY_KEY[key].device_of(labels) == device
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, 1e15, -1.0])

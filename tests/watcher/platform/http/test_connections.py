@@ -100,7 +100,7 @@ def test_a_connection_that_waits_for_its_client_is_closed(sent: bytes) -> None:
 
 def test_a_body_that_does_not_come_is_refused() -> None:
     """In the one error shape."""
-    sent = b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"
+    sent = b"POST /take HTTP/1.1\r\nContent-Type: application/json\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"
     with Live(limits=SHORT, routes=ROUTES) as live, connected(live, sent) as connection:
         status, _, error = answer(everything(connection))
     assert (408, "timeout") == (status, error["error"]["code"])
@@ -204,7 +204,10 @@ def test_incomplete_requests_share_a_limit() -> None:
 
 def test_the_slowest_body_makes_room() -> None:
     """A complete request is answered, although slow ones have the whole memory."""
-    slow = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n" + b"a" * 500_000
+    slow = (
+        b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\nHost: x\r\nContent-Length: 600000\r\n\r\n"
+        + b"a" * 500_000
+    )
     with Live(limits=replace(LONG, bodies=1 << 20), routes=ROUTES) as live, ExitStack() as stack:
         first, _ = (stack.enter_context(connected(live, slow)) for _ in range(2))
         assert 200 == live.ask("/take", method="POST", body=b"a" * MOST).status
@@ -227,7 +230,10 @@ def test_a_response_counts_as_long_as_it_is_not_read() -> None:
     with Live(limits=replace(LONG, bodies=12 << 20), routes=ROUTES) as live, connected(live) as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         size = 9 << 20
-        silent.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + b"a" * size)
+        silent.sendall(
+            b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+            + b"a" * size
+        )
         silent.recv(1)
         assert 503 == live.ask("/echo", method="POST", body=b"a" * size).status
         wait_for(
@@ -240,7 +246,12 @@ def test_a_body_above_its_limit_is_refused(head: bytes) -> None:
     """Whether or not its length is known before."""
     body = b"a" * 1001 if b"Length" in head else b"3e9\r\n" + b"a" * 1001 + b"\r\n0\r\n\r\n"
     with Live(routes=ROUTES) as live:
-        received = live.raw(b"POST /take HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + head + b"\r\n\r\n" + body)
+        received = live.raw(
+            b"POST /take HTTP/1.1\r\nContent-Type: application/json\r\nHost: x\r\nConnection: close\r\n"
+            + head
+            + b"\r\n\r\n"
+            + body
+        )
     status, _, error = answer(received)
     assert (413, "too_large", "send less") == (status, error["error"]["code"], error["error"]["hint"])
 
@@ -251,10 +262,10 @@ def test_a_body_above_its_limit_is_refused(head: bytes) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"POST /take HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /take HTTP/1.1\r\nContent-Type: application/json\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzz\r\n",
         b"GET /watcher HTTP/1.0\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
-        b"POST /take HTTP/1.0\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\na",
+        b"POST /take HTTP/1.0\r\nContent-Type: application/json\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\na",
         b"GET /watcher\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",

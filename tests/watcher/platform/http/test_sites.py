@@ -23,11 +23,10 @@ def post(live: Live, headers: dict[str, str], *, host: str = "localhost") -> Ans
     "headers",
     [
         JSON,  # kube-scheduler
-        {},
-        {"Content-Type": "application/x-www-form-urlencoded"},  # curl -d
         {"Sec-Fetch-Site": "same-origin", **JSON},
         {"Sec-Fetch-Site": "none", "Content-Type": "application/json; charset=utf-8"},
-        {"Origin": "http://localhost", "Content-Type": "application/yaml"},
+        {"Content-Type": "Application/JSON ; charset=utf-8"},
+        {"Origin": "http://localhost", **JSON},
         {"Origin": "https://localhost", "Sec-Fetch-Site": "same-origin", **JSON},  # behind a proxy that adds TLS
     ],
 )
@@ -56,13 +55,30 @@ def test_a_post_of_another_site_is_refused(live: Live, headers: dict[str, str]) 
     assert (403, "cross_site") == (answered.status, answered.error["code"])
 
 
+@pytest.mark.parametrize("browser", [{}, {"Sec-Fetch-Site": "same-origin"}])
 @pytest.mark.parametrize(
-    "kind", ["text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded", ""]
+    "kind",
+    [
+        "text/plain",
+        "multipart/form-data; boundary=x",
+        "application/x-www-form-urlencoded",  # curl -d
+        "application/yaml",
+        "application/jsonp",
+        "text/plain, application/json",
+    ],
 )
-def test_a_browser_has_to_send_json(live: Live, kind: str) -> None:
-    """A form of HTML sends the others, without a question to the service."""
-    answered = post(live, {"Sec-Fetch-Site": "same-origin", "Content-Type": kind})
+def test_a_body_of_another_type_is_refused(live: Live, kind: str, browser: dict[str, str]) -> None:
+    answered = post(live, {**browser, "Content-Type": kind})
     assert (415, "unsupported_type") == (answered.status, answered.error["code"])
+    assert kind.partition(";")[0] in answered.error["message"]
+    assert answered.error["hint"] == "send the header Content-Type: application/json"
+    assert answered.headers["Accept"] == "application/json"
+
+
+def test_a_body_without_a_type_is_refused(live: Live) -> None:
+    answered = live.raw(b"POST /take HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+    assert answered.startswith(b"HTTP/1.1 415 ")
+    assert b"the Content-Type is missing" in answered
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_an_authority_that_did_not_sign_is_not_trusted(authority: trustme.CA, tm
         server.node("a")
         other = {"certificate-authority-data": b64(trustme.CA().cert_pem)}
         path = server.kubeconfig(tmp_path / "config", **other)
-        with pytest.raises(KubeRefused, match="the server's certificate is not trusted"):
+        with pytest.raises(KubeRefused, match="the server certificate is not trusted"):
             listed(by_kubeconfig(path))
         anything: dict[str, Any] = {"insecure-skip-tls-verify": True}
         assert 1 == listed(by_kubeconfig(server.kubeconfig(path, **anything)))
@@ -136,7 +136,7 @@ def test_a_server_without_tls_is_told(tmp_path: Path):
     """https to a plain port."""
     with FakeKube() as server:
         path = edited(server.kubeconfig(tmp_path / "config"), cluster={"server": f"https://127.0.0.1:{server.port}"})
-        with pytest.raises(KubeRefused, match="TLS failed"):
+        with pytest.raises(KubeRefused, match="does not support TLS"):
             listed(by_kubeconfig(path))
 
 

@@ -39,6 +39,7 @@ def problem(tmp_path: Path, toml: str = BASE, **environ: str) -> tuple[str, str,
         ("matchers = ['cluster=\"a\"', 'env=~\"x|y\"']", r'["cluster=\"a\"", "env=~\"x|y\""]'),
         ("matchers = ['env!=\"x\"', 'env!=\"y\"']", r'["env!=\"x\"", "env!=\"y\""]'),
         ("matchers = {}", "{}"),
+        ('[provider.matchers]\n"k8s.cluster.name" = "a"', '{ "k8s.cluster.name" = "a" }'),
         ("", "{}"),
     ],
 )
@@ -63,7 +64,7 @@ def test_the_environment_takes_them_as_promql_writes_them(tmp_path: Path, text: 
 @pytest.mark.parametrize(
     ("value", "part"),
     [
-        ('{ "my-label" = "a" }', '"my-label" is not a label name'),
+        ('{ "my label " = "a" }', '"my label " is not a label name'),
         ('{ __name__ = "up" }', "__name__ is not allowed: the queries select series by it"),
         ("{ shard = 1 }", "the value of shard must be text; given 1"),
         ('{ cluster = ["a", "b"] }', "the value of cluster must be text; given a list"),

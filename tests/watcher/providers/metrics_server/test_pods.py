@@ -95,6 +95,21 @@ def test_pods_are_followed_to_where_they_are():
     assert 1 == len([asked for asked in server.asked if (asked.verb, asked.resource) == ("list", PODS)])
 
 
+def test_nodes_that_run_pods_are_known_to_have_usage():
+    """Of d, metrics-server has no pod."""
+    with FakeKube() as server:
+        two_pods(server)
+        server.pod("default/unmeasured", node="d")
+
+        async def check(provider: MetricsServerProvider) -> None:
+            await provider.fetch_pods(NOW)
+            gaps = await provider.pod_gaps(NOW)
+            assert frozenset({"a", "b", "d"}) == gaps.hosting
+            assert "metrics-server has no metrics of its pods" in gaps.otherwise
+
+        asking(server, check)
+
+
 def test_what_has_no_node_is_left_out_without_a_word():
     """A pod that went a moment ago, and one that waits for a node: both are every day's."""
     with FakeKube() as server:

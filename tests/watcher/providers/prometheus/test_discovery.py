@@ -9,12 +9,12 @@ import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, values, vector
 from tests.watcher.providers.prometheus.test_provider import BUSY, CPU, MEMORY, NOW, SECRET, failure, fetch, run
-from watcher.model import Finding, FindingKind, Remedy
+from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy
 from watcher.platform.settings.loading import load
 from watcher.platform.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.providers.base import Fetch
 from watcher.providers.prometheus.provider import PrometheusProvider, from_settings
-from watcher.providers.prometheus.queries import PrometheusQueryConfig
+from watcher.providers.prometheus.queries import CANDIDATES, PrometheusQueryConfig
 
 # --- finding out what to ask -----------------------------------------------------------------------------------------
 
@@ -24,10 +24,13 @@ class Cluster:
 
     def __init__(self, **series: list[dict[str, str]]) -> None:
         self.series = dict(series)
+        self.duplicates: dict[str, list[dict[str, str]]] = {}
 
     def __call__(self, asked: Asked) -> bytes:
         name = next((name for name in self.series if name in asked.query), None)
         labels = self.series[name] if name else []
+        if asked.query.endswith(" > 1)"):
+            return values(*((one, "1") for one in self.duplicates.get(asked.query, [])))
         if "time" not in asked.parameters:
             return matrix(*((one, [(float(asked.parameters["end"]), "0.5")]) for one in labels))
         if asked.query.endswith("]"):
@@ -50,26 +53,33 @@ async def ticks(provider: PrometheusProvider, count: int, *, first: int = 0) -> 
 
 
 def test_candidates_are_looked_for_in_order_until_one_exists():
-    """Rule, mixin, raw; and then how often it is scraped, once."""
+    """Rule, mixin, raw; then how often it is scraped, and whether other nodes have another exporter, once."""
     with FakePrometheus(Cluster(**RAW_CPU)) as server:
         got = run(server, lambda provider: ticks(provider, 2))[1]
 
-    by = "count by (node, kubernetes_node, nodename, instance)"
+    by = "count without (cpu, core, mode, device, gpu, UUID, nic)"
     assert [
         f"{by} (instance:node_cpu:ratio)",
         f"{by} (instance:node_cpu_utilisation:rate5m)",
         f'{by} (node_cpu_seconds_total{{mode="idle",cpu=~"0|1"}})',
         'node_cpu_seconds_total{mode="idle",cpu=~"0|1", '
         'instance=~"10\\\\.0\\\\.0\\\\.1:9100|10\\\\.0\\\\.0\\\\.2:9100"}[10m]',
-        'count by (node) (count by (node, mode) (node_cpu_seconds_total{mode=~"idle|iowait|steal",cpu="0"}))',
+        'count by (node) (count by (node, mode) (node_cpu_seconds_total{mode=~"idle|iowait|steal",cpu="0"}) == 1'
+        ' and on (node) node_cpu_seconds_total{mode="user",cpu="0"})'
+        ' or 0 * count by (node) (node_cpu_seconds_total{mode="idle",cpu="0"})',
+        f'{by} (windows_cpu_time_total{{mode="idle"}})',
         'max by (node) (timestamp(node_cpu_seconds_total{mode="idle",cpu=~"0|1"}))',
-    ] == server.queries[:6]
-    assert 9 == len(server.queries)
-    ranged = server.asked[6]
+    ] == server.queries[:7]
+    assert (
+        'count by (node) (count by (node, cpu) (node_cpu_seconds_total{mode="idle",cpu=~"0|1"}) > 1)'
+        == (server.queries[8])
+    )
+    assert 11 == len(server.queries)
+    ranged = server.asked[7]
     assert "/api/v1/query_range" == ranged.path
     assert "[30s]) > 0)" in ranged.query
     assert ("1699999890", "1699999980", "30") == tuple(ranged.parameters[name] for name in ("start", "end", "step"))
-    second = server.asked[8]
+    second = server.asked[10]
     assert got.plans[CPU].expression == second.query
     assert ("1700000010", "1700000040", "30") == tuple(second.parameters[name] for name in ("start", "end", "step"))
     assert "raw series (no series of instance:node_cpu:ratio, " in got.plans[CPU].reason
@@ -88,16 +98,32 @@ def test_a_metric_without_series_is_a_finding_and_no_failure():
     assert MEMORY in finding.reason
     assert "node_memory_MemTotal_bytes" in finding.reason
     assert [1] * 11 == [len(each.findings) for each in got]
-    assert 3 * 2 == len(server.queries)
+    assert 3 * 3 == len(server.queries)
 
 
-def test_a_metric_that_prometheus_does_not_know_says_how_to_configure_it():
-    """Nothing is asked for it."""
+def test_pressure_without_series_says_what_was_looked_for():
+    """As for every metric: all of them have a built-in query."""
     with FakePrometheus(Cluster()) as server:
         got = fetch(server, metrics=("PressureCPU",))
 
-    assert "provider.queries.PressureCPU" in got.findings[0].reason
-    assert [] == server.queries
+    assert "no series of node_pressure_cpu_waiting_seconds_total" == got.findings[0].reason
+    assert set(METRIC_BY_KEY) == set(CANDIDATES)
+
+
+def test_two_jobs_behind_an_expression_are_a_finding():
+    """One query in many fetches, for all metrics of a collector; the finding stays while they are there."""
+    series = {"node_network_receive_bytes_total": NODES, "node_network_transmit_bytes_total": NODES}
+    cluster = Cluster(**series)
+    asked = 'count by (node) (count by (node, device) (node_network_transmit_bytes_total{device!="lo"}) > 1)'
+    cluster.duplicates = {asked: NODES[:1]}
+    with FakePrometheus(cluster) as server:
+        got = run(server, lambda provider: ticks(provider, 21), metrics=("NetworkTransmit", "NetworkReceive"))
+
+    for each in got:
+        found = [finding for finding in each.findings if finding.kind is FindingKind.DUPLICATE_SERIES]
+        assert [("a", Remedy.COMBINED)] == [(finding.node, finding.remedy) for finding in found]
+        assert "node_network_transmit_bytes_total" in found[0].reason
+    assert 2 == sum("> 1)" in query for query in server.queries)
 
 
 def silent_fetches(findings: list[Finding]) -> list[str]:
@@ -155,7 +181,7 @@ def test_after_an_outage_the_source_is_looked_at_again():
         down.clear()
         server.asked.clear()
         await ticks(provider, 12, first=2)
-        return [query for query in server.queries if query.startswith("count by")]
+        return [query for query in server.queries if query.startswith("count without")]
 
     with FakePrometheus(answer) as server:
         assert 1 == len(run(server, work))
@@ -177,7 +203,7 @@ def test_a_look_back_does_not_count_as_silence():
         got = run(server, work)
 
     assert [()] * 8 == [each.findings for each in got]
-    assert 1 == sum(query.startswith("count by") for query in server.queries)
+    assert len(CANDIDATES["CPU"]) == sum(query.startswith("count without") for query in server.queries)
 
 
 def test_a_configured_query_is_used_and_nothing_else():
@@ -221,7 +247,7 @@ def test_without_names_the_instance_is_the_node():
 
 
 def test_a_new_instance_makes_the_names_be_read_again():
-    """Once; one that stays unknown is dropped with a finding that names it."""
+    """Once; one that stays unknown is named by its address."""
     names = [{"instance": "10.0.0.1:9100", "nodename": "a"}, {"instance": "10.0.0.2:9100", "nodename": "b"}]
     cluster = Cluster(**{CPU: ADDRESSES, UNAME: names})
 
@@ -245,12 +271,9 @@ def test_a_new_instance_makes_the_names_be_read_again():
         second, third, counts = run(server, work)
 
     assert [1, 2, 2] == counts
-    assert ("a", "b", "c") == second.batches[0].nodes == third.batches[0].nodes
-    assert 3 == len(second.batches[0].time)
-    (finding,) = second.findings
-    assert (FindingKind.UNKNOWN_NODE, Remedy.DROPPED) == (finding.kind, finding.remedy)
-    assert "1 of 4 series" in finding.reason
-    assert "10.0.0.4:9100" in finding.reason
+    assert ("a", "b", "c", "10.0.0.4") == second.batches[0].nodes == third.batches[0].nodes
+    assert 4 == len(second.batches[0].time)
+    assert () == second.findings
 
 
 def test_an_address_that_became_another_node_is_noticed():
@@ -295,20 +318,20 @@ def test_a_label_that_no_series_has_is_refused_with_those_there_are(settings: di
     assert "provider.node_label" in error.hint
 
 
-def test_series_that_lost_their_label_are_refused():
-    """After a relabelling, until it is found out again."""
+def test_series_that_lost_their_label_are_named_by_what_they_have():
+    """After a relabelling; the query is looked for again, because its names are others."""
     cluster = Cluster(**{CPU: NODES})
 
-    async def work(provider: PrometheusProvider) -> None:
-        await ticks(provider, 1)
+    async def work(provider: PrometheusProvider) -> list[Fetch]:
+        got = await ticks(provider, 1)
         cluster.series[CPU] = ADDRESSES
-        with pytest.raises(ProviderRefused, match="their labels: instance"):
-            await ticks(provider, 1, first=1)
-        with pytest.raises(ProviderRefused):
-            await ticks(provider, 1, first=2)
+        return got + await ticks(provider, 5, first=1)
 
     with FakePrometheus(cluster) as server:
-        run(server, work)
+        got = run(server, work)
+
+    assert [("a", "b"), *[("10.0.0.1", "10.0.0.2")] * 5] == [each.batches[0].nodes for each in got]
+    assert ["node", "instance without its port"] == [got[k].plans[CPU].node_label for k in (0, 5)]
 
 
 # --- what is logged --------------------------------------------------------------------------------------------------

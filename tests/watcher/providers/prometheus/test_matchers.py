@@ -18,12 +18,18 @@ from watcher.providers.prometheus.queries import (
     PrometheusQueryConfig,
     among,
     candidates,
+    exporter_pods_query,
+    host_names_query,
+    known_nodes_query,
     make_plan,
-    names_query,
     profile,
+    whole_profile,
 )
 
-LABELS = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True).filter(lambda label: label != "__name__")
+LABELS = (
+    st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True)
+    | st.sampled_from(["k8s.cluster.name", "1st", "my-label", "ü", 'a"b', "a\\b", "<label>", "a b"])
+).filter(lambda label: label != "__name__")
 OPERATORS = st.sampled_from(["=", "!=", "=~", "!~"])
 VALUES = st.text(max_size=12) | st.sampled_from(['a"b', "a\\", "<label>", "<raw>", "}", "{", "#", "a'b`", "\n", "日本"])
 MATCHERS = st.builds(Matcher, LABELS, OPERATORS, VALUES)
@@ -43,6 +49,8 @@ MATCHERS = st.builds(Matcher, LABELS, OPERATORS, VALUES)
         (r"a='\''", [("a", "=", "'")]),
         ('a="x,y=\\"z\\"}"', [("a", "=", 'x,y="z"}')]),
         ('a=""', [("a", "=", "")]),
+        ('"k8s.cluster.name"="a",k8s.node=~`b`', [("k8s.cluster.name", "=", "a"), ("k8s.node", "=~", "b")]),
+        ("""{'ü"'!="a"}""", [('ü"', "!=", "a")]),
         ("", []),
         ("{}", []),
     ],
@@ -61,9 +69,9 @@ def test_they_are_read_as_promql_writes_them(text: str, expected: list[tuple[str
         ('"a"', "does not have the form"),
         ("cluster", "does not have the form"),
         ('cluster="a",,env="b"', "does not have the form"),
-        ('1st="a"', '"1st" is not a label name'),
-        ('my-label="a"', '"my-label" is not a label name'),
-        ('ü="a"', "is not a label name"),
+        ('" a"="a"', '" a" is not a label name'),
+        ('""="a"', "is not a label name"),
+        (r'"a\n"="a"', "is not a label name"),
         ('__name__="up"', "__name__"),
         (r'a=~"\d"', "write a backslash as two backslashes"),
     ],
@@ -88,6 +96,7 @@ def test_what_was_written_can_be_read(matchers: list[Matcher]):
         ('x{mode="idle"}', 'x{mode="idle", a="b"}'),
         ('x{mode="{",}', 'x{mode="{", a="b"}'),
         ('{__name__="x"}', '{__name__="x", a="b"}'),
+        ('{"x.y", "c.d"!="e"}', '{"x.y", "c.d"!="e", a="b"}'),
     ],
 )
 def test_a_selector_can_be_narrowed(selector: str, expected: str):
@@ -114,13 +123,15 @@ def selectors(query: str) -> Iterator[tuple[str, set[str]]]:
     for found in SELECTOR.finditer(RANGE.sub("", GROUPING.sub("", bare))):
         if found[1] not in ("and", "or", "unless"):
             inside = [each.strip() for each in (found[2] or "").split(",")]
-            yield found[1], {re.sub("#([0-9]+)$", lambda n: strings[int(n[1])], each) for each in inside if each}
+            yield found[1], {re.sub("#([0-9]+)", lambda n: strings[int(n[1])], each) for each in inside if each}
 
 
 def questions(key: str, matchers: list[Matcher], *, label: NodeLabel) -> Iterator[str]:
     """All that may be asked about a metric."""
     for candidate in candidates(METRIC_BY_KEY[key], None, matchers=matchers):
         yield profile(candidate.evidence, labels=("node",))
+        yield whole_profile(candidate.evidence)
+        yield exporter_pods_query(candidate.evidence, matchers=matchers)
         yield f"topk(1, {candidate.evidence})"
         if candidate.raw:
             yield narrowed(candidate.raw, among("instance", ["10.0.0.1:9100"])) + "[10m]"
@@ -128,7 +139,8 @@ def questions(key: str, matchers: list[Matcher], *, label: NodeLabel) -> Iterato
         question = plan.question(0.0, 60.0, resolution=15)
         assert isinstance(question, InstantQuery | RangeQuery)
         yield question.query
-    yield names_query(matchers=matchers)
+    yield host_names_query(matchers=matchers)
+    yield known_nodes_query(matchers=matchers)
 
 
 @pytest.mark.parametrize("key", sorted(CANDIDATES))
@@ -155,7 +167,7 @@ def test_the_selectors_are_found(key: str):
 
 def test_memory_has_them_six_times():
     """The expression with the most series, in full."""
-    plain, matched = (candidates(METRIC_BY_KEY["Memory"], None, matchers=m)[-1] for m in ((), [Matcher("c", "=", "x")]))
+    plain, matched = (candidates(METRIC_BY_KEY["Memory"], None, matchers=m)[1] for m in ((), [Matcher("c", "=", "x")]))
     assert 6 == matched.expression.count('{c="x"}')
     assert plain.expression == matched.expression.replace('{c="x"}', "")
     assert 'node_memory_MemTotal_bytes{c="x"}' == matched.raw

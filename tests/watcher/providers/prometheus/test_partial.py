@@ -38,7 +38,9 @@ class Thanos:
         more = self.says if self.away else {}
         stores = [self.first] if self.away else [self.first, self.second]
         rows = [row for store in stores for name, rows in store.items() if name in asked.query for row in rows]
-        if asked.query.startswith(("count by", "topk", "sum by", "max by")):
+        if 'exported_pod!=""' in asked.query:
+            rows = [row for row in rows if row.get("exported_pod")]
+        if asked.query.startswith(("count", "group", "topk", "sum by", "max by")):
             return vector(*rows, **more)
         return matrix(*((row, [(NOW - 30, "0.5"), (NOW - 15, "0.25"), (NOW, "0.25")]) for row in rows), **more)
 

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from watcher.core.naming.candidates import NamingEvidence
+from watcher.core.naming.identity import identify
 from watcher.core.naming.name_resolver import without_port
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
@@ -14,23 +16,18 @@ from watcher.providers.prometheus.queries import (
     CANDIDATES,
     DEFAULT_METRICS,
     NodeLabel,
-    NodeNames,
     PrometheusConfig,
     PrometheusQueryConfig,
     QueryCandidate,
     among,
     candidates,
-    configured_label,
-    direct_label,
-    fallback_label,
+    labels_of,
     make_plan,
     profile,
-    read_names,
 )
 
 CPU = METRIC_BY_KEY["CPU"]
-RAW_CPU = CANDIDATES["CPU"][-1]
-NO_NAMES = NodeNames("nodename", {})
+RAW_CPU = CANDIDATES["CPU"][2]
 
 
 # --- plain or expression ---------------------------------------------------------------------------------------------
@@ -48,6 +45,8 @@ NO_NAMES = NodeNames("nodename", {})
         'x{a="} with \\" quotes {"}',
         '{__name__="x"}',
         '{"utf8.name", a="b"}',
+        '{"utf8.name", "k8s.node"="b"}',
+        'x{"k8s.node"=~"b"}',
         "x{}",
     ],
 )
@@ -89,13 +88,15 @@ def test_candidates_stand_in_the_order_of_the_issue():
         ("instance:node_cpu:ratio", "ratio", 300.0),
         ("instance:node_cpu_utilisation:rate5m", "ratio", 300.0),
         ('node_cpu_seconds_total{mode="idle",cpu=~"0|1"}', "ratio", 300.0),
+        ('windows_cpu_time_total{mode="idle"}', "ratio", 300.0),
     ] == [(one.evidence, one.unit, one.smoothing_s) for one in candidates(CPU, None)]
     assert [
         ("instance:node_network_receive_bytes:rate:sum", "bytes/s", 180.0),
         ("instance:node_network_receive_bytes_excluding_lo:rate5m", "bytes/s", 300.0),
         ('node_network_receive_bytes_total{device!="lo"}', "bytes/s", 180.0),
+        ("windows_net_bytes_received_total", "bytes/s", 180.0),
     ] == [(one.evidence, one.unit, one.smoothing_s) for one in candidates(METRIC_BY_KEY["NetworkReceive"], None)]
-    assert [0.0, 0.0] == [one.smoothing_s for one in candidates(METRIC_BY_KEY["Memory"], None)]
+    assert [0.0, 0.0, 0.0] == [one.smoothing_s for one in candidates(METRIC_BY_KEY["Memory"], None)]
 
 
 @pytest.mark.parametrize("key", sorted(CANDIDATES))
@@ -148,20 +149,30 @@ def test_a_comment_swallows_nothing():
         ({"queries": {"CPU": PrometheusQueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
         ({"queries": {"CPU": PrometheusQueryConfig(" ", "ratio")}}, "provider.queries.CPU.expression"),
         (
-            {"queries": {"CPU": PrometheusQueryConfig("x", "ratio", node_label="a b")}},
+            {"queries": {"CPU": PrometheusQueryConfig("x", "ratio", node_label="a\nb")}},
             "provider.queries.CPU.node_label",
         ),
         (
             {"queries": {"CPU": PrometheusQueryConfig("x * 1", "ratio", guard="rate(y[1m])")}},
             "provider.queries.CPU.guard",
         ),
-        ({"node_label": 'x"'}, "provider.node_label"),
+        ({"node_label": "x "}, "provider.node_label"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused_by_name(changes: dict, named: str):
     """ValueError, with the setting at fault."""
     with pytest.raises(ValueError, match=named.replace(".", r"\.")):
         PrometheusConfig(address="http://x", **changes)
+
+
+def test_utf8_label_names_are_quoted_in_each_question():
+    """As Prometheus 3 requires it: {"k8s.node.name"="x"}, by ("k8s.node.name")."""
+    label = NodeLabel("k8s.node.name")
+    assert 'count by (node, "k8s.node.name") (x)' == profile("x", labels=("node", label.label))
+    assert '"k8s.node.name"=~"a"' == str(among(label.label, ["a"]))
+    settled = make_plan(CPU, RAW_CPU, label=label, scrape_interval=15.0, rejected=())
+    assert 'avg by ("k8s.node.name") (' in settled.expression
+    assert ' and on ("k8s.node.name") (' in settled.guarded()
 
 
 def test_a_configuration_does_not_show_its_secrets():
@@ -180,7 +191,7 @@ def test_a_configured_metric_is_wanted():
     assert ["CPU", "Memory"] == [metric.key for metric in config.wanted()]
 
 
-# --- which label is the node -----------------------------------------------------------------------------------------
+# --- which labels tell nodes apart -----------------------------------------------------------------------------------
 
 
 def rows(count: int, **labels: str) -> list[dict[str, str]]:
@@ -189,74 +200,44 @@ def rows(count: int, **labels: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("labels", "chosen"),
+    ("series", "labels"),
     [
-        (rows(4, node="n#", kubernetes_node="k#", instance="i#:1"), "node"),
-        (rows(4, kubernetes_node="k#", nodename="h#", instance="i#:1"), "kubernetes_node"),
-        (rows(4, nodename="h#", instance="i#:1"), "nodename"),
-        (rows(4, node="n#"), "node"),
-        (rows(1, node="n#", instance="i#:1"), "node"),
+        (rows(4, node="n#", kubernetes_node="k#", instance="i#:1"), ("node",)),
+        (rows(4, kubernetes_node="k#", nodename="h#", instance="i#:1"), ("kubernetes_node",)),
+        (rows(4, Hostname="h#", instance="10.244.0.#:9400"), ("Hostname",)),
+        (rows(4, instance="i#:1"), ("instance",)),
         # The same for all: the node of the Prometheus itself, or the name of the cluster.
-        (rows(4, node="one", kubernetes_node="k#", instance="i#:1"), "kubernetes_node"),
-        # Two exporters on each node are still told apart well enough.
-        ([*rows(2, node="n#", instance="a#:1"), *rows(2, node="n#", instance="b#:2")], "node"),
-        # One series without it.
-        ([*rows(3, node="n#", instance="i#:1"), {"instance": "x:1"}], None),
-        ([*rows(3, node="n#", instance="i#:1"), {"node": "", "instance": "x:1"}], None),
-        (rows(4, instance="i#:1"), None),
+        (rows(4, node="one", kubernetes_node="k#", instance="i#:1"), ("kubernetes_node",)),
+        ([*rows(2, node="n#", instance="a#:1"), *rows(2, node="n#", instance="b#:2")], ("node",)),
+        ([*rows(3, node="n#", instance="i#:1"), {"instance": "x:1", "job": "else"}], ("instance",)),
+        # Federated series beside others.
+        (
+            [
+                *rows(2, exported_instance="10.0.0.#:9100", instance="prometheus:9090"),
+                *rows(2, instance="10.1.0.#:9100"),
+            ],
+            ("exported_instance", "instance"),
+        ),
         ([], None),
     ],
 )
-def test_the_first_label_that_names_every_machine_is_the_node(labels: list[dict[str, str]], chosen: str | None):
-    """node, kubernetes_node, nodename: on every series, with at least half as many values as there are instances."""
-    label = direct_label(labels)
+def test_an_expression_is_grouped_by_the_fewest_labels_that_tell_nodes_apart(
+    series: list[dict[str, str]], labels: tuple[str, ...] | None
+):
+    """One, where one suffices."""
+    label = labels_of(series, identify(series, NamingEvidence()))
 
-    assert chosen == (label.label if label else None)
-
-
-def test_instances_are_looked_up_among_the_names_of_nodes():
-    """`nodename` joined through node_uname_info, if it knows most of the instances."""
-    known = NodeNames("nodename", {"i0:1": "a", "i1:1": "b"})
-
-    assert NodeLabel("instance", joined="nodename") == fallback_label(rows(4, instance="i#:1"), known)
-    assert NodeLabel("instance", strip_port=True) == fallback_label(rows(5, instance="i#:1"), known)
-    assert NodeLabel("instance", strip_port=True) == fallback_label(rows(2, instance="i#:1"), NO_NAMES)
-    assert fallback_label([*rows(2, instance="i#:1"), {"job": "x"}], known) is None
+    assert labels == (label.labels if label else None)
 
 
-def test_machines_that_all_have_one_host_name_are_not_taken_for_one_node():
-    """Clones of one image may all be called localhost; their instances still tell them apart."""
-    alike = NodeNames("nodename", {"i0:1": "localhost", "i1:1": "localhost", "i2:1": "localhost"})
+def test_several_labels_are_one_key():
+    """Without those that a series does not have."""
+    label = NodeLabel("node", ("k8s.cluster",))
 
-    assert NodeLabel("instance", strip_port=True) == fallback_label(rows(3, instance="i#:1"), alike)
-
-
-def test_ports_of_one_host_are_not_taken_for_one_node():
-    """Simulated machines; each instance is then a node as it is."""
-    assert NodeLabel("instance") == fallback_label(rows(4, instance="127.0.0.1:910#"), NO_NAMES)
-    assert NodeLabel("instance", strip_port=True) == fallback_label(
-        [*rows(2, instance="h#:9100"), *rows(2, instance="h#:9200")], NO_NAMES
-    )
-
-
-def test_a_kubernetes_name_on_node_uname_info_is_better_than_the_host_name():
-    """Rules that keep `instance` alone then agree with raw series that have `node`."""
-    with_node = rows(2, node="n#", nodename="h#.internal", instance="i#:1")
-
-    assert NodeNames("node", {"i0:1": "n0", "i1:1": "n1"}) == read_names(with_node)
-    assert NodeNames("nodename", {"i0:1": "h0"}) == read_names([*rows(1, nodename="h#", instance="i#:1"), {"job": "x"}])
-    assert NodeNames("nodename", {}) == read_names([])
-
-
-def test_a_configured_label_is_taken_if_any_series_has_it():
-    """The series without it are dropped with a finding; `instance` loses its port as always."""
-    some = [*rows(1, host="h#", instance="i#:1"), *rows(3, instance="j#:1")]
-
-    assert NodeLabel("host") == configured_label("host", some, NO_NAMES)
-    assert NodeLabel("instance", strip_port=True) == configured_label("instance", some, NO_NAMES)
-    assert configured_label("node", some, NO_NAMES) is None
-    joined = configured_label("nodename", some, NodeNames("nodename", {"i0:1": "a", "j0:1": "b"}))
-    assert NodeLabel("instance", joined="nodename") == joined
+    assert 'node, "k8s.cluster"' == label.text
+    assert "node=a, k8s.cluster=b" == label.key({"node": "a", "k8s.cluster": "b", "job": "c"})
+    assert "node=a" == label.key({"node": "a"})
+    assert label.key({"job": "c"}) is None
 
 
 @pytest.mark.parametrize(
@@ -269,7 +250,10 @@ def test_a_configured_label_is_taken_if_any_series_has_it():
         ("[2001:db8::1]", "2001:db8::1"),
         ("2001:db8::1", "2001:db8::1"),
         ("2001:db8::9100", "2001:db8::9100"),
-        ("host:http", "host:http"),
+        ("host:http", "host"),
+        ("node-1:metrics", "node-1"),
+        ("[::1]:metrics", "::1"),
+        ("host:-", "host:-"),
         ("host:", "host:"),
         (":9100", ":9100"),
         ("[broken:9100", "[broken:9100"),
@@ -302,8 +286,9 @@ def test_a_raw_expression_is_grouped_by_the_label_and_guarded():
     question = plan(RAW_CPU, interval=30.0, label="kubernetes_node").question(1000.0, 1100.0, resolution=15)
 
     expression = (
-        '(1 - avg by (kubernetes_node) (sum without (mode) (rate(node_cpu_seconds_total{mode=~"idle|iowait|steal"}'
-        '[5m])))) and on (kubernetes_node) (count_over_time(node_cpu_seconds_total{mode="idle",cpu=~"0|1"}[60s]) > 0)'
+        "(1 - avg by (kubernetes_node) (min by (kubernetes_node, cpu) (sum without (mode)"
+        ' (rate(node_cpu_seconds_total{mode=~"idle|iowait|steal"}[5m])))))'
+        ' and on (kubernetes_node) (count_over_time(node_cpu_seconds_total{mode="idle",cpu=~"0|1"}[60s]) > 0)'
     )
     assert RangeQuery(expression, 1020, 1080, 30) == question
 

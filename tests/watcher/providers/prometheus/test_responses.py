@@ -116,7 +116,13 @@ def test_another_type_of_result_is_malformed(kind: str):
             "1:5",
             "queries",
         ),
-        (422, '{"status":"error","errorType":"execution","error":"too many samples"}', ProviderRefused, "many", "quer"),
+        (
+            422,
+            '{"status":"error","errorType":"execution","error":"too many samples"}',
+            ProviderRefused,
+            "more samples",
+            "max-samples",
+        ),
         (422, '{"status":"error","errorType":"422","error":"cannot parse"}', ProviderRefused, "cannot parse", "quer"),
         (
             422,
@@ -260,14 +266,6 @@ def test_a_series_without_the_label_has_no_key_and_shows_its_labels():
 
     assert (None, None, None, "a") == reading.keys
     assert {"instance", "job", "node"} == reading.labels
-
-
-def test_the_port_goes_where_the_label_is_an_instance():
-    """And stays where the instance is a key of the names."""
-    row = {"metric": {"instance": "10.0.0.1:9100"}, "values": [[1, "1"]]}
-
-    assert ("10.0.0.1",) == read_samples(raws(row), label=NodeLabel("instance", strip_port=True)).keys
-    assert ("10.0.0.1:9100",) == read_samples(raws(row), label=NodeLabel("instance", joined="nodename")).keys
 
 
 def test_native_histograms_have_no_samples():

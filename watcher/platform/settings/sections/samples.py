@@ -133,7 +133,8 @@ class StoreSettings(SettingsTable):
     max_decisions: int = setting(
         100_000,
         values.integer(lowest=100, highest=1_000_000),
-        "Maximum number of stored decisions, of 1 to 4 kB each; the oldest are deleted first.",
+        "Maximum number of stored decisions, of 1 to 4 kB each. The oldest are deleted first, beginning with "
+        "those of pods that have more than a hundredth of all decisions.",
     )
     upgrade: bool = setting(True, values.BOOLEAN, "Whether serve upgrades a database with an older schema.")
     keep: tuple[str, ...] = setting(("CPU", "Memory"), TYPES_ONLY, "Metric types to store windows of.")

@@ -33,7 +33,10 @@ class ServerSettings(SettingsTable):
     """The address, TLS and authentication of the HTTP API."""
 
     host: str = setting(
-        "127.0.0.1", values.TEXT, "Address to listen on. The container images and manifests set 0.0.0.0.", flag="--host"
+        "127.0.0.1",
+        values.TEXT,
+        "Address to listen on; :: serves IPv4 as well. It is the default of the container image.",
+        flag="--host",
     )
     port: int = setting(
         2020, values.integer(lowest=0, highest=65535), "Port to listen on; 0 selects a free port.", flag="--port"
@@ -70,6 +73,14 @@ class ServerSettings(SettingsTable):
         example='"/etc/load-watcher/token"',
     )
     protect_reads: bool = setting(False, values.BOOLEAN, "Whether reads need the token of token_file as well.")
+    scheduler_clients: tuple[str, ...] = setting(
+        (),
+        values.list_of(values.NAME, called="certificate names", may_be_empty=True),
+        "Names of the client certificates that may send filter, prioritize and bind to the extender: common name of "
+        "the subject, or DNS name. All other requests to these paths are refused, also from loopback. Empty: filter "
+        "and prioritize are open to every client. Needs tls_client_ca.",
+        example='["system:kube-scheduler"]',
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,16 +144,16 @@ class KoordinatorSettings(SettingsTable):
         "koord-scheduler. docs/concepts/koordinator.md has the rule and the permissions.",
     )
     lowest_cpu_threshold: int = setting(
-        30, PERCENT, "Lowest CPU threshold in percent that koordinator.thresholds writes."
+        50, PERCENT, "CPU threshold in percent that koordinator.thresholds writes at the peak of a node's load."
     )
     highest_cpu_threshold: int = setting(
-        65, PERCENT, "CPU threshold in percent of nodes whose load is at its forecast; the highest that is written."
+        65, PERCENT, "CPU threshold in percent of nodes without load, and the limit in the valley of a node's load."
     )
     lowest_memory_threshold: int = setting(
-        50, PERCENT, "Lowest memory threshold in percent that koordinator.thresholds writes."
+        85, PERCENT, "Memory threshold in percent that koordinator.thresholds writes at the peak of a node's load."
     )
     highest_memory_threshold: int = setting(
-        95, PERCENT, "Memory threshold in percent of nodes whose load is at its forecast; the highest that is written."
+        95, PERCENT, "Memory threshold in percent of nodes without load, and the limit in the valley of a node's load."
     )
     lease_namespace: str | None = setting(
         None,

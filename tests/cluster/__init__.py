@@ -1,0 +1,1 @@
+"""A Kubernetes cluster with real kubelets on this machine: see cluster.py, and `make cluster`."""

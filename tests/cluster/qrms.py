@@ -1,0 +1,81 @@
+"""The QoS Resource Manager on a cluster: its deployment, its page, and the CPUs that the kernel gives to containers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent import cpuset
+from agent.cpuset import CpuSet
+from tests.cluster.cluster import Cluster
+from tests.cluster.deployed import applied, prepared, wait_ready
+from tests.cluster.node import Node
+from tests.waiting import wait_for
+
+SELECTOR = "app.kubernetes.io/name=load-watcher-qrm"
+NAMESPACE = "load-watcher-qrm"
+ROLE = "kubernetes.io/pod-role"
+EXCLUSIVE = "storage-service"
+POOLS = "min_online = 0\nmin_offline = 0\n"
+"""Settings with which one of two CPUs can be exclusive."""
+
+
+@contextlib.contextmanager
+def managing(cluster: Cluster, directory: Path, components: Sequence[str]) -> Iterator[Path]:
+    """Run deploy/qrm with components; yields the directory with the copy of deploy/."""
+    prepared(directory, "qrm")
+    settings = directory / "deploy" / "qrm" / "load-watcher.toml"
+    settings.write_text(settings.read_text().replace("[qrm]\n", f"[qrm]\n{POOLS}", 1))
+    with applied(cluster, directory, "qrm", components):
+        wait_ready(cluster, NAMESPACE, SELECTOR, len(cluster.nodes))
+        yield directory
+
+
+def manager_of(cluster: Cluster, node: Node) -> str:
+    """Return the name of the pod of the manager on a node."""
+    found = cluster.control_plane.get("pods", "-n", NAMESPACE, "-l", SELECTOR)["items"]
+    (name,) = [
+        each["metadata"]["name"]
+        for each in found
+        if each["spec"]["nodeName"] == node.name and "deletionTimestamp" not in each["metadata"]
+    ]
+    return str(name)
+
+
+def page(cluster: Cluster, node: Node) -> Any:
+    """Return /qrm of the manager on a node, which it shows inside its pod only; {} while it does not answer."""
+    script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:2022/qrm').read().decode())"
+    command = ("exec", "-n", NAMESPACE, manager_of(cluster, node), "--", "/opt/load-watcher/bin/python", "-c", script)
+    done = cluster.control_plane.kubectl_process(*command)
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def pinned(cluster: Cluster, name: str, container: str = "main") -> CpuSet:
+    """Return the CPUs that the kernel allows the first process of a container; empty while it does not run."""
+    found = cluster.control_plane.get("pod", name)
+    node = next(each for each in cluster.nodes if each.name == found["spec"]["nodeName"])
+    states = {each["name"]: each for each in found["status"].get("containerStatuses", ())}
+    identifier = states.get(container, {}).get("containerID", "").partition("://")[2]
+    if not identifier:
+        return cpuset.EMPTY
+    groups = [path for path in node.cgroup("cpuset").rglob("*") if path.name.endswith(identifier)]
+    processes = [process for group in groups for process in (group / "cgroup.procs").read_text().split()]
+    if not processes:
+        return cpuset.EMPTY
+    status = Path(f"/proc/{processes[0]}/status").read_text()
+    return cpuset.parse(status.partition("Cpus_allowed_list:")[2].split("\n")[0].strip())
+
+
+def wait_pinned(cluster: Cluster, name: str, cpus: int, container: str = "main") -> CpuSet:
+    """Wait until a container has this number of CPUs; return them."""
+    wait_for(lambda: len(pinned(cluster, name, container)) == cpus, what=f"{cpus} CPUs for {name}", timeout=60)
+    return pinned(cluster, name, container)
+
+
+def with_role(pod: dict[str, Any], role: str) -> dict[str, Any]:
+    """Return a pod with a role."""
+    pod["metadata"]["annotations"] = {ROLE: role}
+    return pod

@@ -1,0 +1,152 @@
+"""Which Python runs the checks, and which jobs GitHub runs."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BASE = getattr(sys, "_base_executable", sys.executable)
+
+# Runs the code that it is given as a Python of another version, or without a module.
+OTHER = """import collections, sys
+Version = collections.namedtuple("Version", "major minor micro releaselevel serial")
+sys.version_info = Version({version}, 0, "{level}", 0)
+sys.prefix = sys.base_prefix + "{prefix}"
+if "{without}":
+    sys.modules["{without}"] = None
+exec(sys.argv[1])
+"""
+PROBLEM = "3.11 or newer, and none was found"
+
+
+def python(
+    directory: Path, name: str, version: str, *, level: str = "final", prefix: str = "", without: str = ""
+) -> str:
+    """A program that behaves as this version of Python; its path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    code = directory / f"{name}.code"
+    code.write_text(OTHER.format(version=version.replace(".", ", "), level=level, prefix=prefix, without=without))
+    path = directory / name
+    path.write_text(f'#!/bin/sh\nexec {BASE} -c "$(cat {code})" "$2"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def shim(directory: Path, name: str) -> None:
+    """A program as pyenv leaves for a version that is not active."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
+    path.write_text(f'#!/bin/sh\necho "pyenv: {name}: command not found" >&2\nexit 127\n')
+    path.chmod(0o755)
+
+
+def find(*directories: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    (tools := directories[0].parent / "tools").mkdir(exist_ok=True)
+    for tool in ("sort", "tail", "cat"):
+        (tools / tool).symlink_to(f"/usr/bin/{tool}")
+    path = ":".join(map(str, (*directories, tools)))
+    home = str(directories[0].parent / "home")
+    return subprocess.run(
+        ["/bin/sh", REPOSITORY / "scripts" / "find-python"],
+        env={"PATH": path, "HOME": home, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_newest_python_is_found_and_shims_are_not(tmp_path: Path) -> None:
+    """Versions are compared as numbers, and the first of equal ones is taken."""
+    shim(tmp_path / "a", "python3.13")
+    shim(tmp_path / "a", "python3")
+    python(tmp_path / "a", "python3.11", "3.11")
+    newest = python(tmp_path / "b", "python3.12", "3.12")
+    python(tmp_path / "c", "python3.12", "3.12")
+    python(tmp_path / "c", "python3.9", "3.9")
+    done = find(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert (f"{newest}\n", "") == (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("root", ["", "elsewhere"])
+def test_versions_of_pyenv_are_found_beside_path(root: str, tmp_path: Path) -> None:
+    shim(tmp_path / "a", "python3.13")
+    python(tmp_path / "a", "python3", "3.11")
+    pyenv = tmp_path / root if root else tmp_path / "home" / ".pyenv"
+    newest = python(pyenv / "versions" / "3.13.0" / "bin", "python3.13", "3.13")
+    environment = {"PYENV_ROOT": str(pyenv)} if root else {}
+    assert f"{newest}\n" == find(tmp_path / "a", **environment).stdout
+
+
+def test_a_machine_with_one_python_uses_it(tmp_path: Path) -> None:
+    only = python(tmp_path / "a", "python3", "3.11")
+    python(tmp_path / "a", "python3.15", "3.15", level="beta")
+    python(tmp_path / "a", "python", "3.13", prefix="/a-virtual-environment")
+    python(tmp_path / "a", "python3.14", "3.14", without="ensurepip")
+    assert f"{only}\n" == find(tmp_path / "a").stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "without", "problem"),
+    [("3.10", "", PROBLEM), ("3.11", "ensurepip", "cannot make virtual environments"), (None, "", PROBLEM)],
+)
+def test_what_is_missing_is_said(version: str | None, without: str, problem: str, tmp_path: Path) -> None:
+    shim(tmp_path / "a", "python3.13")
+    if version is not None:
+        python(tmp_path / "a", "python3", version, without=without)
+    done = find(tmp_path / "a")
+    assert (1, "") == (done.returncode, done.stdout)
+    assert problem in done.stderr
+
+
+def environment(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What `make venv` would do; `python -m venv` is not run."""
+    command = ["make", "--silent", "venv", f"VENV={path / 'venv'}", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+
+
+def test_make_refuses_an_older_python_that_is_named(tmp_path: Path) -> None:
+    old = python(tmp_path, "python3.10", "3.10")
+    done = environment(tmp_path, f"PYTHON={old}")
+    assert 0 != done.returncode
+    assert f"requires Python 3.11 or newer, and {old} is not" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    return found
+
+
+def test_lint_types_and_tests_are_jobs(jobs: Mapping[str, Any]) -> None:
+    assert {name: f"bash .ci/run {name}" for name in ("lint", "types", "tests")} == {
+        name: job["steps"][-1]["run"] for name, job in jobs.items()
+    }
+
+
+def test_tests_run_on_the_oldest_python_and_on_that_of_the_image(jobs: Mapping[str, Any]) -> None:
+    image = re.search(r"^ARG PYTHON_IMAGE=python:(3\.\d+)", (REPOSITORY / "Dockerfile").read_text(), re.M)
+    assert image is not None
+    oldest = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["requires-python"].lstrip(">=")
+    assert [oldest, image[1]] == jobs["tests"]["strategy"]["matrix"]["python"]
+    assert "python${{ matrix.python }}" == jobs["tests"]["env"]["PYTHON"]
+
+
+def test_an_unknown_part_is_refused() -> None:
+    done = subprocess.run(
+        ["bash", ".ci/run", "tset"],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert 2 == done.returncode
+    assert "unknown part tset" in done.stderr
