@@ -40,11 +40,6 @@ class Feed:
         """From now on these nodes send nothing, and what they miss stays missing."""
         self._silent = frozenset(nodes)
 
-    @property
-    def behind_s(self) -> float:
-        """Seconds since the last samples were written."""
-        return time.time() - self._written
-
     def __enter__(self) -> Self:
         self._write()
         self._thread.start()

@@ -222,7 +222,13 @@ class ApiServer(Server):
         if node:
             pods, pod = f"/api/v1/namespaces/{namespace}/pods", f"{name}-on-{node}"
             inside = {"nodeName": node, "serviceAccountName": name, "containers": [{"name": "main", "image": "x"}]}
-            self.ask("POST", pods, {"metadata": {"name": pod}, "spec": inside})  # 409 if it exists
+
+            def made() -> bool:
+                """409 if it exists; the API server refuses it until its cache has a new account (403)."""
+                answer = self.ask("POST", pods, {"metadata": {"name": pod}, "spec": inside})
+                return answer.status_code in (201, 409)
+
+            wait_for(made, what=f"a pod of {account}")
             found = self.ask("GET", f"{pods}/{pod}").json()
             reference = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": found["metadata"]["uid"]}
             spec["boundObjectRef"] = reference

@@ -85,6 +85,12 @@ def nri_node() -> Iterator[NriNode]:
         yield NriNode(made.directory, made.kube)
 
 
+def wait_until_connected(qrm: Qrm) -> None:
+    """Until the runtime has synchronized, and the pods of the API are known."""
+    wait_for(lambda: qrm.metric("qrm_nri_connected") == 1, what="the synchronization")
+    wait_for(lambda: not qrm.state()["last_reconcile"]["trouble"], what="a round after the first list of pods")
+
+
 def wait_until_known(qrm: Qrm, *uids: str) -> None:
     """Wait until the manager's copy of the API server has pods."""
 

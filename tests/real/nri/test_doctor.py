@@ -16,7 +16,7 @@ from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from tests.agent.qrm.test_main import RESERVED, Qrm
 from tests.doctor import Told, doctor
 from tests.fakes.nri import RuntimeSocket
-from tests.real.nri.node import NriNode, nri_node
+from tests.real.nri.node import NriNode, nri_node, wait_until_connected
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -43,7 +43,7 @@ def test_what_a_running_manager_knows(node: NriNode):
     uid = "00000001-0000-4000-8000-000000000000"
     with node.runtime() as runtime, node.manage(RESERVED) as qrm:
         runtime.wait_for_plugin()
-        wait_for(lambda: qrm.metric("qrm_nri_connected") == 1, what="the synchronization")
+        wait_until_connected(qrm)
         facts = qrm.state()["nri"]["runtime"]
         found = told(qrm.port, config, nri_socket="/nowhere/nri.sock")
         registered = f"registered with {facts['name']} {facts['version']}, NRI {facts['nri']}"
@@ -68,7 +68,7 @@ def test_the_mode_of_the_running_manager_counts(node: NriNode):
     """deploy/components/qrm-nri sets the mode by an argument, so that the settings file in the pod has dry-run."""
     with node.runtime() as runtime, node.manage(RESERVED, 'on_failure = "refuse"') as qrm:
         runtime.wait_for_plugin()
-        wait_for(lambda: qrm.metric("qrm_nri_connected") == 1, what="the synchronization")
+        wait_until_connected(qrm)
         found = told(qrm.port, node.directory / "none", mode="dry-run")
         found.one("qrm", "ok", "the plug-in 50-load-watcher is registered")
         found.one("qrm", "warn", "unknown whether a refusal works while the manager does not run")
