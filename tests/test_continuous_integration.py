@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -150,3 +151,59 @@ def test_an_unknown_part_is_refused() -> None:
     )
     assert 2 == done.returncode
     assert "unknown part tset" in done.stderr
+
+
+TESTS = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("at", range({broken}))
+def test_broken(at):
+    assert False
+
+def test_late():
+    seen = Path("seen")
+    assert seen.exists() or seen.touch()
+
+def test_other():
+    pass
+"""
+
+
+def run_tests(path: Path, *, broken: int) -> subprocess.CompletedProcess[str]:
+    """Run `.ci/run tests` where one test fails the first time, and `broken` fail each time."""
+    for name in (".ci", "scripts", "bin", ".venv/bin"):
+        (path / name).mkdir(parents=True)
+    for name in (".ci/run", "scripts/find-python"):
+        shutil.copy(REPOSITORY / name, path / name)
+    (path / "test_some.py").write_text(TESTS.format(broken=broken))
+    (path / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (path / "bin/make").write_text('#!/bin/sh\ncase "$*" in test) exec .venv/bin/python -m pytest ;; esac\n')
+    for name in (".venv/bin/python", "bin/make"):
+        (path / name).chmod(0o755)
+    steady = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return subprocess.run(
+        ["bash", ".ci/run", "tests"],
+        cwd=path,
+        env={**steady, "PATH": f"{path / 'bin'}:{os.environ['PATH']}", "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_test_that_passes_alone_is_named_and_fails_no_run(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, broken=0)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "1 failed beside other tests" in done.stdout
+    assert '"test_some.py::test_late": true' in done.stdout
+    assert "1 passed" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("broken", "last"), [(1, "1 failed, 1 passed"), (10, "11 failed, 1 passed")])
+def test_a_test_that_fails_alone_as_well_fails_the_run(broken: int, last: str, tmp_path: Path) -> None:
+    """More than ten failures do not run again."""
+    done = run_tests(tmp_path, broken=broken)
+    assert 1 == done.returncode, done.stdout + done.stderr
+    assert last in done.stdout.splitlines()[-1]
+    assert (broken == 10) == ("beside other tests" not in done.stdout)
