@@ -56,7 +56,7 @@ def test_runs_are_continued_from_their_file(tmp_path: Path):
 
 @pytest.mark.slow
 def test_all_policies_run_on_the_same_trace():
-    options = ClosedLoopOptions("weekly", 3, 2, None)
+    options = ClosedLoopOptions("weekly", 2, 1, None)
     found = run((1, POLICIES), options)
     assert list(POLICIES) == [each.policy for each in found]
     assert found == run((1, POLICIES), options)
