@@ -493,6 +493,8 @@ def _translate(error: Exception, *, what: str, host: str | None) -> KubeError:
         hint = NAMES_HINT if isinstance(error.os_error, NameServerSilent) else ""
         return KubeUnreachable(name_problem(error), hint=hint)
     said = printable(str(error)) or type(error).__name__
+    if isinstance(error, aiohttp.ClientPayloadError) and "not completed" in said:  # with the repr of another error
+        said = "the connection ended within the response"
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         # asyncio replaces the system's message by the address; aiohttp's has "ssl:default" even without TLS
         said = os.strerror(error.errno)

@@ -319,6 +319,24 @@ def test_a_page_not_found_of_a_proxy_is_no_reason_to_forget():
         watched(server, check)
 
 
+def test_a_server_that_ends_during_a_watch_is_logged_in_words(caplog: pytest.LogCaptureFixture):
+    """aiohttp's text has the representation of another exception."""
+    with FakeKube() as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            await eventually(lambda: count(server, "watch"), what="the watch")
+            await asyncio.to_thread(server.__exit__)
+            await eventually(lambda: informer.error, what="the end of the watch")
+            await asyncio.to_thread(server.__enter__)
+
+        watched(server, check)
+
+    first = next(each for each in caplog.messages if "cannot watch nodes" in each)
+    assert first.endswith("the request for nodes: the connection ended within the response")
+
+
 def test_others_have_their_turns_while_a_long_list_is_told_of():
     """A cluster has tens of thousands of pods."""
     turns = 0
