@@ -23,7 +23,7 @@ WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak hostile properties fuzz removal alerts constraints \
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak faults hostile properties fuzz removal alerts constraints \
         lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers cluster originals plans fleet real-parts clean
 
 help: ## list the targets
@@ -73,6 +73,9 @@ closed-loop: $(VENV)/.installed-dev ## compare placements by forecasts and by wi
 
 soak: $(VENV)/.installed-dev real-parts ## run the service and Prometheus with injected faults for 20 minutes; ARGS="--minutes 5"
 	$(BIN)/python scripts/soak $(ARGS)
+
+faults: $(VENV)/.installed-dev real-parts ## inject faults around a service and measure what is served; requires root; ARGS="--only clock", ARGS=--write-docs updates docs/
+	$(BIN)/python -m tests.faults $(ARGS)
 
 hostile: $(VENV)/.installed-dev ## run each client against each hostile response, also those that end by a timeout (10 minutes); `make test` runs fewer
 	LOAD_WATCHER_HOSTILE=all $(PYTEST) tests/hostile

@@ -1,51 +1,25 @@
-"""A name server that does not respond: what was silent is reported, and no process waits for it when it ends. The
-processes have a resolv.conf of their own, in a mount namespace; it names a real UDP socket without responses."""
+"""A name server that does not respond: what was silent is reported, and no process waits for it when it ends."""
 
 import os
-import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.real.name_server import NAMESPACES, NameServer, ResolvingService
 from tests.real.parts import REPOSITORY
-from tests.service import Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs a mount namespace"),
+    pytest.mark.skipif(not NAMESPACES, reason="needs a mount namespace"),
 ]
 
-ADDRESS = f"127.53.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"  # other workers run these tests too
 NAME = "prometheus.monitoring.svc"
 SILENT = f"no name server has responded to the lookup of {NAME}"
 SCHEDULER = '[scheduler.p]\nplugins = [{name = "TargetLoadPacking"}]\n'
-
-
-class NameServer:
-    """The socket; `resolv_conf` names it, with waiting times that are longer than a test."""
-
-    def __init__(self, directory: Path) -> None:
-        self.resolv_conf = directory / "resolv.conf"
-        self.resolv_conf.write_text(f"nameserver {ADDRESS}\noptions timeout:30 attempts:5\n")
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind((ADDRESS, 53))
-        self._socket.settimeout(PATIENCE_SECONDS)
-
-    def wait_for_query(self) -> None:
-        wait_for(lambda: b"prometheus" in self._socket.recv(4096), what=f"a query for {NAME}")
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def command(self, *command: str | Path) -> list[str]:
-        """The command with this name server; it has the process id of the shell."""
-        mount = 'mount --bind "$0" "$(readlink -f /etc/resolv.conf)" && exec "$@"'
-        return ["unshare", "--mount", "sh", "-c", mount, str(self.resolv_conf), *map(str, command)]
 
 
 @pytest.fixture
@@ -53,17 +27,6 @@ def name_server(tmp_path: Path) -> Iterator[NameServer]:
     server = NameServer(tmp_path)
     yield server
     server.close()
-
-
-class ResolvingService(Service):
-    """A service with that name server."""
-
-    def __init__(self, directory: Path, *arguments: str, server: NameServer, **options: object) -> None:
-        super().__init__(directory, *arguments, **options)  # type: ignore[arg-type]
-        self._server = server
-
-    def command(self) -> Sequence[str | Path]:
-        return self._server.command(*super().command())
 
 
 class ResolvingExtender(ResolvingService):
@@ -82,7 +45,7 @@ def test_the_service_ends_and_reports_the_name_server(provider: str, name_server
     config = provider + '[refresh]\ninterval = "5s"\n'
     service = ResolvingService(tmp_path / "serve", server=name_server, config=config).start()
     try:
-        name_server.wait_for_query()
+        name_server.wait_for_query(b"prometheus")
         wait_for(lambda: SILENT in service.get("/watcher/health").text, what="the reason")
         assert "overloaded" not in service.log()
         assert "/etc/resolv.conf" in service.log()
@@ -94,7 +57,7 @@ def test_the_extender_ends_and_reports_the_name_server(name_server: NameServer, 
     config = f'[extender]\nwatcher = "http://{NAME}:2020"\n{SCHEDULER}'
     extender = ResolvingExtender(tmp_path / "extender", server=name_server, config=config).start()
     try:
-        name_server.wait_for_query()
+        name_server.wait_for_query(b"prometheus")
         wait_for(lambda: SILENT in extender.log(), what="the reason")
     finally:
         assert extender.stop() == 0

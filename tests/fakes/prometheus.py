@@ -67,7 +67,8 @@ def matrix(*series: tuple[Mapping[str, str], Sequence[tuple[float, str]]], **mor
 
 @dataclass
 class FakePrometheus:
-    """Answers each request with what `answer` returns for it: bytes to send, or a script for the socket."""
+    """Answers each request with what `answer` returns for it: bytes to send, or a script for the socket. Entered again,
+    it listens on the same port."""
 
     answer: Answer
     asked: list[Asked] = field(default_factory=list)
@@ -79,7 +80,7 @@ class FakePrometheus:
     listed in `asked`."""
 
     def __enter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", getattr(self, "port", 0)))
         self.port: int = self._listener.getsockname()[1]
         self._connections: list[socket.socket] = []
         self._thread = threading.Thread(target=self._accept, daemon=True)

@@ -1,7 +1,6 @@
 """How the service starts, stops, reloads, dies and comes back: as a process, with real signals and a real database."""
 
 import contextlib
-import os
 import random
 import signal
 import socket
@@ -17,8 +16,9 @@ import pytest
 
 from tests.conftest import RunService, StartPrometheus
 from tests.real import proxy as faults
+from tests.real.clock import FakedClock
 from tests.real.feed import Feed
-from tests.real.parts import UNPACKED, Prometheus, new_secret
+from tests.real.parts import Prometheus, new_secret
 from tests.real.proxy import FaultyProxy
 from tests.service import Answer, Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
@@ -358,42 +358,6 @@ def test_a_full_disk_delays_no_answer_and_is_survived(
         assert 0 == service.stop()
     assert 1 == service.log().count("saving to the database fails")
     assert 1 == service.log().count("saving to the database works again")
-
-
-def faketime_library() -> Path:
-    """libfaketime's library for programs with threads; without it the test is skipped, or fails where required."""
-    for root in (UNPACKED / "usr" / "lib", Path("/usr/lib")):
-        for library in sorted(root.glob("*/faketime/libfaketimeMT.so.1")):
-            return library
-    reason = f"libfaketime is neither in {UNPACKED} nor installed: run make real-parts"
-    if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-class FakedClock:
-    """A wall clock that libfaketime shows to a process, and that can be set; the monotonic clock stays the machine's.
-
-    The library reads the file anew about every second, at any moment, so it is replaced whole.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._file = directory / "clock"
-        self.set(0)
-        self.environment = {
-            "LD_PRELOAD": str(faketime_library()),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            # Else waiting threads spin: its cure for old C libraries is none for the lock that Python's threads share.
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-        }
-
-    def set(self, seconds: int) -> None:
-        """How far it is from the machine's."""
-        fresh = self._file.with_suffix(".new")
-        fresh.write_text(f"{seconds:+d}")
-        fresh.replace(self._file)
 
 
 def wait_for_hour(service: Service, offset: int) -> int:
