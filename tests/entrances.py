@@ -12,15 +12,35 @@ import msgspec
 import trustme
 import yaml
 import zstandard
+from google.protobuf.message import DecodeError
 
 from agent import cpuset
 from agent.policy.source import check_policies
 from agent.qrm.kubelet import own_managers
+from agent.qrm.kubelet.messages import info_from_bytes, info_to_message
+from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as cri_pb
 from agent.qrm.main import Checkpoint
-from agent.qrm.manager.allocation import AllocationInfo, Allocations
+from agent.qrm.manager.allocation import FIELDS, UNIFIED, AllocationInfo, Allocations
 from agent.qrm.manager.request import CannotAllocate
+from agent.qrm.nri.calls import (
+    PLUGIN_SERVICE,
+    CallFailed,
+    CallRequest,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from agent.qrm.nri.frames import PLUGIN_CONNECTION, REQUEST, BadFrame, FrameDecoder, Message
+from agent.qrm.nri.frames import encode as encode_frames
+from agent.qrm.nri.messages import cpus_of, pod_from_runtime
+from agent.qrm.nri.messages import properties_in as nri_properties_in
+from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as nri_pb
 from agent.qrm.nri.runtime_config import UnreadableConfig, read_config, version_of
+from agent.qrm.nri.table import RuntimeTable, SynchronizedParts
 from agent.qrm.plugins.enhancements import NUMA_IDS, NUMA_NUMBER, QosRequest
+from agent.qrm.pods import MAIN_ANNOTATION
+from agent.qrm.runtime.cri import properties_in as cri_properties_in
 from agent.qrm.store.checkpoint import encode
 from agent.qrm.store.files import BadState, StateFile
 from agent.qrm.store.last_mode import recorded_mode
@@ -164,9 +184,7 @@ def as_yaml(document: object) -> bytes:
 
 def checkpoint() -> bytes:
     allocations = Allocations()
-    allocations.set(
-        "uid-1", "main", "cpu", AllocationInfo("CpusetCpus", allocated_quantity=2.0, allocation_result="0-1")
-    )
+    allocations.set("uid-1", "main", "cpu", ALLOCATION)
     return encode(allocations)
 
 
@@ -321,6 +339,67 @@ def kubeconfig_beside(path: Path) -> Path:
     return beside
 
 
+ALLOCATION = AllocationInfo("CpusetCpus", allocated_quantity=2.0, allocation_result="0-1")
+OF_CONTAINER = nri_pb.LinuxResources(
+    cpu=nri_pb.LinuxCPU(
+        cpus="0-1", mems="0", quota=nri_pb.OptionalInt64(value=200_000), period=nri_pb.OptionalUInt64(value=100_000)
+    ),
+    memory=nri_pb.LinuxMemory(limit=nri_pb.OptionalInt64(value=1 << 30)),
+    unified={"memory.high": "7"},
+)
+SANDBOX = nri_pb.PodSandbox(
+    id="s",
+    uid="u",
+    name="wéb",
+    namespace="shop",
+    labels={"app": "web"},
+    annotations={MAIN_ANNOTATION: "main"},
+    linux=nri_pb.LinuxPodSandbox(
+        pod_resources=OF_CONTAINER, cgroup_parent="/kubepods/podu", resources=nri_pb.LinuxResources()
+    ),
+)
+CONTAINER = nri_pb.Container(
+    id="c",
+    pod_sandbox_id="s",
+    name="main",
+    state=nri_pb.CONTAINER_RUNNING,
+    linux=nri_pb.LinuxContainer(resources=OF_CONTAINER),
+)
+PROPERTIES = (*FIELDS, f"{UNIFIED}memory.high")
+
+
+def created(data: bytes) -> None:
+    """A container that the runtime is about to create."""
+    request = nri_pb.CreateContainerRequest.FromString(data)
+    pod_from_runtime(request.pod, request.container, ("cpu", "memory"))
+    cpus_of(request.container.linux.resources)
+    RuntimeTable().add_container(request.pod, request.container)
+
+
+def synchronized(data: bytes) -> None:
+    parts, table = SynchronizedParts(), RuntimeTable()
+    parts.add(nri_pb.SynchronizeRequest.FromString(data))
+    table.replace(parts.pods, parts.containers)
+    for each in parts.containers:
+        nri_properties_in(each.linux.resources, PROPERTIES)
+
+
+def container_status(data: bytes) -> None:
+    """As grpc decodes it: a DecodeError is an error of the call."""
+    status = cri_pb.ContainerStatusResponse.FromString(data).status
+    cri_properties_in(status.resources.linux, PROPERTIES)
+
+
+STATUS = cri_pb.ContainerStatusResponse(
+    status=cri_pb.ContainerStatus(
+        state=cri_pb.CONTAINER_RUNNING,
+        resources=cri_pb.ContainerResources(
+            linux=cri_pb.LinuxContainerResources(cpuset_cpus="0-1", cpu_shares=7, unified={"memory.high": "7"})
+        ),
+    )
+)
+
+
 def qos(enhancement: str, said: str) -> QosRequest:
     return QosRequest("dedicated_cores", cpu={enhancement: said})
 
@@ -448,6 +527,28 @@ def entrances(directory: Path) -> dict[str, Entrance]:
         ),
         "columns of the watcher": response(encoded(COLUMNS), columns, msgspec.DecodeError, WatcherError),
         "pods of the watcher": response(encoded(POD_COLUMNS), pods, msgspec.DecodeError, WatcherError),
+        # messages of the container runtime and of plug-ins
+        "frames of the runtime": response(
+            encode_frames(Message(PLUGIN_CONNECTION, 1, REQUEST, b"x" * 9)),
+            lambda data: list(FrameDecoder().feed(data)),
+            BadFrame,
+        ),
+        "call of the runtime": response(
+            encode_request(CallRequest(PLUGIN_SERVICE, "Synchronize", b"x", 2.0)), decode_request, CallFailed
+        ),
+        "response of the runtime": response(encode_response(b"x"), decode_response, CallFailed),
+        "container to be created": response(
+            nri_pb.CreateContainerRequest(pod=SANDBOX, container=CONTAINER).SerializeToString(), created, DecodeError
+        ),
+        "synchronization of the runtime": response(
+            nri_pb.SynchronizeRequest(pods=[SANDBOX], containers=[CONTAINER]).SerializeToString(),
+            synchronized,
+            DecodeError,
+        ),
+        "container status of the CRI": response(STATUS.SerializeToString(), container_status, DecodeError),
+        "allocation of a plug-in": response(
+            info_to_message(ALLOCATION).SerializeToString(), info_from_bytes, ValueError
+        ),
         # requests
         "request of kube-scheduler": response(
             encoded({"Pod": POD, "NodeNames": ["node-a"]}), lambda data: wire.read_args(data), ValueError, wire.TooMuch

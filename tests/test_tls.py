@@ -220,7 +220,7 @@ async def doctor(given: Connection) -> str:
             async with _session(tls, url=given.url) as session, session.get(given.url):
                 return ""
         except OSError as error:
-            return failure_reason(error)
+            return failure_reason(error, url=given.url)
 
 
 async def demo(given: Connection) -> str:
@@ -228,7 +228,7 @@ async def demo(given: Connection) -> str:
         async with client_session(tls=_trusting(given.ca)) as session, session.get(given.url):
             return ""
     except OSError as error:
-        return failure_reason(error)
+        return failure_reason(error, url=given.url)
 
 
 def program(name: str) -> Connect:

@@ -16,7 +16,9 @@ the pod was gone), the agent removes its own line again, which `EvictionToken` i
 (the agent was killed, or the API did not respond) expires after a minute, as that of an eviction does.
 
 The times are those of the API server: a node whose clock is wrong corrects its own by the Date of the response that it
-read. Otherwise it would take the lines of other nodes for expired, and remove them.
+read. Otherwise it would take the lines of other nodes for expired, and remove them. Lines are removed a minute after
+they expire, because clocks of API servers differ; deploy/components/agent-node-restriction refuses to remove lines of
+other nodes earlier.
 
 If the budget is unknown (no API, no ConfigMap, an invalid value), no eviction is allowed. If enforcement was last read
 as off or restore, it stays so while the API is unavailable.
@@ -41,6 +43,10 @@ from watcher.platform.kube.parameters import PatchKind
 log = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
+KEPT_S = 120.0
+"""Seconds between the time of a token and the clock after which the token is removed."""
+MANAGER = "load-watcher-agent"
+"""Field manager of the agents' key, from whose last write agent-node-restriction has the time of a request."""
 NODES_COUNTED_FOR_S = 600.0
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4)
 TICK_S = 1e-6
@@ -267,7 +273,7 @@ class ControlMap:
             return f"{ENFORCEMENT} is {control.enforcement}"
         if why := refusal(control, node=self._node, nodes=nodes, now=now):
             return why
-        recent = fresh(control.recent, now)
+        recent = tuple(each for each in control.recent if abs(each.time - now) < KEPT_S)
         self._log_ahead(control.recent, now)
         token = next_token(recent, node=self._node, now=now)
         await self._write(read, (*recent, token))
@@ -295,7 +301,7 @@ class ControlMap:
     async def _write(self, read: ConfigMap, recent: tuple[EvictionToken, ...]) -> None:
         """Write the tokens. Raises KubeConflict if the ConfigMap has changed since it was `read`."""
         change = {"metadata": {"resourceVersion": read.metadata.resource_version}, "data": {RECENT: _written(recent)}}
-        await self._client.patch(CONFIG_MAPS, self._key, change, kind=PatchKind.MERGE)
+        await self._client.patch(CONFIG_MAPS, self._key, change, kind=PatchKind.MERGE, manager=MANAGER)
 
     async def _count(self, now: float) -> int:
         """Number of nodes in the cluster, cached for NODES_COUNTED_FOR_S; `now` in unix seconds."""

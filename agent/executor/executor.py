@@ -151,10 +151,6 @@ class Executor:
         """The node's eviction limits with its recent evictions. Raises AuditError."""
         return Budget(self._means.limits, await in_thread(self._means.recent.past))
 
-    def shift_past_evictions(self, seconds: float) -> None:
-        """The wall clock was set ahead by `seconds` since the evictions of the last process (negative: back)."""
-        self._means.recent.shift(seconds)
-
     def refused_evictions(self) -> Mapping[str, str]:
         """Pods (uid) whose eviction the API refused recently, with the reason; they are not planned again yet."""
         return {} if self._means.cluster is None else self._means.cluster.left_alone()

@@ -246,11 +246,10 @@ class PlanRun:
             return StepResult(step, StepOutcome.NOT_ALLOWED, token)
         deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
         try:
-            begun = await in_thread(audit.begin, deed)
+            begun = await in_thread(self.means.recent.begin, deed)
         except AuditError:  # nothing was requested, and the next cycle would spend the next token
             await cluster.controls.return_token(token)
             raise
-        self.means.recent.note(begun.id)
         self.acting = StepResult(step, StepOutcome.UNANSWERED, "the eviction may have been requested", begun.id)
         fate, text = await cluster.evict(step)
         result = self.acting = StepResult(step, fate, text, begun.id)

@@ -228,21 +228,23 @@ class RecentEvictions:
         self._window = window
         self._clock = clock
         self._monotonic = monotonic
-        self._jump = 0.0
         self._at: dict[int, float] | None = None
         """Monotonic time in seconds of each eviction after `_over`, by id of its audit entry."""
         self._saved = EvictionTimes("", 0.0, {})
         self._over = 0
         """Id of an audit entry; all evictions up to it are older than the window."""
 
-    def shift(self, seconds: float) -> None:
-        """The wall clock was set ahead by `seconds` since the evictions of an earlier process (negative: back)."""
-        self._jump += seconds
-
-    def note(self, number: int) -> None:
-        """Record that the eviction with this audit entry id is being carried out now."""
-        if self._at is not None:
-            self._at[number] = self._monotonic()
+    def begin(self, deed: AuditEntry) -> AuditEntry:
+        """Record an eviction, with its time, before it is carried out; `past` has been called before. Returns the entry
+        with its id. Raises AuditError."""
+        assert self._at is not None
+        now = self._monotonic()
+        with self._audit.batch():
+            begun = self._audit.begin(deed)
+            times = EvictionTimes(self._boot, self._clock() - now, {**self._at, begun.id: now})
+            self._audit.save_value(EVICTION_TIMES_KEY, times)
+        self._at, self._saved = dict(times.at), times
+        return begun
 
     def past(self) -> tuple[EvictionRecord, ...]:
         """The evictions within the window, oldest first. Raises AuditError."""
@@ -252,16 +254,13 @@ class RecentEvictions:
         if known is None:
             self._saved = self._audit.load_value(EVICTION_TIMES_KEY, EvictionTimes) or self._saved
             saved = self._saved.read(times)
-            at = {
-                number: min(now, saved.get(number, each.time + self._jump - times.offset))
-                for number, each in found.items()
-            }
+            at = {number: min(now, saved.get(number, each.time - times.offset)) for number, each in found.items()}
         else:
             at = {number: known.get(number, now) for number in found}
         late = [number for number in at if now - at[number] <= self._window]
         self._over = min(late) - 1 if late else max(at, default=self._over)
         self._at = {number: time for number, time in at.items() if number > self._over}
-        times = replace(times, at=dict(self._at))
+        times = replace(times, at=self._at)
         if not times.as_saved(self._saved):
             self._audit.save_value(EVICTION_TIMES_KEY, times)
             self._saved = times

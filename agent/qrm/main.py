@@ -44,7 +44,7 @@ from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cgroup import CgroupRuntime, layout_finder
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.recording import ReadableRuntime, RecordingRuntime
-from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
+from agent.qrm.settings import APPLYING, AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
 from agent.qrm.store.last_mode import record_mode
@@ -63,8 +63,6 @@ from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
 
-APPLYING = (CRI, CGROUP, NRI)
-"""Modes in which the manager sets properties of containers."""
 CHECKPOINT = "kubelet_qrm_checkpoint"
 """Name of the checkpoint file, as in Katalyst's kubelet."""
 REGISTER_S = 60.0
@@ -369,8 +367,7 @@ async def _pods_and_cluster(
     cluster = None
     if client is not None:
         stack.push_async_callback(client.close)
-        evicts = settings.evict_inadmissible and settings.mode in APPLYING
-        cluster = QrmClusterClient(client, node=settings.node_name(), evicts=evicts, clock=time.time)
+        cluster = QrmClusterClient(client, node=settings.node_name(), evicts=settings.evicts, clock=time.time)
     parts.pods = parts.metrics.pods = pods
     await pods.start()
     stack.push_async_callback(pods.close)
@@ -391,7 +388,7 @@ def _rounds(
         common["objection"] = partial(objection, settings.kubelet_dir)
     if cluster is not None:
         common["report"] = cluster.inadmissible if nri is None else _naming(nri.label, cluster.inadmissible)
-        if settings.publish_capacity and settings.mode in APPLYING:
+        if settings.publishes:
             common["publish"] = partial(cluster.publish, manager, partial(_headroom_capacity, parts))
     if nri is None:
         rounds = Reconciler(manager, pods, applier(settings, stack, lambda: rounds.known), **common)

@@ -101,6 +101,8 @@ class QrmPages:
                 "node": parts.settings.node_name(),
                 "policy": parts.settings.policy,
                 "scope": parts.settings.scope,
+                "evicts": parts.settings.evicts,
+                "publishes": parts.settings.publishes,
                 "machine": self._machine(),
                 "plugins": self._plugins(),
                 "pools": self._pools(),

@@ -23,7 +23,7 @@ from agent.cgroups.detection import NoCgroups, top_of
 from agent.qrm.kubelet.messages import info_from_bytes
 from agent.qrm.kubelet.own_managers import BadKubeletState, KubeletSets, read_kubelet_sets
 from agent.qrm.kubelet.socket_server import CannotServe, SocketClaim, SocketInUse
-from agent.qrm.main import APPLYING, CHECKPOINT
+from agent.qrm.main import CHECKPOINT
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, Allocations, Properties
 from agent.qrm.nri.messages import OOM_SCORE
@@ -33,7 +33,7 @@ from agent.qrm.runtime.cgroup import layout_finder
 from agent.qrm.runtime.cgroup_restore import CgroupRestorer, RestoredGroup
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.found import ContainerGone, FoundContainer, RestoringRuntime
-from agent.qrm.settings import CGROUP, CRI, NRI, QrmSettings
+from agent.qrm.settings import APPLYING, CGROUP, CRI, NRI, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, decode
 from agent.qrm.store.files import BadState
 from agent.qrm.store.last_mode import FILE as LAST_MODE

@@ -39,6 +39,8 @@ from watcher.platform.settings.values import InvalidValue, ValueKind
 
 SECTION = "qrm"
 DRY_RUN, CRI, CGROUP, NRI, SERVER = MODES = ("dry-run", "cri", "cgroup", "nri", "server")
+APPLYING = (CRI, CGROUP, NRI)
+"""Modes in which the manager sets properties of containers."""
 OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
@@ -434,6 +436,16 @@ class QrmSettings(NodeTable):
             min_down_period=self.min_down_period,
             respect_requests=self.respect_requests,
         )
+
+    @property
+    def evicts(self) -> bool:
+        """Whether pods that cannot be admitted are evicted in this mode."""
+        return self.evict_inadmissible and self.mode in APPLYING
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the resources of plug-ins are published in the node's status in this mode."""
+        return self.publish_capacity and self.mode in APPLYING
 
     @property
     def plugins_dir(self) -> Path:

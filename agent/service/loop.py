@@ -180,7 +180,6 @@ class Agent:
         jump = None if clock is None else clock.jump(self._clocks.state())
         if jump is not None and abs(jump) > JUMP_S:
             self._shift(jump)
-            self._executor.shift_past_evictions(jump)
             time = None if time is None else time + jump
         now = self._clocks.wall()
         if (ahead := latest(self._memory, self._ledger, time) - now) > AHEAD_S:

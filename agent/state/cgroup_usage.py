@@ -15,7 +15,6 @@ whose quota cannot be read is omitted, because it would look unlimited.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,7 +55,6 @@ MIXED_DRIVERS = (
     "The kubelet uses the cgroup driver {driver}: set the container runtime to the same one (containerd: "
     "SystemdCgroup, CRI-O: cgroup_manager), and create the pods again"
 )
-CLAIMED = "its annotations claim the control group of another pod, so its usage is unknown"
 QOS_CLASSES = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
 """Classes to search for a pod whose QoS class is unknown."""
 
@@ -113,7 +111,6 @@ class CgroupUsageReader:
         self._places: dict[tuple[str, QosClass], tuple[str, str]] = {}
         self._faulty = False
         self._elsewhere = ""
-        self._claimed: list[str] = []
 
     def close(self) -> None:
         """Close the groups that are kept open."""
@@ -145,7 +142,7 @@ class CgroupUsageReader:
         the time since the last call, at most `longest` seconds."""
         look = _CgroupContext(readings, now, monotonic, longest, {}, [], [], [], {})
         with self._groups.cycle():
-            measured = tuple(self._read_pod(facts, look) for facts in self._identified(pods))
+            measured = tuple(self._read_pod(facts, look) for facts in pods)
         self._before = look.counters
         there = {pod.uid for pod in measured}
         self._names = {uid: names for uid, names in self._names.items() if uid in there}
@@ -153,24 +150,6 @@ class CgroupUsageReader:
             self._places.clear()  # most belong to pods that have ended
         self._conclude(look)
         return measured
-
-    def _identified(self, pods: Iterable[PodFacts]) -> list[PodFacts]:
-        """The pods; of several that claim one control group, only the pod with that uid may have it. The others have no
-        usage."""
-        listed = list(pods)
-        owners = Counter(facts.group_uid for facts in listed)
-        own = {facts.pod.uid for facts in listed}
-        found, claimed = [], []
-        for facts in listed:
-            several = owners[facts.group_uid] > 1 or (facts.group_uid in own and facts.group_uid != facts.pod.uid)
-            if several and facts.group_uid != facts.pod.uid:
-                claimed.append(facts.pod.key)
-                facts = replace(facts, group_uid="", pod=replace(facts.pod, unmeasured=CLAIMED))
-            found.append(facts)
-        if claimed and claimed != self._claimed:
-            log.warning("%s: %s", ", ".join(sorted(claimed)), CLAIMED)
-        self._claimed = claimed
-        return found
 
     # --- a pod -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.cgroups.base import Tree
@@ -23,6 +23,7 @@ from agent.state.cgroup_usage import CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMO
 from agent.state.proc_reader import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, ProcReader
 from agent.state.proc_reader import MEMORY as OF_MEMORY
 from agent.state.readings import LACKING_S, MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown
+from agent.state.unique_pods import PodIdentity, UniquePods
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Collector:
         self._layout: Layout | None = None
         self._tree: Tree | None = None
         self._usage: CgroupUsageReader | None = None
-        self._doubled: set[str] = set()
+        self._unique = UniquePods(_identity, log)
         self._seen: dict[str, tuple[float, PodFacts]] = {}
         self._unlisted: set[str] = set()
 
@@ -118,32 +119,20 @@ class Collector:
         monotonic = self._monotonic()
         brought = [source.read(now=now, monotonic=monotonic) for source in self._sources]
         facts: tuple[PodFacts, ...] | None = None
-        lacking: tuple[PodFacts, ...] = ()
+        lacking: frozenset[str] = frozenset()
         try:
-            facts = self._unique(self._pods.listing(monotonic=monotonic, max_age=self._longest))
-            lacking = self._lacking(facts, monotonic)
+            listed = self._pods.listing(monotonic=monotonic, max_age=self._longest)
+            more = self._lacking(listed, monotonic)
+            facts, lacking = self._unique.select((*listed, *more)), frozenset(each.pod.uid for each in more)
         except PodsUnknown as error:
             readings.mark_missing(f"{error}. {error.hint}" if error.hint else str(error), PODS)
-        self._add_extended_share(facts, readings, now)
-        measured = await asyncio.to_thread(self._read, facts if facts is None else facts + lacking, readings, now)
+        self._add_extended_share(facts, readings, now, without=lacking)
+        measured = await asyncio.to_thread(self._read, facts, readings, now)
         if lacking:
             measured = self._without_ended(measured, lacking)
         for each in brought:
             readings.merge(each)
         return State(now, _frozen(readings.series), measured, readings.missing, frozenset(readings.absent))
-
-    def _unique(self, pods: Iterable[PodFacts]) -> tuple[PodFacts, ...]:
-        """The first pod with each uid. Steps name pods by uid, so the others are left out."""
-        found: dict[str, PodFacts] = {}
-        doubled = set[str]()
-        for facts in pods:
-            if found.setdefault(facts.pod.uid, facts) is not facts:
-                first = found[facts.pod.uid].pod.key
-                doubled.add(f"ignoring the pod {facts.pod.key}: it has the uid {facts.pod.uid} of the pod {first}")
-        for each in sorted(doubled - self._doubled):
-            log.warning("%s", each)
-        self._doubled = doubled
-        return tuple(found.values())
 
     def _lacking(self, listed: tuple[PodFacts, ...], monotonic: float) -> tuple[PodFacts, ...]:
         """The pods that were listed until recently. They may still run, so steps in flight on them must not be
@@ -154,9 +143,9 @@ class Collector:
         self._seen |= {facts.pod.uid: (monotonic, facts) for facts in listed}
         return lacking
 
-    def _without_ended(self, pods: tuple[PodState, ...], lacking: tuple[PodFacts, ...]) -> tuple[PodState, ...]:
-        """The pods without those that are not listed and have no control group. The others are logged once."""
-        uids = {facts.pod.uid for facts in lacking}
+    def _without_ended(self, pods: tuple[PodState, ...], uids: Collection[str]) -> tuple[PodState, ...]:
+        """The pods without those of `uids`, which are not listed, that have no control group. The others are logged
+        once."""
         kept = tuple(pod for pod in pods if pod.uid not in uids or pod.memory is not None or pod.cpu is not None)
         there = {pod.key for pod in kept if pod.uid in uids}
         if more := sorted(there - self._unlisted):
@@ -238,17 +227,23 @@ class Collector:
             f"the pods of this node are unknown: {why}", *CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY
         )
 
-    def _add_extended_share(self, facts: tuple[PodFacts, ...] | None, readings: MetricReadings, now: float) -> None:
-        """Add the percentage of the node's gocrane.io/cpu that its pods request."""
+    def _add_extended_share(
+        self, facts: tuple[PodFacts, ...] | None, readings: MetricReadings, now: float, *, without: Collection[str]
+    ) -> None:
+        """Add the percentage of the node's gocrane.io/cpu that its pods request, except those `without` (uids)."""
         allocatable = self._extended_cpu_allocatable()
         if facts is None:
             readings.mark_missing("the pods of this node are unknown", EXTENDED_SHARE)
         elif allocatable is None or allocatable <= 0.0:
             readings.mark_absent("this node has no gocrane.io/cpu, or its amount is unknown", EXTENDED_SHARE)
         else:
-            asked = sum(each.extended_cpu_request for each in facts if each.runs)
+            asked = sum(each.extended_cpu_request for each in facts if each.runs and each.pod.uid not in without)
             readings.add(EXTENDED_SHARE, 100.0 * asked / allocatable, now)
 
 
 def _frozen(series: Mapping[str, list[MetricSample]]) -> Mapping[str, tuple[MetricSample, ...]]:
     return {metric: tuple(each) for metric, each in series.items()}
+
+
+def _identity(facts: PodFacts) -> PodIdentity:
+    return PodIdentity(facts.group_uid, facts.pod.static, facts.created, facts.pod.key)

@@ -186,7 +186,7 @@ class KubeletPodList(Generic[FactsT]):
                 }
                 replaced = await asyncio.to_thread(_trust_again, self._access) if certificate_error(error) else ""
                 hint = replaced or f"{tls_cure(refused, **names)} {UNTRUSTED}"
-            raise KubeletError(f"{url}: {failure_reason(error)}", hint=hint) from error
+            raise KubeletError(f"{url}: {failure_reason(error, url=url)}", hint=hint) from error
         return await asyncio.to_thread(self._decoded, body, url)
 
     def _decoded(self, body: bytes, url: str) -> tuple[FactsT, ...]:

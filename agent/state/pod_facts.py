@@ -11,6 +11,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -166,6 +167,7 @@ def facts_of(pod: AgentPod, *, from_api: bool = False) -> PodFacts:
         group_uid=mirrored or metadata.uid,
         extended=frozenset(each.name for each in declared.values() if _has_extended(each.resources.limits)),
         extended_cpu_request=_extended(requests, EXTENDED_CPU) or 0.0,
+        created=created_at(metadata),
     )
 
 
@@ -246,6 +248,11 @@ def _owner(metadata: ObjectMetadata) -> str:
     """Kind/name of the controller; "" for a pod without one. Other owners only delete the pod with them: they do not
     recreate it."""
     return next((f"{each.kind}/{each.name}" for each in metadata.owner_references if each.controller), "")
+
+
+def created_at(metadata: ObjectMetadata) -> float:
+    """The creation time in the API in unix seconds; infinity if unknown, as of a static pod at the kubelet."""
+    return math.inf if metadata.creation_timestamp is None else metadata.creation_timestamp.timestamp()
 
 
 def _grace(seconds: int | None) -> float:

@@ -6,6 +6,7 @@ task and returns them from memory: a cycle never waits for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -52,12 +53,14 @@ class MetricReadings:
 class PodFacts:
     """Information on a pod before measuring: `pod` without usage, with its running containers. `group_uid` is the uid
     in the name of its control group; for a mirror pod it is that of the static pod. `extended` are the names of the
-    containers with gocrane.io/* limits, `extended_cpu_request` is the sum of their CPU requests in cores."""
+    containers with gocrane.io/* limits, `extended_cpu_request` is the sum of their CPU requests in cores. `created` is
+    the creation time in the API in unix seconds, infinity if unknown."""
 
     pod: PodState
     group_uid: str
     extended: frozenset[str] = frozenset()
     extended_cpu_request: float = 0.0
+    created: float = math.inf
 
     @property
     def containers(self) -> tuple[ContainerState, ...]:

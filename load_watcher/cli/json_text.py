@@ -6,11 +6,13 @@ import json
 import re
 from typing import Any
 
-_UNSEEN = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
-"""DEL and C1 controls, and the bidirectional and invisible characters; JSON escapes the other controls itself."""
+from watcher.core.messages import is_unseen
+
+_UNUSUAL = re.compile(r"[^\n -~]")
+"""All but printable ASCII characters and line feeds: JSON escapes the control characters below the space itself."""
 
 
 def json_text(document: Any, *, indent: int | None = None) -> str:
     """The document as JSON. Raises ValueError for NaN and infinity."""
     text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNUSUAL.sub(lambda found: json.dumps(found[0])[1:-1] if is_unseen(found[0]) else found[0], text)

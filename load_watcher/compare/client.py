@@ -108,7 +108,7 @@ async def _ask(session: aiohttp.ClientSession, side: Side) -> ServiceLoads:
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         hint = "check that the service is running and that the address equals watcherAddress of the scheduler"
         more = cluster_hint(side.url, environ=os.environ, home=Path.home())
-        message = f"no response from {side.name}, {side.url}: {failure_reason(error)}"
+        message = f"no response from {side.name}, {side.url}: {failure_reason(error, url=side.url)}"
         raise CompareError(message, hint="\n".join(filter(None, (hint, more)))) from error
     try:
         return read_answer(body)

@@ -202,7 +202,7 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
             return results
     except (aiohttp.ClientError, OSError) as error:
         cure = "check that it runs and that the address is correct; inside a pod, another address may be needed"
-        return [fail(f"no response from {where}: {failure_reason(error)}", cure)]
+        return [fail(f"no response from {where}: {failure_reason(error, url=url)}", cure)]
 
 
 async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[CheckResult]:

@@ -173,7 +173,7 @@ class _RecordedService:
         except AnswerTooLarge as error:
             raise _ServiceError(f"{self._url}: {error}", TOO_LARGE_HINT, is_final=True) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            message = f"no response from {self._url}: {failure_reason(error)}"
+            message = f"no response from {self._url}: {failure_reason(error, url=self._url)}"
             hint = "check that load-watcher is running at this address; --url URL selects another service"
             more = cluster_hint(self._url, environ=os.environ, home=Path.home())
             raise _ServiceError(message, "\n".join(filter(None, (hint, more))), is_final=True) from error

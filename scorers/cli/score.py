@@ -135,7 +135,7 @@ async def ask(
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         hint = "check that load-watcher runs at this address and has [scheduler.NAME] in its settings"
         more = cluster_hint(url, environ=os.environ, home=Path.home())
-        message = f"no response from {url}: {failure_reason(error)}"
+        message = f"no response from {url}: {failure_reason(error, url=url)}"
         raise ExtenderClientError(message, hint="\n".join(filter(None, (hint, more)))) from error
     try:
         document: dict[str, Any] = decode_json(answer, type=dict[str, Any])

@@ -134,7 +134,9 @@ class NamedEndpoints:
             async with asyncio.timeout(TIMEOUT_S):
                 return [AgentEndpoint(url.with_host(address), url) for address in await addresses_of(url)]
         except (TimeoutError, NameServerSilent):
-            return DiscoveryProblem(url.authority, unanswered(url.host) or "no name server has responded", NAMES_HINT)
+            return DiscoveryProblem(
+                url.authority, unanswered([url.host or ""]) or "no name server has responded", NAMES_HINT
+            )
         except (OSError, UnicodeError):
             hint = f"Set {self._key} to the name of a headless Service with ready pods, or of a host."
             return DiscoveryProblem(url.authority, "the name has no address", hint)

@@ -95,7 +95,7 @@ async def _page(client: AgentClient, endpoint: AgentEndpoint, path: str) -> byte
     except AnswerTooLarge as error:
         raise AgentError("agent_failed", f"{name}: {error}", hint=TOO_LARGE_HINT) from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        why = failure_reason(error)
+        why = failure_reason(error, url=str(endpoint.url))
         hint = "check that it runs and listens on this address; by default it listens on loopback only"
         raise AgentError("agent_unreachable", f"no response from {name}: {why}", hint=hint) from error
     if status in (401, 403):

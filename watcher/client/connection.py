@@ -106,7 +106,7 @@ class ApiConnection:
         except AnswerTooLarge as error:
             raise WatcherError("malformed", f"{document.url}: {error}", hint=TOO_LARGE_HINT) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = failure_reason(error)
+            reason = failure_reason(error, url=document.url)
             hint = "check the address, and that the watcher is running"
             message = WatcherError("unreachable", f"no response from {document.url}: {reason}", hint=hint)
             raise _TransientError(message) from error

@@ -42,10 +42,13 @@ def visible(text: str) -> str:
     neither move the cursor of a terminal nor change the order of the text around it."""
     if text.isprintable():
         return text
-    return "".join(each if unicodedata.category(each) not in _UNSEEN else _escaped(each) for each in text)
+    return "".join(_escaped(each) if is_unseen(each) else each for each in text)
 
 
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+def is_unseen(character: str) -> bool:
+    """Whether a character is a control character, a bidirectional control, a line separator or half of a surrogate
+    pair."""
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def _escaped(character: str) -> str:

@@ -29,9 +29,14 @@ WITHOUT_LIMIT = 256 << 20
 """Bytes for the samples of the history if the process has no memory limit."""
 FULL_SHARE = 0.8
 """Share of the memory limit above which nothing more is kept; the rest is for ticks and requests."""
+REQUEST_SHARE = 0.95
+"""Share of the memory limit above which the bodies of requests are refused. Pages of files do not count, because the
+kernel drops them before it ends the process."""
 ROOM_SHARE = 0.7
 """Share of the memory limit up to which more is kept again."""
 TRIM_EVERY_S = 1.0
+REQUESTS = "requests"
+"""What `MemoryBudget.refused` names without an effect on the data of this process."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED = 1 << 50  # version 1 shows a limit that is not set as the largest whole number of pages
 
@@ -86,18 +91,37 @@ def cgroup_limit(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> int | None
 
 def resident_memory() -> int:
     """Resident memory of this process in bytes; 0 where /proc does not exist."""
+    return _memory_pages()[0] * _PAGE
+
+
+def private_memory() -> int:
+    """Resident memory of this process in bytes without pages of files; 0 where /proc does not exist."""
+    resident, of_files = _memory_pages()
+    return (resident - of_files) * _PAGE
+
+
+def _memory_pages() -> tuple[int, int]:
+    """The resident pages, and those of them that belong to files."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+        fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        return int(fields[1]), int(fields[2])
     except (OSError, ValueError, IndexError):
-        return 0
+        return 0, 0
 
 
 class MemoryBudget:
     """The memory of this process and its limit, in bytes. `refused` says what is not kept, and why. Thread-safe."""
 
-    def __init__(self, *, limit: Callable[[], int] = process_limit, used: Callable[[], int] = resident_memory) -> None:
+    def __init__(
+        self,
+        *,
+        limit: Callable[[], int] = process_limit,
+        used: Callable[[], int] = resident_memory,
+        private: Callable[[], int] = private_memory,
+    ) -> None:
         self._limit = limit
         self._used = used
+        self._private = private
         self._trimmed = -TRIM_EVERY_S
         self._refused: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -111,6 +135,10 @@ class MemoryBudget:
         of the memory of many small objects to the system, but uses it for others: it may also be tried again once a
         part of them is gone."""
         return not self._exceeds(ROOM_SHARE)
+
+    def for_requests(self) -> int:
+        """Bytes that may be decoded from the bodies of requests, beside the memory in use."""
+        return max(0, int(REQUEST_SHARE * self._limit()) - self._private())
 
     def _exceeds(self, share: float) -> bool:
         bound = share * self._limit()

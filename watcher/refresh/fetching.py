@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from watcher.clock import Clock
 from watcher.core.windows.backfill import Backfill
 from watcher.model import FindingKind, Remedy
-from watcher.platform.memory import BUDGET
+from watcher.platform.memory import BUDGET, REQUESTS
 from watcher.platform.net.resolver import HINT as NAMES_HINT
-from watcher.platform.net.resolver import unanswered
+from watcher.platform.net.resolver import noting_hosts, unanswered
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.sources.errors import ProviderError, ProviderPartial
 from watcher.providers.base import Fetch, Provider, QueryPlan
@@ -76,11 +76,13 @@ class SampleFetcher:
         return NewestSamples(fetch, since, now)
 
     async def _fetch(self, since: float, until: float, deadline: float) -> Fetch | None:
+        hosts = set[str]()
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._provider.fetch(since, until)
+                with noting_hosts(hosts):
+                    return await self._provider.fetch(since, until)
         except TimeoutError:
-            silent = unanswered()
+            silent = unanswered(hosts)
             reason = silent or f"no response within {TICK_SHARE:g} of the refresh interval"
             self._down(reason, hint=silent and NAMES_HINT, kind="unreachable")
         except ProviderError as error:
@@ -142,7 +144,8 @@ class SampleFetcher:
                 kind=FindingKind.PARTIAL_RESPONSE,
                 remedy=Remedy.HELD,
             )
-        lacking, unlogged = {**partial, **implausible}, {**BUDGET.refused, **self._missing_samples(newest.fetch)}
+        refused = {what: reason for what, reason in BUDGET.refused.items() if what != REQUESTS}
+        lacking, unlogged = {**partial, **implausible}, {**refused, **self._missing_samples(newest.fetch)}
         self.health.answered_in_part(_first(lacking), unlogged=_first(unlogged))
 
     def _missing_samples(self, fetch: Fetch) -> dict[str, str]:

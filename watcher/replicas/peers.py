@@ -101,7 +101,7 @@ class Peers:
         except AnswerTooLarge as error:
             log.warning("samples of the replica at %s rejected: %s. %s", target.authority, error, TOO_LARGE_HINT)
         except Exception as error:  # whatever a response causes costs this replica's samples only
-            why = failure_reason(error)
+            why = failure_reason(error, url=str(target))
             log.warning("request to the replica at %s failed: %s", target.authority, why)
         else:
             log.info("taking over the samples of the replica at %s", target.authority)

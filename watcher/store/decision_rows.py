@@ -69,16 +69,19 @@ def forget_surplus(mine: Rows, pods: Iterable[tuple[str, str]], *, most: int, sh
     """While there are more than `most` placements, delete the oldest of those of these pods (namespace, name) that have
     more than `share`, so that no pod displaces the decisions about others."""
     when, placements = decision.c.time, _of_kind(mine, "placement")
-    over = _count(mine, placements) - most
+    over: int | None = None  # all placements are counted only for a pod with more than its share
     for namespace, pod in sorted(set(pods)):
+        of_pod = placements & (decision.c.namespace == namespace) & (decision.c.pod == pod)
+        surplus = _count(mine, of_pod) - share
+        if surplus <= 0:
+            continue
+        over = _count(mine, placements) - most if over is None else over
         if over <= 0:
             return
-        of_pod = placements & (decision.c.namespace == namespace) & (decision.c.pod == pod)
-        surplus = min(over, _count(mine, of_pod) - share)
-        if surplus > 0:
-            oldest = sa.select(when).where(of_pod).order_by(when).limit(surplus)
-            mine.execute(sa.delete(decision).where(of_pod, when.in_(oldest)))
-            over -= surplus
+        surplus = min(over, surplus)
+        oldest = sa.select(when).where(of_pod).order_by(when).limit(surplus)
+        mine.execute(sa.delete(decision).where(of_pod, when.in_(oldest)))
+        over -= surplus
 
 
 def _count(mine: Rows, which: sa.ColumnElement[bool]) -> int:

@@ -22,10 +22,12 @@ from agent.state.pod_facts import (
     AgentPodSpec,
     AgentPodStatus,
     OwnedPod,
+    created_at,
     is_static,
     with_resources,
 )
 from agent.state.readings import LACKING_S, PodsUnknown
+from agent.state.unique_pods import PodIdentity, UniquePods
 from watcher.core.kubernetes.objects import PodSpec, Quantities, Resources
 from watcher.core.kubernetes.pod_origin import daemon_set_of, mirrored_uid
 from watcher.core.kubernetes.pod_resources import is_sidecar, of_pod_level
@@ -88,7 +90,7 @@ def qrm_pod(pod: QrmPodObject, *, from_api: bool = False) -> QrmPod | None:
         containers=with_pod_level(tuple(_containers(spec, ids)), whole),
         requests=whole,
         static=bool(mirrored) if from_api else is_static(metadata.annotations),
-        created=metadata.creation_timestamp.timestamp() if metadata.creation_timestamp is not None else math.inf,
+        created=created_at(metadata),
     )
 
 
@@ -207,7 +209,7 @@ class NodePodSources:
 
     def __init__(self, sources: Sequence[NodePodSource]) -> None:
         self._sources = sources
-        self._doubled: set[str] = set()
+        self._unique = UniquePods(_identity, log)
 
     async def start(self) -> None:
         for source in self._sources:
@@ -227,26 +229,18 @@ class NodePodSources:
                 except PodsUnknown as error:
                     failures.append(error)
                     continue
-                known = self._unique([pod for pod in found if pod is not None])
+                known = self._unique.select(pod for pod in found if pod is not None)
                 return tuple(sorted(known, key=lambda pod: (pod.key, pod.uid)))
         if not failures:
             hint = "set kubernetes.kubeconfig or qrm.kubelet"
             raise PodsUnknown("neither the Kubernetes API nor a kubelet is configured", hint=hint)
         raise failures[0]
 
-    def _unique(self, pods: Sequence[QrmPod]) -> list[QrmPod]:
-        """One pod for each uid. Another pod that claims the uid (a mirror pod that no kubelet created) is refused: a
-        pod of the API has its own uid, and of two mirror pods the older one existed before its uid could be copied."""
-        found: dict[str, QrmPod] = {}
-        for pod in sorted(pods, key=lambda pod: (pod.static, pod.created, pod.key)):
-            if (owner := found.setdefault(pod.uid, pod)) is pod or owner == pod:
-                continue
-            if pod.key not in self._doubled:
-                log.warning("ignoring the pod %s: it claims the uid %s of the pod %s", pod.key, pod.uid, owner.key)
-            self._doubled.add(pod.key)
-        return list(found.values())
-
     def age(self, *, monotonic: float) -> float | None:
         """The age in seconds of the data that `listing` returns; None if no source ever had data."""
         ages = [age for source in self._sources if (age := source.age(monotonic=monotonic)) is not None]
         return next((age for age in ages if age <= FRESH_S), ages[0] if ages else None)
+
+
+def _identity(pod: QrmPod) -> PodIdentity:
+    return PodIdentity(pod.uid, pod.static, pod.created, pod.key)

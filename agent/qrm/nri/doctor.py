@@ -1,6 +1,6 @@
 """The check of `load-watcher doctor` for the QoS Resource Manager: whether a manager that runs here sets allocations;
-and for qrm.mode nri, its registration, or the socket of the runtime; the settings of the runtime; and whether a refusal
-works.
+its rights in the Kubernetes API; and for qrm.mode nri, its registration, or the socket of the runtime; the settings of
+the runtime; and whether a refusal works.
 
 The check connects to the socket only if no manager responds, and registers no plug-in: the runtime would call it.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from agent.qrm.cluster.rights import required_rights
 from agent.qrm.kubelet.own_managers import objection
 from agent.qrm.nri.runtime_config import (
     CRIO,
@@ -29,11 +30,13 @@ from agent.qrm.nri.runtime_config import (
     runtime_named,
     version_of,
 )
-from agent.qrm.settings import NRI, REFUSE, QrmSettings, read_settings
+from agent.qrm.settings import NRI, REFUSE, SERVER, QrmSettings, read_settings
+from agent.service.build import kube_client
 from agent.service.node_server import CannotRun, read_token
 from agent.service.own_pages import ANSWER_S, get_page, page_session, page_url
 from watcher.decoding.json_text import decode_json
 from watcher.platform.checks.examination import CheckContext, in_thread
+from watcher.platform.checks.permissions import check_permissions
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
 from watcher.platform.settings.tables import Settings
 
@@ -75,25 +78,49 @@ class _QrmState(msgspec.Struct, frozen=True):
     """The fields of GET /qrm that the doctor reads."""
 
     mode: str
+    evicts: bool = False
+    publishes: bool = False
     nri: _NriState | None = None
     last_reconcile: _LastRound = _LastRound()
     inadmissible: tuple[_Inadmissible, ...] = ()
 
 
 async def check_qrm(examination: CheckContext) -> Sequence[CheckResult]:
-    """Check the QoS Resource Manager if it runs, and the requirements of mode nri if it runs in this mode, or if it
-    does not run and [qrm] has this mode. The settings of a running manager count, since manifests set some of them by
-    arguments."""
-    own, _ = await in_thread(lambda: read_settings(examination.get(Settings).parts.get("qrm", {}), cwd=examination.cwd))
+    """Check the QoS Resource Manager if it runs, its rights, and the requirements of mode nri if it runs in this mode,
+    or if it does not run and [qrm] has this mode. The settings of a running manager count, since manifests set some of
+    them by arguments."""
+    everything = examination.get(Settings)
+    own, _ = await in_thread(lambda: read_settings(everything.parts.get("qrm", {}), cwd=examination.cwd))
     try:
         running, results = await _running(own)
     except CannotRun as error:
         return [fail(error.reason, "check qrm.token_file")]
-    state = None if running is None else running.nri
     results += () if running is None else _rounds(running, page_url(own))
+    return [*results, *await _rights(own, running, everything), *await _nri(own, running, found=bool(results))]
+
+
+async def _rights(own: QrmSettings, running: _QrmState | None, everything: Settings) -> list[CheckResult]:
+    """Check that the account has the rights that the manager needs."""
+    if running is not None:
+        own = replace(own, mode=running.mode, evict_inadmissible=running.evicts, publish_capacity=running.publishes)
+    if own.mode == SERVER:
+        return []
+    client = kube_client(own.kubernetes, everything)
+    if client is None:
+        return [skipped("rights are not checked: no Kubernetes API is configured (kubernetes.kubeconfig)")]
+    try:
+        return await check_permissions(client, tuple(required_rights(own)))
+    finally:
+        await client.close()
+
+
+async def _nri(own: QrmSettings, running: _QrmState | None, *, found: bool) -> list[CheckResult]:
+    """Check the requirements of mode nri. `found`: whether there are results of a running manager."""
+    state = None if running is None else running.nri
+    results: list[CheckResult] = []
     if state is None and own.mode != NRI:
         mode = own.mode if running is None else running.mode
-        return results or [skipped(f"the mode is {mode}: only the requirements of nri are checked")]
+        return results if found else [skipped(f"the mode is {mode}: the requirements of nri are not checked")]
     facts = _RuntimeFacts() if state is None or state.runtime is None else state.runtime
     if state is not None:
         results += _reported(state, page_url(own))
@@ -102,7 +129,7 @@ async def check_qrm(examination: CheckContext) -> Sequence[CheckResult]:
     elif running is not None:
         message = f"the manager at {page_url(own)} runs in mode {running.mode}, not in mode nri of these settings"
         results.append(warn(message, "restart it with these settings"))
-    elif not results:
+    elif not found:
         missing = f"no QoS Resource Manager responds at {page_url(own)}; checking the requirements of mode nri"
         results = [skipped(missing), await _socket(own), *await in_thread(lambda: list(_kubelet(own)))]
     try:

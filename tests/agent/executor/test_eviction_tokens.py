@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.executor.enforcement_switch import (
+    KEPT_S,
     WINDOW_S,
     ControlData,
     ControlMap,
@@ -159,9 +160,11 @@ def test_a_token_of_an_agent_that_was_killed_expires(server: FakeKube):
         await spend(controls)
         assert "evictions-per-minute is 2" in str(await controls.spend_token(now=NOW + 59.0))
         await spend(controls, NOW + WINDOW_S + 1.0)
+        assert 3 == len(lines(server))
+        await spend(controls, NOW + KEPT_S + 1.0)
 
     using(server, act)
-    assert ["1700000061.000000 a"] == lines(server)
+    assert ["1700000061.000000 a", "1700000121.000000 a"] == lines(server)
 
 
 def test_lines_of_an_earlier_version_have_whole_seconds(server: FakeKube):

@@ -70,6 +70,11 @@ def test_it_is_skipped_without_the_mode(place: Place):
     place.told(mode="cri").one("qrm", "skipped", "the mode is cri")
 
 
+def test_rights_are_skipped_without_an_api_and_in_the_mode_server(place: Place):
+    place.told(mode="cri").one("qrm", "skipped", "rights are not checked: no Kubernetes API is configured")
+    assert "rights" not in str(place.told(mode="server"))
+
+
 def test_a_runtime_that_listens(place: Place):
     found = place.told()
     assert found.exit_code == 0, found

@@ -13,7 +13,7 @@ from agent.cgroups.paths import Driver
 from agent.model import State
 from agent.qos import QosClass
 from agent.state.collector import COLLECTED
-from agent.state.readings import MetricReadings
+from agent.state.readings import MetricReadings, PodFacts
 from tests.agent.state.node import CORE, MIB, FakeNode, container_id, pod, uid
 from tests.fakes.cgroups import open_below
 from tests.waiting import eventually
@@ -501,28 +501,40 @@ def test_a_sandbox_without_groups_of_containers_is_measured_as_a_pod(node: FakeN
     assert (found.cpu, found.memory, found.containers) == (pytest.approx(0.1), MIB, ())
 
 
-def test_a_pod_that_claims_the_group_of_another_gets_no_usage_of_it(node: FakeNode, caplog):
-    victim, forger, mirror = pod(1, 1), pod(2, 1, group_uid=uid(1)), pod(3, 1, group_uid=uid(1))
-    node.run(victim, {"memory": MIB}, {"memory": MIB})
-    node.pods.pods = [forger, mirror, victim]
-    for _ in range(2):
-        one, two, right = node.after(10).pods
-        assert (one.memory, one.containers, two.memory, right.memory) == (None, (), None, MIB)
-    (warning,) = (each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING)
-    assert warning.startswith("default/pod-2, default/pod-3: its annotations claim the control group of another pod")
+def mirror(number: int, of: str, created: float) -> PodFacts:
+    """A mirror pod of the API with an annotation that names the uid `of`."""
+    return replace(pod(number, 1, group_uid=of, static=True), created=created)
 
 
-def test_of_two_pods_with_one_uid_the_second_is_refused(node: FakeNode, caplog):
+def test_of_two_pods_with_one_uid_the_one_that_could_not_choose_it_is_measured(node: FakeNode, caplog):
+    """The API gives a pod its uid; of two mirror pods, the older one could not know the other's. The others are
+    ignored, also while the list lacks the pod with the uid for a moment."""
+    victim, forged = replace(pod(1, 1), created=2000.0), mirror(2, uid(1), 1000.0)
+    static, copied = mirror(3, uid(9), 1000.0), mirror(4, uid(9), 1001.0)
+    for facts in (victim, static):
+        node.run(facts, {"memory": MIB}, {"memory": MIB})
+    for listed in ([forged, victim, copied, static], [forged, copied, static]):
+        node.pods.pods = listed
+        found = {each.key: each.memory for each in node.after(10).pods}
+        assert {"default/pod-1": MIB, "default/pod-3": MIB} == found
+    ignored = [each.getMessage() for each in caplog.records if "ignoring" in each.getMessage()]
+    assert [
+        f"ignoring the pod default/pod-2: it has the uid {uid(1)} of the pod default/pod-1",
+        f"ignoring the pod default/pod-4: it has the uid {uid(9)} of the pod default/pod-3",
+    ] == ignored
+
+
+def test_of_two_static_pods_of_the_kubelet_with_one_uid_the_first_by_name_is_measured(node: FakeNode, caplog):
     """Two manifests of static pods may state one uid."""
-    first = pod(1, 1)
-    second = replace(first, pod=replace(first.pod, name="other"))
+    first = pod(1, 1, static=True)
+    second = replace(first, pod=replace(first.pod, name="pod-2"))
     node.run(first, {"memory": MIB}, {"memory": MIB})
-    node.pods.pods = [first, second]
+    node.pods.pods = [second, first]
     for _ in range(2):
         (found,) = node.after(10).pods
         assert ("default/pod-1", MIB) == (found.key, found.memory)
     (warning,) = (each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING)
-    assert f"ignoring the pod default/other: it has the uid {uid(1)} of the pod default/pod-1" == warning
+    assert f"ignoring the pod default/pod-2: it has the uid {uid(1)} of the pod default/pod-1" == warning
 
 
 def test_a_list_that_lacks_pods_for_a_moment_ends_none(node: FakeNode, caplog):

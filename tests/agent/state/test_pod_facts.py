@@ -38,6 +38,7 @@ def test_all_that_is_read_of_a_pod():
             containers=(ContainerState("main", identity, cpu_request=0.25, cpu_limit=1.0),),
         ),
         group_uid=UID,
+        created=1795248000.0,
     )
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import requests
 import yaml
 
+from agent.executor.enforcement_switch import MANAGER
 from tests.deploy.rendering import COMPONENTS, Manifest, composed
 from tests.real.control_plane.manifests import DEPLOY, apply_all, delete_all
 from tests.real.control_plane.objects import MERGE, make_node, read
@@ -248,17 +251,53 @@ def test_an_agent_neither_creates_nor_deletes_nodes(agent: RestrictedAccount) ->
 
 
 def test_an_agent_spends_the_budget_of_its_own_node(cluster: ApiServer, agent: RestrictedAccount) -> None:
-    """It removes lines of other nodes, which have expired."""
+    """And returns it."""
     key = "recent-evictions"
     cluster.ask("PATCH", CONTROL, {"data": {key: f"1.0 {FOREIGN}\n"}}, headers=MERGE)
     agent.changes(CONTROL, {"data": {key: f"1.0 {FOREIGN}\n2.0 {OWN}\n"}})
-    assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"9.0 {FOREIGN}\n"}})
-    agent.changes(CONTROL, {"data": {key: f"2.0 {OWN}\n"}})
-    agent.changes(CONTROL, {"data": {key: ""}})
-    agent.changes(CONTROL, {"data": {key: None}})
+    assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"1.0 {FOREIGN}\n9.0 x{OWN}\n"}})
+    agent.changes(CONTROL, {"data": {key: f"1.0 {FOREIGN}\n"}})
     cluster.ask("PATCH", CONTROL, {"data": {key: f"1.0 {FOREIGN}"}}, headers=MERGE)  # without a newline at the end
     agent.changes(CONTROL, {"data": {key: f"1.0 {FOREIGN}\n2.0 {OWN}\n"}})
-    assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"9.0 x{OWN}\n"}})
+    cluster.ask("PATCH", CONTROL, {"data": {key: f"2.0 {OWN}\nno eviction\n"}}, headers=MERGE)
+    agent.changes(CONTROL, {"data": {key: ""}})
+    agent.changes(CONTROL, {"data": {key: None}})
+
+
+def test_an_agent_removes_evictions_of_other_nodes_when_they_do_not_count(
+    cluster: ApiServer, agent: RestrictedAccount
+) -> None:
+    """By the clock of the API server, which the managed fields contain; other managed fields do not help."""
+    key, now = "recent-evictions", time.time()
+    as_agent, recent = f"{CONTROL}?fieldManager={MANAGER}", f"{now:.6f} {FOREIGN}\n"
+    others = f"{now - 110:.6f} {FOREIGN}\n{recent}{now + 110:.6f} {FOREIGN}\n"
+    own = f"{now:.6f} {OWN}\n"
+
+    def of_agent(at: float, manager: str = MANAGER) -> dict[str, Any]:
+        moment = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        fields = {"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {f"f:{key}": {}}}}
+        return {"manager": manager, "operation": "Update", "time": moment, **fields}
+
+    cluster.ask("PATCH", CONTROL, {"data": {key: others}}, headers=MERGE)
+    changes = [
+        (CONTROL, {"data": {key: recent + own}}),  # another field manager
+        *((as_agent, {"data": {key: text}}) for text in (own, "", None)),
+        *(
+            (where, {"data": {key: text}, "metadata": {"managedFields": fields}})
+            for where in (CONTROL, as_agent)
+            for text in (own, "", None)
+            for fields in (
+                [{}],
+                [of_agent(now + 120)],
+                [of_agent(now + 120), of_agent(now, "other")],
+                [of_agent(now + 120, f"{number}") for number in range(20)],
+            )
+        ),
+    ]
+    for where, change in changes:
+        assert "removes evictions of other nodes only a minute after them" in agent.refusal(where, change), change
+    agent.changes(as_agent, {"data": {key: recent + own}})
+    agent.changes(as_agent, {"data": {key: recent}})
 
 
 @pytest.mark.parametrize(
@@ -297,9 +336,11 @@ def test_large_objects_stay_below_the_cost_limit_of_expressions(cluster: ApiServ
     assert cluster.ask("PATCH", f"{path(FOREIGN)}/status", {"status": {"images": images}}, headers=MERGE).ok
     agent.changes(path(FOREIGN), taints(OTHER_TAINT, TAINT), node=FOREIGN)
     agent.changes(f"{path(FOREIGN)}/status", conditions(CONDITION), node=FOREIGN, kind=STRATEGIC)
-    lines = "".join(f"17000000{n:02}.{n:06} a-node-with-a-long-name-{n:06}.example.com\n" for n in range(300))
-    cluster.ask("PATCH", CONTROL, {"data": {"recent-evictions": lines}}, headers=MERGE)
-    agent.changes(CONTROL, {"data": {"recent-evictions": f"{lines}1700000099.000000 {OWN}\n"}})
+    lines = [f"17000000{n:02}.{n:06} a-node-with-a-long-name-{n:06}.example.com\n" for n in range(300)]
+    cluster.ask("PATCH", CONTROL, {"data": {"recent-evictions": "".join(lines)}}, headers=MERGE)
+    for left in (lines, lines[150:], []):
+        text = "".join([*left, f"{time.time():.6f} {OWN}\n"])
+        agent.changes(f"{CONTROL}?fieldManager={MANAGER}", {"data": {"recent-evictions": text}})
 
 
 def test_kubelets_and_operators_change_what_they_did_before(cluster: ApiServer, agent: RestrictedAccount) -> None:

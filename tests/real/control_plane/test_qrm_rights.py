@@ -1,28 +1,32 @@
 """`load-watcher qrm` with the settings and the ServiceAccount of deploy/qrm: no request is forbidden, and each granted
-right is used."""
+right is used; the doctor names each right that is missing."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from pathlib import Path
 
 import pytest
 
 from tests.agent.qrm.test_main import RESERVED, Qrm, World, the_seeds_machine
-from tests.deploy.rendering import Manifest, composed, settings_in
+from tests.deploy.rendering import Manifest, composed, only, settings_in
+from tests.doctor import Told, doctor
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady
-from tests.real.control_plane.manifests import DEPLOY, apply_all, delete_all, overlay
+from tests.real.control_plane.manifests import DEPLOY, apply, apply_all, delete_all, overlay
 from tests.real.control_plane.objects import end_pod, make_node, read, run_pod
-from tests.real.control_plane.rights import granted, refused, wait_until_used
+from tests.real.control_plane.rights import Right, granted, refused, wait_until_used
 from tests.real.kube import ApiServer
-from tests.waiting import eventually
+from tests.real.parts import free_port
+from tests.waiting import eventually, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 ACCOUNT = "load-watcher-qrm/load-watcher-qrm"
 NODE = "qrm-1"
+ENFORCING = ("qrm-cri", "qrm-evict", "qrm-publish")
 ROLES = ("storage-service", "reranker", "retriever")
 DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
 IDLE = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
@@ -47,7 +51,7 @@ def make_pods(api: ApiServer) -> list[str]:
 
 @pytest.mark.parametrize(
     "components",
-    [(), ("qrm-cri", "qrm-evict", "qrm-publish", "qrm-node-restriction")],
+    [(), (*ENFORCING, "qrm-node-restriction")],
     ids=["dry-run", "enforcing"],
 )
 async def test_the_manager_uses_exactly_its_rights(
@@ -106,3 +110,56 @@ async def run(
             await eventually(lambda: manager.state()["inadmissible"], what="a pod that cannot be admitted")
             rights = granted(rendered, ACCOUNT)
             await asyncio.to_thread(wait_until_used, api, rights, ACCOUNT, since=since)
+            access = f"kubernetes.kubeconfig={given['kubernetes.kubeconfig']}"
+            found = await asyncio.to_thread(told, access, f"qrm.port={manager.port}", f"qrm.node={NODE}")
+            assert names(found.one("qrm", "ok", "this account may").what) == {named(each) for each in rights}
+
+
+def told(*settings: str) -> Told:
+    return doctor("--only", "qrm", *(text for each in settings for text in ("--set", each)))
+
+
+def names(what: str) -> set[str]:
+    """The rights that a line of the doctor names."""
+    return set(what.removeprefix("this account may ").split(", "))
+
+
+def named(right: Right) -> str:
+    """As the doctor names it."""
+    return f"{right.verb} {right.resource}{f'.{right.group}' if right.group else ''}"
+
+
+def test_the_doctor_names_each_missing_right(cluster: ApiServer, tmp_path: Path) -> None:
+    """Of the settings, where no manager runs."""
+    rendered = composed(tmp_path, DEPLOY / "qrm", *ENFORCING)
+    apply_all(cluster, rendered)
+    try:
+        access = cluster.kubeconfig(tmp_path / "config", token=cluster.account_token(ACCOUNT))
+        settings = ("mode=cri", "evict_inadmissible=true", "publish_capacity=true", f"node={NODE}")
+        given = [f"kubernetes.kubeconfig={access}", *(f"qrm.{each}" for each in (*settings, f"port={free_port()}"))]
+
+        def passes() -> bool:  # the authorizer of the API server follows roles by a watch
+            return {each.status for each in told(*given).of("qrm")} == {"ok", "skipped"}
+
+        wait_for(passes, what="the rights to be in force")
+        role = only(rendered, "ClusterRole", "load-watcher-qrm")
+        for right in sorted(granted(rendered, ACCOUNT)):
+            apply(cluster, without(role, right))
+
+            def misses(right: Right = right) -> bool:
+                found = told(*given).of("qrm", "warn", "fail")
+                return [f"this account may not {named(right)}"] == [each.what.partition(";")[0] for each in found]
+
+            wait_for(misses, what=f"the doctor to name {named(right)}")
+    finally:
+        delete_all(cluster, rendered)
+
+
+def without(role: Manifest, right: Right) -> Manifest:
+    """The ClusterRole without one of its rights."""
+    left = copy.deepcopy(role)
+    for rule in left["rules"]:
+        if right.resource in rule["resources"] and right.group in rule["apiGroups"]:
+            rule["verbs"] = [verb for verb in rule["verbs"] if verb != right.verb]
+    left["rules"] = [rule for rule in left["rules"] if rule["verbs"]]
+    return left

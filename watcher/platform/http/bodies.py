@@ -1,9 +1,9 @@
 """Reads the bodies of requests into a limited amount of memory.
 
-Every body counts, until its response is sent, towards one limit per server (`ConnectionLimits.bodies`). When a body
-does not fit, the request whose body has been arriving longest is refused with 503 and Retry-After: a client that sends
-slowly cannot keep others out, and a complete request is never refused. A body is not larger in memory than on the wire,
-because content codings are refused (routing.py).
+Every body counts, until its response is sent, towards one limit per server (`ConnectionLimits.bodies`) and, above a
+few MiB, towards the memory of the process. When a body does not fit, the request whose body has been arriving longest
+is refused with 503 and Retry-After: a client that sends slowly cannot keep others out, and a complete request is never
+refused. A body is not larger in memory than on the wire, because content codings are refused (routing.py).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Reading:
     def late(self) -> ApiError:
         """The error after the deadline."""
         if self._refused:
-            return _busy()
+            return _busy(self._connection)
         seconds = self._connection.pool.limits.body_s
         end: dict[str, str] = {hdrs.CONNECTION: "close"}
         return ApiError(408, "timeout", f"the body did not arrive within {seconds:g} s", headers=end)
@@ -87,16 +87,16 @@ def large_response(request: web.Request, body: bytes, headers: CIMultiDict[str])
     assert isinstance(connection, Connection), WRONG_RUNNER
     connection.uncharge()
     if not connection.pool.memory.fits(len(body)):
-        raise _busy()
+        raise _busy(connection)
     connection.charge(len(body))
     return body_response(body, headers)
 
 
-def _busy() -> ApiError:
+def _busy(connection: Connection) -> ApiError:
     return ApiError(
         503,
         "busy",
-        "other requests need the memory",
+        connection.pool.memory.reason,
         "send it again; with nodeCacheCapable: true, the requests of kube-scheduler are small",
         headers={hdrs.RETRY_AFTER: str(RETRY_AFTER_S), hdrs.CONNECTION: "close"},
     )

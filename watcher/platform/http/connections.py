@@ -30,6 +30,7 @@ from multidict import CIMultiDict
 from watcher.platform.http.parameters import truncated
 from watcher.platform.http.request_memory import RequestMemory
 from watcher.platform.http.routing import ApiError
+from watcher.platform.memory import BUDGET, MemoryBudget
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class ConnectionLimits:
     """Limits of a server. A client has `header_s` seconds for the head of a request, `body_s` for the body, and
     `send_s` to read the response; a connection without a request is closed after `idle_s`, which is longer than the
     90 s of Go's clients, so that these close first. `buffered` limits the bytes of incomplete requests and of unread
-    bodies, `bodies` those of the bodies and large responses in memory."""
+    bodies, `bodies` those of the bodies and large responses in memory, as far as `budget` has room."""
 
     connections: int = MAX_CONNECTIONS
     header_s: float = 10.0
@@ -80,6 +81,7 @@ class ConnectionLimits:
     check_s: float = 1.0
     buffered: int = 32 << 20
     bodies: int = 52 << 20
+    budget: MemoryBudget = BUDGET
 
     @property
     def backlog(self) -> int:
@@ -263,7 +265,7 @@ class ConnectionPool:
         self.loop = asyncio.get_running_loop()
         self._accepting: dict[Connection, asyncio.Task[Any] | None] = {}  # in the TLS handshake; with asyncio's task
         self._open: dict[Connection, None] = {}  # the longest without a finished request first
-        self.memory = RequestMemory(limits.bodies, self.loop, make_room=self._close_slow_reader)
+        self.memory = RequestMemory(limits.bodies, self.loop, make_room=self._close_slow_reader, budget=limits.budget)
         self._buffered = 0
         self._closed_for_others = _RareLog()
         self._without_descriptors = _RareLog()

@@ -487,7 +487,7 @@ def _translate(error: Exception, *, what: str, host: str | None) -> KubeError:
         }
         return KubeRefused(tls_reason(refused), hint=tls_cure(refused, **names))
     if isinstance(error, TimeoutError):
-        silent = unanswered(host)
+        silent = unanswered([host or ""])
         return KubeUnreachable(silent or f"no response to the request for {what} in time", hint=silent and NAMES_HINT)
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         hint = NAMES_HINT if isinstance(error.os_error, NameServerSilent) else ""

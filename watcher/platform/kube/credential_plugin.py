@@ -101,7 +101,9 @@ class CredentialPlugin:
         if "exec" in self._user and isinstance(error, FileNotFoundError):
             hint = str(self._user["exec"].get("installHint") or "Check that it is installed and on PATH.")
             return KubeRefused(f"{self._path}: {self.name} was not found", hint=printable(hint))
-        why = failure_reason(error) if isinstance(error, aiohttp.ClientConnectionError) else printable(str(error))
+        why = (
+            failure_reason(error, url="") if isinstance(error, aiohttp.ClientConnectionError) else printable(str(error))
+        )
         why = why or type(error).__name__
         return KubeRefused(f"{self._path}: {self.name} returned no credentials: {why}")
 

@@ -17,10 +17,10 @@ from watcher.platform.net.resolver import NameServerSilent, unanswered
 from watcher.platform.net.tls import tls_error, tls_reason
 
 
-def failure_reason(error: BaseException) -> str:
-    """Describe a failure below HTTP, without the address of the server."""
+def failure_reason(error: BaseException, *, url: str) -> str:
+    """Describe a failure below HTTP of a request to this URL ("" if unknown), without the address of the server."""
     if isinstance(error, TimeoutError):
-        return unanswered() or "no response in time"
+        return unanswered([urlsplit(url).hostname or ""]) or "no response in time"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return name_problem(error)
     if refused := tls_error(error):

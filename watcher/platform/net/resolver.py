@@ -8,8 +8,10 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import aiohttp.abc
@@ -40,6 +42,7 @@ class _Lookup:
         self.result: Future[Sequence[AddressInfo]] = Future()
 
 
+_asking: ContextVar[set[str] | None] = ContextVar("hosts of the requests of this context", default=None)
 _lookups: dict[_Key, _Lookup] = {}
 _guard = threading.Lock()
 
@@ -47,13 +50,15 @@ _guard = threading.Lock()
 async def lookup(host: str, port: int, *, family: int = 0, flags: int = 0) -> Sequence[AddressInfo]:
     """The addresses of a host as socket.getaddrinfo returns them for TCP. Raises OSError, NameServerSilent after
     LONGEST_S, and UnicodeError if the host is not a valid name."""
+    if (asking := _asking.get()) is not None:
+        asking.add(host)
     shared = asyncio.wrap_future(_started((host, port, family, flags)).result)
     shared.add_done_callback(_retrieve)
     try:
         async with asyncio.timeout(LONGEST_S):
             return await asyncio.shield(shared)
     except TimeoutError:
-        raise NameServerSilent(unanswered(host) or f"no name server responded within {LONGEST_S:g} s") from None
+        raise NameServerSilent(unanswered([host]) or f"no name server responded within {LONGEST_S:g} s") from None
 
 
 def _retrieve(done: asyncio.Future[Any]) -> None:
@@ -62,13 +67,23 @@ def _retrieve(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-def unanswered(host: str | None = None) -> str:
-    """The names whose lookup lasts longer than SILENT_S, as a reason of a timeout; "" if there are none. With `host`,
-    the host of the request, only its lookup counts: that of another name is not the cause."""
+@contextmanager
+def noting_hosts(into: set[str]) -> Iterator[None]:
+    """Add the hosts that are looked up for requests in this context."""
+    token = _asking.set(into)
+    try:
+        yield
+    finally:
+        _asking.reset(token)
+
+
+def unanswered(hosts: Collection[str]) -> str:
+    """Those of the hosts of a request whose lookup lasts longer than SILENT_S, as a reason of its timeout; "" if there
+    are none. The lookup of another name is not the cause."""
     now = time.monotonic()
     with _guard:
         late = {key[0] for key, each in _lookups.items() if now - each.since > SILENT_S}
-    names = sorted(late if host is None else late & {host})
+    names = sorted(late.intersection(hosts))
     shown = shorten_names([printable(name) for name in names], 3)
     return f"no name server has responded to the lookup of {shown}" if names else ""
 

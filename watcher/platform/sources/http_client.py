@@ -170,13 +170,13 @@ def _no_passphrase() -> str:
 def provider_error_of(error: BaseException, *, url: str) -> ProviderError:
     """Convert a failure below HTTP of a request to this URL to a ProviderError. The message does not contain the
     address."""
-    tls, host = url.startswith("https:"), urlsplit(url).hostname or ""
+    tls = url.startswith("https:")
     if isinstance(error, ProviderError):
         return error
     if isinstance(error, AnswerTooLarge):
         return ProviderMalformed(str(error), hint=TOO_LARGE_HINT)
     if isinstance(error, TimeoutError):
-        if silent := unanswered(host):
+        if silent := unanswered([urlsplit(url).hostname or ""]):
             return ProviderTimeout(silent, hint=NAMES_HINT)
         return ProviderTimeout(
             "no response in time", hint="Check whether the server is overloaded, or increase provider.timeout."

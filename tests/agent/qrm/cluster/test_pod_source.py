@@ -164,8 +164,8 @@ def test_of_two_pods_with_one_uid_the_one_that_claims_it_is_refused(caplog: pyte
     for _ in range(2):
         assert source.listing(monotonic=0.0) == (real, static)
     assert [each.getMessage() for each in caplog.records] == [
-        f"ignoring the pod a/etcd: it claims the uid {HASH} of the pod kube-system/etcd",
-        "ignoring the pod a/hog: it claims the uid victim of the pod bank/db",
+        f"ignoring the pod a/etcd: it has the uid {HASH} of the pod kube-system/etcd",
+        "ignoring the pod a/hog: it has the uid victim of the pod bank/db",
     ]
 
 

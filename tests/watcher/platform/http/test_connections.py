@@ -21,6 +21,7 @@ from watcher.platform.http.bodies import large_response, read_body
 from watcher.platform.http.connections import KEPT_DESCRIPTORS, MAX_CONNECTIONS, ConnectionLimits, connections_for
 from watcher.platform.http.openapi import Operation
 from watcher.platform.http.routing import Access, Route
+from watcher.platform.memory import MemoryBudget
 
 SHORT = ConnectionLimits(header_s=0.2, body_s=0.2, idle_s=0.2, send_s=0.2, check_s=0.02)
 LONG = ConnectionLimits(header_s=60, body_s=60, idle_s=60, send_s=60, check_s=0.02)
@@ -222,6 +223,28 @@ def test_a_complete_body_above_the_memory_is_refused() -> None:
         refused = live.ask("/take", method="POST", body=b"a" * 600)
         assert (503, "busy") == (refused.status, refused.error["code"])
         assert 200 == live.ask("/take", method="POST", body=b"a" * 400).status
+
+
+def test_bodies_fit_into_the_memory_of_the_process() -> None:
+    """Together with what is decoded from them. Small ones always do; a refusal is a finding for a minute."""
+    used = 700 << 20
+    budget = MemoryBudget(limit=lambda: 1000 << 20, private=lambda: used)
+    with Live(limits=replace(LONG, budget=budget), routes=ROUTES) as live:
+
+        def echo(mib: int) -> Any:
+            return live.ask("/echo", method="POST", body=b"a" * (mib << 20))
+
+        assert 200 == echo(48).status
+        assert {} == budget.refused
+        used = 930 << 20
+        assert 200 == echo(15).status
+        refused = echo(30)
+        assert (503, "busy") == (refused.status, refused.error["code"])
+        assert "memory of the process" in refused.error["message"]
+        assert "95% of its memory limit" in budget.refused["requests"]
+        used = 999 << 20
+        assert 200 == echo(3).status
+        assert 503 == echo(5).status
 
 
 @pytest.mark.slow
