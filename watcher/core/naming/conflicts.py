@@ -55,6 +55,12 @@ def separate(
         of_host |= {""} if of_host else set()  # without its label, it may be any job
         away = [each for each in several if each not in certain and _is_away(each, index, at_addresses | of_host)]
         foreign = _foreign_series(several, certain, clusters) if len(several) > 1 else []
+        if (
+            len(several) > 1
+            and not foreign
+            and evidence.of_machines.are_several(node, [each.labels for each in several])
+        ):
+            foreign = list(several)
         if not (foreign or away):
             continue
         label, values = differing(several, clusters)
@@ -109,7 +115,7 @@ class _ClusterLabels:
     """The labels that name clusters with equal names of nodes. A label with `cluster` in its name does, also for nodes
     without evidence. One of a place does unless the evidence shows one machine, which two servers scrape; another label
     if series of one job have different values for one target. Any label does for a node of which the evidence shows
-    several machines."""
+    several machines, and for nodes without evidence if it does so for others."""
 
     def __init__(self, of_node: Mapping[str, Sequence[NamedSeries]], evidence: NamingEvidence) -> None:
         self._certain: set[str] = set()
@@ -118,11 +124,16 @@ class _ClusterLabels:
         for node, several in of_node.items():
             if len(several) > 1:
                 self._compare(node, several, evidence)
+        every = [pair for answers in self._answers.values() for pair in answers.items()]
+        self._shown = {label for label, differ in every if differ} - {
+            label for label, differ in every if differ is False
+        }
 
     def of(self, node: str) -> Sequence[str]:
         """The labels for a node, those with `cluster` in their names first, and those of jobs and replicas last."""
         answers = self._answers.get(node, {})
         doubtful = {label for label in self._doubtful if answers.get(label) is not False}
+        doubtful |= {label for label, differ in answers.items() if differ is None and label in self._shown}
         return sorted({*self._certain, *doubtful, *(label for label, differ in answers.items() if differ)}, key=_rank)
 
     def _compare(self, node: str, several: Sequence[NamedSeries], evidence: NamingEvidence) -> None:

@@ -136,7 +136,7 @@ def _shared(every: Sequence[NamedSeries], evidence: NamingEvidence) -> set[tuple
             return True in said
         return len(certain[by, text] - named[by, text]) >= SHARED_BY
 
-    return {key for key, nodes in others.items() if len(nodes) >= SHARED_BY or (nodes and is_constant(*key))}
+    return {key for key, nodes in others.items() if len(nodes) >= SHARED_BY or is_constant(*key)}
 
 
 def _addresses_agree(every: Sequence[NamedSeries]) -> bool:

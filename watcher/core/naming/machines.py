@@ -79,6 +79,13 @@ class MachineEvidence:
         } - {None}
         return True if True in known else (False if known else None)
 
+    def are_several(self, node: str, series: Sequence[Labels]) -> bool:
+        """Whether the targets of these series of a node are known to be of several machines, whatever their labels."""
+        found = self._readings_of(node, {instance_of(row) for row in series} - {""})
+        if len(found) > MOST_READINGS:
+            return False
+        return any(not one.may_be_of(other) for one, other in combinations(found, 2))
+
     def _by_identifiers(self, node: str, label: str, values: Sequence[str]) -> bool | None:
         found = [[self._ids.get((kind, node, label, text), set()) for text in values] for kind in MACHINE_IDS]
         known = [ids for ids in found if all(ids)]
