@@ -170,7 +170,7 @@ class NodeEvidenceReader:
         key = (index, *facts)
         known = self._evidence.get(name)
         if known is None or known[0] != key:
-            host_names, pods, machines = (*(each.rows for each in facts), *((),) * (3 - len(facts)))
+            host_names, pods, machines = [*(each.rows for each in facts), (), (), ()][:3]
             evidence = NamingEvidence(
                 index,
                 [row for row, _ in host_names],
