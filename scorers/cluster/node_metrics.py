@@ -225,10 +225,8 @@ class MetricColumns(Protocol):
     """NodeMetrics by row. `present` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never
     reported; `silent` is the time of the last sample (unix seconds) of a silent node that has no NodeMetric any more,
     NaN for all other nodes; `known` [resources, rows] marks measured resources. `pods_known` [rows] marks nodes whose
-    pods are measured: elsewhere, a pod without a measurement may nevertheless be included in the usage of its node.
-    `is_system_of_unread_pods` states whether the system usage contains that of pods without readings."""
+    pods are measured: elsewhere, a pod without a measurement may nevertheless be included in the usage of its node."""
 
-    is_system_of_unread_pods: bool
     there: Bool
     updated: F64
     silent: F64
@@ -246,8 +244,6 @@ class MetricColumns(Protocol):
 
 
 class _Columns:
-    is_system_of_unread_pods = False
-
     def __init__(self, resources: Sequence[str], *, pods_known: bool = False) -> None:
         self.resources = tuple(resources)
         self.there: Bool = np.zeros(0, dtype=np.bool_)
@@ -345,8 +341,6 @@ class WindowMetrics(_Columns):
     the report interval of the policies. With `ahead`, usage is raised to the bound of the forecast over this horizon
     ("6h"), but not that of the system. GPUs are in thousandths, and the usage of a pod does not include them.
     """
-
-    is_system_of_unread_pods = True
 
     def __init__(
         self, resources: Sequence[str], *, windows: Sequence[Window], interval: float | None, ahead: str = ""
@@ -481,8 +475,7 @@ class WindowMetrics(_Columns):
         return np.array(known, dtype=np.bool_)
 
     def _take_system(self, rows: I64) -> None:
-        """Compute the system usage: the part of a node's usage that belongs to no pod with a reading. None where pods
-        are unknown."""
+        """Compute the system usage: the part of a node's usage that belongs to no pod. None where pods are unknown."""
         self.system.set_all(rows, None)
         rows = rows[self.pods_known[rows]]
         if not len(rows):

@@ -28,9 +28,8 @@ from watcher.core.kubernetes.pod_resources import Amounts
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
-DELTA, PROD_USAGE, PROD_DELTA, ESTIMATED, UNREAD = range(5)
-"""The sums: estimates beyond the node's usage; usage of prod pods; estimates beyond that; all estimates in full; those
-of pods without readings whose usage is part of the node's."""
+DELTA, PROD_USAGE, PROD_DELTA, ESTIMATED = range(4)
+"""The sums: estimates beyond the node's usage; usage of prod pods; estimates beyond that; all estimates in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class AssignedPod:
 
 
 class AssignedPods:
-    """The sums of all rows, [5, resources, rows], updated with each pod."""
+    """The sums of all rows, [4, resources, rows], updated with each pod."""
 
     def __init__(self, resources: Sequence[str], metrics: MetricColumns) -> None:
         self._resources = tuple(resources)
@@ -57,7 +56,7 @@ class AssignedPods:
         self._free: list[int] = []
         self._changed: set[int] = set()
         self._pods: list[PodKey] = []
-        shape = (5, len(self._resources))
+        shape = (4, len(self._resources))
         self._sums: I64 = np.zeros((*shape, 0), dtype=np.int64)
         self._parts: I64 = np.zeros((*shape, 0), dtype=np.int64)
         self._estimate: I64 = np.zeros((len(self._resources), 0), dtype=np.int64)
@@ -107,7 +106,7 @@ class AssignedPods:
         self.apply_changes()
 
     def sums(self, which: int, rows: I64) -> I64:
-        """One of the five sums, [resources, n]."""
+        """One of the four sums, [resources, n]."""
         self.apply_changes()
         return np.take(self._sums[which], rows, axis=1)
 
@@ -116,7 +115,7 @@ class AssignedPods:
         return len(self._on_row.get(row, ()))
 
     def adding(self, which: int, row: int) -> list[str]:
-        """The names of the pods that contribute to one of the five sums of a node, sorted."""
+        """The names of the pods that contribute to one of the four sums of a node, sorted."""
         self.apply_changes()
         slots = [slot for slot in self._on_row.get(row, ()) if self._parts[which, :, slot].any()]
         return sorted("/".join(self._pods[slot]) for slot in slots)
@@ -142,13 +141,12 @@ class AssignedPods:
         young = updated - metrics.interval[rows] < self._at[slots]
         estimated = young | (self._until[slots] > updated) | (measured & ~read.known)
         active = prod & read.prod
-        parts = np.zeros((5, *estimate.shape), dtype=np.int64)
+        parts = np.zeros((4, *estimate.shape), dtype=np.int64)
         parts[DELTA] = np.where(estimated, np.maximum(estimate - read.used, 0), 0)
         parts[PROD_USAGE] = np.where(active, read.used, 0)
         beyond = np.maximum(estimate - parts[PROD_USAGE], 0)
         parts[PROD_DELTA] = np.where(prod & (estimated | (read.there & ~active)), beyond, 0)
         parts[ESTIMATED] = estimate
-        parts[UNREAD] = np.where(measured & ~read.known & ~young, estimate, 0)
         return parts
 
     def _new_slot(self) -> int:

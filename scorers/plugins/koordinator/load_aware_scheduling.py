@@ -60,7 +60,6 @@ from scorers.plugins.koordinator.assigned_pods import (
     ESTIMATED,
     PROD_DELTA,
     PROD_USAGE,
-    UNREAD,
     AssignedPod,
     AssignedPods,
 )
@@ -445,10 +444,7 @@ class LoadAwareScheduling:
     def _prod_view(self, pod: PodInfo, rows: I64, *, now: float) -> NodeUsageView:
         measured = self.assigned_pods.sums(PROD_USAGE, rows)
         if self.args.prod_usage_include_sys:
-            system = self.metrics.system.take(rows)[0]
-            if self.metrics.is_system_of_unread_pods:  # they count as their estimates
-                system = np.maximum(system - self.assigned_pods.sums(UNREAD, rows), 0)
-            measured = measured + system
+            measured = measured + self.metrics.system.take(rows)[0]
         there = np.ones(len(rows), dtype=np.bool_)
         return self._view(pod, rows, measured, there, now=now, adding=PROD_DELTA)
 

@@ -79,19 +79,6 @@ def test_a_pod_without_a_reading_of_one_resource_counts_as_its_estimate_there(lo
     assert verdicts.steps["cpu threshold %"].tolist() == [55.0, 95.0, 95.0]
 
 
-@pytest.mark.parametrize(("age", "measured"), [(1e6, 7150), (30.0, 8000)])
-def test_a_pod_without_a_reading_is_not_part_of_the_system_as_well(age: float, measured: int) -> None:
-    """Of 8 cores, three prod pods use 3, and the system and the fourth pod the rest: the fourth counts as 0.85 once. A
-    new pod is not in the usage of its node yet."""
-    pods = pods_on("a", cores=1.0)
-    unknown = np.where(np.arange(len(pods.pods)) == 2, np.nan, pods.cores)
-    cluster = cluster_of(replace(pods, cores=unknown, average={}), age=age)
-    _, verdicts, _ = ask(cluster, {**PROD, "prodUsageIncludeSys": True})
-    assert verdicts.steps["cpu measured"].tolist()[0] == measured
-    added = verdicts.steps["cpu of pods not measured yet"].tolist()[0]
-    assert added == (850 if age > 60 else 0) or age < 60
-
-
 def test_a_young_pod_of_an_unmeasured_node_is_added() -> None:
     """As it is where no pods are measured: the node's usage does not contain it yet."""
     _, verdicts, _ = ask(cluster_of(pods_on("a"), age=30.0), PROD)
