@@ -275,7 +275,7 @@ def test_an_agent_removes_evictions_of_other_nodes_when_they_do_not_count(
 
     def of_agent(at: float, manager: str = MANAGER) -> dict[str, Any]:
         moment = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        fields = {"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {f"f:{key}": {}}}}
+        fields: dict[str, Any] = {"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {f"f:{key}": {}}}}
         return {"manager": manager, "operation": "Update", "time": moment, **fields}
 
     cluster.ask("PATCH", CONTROL, {"data": {key: others}}, headers=MERGE)
