@@ -275,7 +275,7 @@ def test_an_agent_removes_evictions_of_other_nodes_when_they_do_not_count(
 
     def of_agent(at: float, manager: str = MANAGER) -> dict[str, Any]:
         moment = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        fields: dict[str, Any] = {"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {f"f:{key}": {}}}}
+        fields = {"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {f"f:{key}": {}}}}
         return {"manager": manager, "operation": "Update", "time": moment, **fields}
 
     cluster.ask("PATCH", CONTROL, {"data": {key: others}}, headers=MERGE)
@@ -287,7 +287,7 @@ def test_an_agent_removes_evictions_of_other_nodes_when_they_do_not_count(
             for where in (CONTROL, as_agent)
             for text in (own, "", None)
             for fields in (
-                [{}],
+                [dict[str, Any]()],
                 [of_agent(now + 120)],
                 [of_agent(now + 120), of_agent(now, "other")],
                 [of_agent(now + 120, f"{number}") for number in range(20)],
