@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak faults hostile properties fuzz removal alerts constraints \
-        lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers cluster originals plans fleet real-parts clean
+        lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers cluster originals plans mutants fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -181,6 +181,9 @@ originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, 
 
 plans: $(VENV)/.installed-dev ## check 50,000 plans of the node agent; ARGS="--seed 7 --plans 1000000"
 	$(BIN)/python -m tests.plan_checker $(ARGS)
+
+mutants: $(VENV)/.installed-dev ## change 300 random places of the code, and name the changes that no test notices (an hour); ARGS="--seed 7 --room agent/decision"
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 fleet: $(VENV)/.installed-dev ## run thousands of agents against a real API server; ARGS="--agents 500"
 	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)

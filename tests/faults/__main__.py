@@ -14,7 +14,7 @@ from tests.real.name_server import NAMESPACES
 
 AT_ONCE = 3
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "faults.md"
-BEGIN, END = "<!-- table of make faults -->", "<!-- end of the table -->"
+BEGIN, END = "<!-- table: make faults -->", "<!-- end of the table -->"
 HEAD = (
     "|fault|`/watcher`|decisions|wrong values|wrong decisions|detected|right again|",
     "|---|---|---|---:|---:|---|---:|",

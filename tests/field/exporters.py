@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tests.field.layout import GIB, Layout, Machine, Pod
 
-Kind = Literal["gauge", "rate", "constant"]
+Kind = Literal["gauge", "rate", "unused rate", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,15 @@ def node_exporter(machine: Machine, layout: Layout, options: Options) -> Iterato
     for device, share in (("nvme0n1", 1.0), ("nvme1n1", 0.3)):
         yield Exposed("node_disk_io_time_seconds_total", share * machine.disk, "rate", {"device": device})
     arch = {"amd64": "x86_64", "arm64": "aarch64"}[machine.arch]
-    names = {"nodename": machine.host, "sysname": "Linux", "machine": arch, "domainname": "(none)"}
+    names = {"nodename": machine.kernel, "sysname": "Linux", "machine": arch, "domainname": "(none)"}
     yield Exposed("node_uname_info", 1.0, "constant", names)
+    if machine.pressure:
+        yield Exposed("node_pressure_cpu_waiting_seconds_total", machine.pressure, "rate")
 
 
 def _mixin(machine: Machine, rate: str) -> Iterator[Exposed]:
     """Rules of the node-exporter mixin; they keep the labels of the target."""
-    yield Exposed(f"instance:node_cpu_utilisation:{rate}", machine.cpu)
+    yield Exposed(f"instance:node_cpu_utilisation:{rate}", machine.cpu, "unused rate")
     yield Exposed("instance:node_memory_utilisation:ratio", machine.memory)
     for direction, value in (("transmit", machine.transmit), ("receive", machine.receive)):
         yield Exposed(f"instance:node_network_{direction}_bytes_excluding_lo:{rate}", value)
@@ -201,7 +203,8 @@ def _node_state(machine: Machine) -> Iterator[Exposed]:
     for status in ("true", "false", "unknown"):
         value = float(status == ("true" if machine.ready else "unknown"))
         yield Exposed("kube_node_status_condition", value, "constant", {**node, "condition": "Ready", "status": status})
-    for kind, address in (("InternalIP", machine.address), ("Hostname", machine.host)):
+    addresses = (("InternalIP", machine.address), ("InternalIP", machine.address6), ("Hostname", machine.host))
+    for kind, address in (each for each in addresses if each[1]):
         yield Exposed("kube_node_status_addresses", 1.0, "constant", {**node, "type": kind, "address": address})
     for part, share in (("capacity", 1.0), ("allocatable", 0.95)):
         for resource, unit, size in (("cpu", "core", machine.cpus), ("memory", "byte", machine.memory_gib * GIB)):
@@ -229,6 +232,17 @@ def _pod_state(pod: Pod, machine: Machine) -> Iterator[Exposed]:
         yield Exposed("kube_pod_overhead_cpu_cores", pod.overhead, "constant", {**own, "runtimeclass_name": "kata"})
 
 
+def kube_scheduler(layout: Layout, options: Options) -> Iterator[tuple[Machine, Exposed]]:
+    """/metrics/resources of kube-scheduler: the effective request of each pod."""
+    by_key = {machine.key: machine for machine in layout.nodes}
+    for pod in layout.all_pods():
+        labels = {"namespace": pod.namespace, "pod": pod.name, "node": by_key[pod.node].name, "priority": "0",
+                  "scheduler": "default-scheduler"}  # fmt: skip
+        for resource, unit, size in (("cpu", "cores", pod.requested), ("memory", "bytes", 0.25 * GIB)):
+            own = {**labels, "resource": resource, "unit": unit}
+            yield by_key[pod.node], Exposed("kube_pod_resource_request", size, "constant", own)
+
+
 def exporter_pod(machine: Machine) -> str:
     """The name of the pod of an exporter on a machine."""
     return f"node-exporter-{machine.number}x7k2"
@@ -247,6 +261,7 @@ EXPORTERS: Mapping[str, Callable[[Machine, Layout, Options], Iterator[Exposed]]]
 """Exporters with one target for each machine."""
 OF_THE_CLUSTER: Mapping[str, Callable[[Layout, Options], Iterator[tuple[Machine, Exposed]]]] = {
     "state": kube_state_metrics,
+    "scheduler": kube_scheduler,
 }
 """Exporters with one target."""
 SYSTEMS = {"windows": ("windows",)}

@@ -47,7 +47,14 @@ def _targets(layout: Layout) -> Iterator[tuple[Scrape, Machine]]:
 
 
 def _tags(scrape: Scrape, machine: Machine) -> dict[str, str]:
-    names = {"node": machine.name, "host": machine.host, "address": machine.address, "cluster": machine.cluster}
+    names = {
+        "node": machine.name,
+        "host": machine.host,
+        "kernel": machine.kernel,
+        "number": str(machine.number),
+        "address": machine.address,
+        "cluster": machine.cluster,
+    }
     return {tag: text.format_map(names) for tag, text in scrape.labels.items()}
 
 

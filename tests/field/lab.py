@@ -163,7 +163,7 @@ def _put_node(kube: FakeKube, machine: Machine) -> None:
     size = {"cpu": str(machine.cpus), "memory": f"{machine.memory_gib:g}Gi"}
     status = {
         "addresses": [
-            {"type": "InternalIP", "address": machine.address},
+            *({"type": "InternalIP", "address": each} for each in (machine.address, machine.address6) if each),
             {"type": "Hostname", "address": machine.host},
         ],
         "conditions": [{"type": "Ready", "status": "True" if machine.ready else "Unknown"}],
@@ -180,6 +180,8 @@ def _put_pod(kube: FakeKube, pod: Pod, node: str) -> None:
     spec: dict[str, Any] = {"containers": [_container("main", pod.request)]}
     if pod.sidecar:
         spec["initContainers"] = [{**_container("proxy", pod.sidecar), "restartPolicy": "Always"}]
+    if pod.whole:
+        spec["resources"] = {"requests": {"cpu": f"{round(1000 * pod.whole)}m"}}
     if pod.overhead:
         spec["overhead"] = {"cpu": f"{round(1000 * pod.overhead)}m"}
     references = [{"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": f"uid-{owner}", "controller": True}]

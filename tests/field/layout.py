@@ -26,14 +26,17 @@ Source = Literal["prometheus", "victoriametrics", "influxdb1", "influxdb2", "met
 
 class Machine(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A machine and its load: shares of 1, bytes and packets per second, watts. `name` is the name of the Node object;
-    `key` differs where two clusters have equal names. A machine that is `outside` has no Node object."""
+    `key` differs where two clusters have equal names; `kernel` is the host name of the kernel, where it is not that of
+    the kubelet. A machine that is `outside` has no Node object."""
 
     name: str
     key: str = ""
     system: Literal["linux", "windows", "virtual"] = "linux"
     arch: str = "amd64"
     host: str = ""
+    kernel: str = ""
     address: str = ""
+    address6: str = ""
     pod_address: str = ""
     cluster: str = ""
     outside: bool = False
@@ -48,6 +51,7 @@ class Machine(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     drops: float = -1.0
     gpus: tuple[float, ...] = ()
     watts: float = 120.0
+    pressure: float = 0.0
     number: int = 0
 
     @property
@@ -68,11 +72,14 @@ class Machine(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             "EnergyCore": 0.6 * self.watts,
             "EnergyDram": 0.2 * self.watts,
         }
+        if self.pressure:
+            known["PressureCPU"] = 100.0 * self.pressure
         return known | ({"GPU": sum(self.gpus) / len(self.gpus)} if self.gpus else {})
 
 
 class Pod(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A pod: use and requests in cores and GiB; `sidecar` and `overhead` are cores requested beside its container."""
+    """A pod: use and requests in cores and GiB; `sidecar` and `overhead` are cores requested beside its container,
+    `whole` is what the pod requests as a whole (spec.resources)."""
 
     name: str
     node: str
@@ -83,17 +90,18 @@ class Pod(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     request: float = 1.0
     sidecar: float = 0.0
     overhead: float = 0.0
+    whole: float = 0.0
 
     @property
     def requested(self) -> float:
-        return self.request + self.sidecar + self.overhead
+        return (self.whole or self.request + self.sidecar) + self.overhead
 
 
 class Scrape(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A job: an exporter, the labels of its targets (with {node}, {host}, {address}, {pod}, {pod_address}, {cluster}
-    of the machine), and what is done to the labels of its series. As Prometheus does, a label of the exporter that the
-    target has too becomes exported_LABEL, unless `honor_labels`. Without `targets`, all machines have the exporter; an
-    exporter of the whole cluster runs on one of them."""
+    and others of the machine, as in series.py), and what is done to the labels of its series. As Prometheus does, a
+    label of the exporter that the target has too becomes exported_LABEL, unless `honor_labels`. Without `targets`, all
+    machines have the exporter; an exporter of the whole cluster runs on one of them."""
 
     exporter: str
     labels: dict[str, str] = {}
@@ -104,6 +112,8 @@ class Scrape(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     options: dict[str, Any] = {}
     every: int = 15
     stopped_s: int = 0
+    started_s: int = 0
+    """Seconds since the first sample; 0 for one before the longest window."""
 
 
 class Federation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -127,6 +137,8 @@ class Expectation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     report: bool = True
     pods: bool = True
     no_pods: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    """Nodes that are newer than the time of the report."""
 
 
 class Layout(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -148,6 +160,8 @@ class Layout(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     federation: Federation | None = None
     external: tuple[dict[str, str], ...] = ({},)
     expect: Expectation = Expectation()
+    of_scraper: tuple[str, ...] = ()
+    """Labels that name the machine of the scraper, and not that of the series."""
     prometheus_3: bool = False
     """Whether the source is a Prometheus 3, which `scripts/go-programs prometheus` builds."""
     wrong: str = ""
@@ -200,6 +214,7 @@ def read_layout(path: Path) -> Layout:
         machine.number = i + 1
         machine.key = machine.key or machine.name
         machine.host = machine.host or machine.name
+        machine.kernel = machine.kernel or machine.host
         machine.address = machine.address or f"10.0.0.{i + 11}"
         machine.pod_address = machine.pod_address or f"10.244.{i + 1}.5"
         defaults: Mapping[str, float] = {

@@ -22,6 +22,7 @@ from tests.field.series import FieldSeries, series_of
 from watcher.core.naming.candidates import NamingEvidence
 from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.identity import Identities, identify
+from watcher.core.naming.machines import IdleReading
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import clean, combine
@@ -30,6 +31,7 @@ from watcher.providers.prometheus.node_names import known_nodes
 
 NOW = 1.8e9
 RESOLUTION_S = 15
+UP_S = 7 * 86400.0
 FOREIGN = ("stranger", "172.31.255.9")
 """Name and address of a machine that no layout has."""
 FOREIGN_LOAD = 0.97
@@ -99,9 +101,16 @@ def world_of(layout: Layout) -> World:
         if rows:
             metrics[key] = rows
     facts = {name: [Row(each.labels, each.machine, each.value) for each in every.get(name, ())] for name in FACTS}
+    facts["idle"] = [Row(each.labels, each.machine, each.value) for each in _first_idle(every)]
     ready = every.get("kube_node_status_condition", ())
     facts["ready"] = [Row(each.labels, each.machine, each.value) for each in ready if each.labels["status"] == "true"]
     return World(layout, metrics, facts)
+
+
+def _first_idle(every: Mapping[str, Sequence[FieldSeries]]) -> list[FieldSeries]:
+    """The idle time of the first CPU of each target."""
+    first = {("cpu", "0"), ("mode", "idle")}
+    return [each for each in every.get("node_cpu_seconds_total", ()) if first <= set(each.labels.items())]
 
 
 def _world_of_telegraf(layout: Layout) -> World:
@@ -167,12 +176,13 @@ def _foreign_machine(world: World, random: Random) -> None:
 
 
 def _foreign(labels: Mapping[str, str], machine: Machine, host: str, address: str, shape: str) -> dict[str, str]:
-    names = (machine.name, machine.host, machine.address, machine.pod_address)
+    addresses = [each for each in (machine.address, machine.address6, machine.pod_address) if each]
+    names = (machine.name, machine.host, machine.kernel, *addresses)
     found = {}
     for label, text in labels.items():
         changed = text.replace(exporter_pod(machine), "another-pod")
         for name in names:
-            new = address if name in (machine.address, machine.pod_address) and ":" not in name else host
+            new = address if name in addresses and ":" not in name else host
             changed = changed.replace(name, new)
         found[label] = changed
     if shape == "instance only":
@@ -299,11 +309,13 @@ def evidence_of(world: World) -> NamingEvidence:
         nodes = known_nodes([(row.labels, row.value or 0.0) for row in every])
     index = NodeIndex(nodes) if nodes else None
     host_names = [row.labels for row in facts["node_uname_info"]]
-    return NamingEvidence(index, host_names, [row.labels for row in facts["kube_pod_info"]])
+    idle = [IdleReading(row.labels, UP_S * (row.value or 0.0), NOW) for row in facts.get("idle", ())]
+    return NamingEvidence(index, host_names, [row.labels for row in facts["kube_pod_info"]], idle=idle)
 
 
 def _known(machine: Machine) -> KnownNode:
-    addresses = ((Evidence.INTERNAL_IP.value, machine.address), (Evidence.HOSTNAME.value, machine.host))
+    internal = [(Evidence.INTERNAL_IP.value, each) for each in (machine.address, machine.address6) if each]
+    addresses = (*internal, (Evidence.HOSTNAME.value, machine.host))
     return KnownNode(machine.name, addresses, "", 1.7e9 + machine.number, machine.ready)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +17,7 @@ from tests.field.layout import Layout, Machine, Scrape
 from watcher.arrays import F64
 
 COARSE_S, FINE_S = 60, 15
+RULE_S = 300.0
 PAST_S, FINE_PAST_S, AHEAD_S = 4 * 3600 + 600, 1500, 540
 """Samples each minute for a report of three hours, each 15 s for the windows, and beyond now for as long as a test on a
 busy machine may take: servers refuse samples further in the future."""
@@ -25,7 +26,8 @@ busy machine may take: servers refuse samples further in the future."""
 @dataclass(frozen=True, slots=True)
 class FieldSeries:
     """A series: its labels with `__name__`, what its values are, and the key of the machine that it is about. `every`
-    is the scrape interval in seconds; it has no samples in the last `stopped_s` seconds, if not 0."""
+    is the scrape interval in seconds; it has no samples in the last `stopped_s` seconds, and none before the last
+    `started_s`, if not 0."""
 
     labels: Mapping[str, str]
     value: float
@@ -33,6 +35,7 @@ class FieldSeries:
     machine: str
     every: int = FINE_S
     stopped_s: int = 0
+    started_s: int = 0
 
     @property
     def name(self) -> str:
@@ -43,9 +46,15 @@ class FieldSeries:
         times = _times(self.every, int(now))
         if self.stopped_s:
             times = times[times <= now - self.stopped_s]
+        age = times - now + (self.started_s or 7 * 86400.0)
+        if self.started_s:
+            times, age = times[age >= 0.0], age[age >= 0.0]
+        if self.kind == "unused rate":  # 1 minus the rates of unused modes, over counters that may be new
+            full = np.minimum(1.0, age / RULE_S)
+            return times, 1.0 - (1.0 - self.value * (1.0 + 0.004 * np.sin(times / 50.0))) * full
         if self.kind == "rate":
             # A little faster and slower in turn: a constant rate is that of an exporter that repeats itself.
-            return times, self.value * (times - now + 7 * 86400.0 + 0.5 * np.sin(2.0 * np.pi * times / 420.0))
+            return times, self.value * (age + 0.5 * np.sin(2.0 * np.pi * times / 420.0))
         if self.kind == "constant":
             return times, np.full_like(times, self.value)
         # Each slot has another value, also relative to the other series, and the mean is the value.
@@ -71,7 +80,7 @@ def series_of(layout: Layout) -> list[FieldSeries]:
 
 
 def _with(series: FieldSeries, labels: Mapping[str, str]) -> FieldSeries:
-    return FieldSeries(labels, series.value, series.kind, series.machine, series.every, series.stopped_s)
+    return replace(series, labels=labels)
 
 
 def _scraped(layout: Layout, scrape: Scrape) -> Iterator[FieldSeries]:
@@ -79,7 +88,8 @@ def _scraped(layout: Layout, scrape: Scrape) -> Iterator[FieldSeries]:
         places = {
             "node": host.name, "host": host.host, "address": host.address, "pod_address": host.pod_address,
             "url_address": f"[{host.address}]" if ":" in host.address else host.address, "pod": exporter_pod(host),
-            "cluster": host.cluster, "number": str(host.number), "arch": host.arch,
+            "address6": host.address6, "kernel": host.kernel, "cluster": host.cluster, "number": str(host.number),
+            "arch": host.arch,
         }  # fmt: skip
         target = {name: text.format_map(places) for name, text in scrape.labels.items()}
         target = {name: text for name, text in target.items() if text}
@@ -88,7 +98,8 @@ def _scraped(layout: Layout, scrape: Scrape) -> Iterator[FieldSeries]:
         labels = _joined(target, exposed.labels, scrape.honor_labels)
         labels = {scrape.rename.get(name, name): text for name, text in labels.items() if name not in scrape.drop}
         kept = {"__name__": exposed.name, **labels}
-        yield FieldSeries(kept, exposed.value, exposed.kind, machine.key, scrape.every, scrape.stopped_s)
+        ends = scrape.stopped_s, scrape.started_s
+        yield FieldSeries(kept, exposed.value, exposed.kind, machine.key, scrape.every, *ends)
 
 
 def _exposed(layout: Layout, scrape: Scrape) -> Iterator[tuple[Machine, Machine, Exposed]]:

@@ -54,8 +54,13 @@ def _misnamed(layout: Layout, judged: Judged) -> Iterator[str]:
 def _tells(row: Row, layout: Layout, key: str) -> bool:
     """Whether the labels of a series say which machine it is about: without that, it is about the one they name."""
     machine = next((each for each in layout.machines if each.key == key), None)
-    # The name of a pod means nothing without its namespace.
-    labels = {name: text for name, text in row.labels.items() if "pod" not in name or "namespace" in row.labels}
+    # The name of a pod means nothing without its namespace, and a device does not say where it is.
+    silent = {"UUID", "machine", *layout.of_scraper}
+    labels = {
+        name: text
+        for name, text in row.labels.items()
+        if name not in silent and ("pod" not in name or "namespace" in row.labels)
+    }
     # A name that two machines have does not say which of them it is; then only a label that means the machine does.
     others = {name for each in layout.machines if each.key != key for name in _names(each)}
     names = FOREIGN if machine is None else [name for name in _names(machine) if name not in others]
@@ -66,7 +71,8 @@ def _tells(row: Row, layout: Layout, key: str) -> bool:
 
 
 def _names(machine: Machine) -> tuple[str, ...]:
-    return machine.name, machine.host, machine.address, machine.pod_address
+    every = machine.name, machine.host, machine.kernel, machine.address, machine.address6, machine.pod_address
+    return tuple(name for name in every if name)
 
 
 def _too_much(layout: Layout, key: str, judged: Judged) -> Iterator[str]:

@@ -287,7 +287,7 @@ def test_an_agent_removes_evictions_of_other_nodes_when_they_do_not_count(
             for where in (CONTROL, as_agent)
             for text in (own, "", None)
             for fields in (
-                [{}],
+                [dict[str, Any]()],
                 [of_agent(now + 120)],
                 [of_agent(now + 120), of_agent(now, "other")],
                 [of_agent(now + 120, f"{number}") for number in range(20)],

@@ -293,15 +293,31 @@ def test_nothing_known_and_nothing_asked():
     assert seeing.reason(1) == "no metrics of this node: 0"
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(0, 100), st.floats(0, 50)), max_size=12))
+def test_a_node_that_is_resized_has_the_risk_of_its_new_size():
+    """Before the next windows arrive."""
+    loads = load({"n": {("CPU", "AVG"): 40.0, ("CPU", "STD"): 15.0}})
+    running = pod("p", node="n", containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "3"}}])
+    cluster = table([node("n", {"cpu": "4", "memory": "4Gi"})], [running], loads)
+    plugin, _ = create_plugin(LowRiskOverCommitment, {}, cluster)
+    wanted = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}])
+    small = plugin.score(wanted, cluster, rows(cluster, "n"), now=NOW).values.tolist()
+    cluster.set_node("n", node("n", {"cpu": "2", "memory": "4Gi"}))
+    resized = plugin.score(wanted, cluster, rows(cluster, "n"), now=NOW).values.tolist()
+    fresh, _ = create_plugin(LowRiskOverCommitment, {}, cluster)
+    assert resized == fresh.score(wanted, cluster, rows(cluster, "n"), now=NOW).values.tolist() != small
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(0, 100), st.floats(0, 50)), max_size=12))
 def test_what_is_remembered_equals_what_is_computed_anew(events):
     """The load risk is kept by node; whatever happens it is that of now."""
     nodes = [node(f"n{i}", {"cpu": "4", "memory": "4Gi"}) for i in range(4)]
     cluster = table(nodes, loads=load({f"n{i}": {("CPU", "AVG"): 10.0} for i in range(4)}))
     plugin, _ = create_plugin(LowRiskOverCommitment, {}, cluster)
     wanted = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}])
-    for i, (of, of_pod, average, deviation) in enumerate(events):
-        if of_pod:
+    for i, (of, kind, average, deviation) in enumerate(events):
+        if kind == 0:
+            cluster.set_node(f"n{of}", node(f"n{of}", {"cpu": f"{1000 + round(100 * average)}m", "memory": "4Gi"}))
+        elif kind == 1:
             cluster.set_pod(None, pod(f"p{i}", node=f"n{of}", containers=[{"requests": {"cpu": "1"}}]), now=NOW)
         else:
             cluster.set_load(load({f"n{of}": {("CPU", "AVG"): average, ("CPU", "STD"): deviation}}), now=NOW)

@@ -312,6 +312,35 @@ def test_the_background_renews_and_tells_changes_only(caplog: pytest.LogCaptureF
     assert ["WARNING", "INFO"] == [record.levelname for record in caplog.records]
 
 
+def test_each_of_two_outages_has_one_line_at_its_start_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    """However many renewals succeed between them. A copy that is too old later does not name an outage that ended."""
+    there = publish(snapshot_of(small_fleet()))
+    state: dict[str, Any] = {"published": there}
+    asked = 0
+
+    def published() -> Any:
+        nonlocal asked
+        asked += 1
+        return state["published"]
+
+    async def renewals() -> None:
+        since = asked
+        await eventually(lambda: asked > since + 3, what="some renewals")
+
+    async def story() -> None:
+        async with beside(published, interval=0.01) as client:
+            for current in (None, there, None, there):
+                state["published"] = current
+                await renewals()
+            with pytest.raises(WatcherError) as failure:
+                client.latest(max_age=0.0)
+            assert str(failure.value).endswith("more than 0 s")
+
+    with caplog.at_level(logging.INFO, logger="watcher.client"):
+        run(story)
+    assert ["WARNING", "INFO"] * 2 == [record.levelname for record in caplog.records]
+
+
 def test_closing_twice_and_before_starting_does_no_harm() -> None:
     """Whoever cleans up need not know how far the start came."""
 

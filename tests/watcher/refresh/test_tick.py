@@ -242,6 +242,21 @@ def test_a_tick_asks_only_for_what_is_new() -> None:
     play(story)
 
 
+@pytest.mark.parametrize(("cadence", "overlap"), [(30, 120), (60, 120), (75, 150), (90, 180), (120, 240)])
+def test_fetches_overlap_by_two_cadences(cadence: int, overlap: int) -> None:
+    """At least two minutes; a sample that appears one cadence late is in its slot."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        source.put("a", every(cadence, T0 - 1200, T0 + 600), wave)
+        await refresher.tick()
+        source.asked.clear()
+        clock.pass_time(60)
+        await refresher.tick()
+        assert source.asked == [(T0 - overlap, T0 + 60, None)]
+
+    play(story)
+
+
 def test_late_nodes_are_not_lost() -> None:
     """A node whose samples appear a minute late still gets them into their slots."""
 
@@ -752,6 +767,20 @@ def test_a_reload_during_a_partial_outage_publishes_no_remnant() -> None:
         await renewed.close()
 
     play(story)
+
+
+def test_an_outage_after_a_reload_is_judged_by_the_new_limits() -> None:
+    """Half of the nodes are less than the old outage_fraction, and more than the new one."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        half_lost(source)
+        await refresher.tick()
+        renewed = Refresher(provider=source, config=RefreshConfig(limits=ReviewLimits()), clock=clock)
+        await renewed.continue_from(refresher)
+        await until_half_is_lost(renewed, clock)
+        await renewed.close()
+
+    play(story, config=RefreshConfig(limits=ReviewLimits(outage_fraction=0.9)))
 
 
 def test_a_provider_that_fails_in_an_unforeseen_way_is_down() -> None:

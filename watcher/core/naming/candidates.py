@@ -26,6 +26,7 @@ from watcher.core.naming.labels import (
     shared_by_hosts,
     unique,
 )
+from watcher.core.naming.machines import IdleReading, MachineEvidence
 from watcher.core.naming.name_resolver import NodeIndex, spelling, without_port
 
 INSTANCE = "instance without its port"
@@ -36,20 +37,19 @@ OF_EXPORTER = (INSTANCE, HOST_NAME, OF_POD)
 """Candidates that name the node of the exporter, which may have series of other machines."""
 OF_UNAME = frozenset({"sysname", "release", "version", "domainname"})
 """Labels of the kernel in node_uname_info."""
-MACHINE_IDS = ("boot_id", "system_uuid")
-"""Labels that differ between machines. machine_id does not: cloned machines have the same."""
 
 
 @dataclass(frozen=True)
 class NamingEvidence:
     """Everything that can show the node of a series. `nodes` are the known nodes (None: unknown), `host_names` are the
     series of node_uname_info, `pods` those of kube_pod_info, `machines` those of kube_node_info and of kubelets, with
-    boot_id and system_uuid of a node."""
+    boot_id and system_uuid of a node, `idle` the idle times of a CPU of each target."""
 
     nodes: NodeIndex | None = None
     host_names: Sequence[Labels] = ()
     pods: Sequence[Labels] = ()
     machines: Sequence[Labels] = ()
+    idle: Sequence[IdleReading] = ()
 
     @cached_property
     def node_of_pod(self) -> Mapping[tuple[str, str], str]:
@@ -113,23 +113,9 @@ class NamingEvidence:
         return set().union(*self.clusters_of_host.values())
 
     @cached_property
-    def _machine_ids(self) -> Mapping[tuple[str, str, str, str], Set[str]]:
-        """The identifiers by kind, node, label and value of the label."""
-        found: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
-        for row in self.machines:
-            for kind in MACHINE_IDS:
-                for label in scopes(row) if row.get(kind) else ():
-                    found[kind, own(row, "node"), label, row[label]].add(row[kind])
-        return found
-
-    def is_one_machine(self, node: str, label: str, values: Set[str]) -> bool:
-        """Whether one machine is scraped with all these values of a label, as by two Prometheus servers: its
-        identifiers are equal."""
-        of_kinds = (
-            [self._machine_ids.get((kind, node, label, text), set()) for text in values] for kind in MACHINE_IDS
-        )
-        known = [set().union(*ids) for ids in of_kinds if all(ids)]
-        return bool(known) and all(len(ids) == 1 for ids in known)
+    def of_machines(self) -> MachineEvidence:
+        """What shows whether series with one name are of several machines."""
+        return MachineEvidence(self.machines, self.host_names, self.idle)
 
     def jobs_at_addresses(self, rows: Iterable[Labels]) -> Set[str]:
         """The jobs of which most exporters, in these rows or in node_uname_info, have the addresses of their nodes, as

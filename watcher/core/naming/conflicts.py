@@ -6,12 +6,23 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from watcher.core.messages import shorten_names
 from watcher.core.naming.candidates import HOST_NAME, INSTANCE, OF_POD, NamedSeries, NamingEvidence
 from watcher.core.naming.evidence import IdentityProblem
-from watcher.core.naming.labels import CLUSTER, EXPORTED, NODE_LABELS, differ, family, is_place, own, pod_of, scopes
+from watcher.core.naming.labels import (
+    CLUSTER,
+    EXPORTED,
+    NODE_LABELS,
+    differ,
+    family,
+    is_place,
+    of_scrapes,
+    own,
+    pod_of,
+    scopes,
+)
 from watcher.core.naming.name_resolver import NodeIndex, spelling
 from watcher.model import FindingKind
 
@@ -27,9 +38,10 @@ def separate(
         if series.node is not None:
             of_node[series.node].append(series)
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
-    clusters = _labels_of_clusters(of_node.values(), evidence)
+    labels = _ClusterLabels(of_node, evidence)
     at_addresses = evidence.jobs_at_addresses(each.labels for each in every)
     for node, several in of_node.items():
+        clusters = labels.of(node)
         if label := _taken_from_unlabelled(several, clusters) or _taken_from_unknown(several, evidence):
             yield IdentityProblem(
                 FindingKind.AMBIGUOUS_NODE,
@@ -43,6 +55,12 @@ def separate(
         of_host |= {""} if of_host else set()  # without its label, it may be any job
         away = [each for each in several if each not in certain and _is_away(each, index, at_addresses | of_host)]
         foreign = _foreign_series(several, certain, clusters) if len(several) > 1 else []
+        if (
+            len(several) > 1
+            and not foreign
+            and evidence.of_machines.are_several(node, [each.labels for each in several])
+        ):
+            foreign = list(several)
         if not (foreign or away):
             continue
         label, values = differing(several, clusters)
@@ -88,30 +106,59 @@ def _of_clusters(alike: Mapping[tuple[str, tuple[str, ...]], Sequence[str]], cur
             FindingKind.AMBIGUOUS_NODE,
             nodes[0] if len(nodes) == 1 else "",
             f"the source has series of several clusters: label {label} is {' and '.join(values)} for the nodes "
-            f"{shorten_names(sorted(nodes))}, which are not served; {cure.format(label=label, value=values[0])}",
+            f"{shorten_names(sorted(nodes))}, which are not served; {cure.format(label=label, value=values[0])}"
+            + ("" if CLUSTER.search(label) else ", also if these are several servers or agents for one cluster"),
         )
 
 
-def _labels_of_clusters(of_nodes: Iterable[Sequence[NamedSeries]], evidence: NamingEvidence) -> Sequence[str]:
-    """Labels that name several clusters with equal names of nodes, those with `cluster` in their names first. Others
-    count if series of one job have different values for one node, which is not known to be one machine: two jobs may
-    have different labels, and so may two Prometheus servers."""
-    found: set[str] = set()
-    for several in of_nodes:
-        node = several[0].node or ""
-        texts: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for each in several:
-            for label in scopes(each.labels):
-                if CLUSTER.search(label):
-                    texts[label, ""].add(each.labels[label])
-                elif is_place(label) or label in evidence.cluster_labels:
-                    texts[label, own(each.labels, "job")].add(each.labels[label])
-        for (label, _), values in texts.items():
-            if len(values - {""}) > 1 and (
-                CLUSTER.search(label) or not evidence.is_one_machine(node, label, values - {""})
-            ):
-                found.add(label)
-    return sorted(found, key=lambda label: (not CLUSTER.search(label), label))
+class _ClusterLabels:
+    """The labels that name clusters with equal names of nodes. A label with `cluster` in its name does, also for nodes
+    without evidence. One of a place does unless the evidence shows one machine, which two servers scrape; another label
+    if series of one job have different values for one target. Any label does for a node of which the evidence shows
+    several machines, and for nodes without evidence if it does so for others."""
+
+    def __init__(self, of_node: Mapping[str, Sequence[NamedSeries]], evidence: NamingEvidence) -> None:
+        self._certain: set[str] = set()
+        self._doubtful: set[str] = set()
+        self._answers: dict[str, dict[str, bool | None]] = defaultdict(dict)
+        for node, several in of_node.items():
+            if len(several) > 1:
+                self._compare(node, several, evidence)
+        every = [pair for answers in self._answers.values() for pair in answers.items()]
+        self._shown = {label for label, differ in every if differ} - {
+            label for label, differ in every if differ is False
+        }
+
+    def of(self, node: str) -> Sequence[str]:
+        """The labels for a node, those with `cluster` in their names first, and those of jobs and replicas last."""
+        answers = self._answers.get(node, {})
+        doubtful = {label for label in self._doubtful if answers.get(label) is not False}
+        doubtful |= {label for label, differ in answers.items() if differ is None and label in self._shown}
+        return sorted({*self._certain, *doubtful, *(label for label, differ in answers.items() if differ)}, key=_rank)
+
+    def _compare(self, node: str, several: Sequence[NamedSeries], evidence: NamingEvidence) -> None:
+        rows = [each.labels for each in several]
+        texts: dict[str, set[str]] = defaultdict(set)
+        of_job: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for row in rows:
+            for label in (*scopes(row), *of_scrapes(row)):
+                if row[label]:
+                    texts[label].add(row[label])
+                    of_job[label, own(row, "job")].add(row[label])
+        in_one_job = {label for (label, _), values in of_job.items() if len(values) > 1}
+        for label, values in texts.items():
+            if len(values) < 2:
+                continue
+            if CLUSTER.search(label):
+                self._certain.add(label)
+                continue
+            differ = self._answers[node][label] = evidence.of_machines.differ(node, rows, label, values)
+            if differ is None and (is_place(label) or (label in evidence.cluster_labels and label in in_one_job)):
+                self._doubtful.add(label)
+
+
+def _rank(label: str) -> tuple[bool, bool, bool, str]:
+    return not CLUSTER.search(label), not is_place(label), label in of_scrapes({label: ""}), label
 
 
 def _taken_from_unlabelled(several: Sequence[NamedSeries], clusters: Sequence[str]) -> str:
@@ -141,7 +188,8 @@ def _taken_from_unknown(several: Sequence[NamedSeries], evidence: NamingEvidence
         values = {
             text for each in without for row in evidence.names_of_target[each.host] if (text := row.get(label, ""))
         }
-        if without and not evidence.is_one_machine(without[0].node or "", label, values):
+        rows = [each.labels for each in without]
+        if without and evidence.of_machines.differ(without[0].node or "", rows, label, values) is not False:
             for each in without:
                 each.node = None
             return label
@@ -210,7 +258,7 @@ def differing(several: Sequence[NamedSeries], clusters: Sequence[str]) -> tuple[
     """The label that distinguishes these series as those of different clusters, with its values; ("", ()) without one.
     A label that some series lack has no different value there. `clusters`, the labels that name them, come first."""
     found: list[tuple[int, str, tuple[str, ...]]] = []
-    labels = sorted({label for each in several for label in scopes(each.labels)})
+    labels = sorted({*(label for each in several for label in scopes(each.labels)), *clusters})
     apart = differ({each.host for each in several})
     for label in labels:
         values = tuple(sorted({text for each in several if (text := each.labels.get(label, ""))}))

@@ -60,7 +60,8 @@ def name_by_known_nodes(
                 "its load belongs to one of them; set provider.node_label to the label with the right node",
             )
         elif series.candidates:
-            outside.append(series.candidates[0][1])
+            text = series.candidates[0][1]
+            outside.append(f"{text} ({series.host})" if index.find(text).node and series.host else text)
         series.matches = matches
     yield from _without_other_domains(every, index)
     if outside:
@@ -135,7 +136,7 @@ def _shared(every: Sequence[NamedSeries], evidence: NamingEvidence) -> set[tuple
             return True in said
         return len(certain[by, text] - named[by, text]) >= SHARED_BY
 
-    return {key for key, nodes in others.items() if len(nodes) >= SHARED_BY or (nodes and is_constant(*key))}
+    return {key for key, nodes in others.items() if len(nodes) >= SHARED_BY or is_constant(*key)}
 
 
 def _addresses_agree(every: Sequence[NamedSeries]) -> bool:

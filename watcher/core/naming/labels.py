@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ NODE_LABELS = (
     "node_name",
     "k8s_node_name",
     "k8s.node.name",
+    "kubernetes_io_hostname",
     "nodename",
 )
 """Labels that exporters and scrape configurations use for the node, most specific first."""
@@ -41,7 +42,6 @@ OF_TARGET = frozenset(
             "id",
             "image",
             "name",
-            "prometheus",
             "prometheus_replica",
             "replica",
             "host_ip",
@@ -52,7 +52,7 @@ OF_TARGET = frozenset(
 """Labels that differ between two series of one machine: they describe the exporter, its scrape or its replica."""
 OF_DEVICES = frozenset(
     {"cpu", "core", "mode", "state", "direction", "mountpoint", "fstype"}
-    | {name for metric in METRICS for names in (*metric.devices, metric.sharers) for name in names} - {"zone"}
+    | {name for metric in METRICS for names in metric.devices for name in names} - {"zone"}
 )
 """Labels of parts of a machine. `zone` may also be that of a cluster."""
 SHARED_BY = 2
@@ -60,7 +60,7 @@ SHARED_BY = 2
 CLUSTER = re.compile(r"cluster", re.IGNORECASE)
 _PLACE = re.compile(
     r"(?:.*[_.-])?(?:env|environment|stage|landscape|region|site|location|dc|data_?center|tenant|account|project"
-    r"|subscription|customer|fleet|farm)(?:[_.-]?(?:id|name))?",
+    r"|subscription|customer|fleet|farm)(?:[_.-]?(?:id|name))?|prometheus",
     re.IGNORECASE,
 )
 _POD = re.compile(r"(?:^|[_.])pod(?:_?name)?$")
@@ -124,6 +124,14 @@ def scopes(row: Labels) -> Iterator[str]:
             yield label
 
 
+def of_scrapes(row: Labels) -> Iterator[str]:
+    """Labels of jobs and replicas, which distinguish clusters only if the machines are known to differ."""
+    for label in row:
+        own_name = label.removeprefix(EXPORTED)
+        if own_name == "job" or (_OF_SCRAPE.search(own_name) and own_name not in ("image", *NODE_LABELS)):
+            yield label
+
+
 def several_valued(rows: Iterable[Labels]) -> dict[str, set[str]]:
     """The labels among `scopes` that have several values for one instance of a job, by host of the instance."""
     texts: dict[tuple[str, str, str], set[str]] = defaultdict(set)
@@ -140,14 +148,24 @@ def several_valued(rows: Iterable[Labels]) -> dict[str, set[str]]:
 
 def has_duplicates(rows: Iterable[Labels]) -> bool:
     """Whether an instance of a job has several series of one device."""
-    seen: set[tuple[object, ...]] = set()
-    for row in rows:
-        if instance := instance_of(row):
-            device = tuple(sorted(pair for pair in row.items() if pair[0] in OF_DEVICES))
-            key = own(row, "job"), instance, device
-            if key in seen:
-                return True
-            seen.add(key)
+    return _has_twice((own(row, "job"), instance, _device(row)) for row in rows if (instance := instance_of(row)))
+
+
+def has_several(rows: Sequence[Labels], nodes: Sequence[str | None]) -> bool:
+    """Whether a node has several series of one device, as of two jobs, or of two machines."""
+    return _has_twice((node, _device(row)) for row, node in zip(rows, nodes, strict=True) if node is not None)
+
+
+def _device(row: Labels) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(pair for pair in row.items() if pair[0] in OF_DEVICES))
+
+
+def _has_twice(keys: Iterable[Hashable]) -> bool:
+    seen: set[Hashable] = set()
+    for key in keys:
+        if key in seen:
+            return True
+        seen.add(key)
     return False
 
 

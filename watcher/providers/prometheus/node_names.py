@@ -18,7 +18,8 @@ import msgspec
 from watcher.core.naming.candidates import INSTANCE, NamingEvidence
 from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.identity import Identities, identify
-from watcher.core.naming.labels import EXPORTED, NODE_LABELS, Labels, has_duplicates, own
+from watcher.core.naming.labels import EXPORTED, NODE_LABELS, Labels, has_duplicates, has_several, own
+from watcher.core.naming.machines import idle_readings
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.queries.matchers import Matcher
 from watcher.model import FindingKind, Remedy
@@ -143,7 +144,8 @@ class NodeEvidenceReader:
             of_nodes = await read(known_nodes_query(matchers=self._matchers))
             index = self._index_of(of_nodes)
         found = identified("nodes", index)
-        if not found.is_uncertain and (configured not in (None, "nodename") or _is_complete(found)):
+        is_named = configured not in (None, "nodename") or _is_complete(found)
+        if is_named and not found.is_uncertain and not has_several(rows, found.nodes):
             return Decision(found, of_nodes.missing, [of_nodes.failed] if of_nodes.failed and of_nodes.rows else [])
         host_names = await read(host_names_query(matchers=self._matchers))
         found = identified("host names", index, host_names)
@@ -168,7 +170,14 @@ class NodeEvidenceReader:
         key = (index, *facts)
         known = self._evidence.get(name)
         if known is None or known[0] != key:
-            evidence = NamingEvidence(index, *([row for row, _ in each.rows] for each in facts))
+            host_names, pods, machines = [*(each.rows for each in facts), (), (), ()][:3]
+            evidence = NamingEvidence(
+                index,
+                [row for row, _ in host_names],
+                [row for row, _ in pods],
+                [row for row, _ in machines if "mode" not in row],
+                idle_readings((row, value) for row, value in machines if "mode" in row),
+            )
             known = self._evidence[name] = (key, evidence)
         return known[1]
 
@@ -209,8 +218,9 @@ def _is_complete(found: Identities) -> bool:
 
 
 def _needs_machines(rows: Sequence[Labels], found: Identities) -> bool:
-    """Whether series of several clusters may be those of one machine."""
-    return any(each.kind is FindingKind.AMBIGUOUS_NODE for each in found.problems) and has_duplicates(rows)
+    """Whether series of several clusters may be those of one machine, or series of one node those of several."""
+    refused = any(each.kind is FindingKind.AMBIGUOUS_NODE for each in found.problems)
+    return (refused and has_duplicates(rows)) or has_several(rows, found.nodes)
 
 
 def _needs_pods(rows: Sequence[Labels], found: Identities, index: NodeIndex | None) -> bool:

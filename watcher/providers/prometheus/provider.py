@@ -52,6 +52,7 @@ from watcher.providers.prometheus.state import (
     PrometheusFetchContext,
     PrometheusMetricState,
 )
+from watcher.providers.prometheus.young import YoungSeries
 
 if TYPE_CHECKING:
     from watcher.core.naming.name_resolver import NodeIndex
@@ -295,8 +296,11 @@ class PrometheusProvider:
         guard = await self._read_guard(plan, watch, fetching)
         since = fetching.since if guard is None else guard.since
         beyond = VICTORIA_METRICS_BEYOND_S if transport.victoria_metrics and fetching.present else 0.0
+        young = watch.young if fetching.present else YoungSeries()
+        full_s = plan.candidate.smoothing_s if plan.candidate.high_while_young else 0.0
+        begin = young.begin(since, full_s=full_s) if full_s else since
         question = plan.question(
-            since, fetching.until, resolution=self._config.resolution, beyond=beyond, guarded=guard is None
+            begin, fetching.until, resolution=self._config.resolution, beyond=beyond, guarded=guard is None
         )
         if question is None:
             watch.note_fetch(fetching, found=None)
@@ -311,6 +315,11 @@ class PrometheusProvider:
             ),
         )
         reading = reply.content if guard is None else reply.content.where(guard.accepts(reply.content))
+        dropped = False
+        if full_s:
+            mature = young.mature(reading, begin, fetching.until, full_s=full_s)
+            dropped = self._report_young(reading.where(~mature & (reading.time >= since)), plan, fetching)
+            reading = reading.where(mature & (reading.time >= since))
         nodes = await self._names.nodes_of(reading, plan, watch, fetching)
         if reply.missing and not watch.is_true_in_part():
             raise self._computed_from_part(reply.missing, plan)
@@ -330,8 +339,21 @@ class PrometheusProvider:
             plan.metric, reading.time, since=fetching.since, until=fetching.until, beyond=beyond
         )
         batch = batch_of(plan, reading, nodes, since=since, until=fetching.until)
-        watch.note_fetch(fetching, found=batch is not None or problems)
+        watch.note_fetch(fetching, found=batch is not None or problems or dropped)
         return batch
+
+    @staticmethod
+    def _report_young(young: MatrixSamples, plan: PrometheusQueryPlan, fetching: PrometheusFetchContext) -> bool:
+        """Report the samples that are too high because the counters of their nodes are new; return whether there are
+        such."""
+        names = sorted({young.keys[i] or "" for i in set(young.series.tolist())})
+        reason = (
+            f"{plan.expression} is too high for {plan.candidate.smoothing_s:.0f} s after the counters of a node began,"
+            f" and the samples are dropped: {shorten_names(names)}"
+        )
+        if names:
+            fetching.find(FindingKind.COUNTER_RESET, plan.metric, reason, Remedy.DROPPED)
+        return bool(names)
 
     async def _read_guard(
         self, plan: PrometheusQueryPlan, watch: PrometheusMetricState, fetching: PrometheusFetchContext

@@ -22,6 +22,7 @@ from itertools import combinations
 from watcher.core.cpu_use import UNUSED
 from watcher.core.naming.identity import Identities
 from watcher.core.naming.labels import EXPORTED, NODE_LABELS, OF_TARGET, Labels
+from watcher.core.naming.machines import OF_TIME
 from watcher.core.queries.matchers import Matcher, is_label_name, label_text, narrowed
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric, MetricType
@@ -131,6 +132,8 @@ class QueryCandidate:
     values."""
     devices: tuple[str, ...] = ()
     """Labels that distinguish the series in `raw` of one node: the series of two scrape jobs have the same."""
+    high_while_young: bool = False
+    """Whether the values of a node are too high while its counters are younger than the averaging time."""
 
     @property
     def evidence(self) -> str:
@@ -224,6 +227,23 @@ _MEMORY = (
     " / <node_memory_MemTotal_bytes>)"
 )
 
+
+def _cpu_use(series: str, cpu: str, unused: str, *, firsts: str, every: str = "") -> str:
+    """CPU use of a node from the seconds by CPU and mode. The minimum is over the series of two jobs that scrape one
+    exporter. All modes of a CPU add up to 1, except while its series are younger than 5 minutes, when all rates are too
+    small by the same factor: without the quotient, a new node would appear busy. The first CPUs suffice for it. A
+    server that stores only unused time has no quotient."""
+    idle = f"sum without (mode) (rate(<{series}{{{unused}}}>[5m]))"
+    first = f'{cpu}=~"{firsts}"'
+    chosen = f"{every},{first}" if every else first
+    used = f'<{series}{{mode="user",{first}}}>'
+    whole = f"sum without (mode) (rate(<{series}{{{chosen}}}>[5m])) and ignoring (mode) {used}"
+    alone = f"0 * sum without (mode) (rate(<{series}{{{unused},{first}}}>[5m])) + 1"
+    total = f"max without ({cpu}) ({whole}) or max without ({cpu}) ({alone})"
+    quotient = f"{idle} / ignoring ({cpu}) group_left () ({total}) >= 0"
+    return f"1 - avg by (<label>) (min by (<label>, {cpu}) ({quotient}))"
+
+
 _UNUSED_CPU = f'mode=~"{"|".join(UNUSED)}"'
 # Names and formulas are those of the kube-prometheus rules and the node-exporter mixin. The raw CPU expression is the
 # mixin's (watcher/core/cpu_use.py), averaged over CPUs, and over 5 minutes as in the rules, so that deviations are
@@ -231,20 +251,20 @@ _UNUSED_CPU = f'mode=~"{"|".join(UNUSED)}"'
 _TEMPLATES: Mapping[str, tuple[QueryCandidate, ...]] = {
     "CPU": (
         _rule("instance:node_cpu:ratio", "ratio", 300.0),
-        _rule("instance:node_cpu_utilisation:rate5m", "ratio", 300.0, "recording rule of the mixin"),
+        replace(
+            _rule("instance:node_cpu_utilisation:rate5m", "ratio", 300.0, "recording rule of the mixin"),
+            high_while_young=True,
+        ),
         QueryCandidate(
             "raw series",
-            # The minimum is over the series of two jobs that scrape one exporter.
-            "1 - avg by (<label>) (min by (<label>, cpu) (sum without (mode)"
-            f" (rate(<node_cpu_seconds_total{{{_UNUSED_CPU}}}>[5m]))))",
+            _cpu_use("node_cpu_seconds_total", "cpu", _UNUSED_CPU, firsts="0|1"),
             "ratio",
             300.0,
             # Two CPUs suffice as a guard. A guard over all CPUs would cost the server a third of the expression's cost
             # for nodes with four CPUs.
             '<node_cpu_seconds_total{mode="idle",cpu=~"0|1"}>',
-            # Without a sum for each CPU, where all nodes have the same modes, and each once: a quarter less work at 64
-            # CPUs. All modes of a CPU add up to 1, except while the series are younger than 5 minutes, when all rates
-            # are too small by the same factor: without the quotient, a new node would appear busy.
+            # Without a sum for each CPU, where all nodes have the same modes, and each once: all CPUs of a node are
+            # equally old. That is much less work at 64 CPUs.
             f"1 - <number> * avg by (<label>) (rate(<node_cpu_seconds_total{{{_UNUSED_CPU}}}>[5m]))"
             ' / max by (<label>) (sum without (mode) (rate(<node_cpu_seconds_total{cpu=~"0|1"}>[5m])))',
             "count by (<label>) (count by (<label>, mode)"
@@ -255,7 +275,10 @@ _TEMPLATES: Mapping[str, tuple[QueryCandidate, ...]] = {
         ),
         QueryCandidate(
             "windows_exporter",
-            '1 - avg by (<label>) (min by (<label>, core) (rate(<windows_cpu_time_total{mode="idle"}>[5m])))',
+            # Privileged time contains that of the modes dpc and interrupt.
+            _cpu_use(
+                "windows_cpu_time_total", "core", 'mode="idle"', firsts="0,0|0,1", every='mode=~"idle|privileged|user"'
+            ),
             "ratio",
             300.0,
             '<windows_cpu_time_total{mode="idle"}>',
@@ -431,8 +454,11 @@ def known_nodes_query(*, matchers: Sequence[Matcher] = ()) -> str:
 
 
 def machines_query(*, matchers: Sequence[Matcher] = ()) -> str:
-    """Query for the identifiers of machines: of kube-state-metrics, and of cAdvisor in the kubelets."""
-    return " or ".join(narrowed(series, *matchers) for series in ("kube_node_info", "machine_cpu_cores"))
+    """Query for the identifiers of machines, of kube-state-metrics and of cAdvisor in the kubelets, and for the idle
+    seconds of the first CPU of each target with the time of the reading."""
+    identifiers = (narrowed(series, *matchers) for series in ("kube_node_info", "machine_cpu_cores"))
+    idle = narrowed("node_cpu_seconds_total", Matcher("cpu", "=", "0"), Matcher("mode", "=", "idle"), *matchers)
+    return " or ".join((*identifiers, idle, f'label_replace(timestamp({idle}), "mode", "{OF_TIME}", "mode", ".*")'))
 
 
 def exporter_pods_query(evidence: str, *, matchers: Sequence[Matcher] = ()) -> str:

@@ -10,6 +10,7 @@ from watcher.core.naming.identity import Identities
 from watcher.core.naming.labels import Labels
 from watcher.model import Combine, Finding, FindingKind, Metric, Remedy
 from watcher.providers.prometheus.queries import PrometheusQueryPlan, QueryCandidate
+from watcher.providers.prometheus.young import YoungSeries
 
 SEARCH_EVERY_FETCHES = 5
 """Minimum number of fetches between two searches for a metric's query, and between two reads of the node names: an
@@ -56,6 +57,7 @@ class PrometheusMetricState:
     before: tuple[PrometheusMetricState, ...] = ()
     only: frozenset[str] = frozenset()
     seen: set[str] = field(default_factory=set)
+    young: YoungSeries = field(default_factory=YoungSeries)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def must_look(self, fetch: int) -> bool:

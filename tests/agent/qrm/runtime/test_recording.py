@@ -54,6 +54,25 @@ async def test_the_first_value_is_stored_also_after_a_restart(tmp_path: Path):
     assert [stored(tmp_path, id) for id in IDS] == [{"CpuShares": 1024}, {}]
 
 
+async def test_values_of_other_pods_stay(tmp_path: Path):
+    """In one run of the manager, and after a restart."""
+    first, second = (
+        QrmPod(f"{UID[:-1]}{at}", "default", f"web-{at}", qos_class="Burstable", containers=(PodContainer("c", id=id),))
+        for at, id in enumerate(IDS)
+    )
+    fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.SYSTEMD)
+    for number, each in enumerate((first, second)):
+        fake.add(fake.container_path(each.uid, IDS[number], "Burstable"), weight=100 + number)
+    runtime = CgroupRuntime(lambda: find_layout(str(fake.root)))
+    made = recording(runtime, tmp_path, [first, second])
+    for each in (first, second):
+        await made.apply(each, each.containers[0], {"Unified.cpu.weight": "50"})
+    for each in (first, second):
+        restarted = recording(runtime, tmp_path, [first, second])
+        await restarted.apply(each, each.containers[0], {"Unified.cpu.weight": "25"})
+    assert [stored(tmp_path, id) for id in IDS] == [{"Unified.cpu.weight": "100"}, {"Unified.cpu.weight": "101"}]
+
+
 async def test_cpusets_alone_need_no_file_and_no_call(tmp_path: Path):
     async with FakeRuntime(tmp_path / "cri.sock", containers={IDS[0]}) as fake:
         runtime = CriRuntime(fake.path)

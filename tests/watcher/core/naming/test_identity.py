@@ -8,6 +8,7 @@ import pytest
 from watcher.core.naming.candidates import NamingEvidence
 from watcher.core.naming.evidence import KnownNode
 from watcher.core.naming.identity import Identities, identify
+from watcher.core.naming.machines import IdleReading
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.model import FindingKind
 
@@ -147,7 +148,13 @@ LAYOUTS: dict[str, tuple[Sequence[Labels], NamingEvidence, Sequence[str | None]]
             *exporters(2, node="w-#", region="x"),
             *[{**row, "job": "annotated", "region": "y"} for row in exporters(2, node="w-#")],
         ],
-        NamingEvidence(),
+        NamingEvidence(
+            idle=[
+                IdleReading({**row, "job": job, "region": region}, 90_000.0, 1_000.0)
+                for job, region in (("node", "x"), ("annotated", "y"))
+                for row in exporters(2, node="w-#")
+            ]
+        ),
         ("w-1", "w-2", "w-1", "w-2"),
     ),
     "a cluster on some of the series": (
@@ -340,6 +347,82 @@ def test_machines_with_different_identifiers_are_several():
     assert (None, None) == identify(
         named, NamingEvidence(machines=[{**row, "system_uuid": "1"} for row in named])
     ).nodes
+
+
+def _idle(rows: Sequence[Labels], seconds: Sequence[float], at: Sequence[float]) -> list[IdleReading]:
+    return [IdleReading(row, idle, time) for row, idle, time in zip(rows, seconds, at, strict=True)]
+
+
+@pytest.mark.parametrize("label", ["environment", "prometheus", "region", "prometheus_replica", "job", "ha", "origin"])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("idle", "served"),
+    [
+        ([90_000.0, 90_014.0], True),
+        ([90_000.0, 40_000.0], False),
+        ([90_000.0, 99_000.0], False),
+    ],
+    ids=str,
+)
+def test_cpu_counters_show_whether_series_are_of_one_machine(
+    label: str, known: bool, idle: Sequence[float], served: bool
+):
+    """Whichever label differs, also between two jobs: the idle time of a CPU grows by at most the time that passes."""
+    rows = [
+        {**row, "job": f"job-{value}", label: value}
+        for value in ("1", "2")
+        for row in exporters(1, node="w-#", replica="x")
+    ]
+    index = cluster("w-1") if known else None
+    found = identify(rows, NamingEvidence(index, idle=_idle(rows, idle, [1000.0, 1015.0])))
+
+    assert (("w-1",) * 2 if served else (None,) * 2) == found.nodes
+    assert bool(found.problems) != served
+    assert served or any(f"label {each} is" in found.problems[0].reason for each in (label, "job"))
+
+
+@pytest.mark.parametrize("label", ["stage", "prometheus"])
+def test_clusters_whose_jobs_differ_too_are_not_one(label: str):
+    """Without evidence that each node is one machine."""
+    rows = [{**row, "job": value, label: value} for value in ("a", "b") for row in exporters(2, node="w-#")]
+    found = identify(rows, NamingEvidence())
+
+    assert (None,) * 4 == found.nodes
+    assert f'provider.matchers = {{ "{label}" = "a" }}' in found.problems[0].reason
+
+
+def test_a_machine_that_starts_between_two_readings_is_one():
+    """Its counters begin again."""
+    rows = [*exporters(1, node="w-#", replica="a"), *exporters(1, node="w-#", replica="b")]
+
+    assert ("w-1", "w-1") == identify(rows, NamingEvidence(idle=_idle(rows, [90_000.0, 4.0], [1000.0, 1015.0]))).nodes
+
+
+def test_two_machines_with_one_name_change_no_other():
+    """Replicas have their labels, and one node is another machine for each of them."""
+    rows = [*exporters(2, node="w-#", replica="a"), *exporters(2, node="w-#", replica="b")]
+    idle = [90_000.0, 70_000.0, 40_000.0, 70_001.0]
+    found = identify(rows, NamingEvidence(idle=_idle(rows, idle, [1000.0] * 4)))
+
+    assert (None, "w-2") * 2 == found.nodes
+    assert "label replica is a and b for the nodes w-1" in found.problems[0].reason
+
+
+def test_kernels_differ():
+    rows = [*exporters(1, node="w-#", replica="a"), *exporters(1, node="w-#", replica="b")]
+    host_names = [{**row, "nodename": "w-1", "release": f"6.{i}"} for i, row in enumerate(rows)]
+
+    assert (None, None) == identify(rows, NamingEvidence(None, host_names)).nodes
+    same = [{**row, "release": "6.1"} for row in host_names]
+    assert ("w-1", "w-1") == identify(rows, NamingEvidence(None, same)).nodes
+
+
+def test_one_identifier_of_all_machines_shows_nothing():
+    """Some vendors give all machines one UUID."""
+    rows = [*exporters(2, node="w-#", region="1"), *exporters(2, node="w-#", region="2")]
+    machines = [{"node": row["node"], "region": row["region"], "system_uuid": "0300-0200"} for row in rows]
+
+    assert (None,) * 4 == identify(rows, NamingEvidence(machines=machines)).nodes
 
 
 @pytest.mark.parametrize("label", ["shop", "zone", "k8s"])

@@ -253,6 +253,25 @@ def test_a_server_that_returns_with_a_refusal_is_asked_soon():
     assert DELAYS[0] == after[0]
 
 
+def test_a_watch_that_lasted_without_an_event_ends_a_series_of_failures():
+    """The next failure waits as long as the first one did."""
+    chance, delays = NoWait(), (0.3, 0.6, 1.2)
+    with FakeKube(bookmarks=False) as server:
+
+        async def check(informer: Informer[Node]) -> None:
+            await fail(server, informer, code=403)
+            await eventually(lambda: chance.limits[-1] == delays[-1], what="the longest wait")
+            server.fault = lambda _: None
+            lists, before = count(server, "list"), len(chance.limits)
+            await eventually(lambda: count(server, "list") >= lists + 2, what="a list after a watch without events")
+            server.fault = lambda _: web.Response(status=403)
+            server.drop_connections()
+            await eventually(lambda: set(delays) & set(chance.limits[before:]), what="the next failure")
+            assert delays[0] == next(limit for limit in chance.limits[before:] if limit in delays)
+
+        watched(server, check, delays=delays, chance=chance, watch_seconds=1)
+
+
 def test_watches_of_many_clients_end_at_different_times():
     """Each watch lasts a random time between the shortest and twice that; the same seed gives the same times."""
 

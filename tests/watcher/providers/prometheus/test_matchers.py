@@ -109,7 +109,7 @@ def test_a_selector_can_be_narrowed(selector: str, expected: str):
 # --- in every question -----------------------------------------------------------------------------------------------
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-GROUPING = re.compile(r"\b(?:by|without|on) \([^)]*\)")
+GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left) \([^)]*\)")
 RANGE = re.compile(r"\[[0-9smh]+\]")
 SELECTOR = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*+)(?:{([^}]*)}|(?!\s*[({]))")
 

@@ -287,7 +287,10 @@ def test_a_raw_expression_is_grouped_by_the_label_and_guarded():
 
     expression = (
         "(1 - avg by (kubernetes_node) (min by (kubernetes_node, cpu) (sum without (mode)"
-        ' (rate(node_cpu_seconds_total{mode=~"idle|iowait|steal"}[5m])))))'
+        ' (rate(node_cpu_seconds_total{mode=~"idle|iowait|steal"}[5m])) / ignoring (cpu) group_left ()'
+        ' (max without (cpu) (sum without (mode) (rate(node_cpu_seconds_total{cpu=~"0|1"}[5m]))'
+        ' and ignoring (mode) node_cpu_seconds_total{mode="user",cpu=~"0|1"}) or max without (cpu) (0 * sum without'
+        ' (mode) (rate(node_cpu_seconds_total{mode=~"idle|iowait|steal",cpu=~"0|1"}[5m])) + 1)) >= 0)))'
         ' and on (kubernetes_node) (count_over_time(node_cpu_seconds_total{mode="idle",cpu=~"0|1"}[60s]) > 0)'
     )
     assert RangeQuery(expression, 1020, 1080, 30) == question
