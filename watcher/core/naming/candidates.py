@@ -139,6 +139,15 @@ class NamingEvidence:
             found[host_of(row)].append(row)
         return found
 
+    @cached_property
+    def targets_of_name(self) -> Mapping[str, Sequence[Labels]]:
+        """Series of node_uname_info by each name that they have."""
+        found: dict[str, list[Labels]] = defaultdict(list)
+        for row in self.host_names:
+            for name in {own(row, label) for label in NODE_LABELS} - {""}:
+                found[name].append(row)
+        return found
+
 
 @dataclass(slots=True)
 class NamedSeries:

@@ -30,9 +30,10 @@ OF_ONE_CLUSTER = 'select one cluster with provider.matchers = {{ "{label}" = "{v
 
 
 def separate(
-    every: Sequence[NamedSeries], index: NodeIndex | None, evidence: NamingEvidence, cure: str
+    every: Sequence[NamedSeries], index: NodeIndex | None, evidence: NamingEvidence, cure: str, *, chosen: bool
 ) -> Iterator[IdentityProblem]:
-    """Take the names from series of different machines, and yield the problems."""
+    """Take the names from series of different machines, and yield the problems. `chosen` series are those of one
+    cluster, by the settings."""
     of_node: dict[str, list[NamedSeries]] = defaultdict(list)
     for series in every:
         if series.node is not None:
@@ -54,16 +55,12 @@ def separate(
         of_host = {own(each.labels, "job") for each in certain if any(by == INSTANCE for by, _, _ in each.matches)}
         of_host |= {""} if of_host else set()  # without its label, it may be any job
         away = [each for each in several if each not in certain and _is_away(each, index, at_addresses | of_host)]
-        foreign = _foreign_series(several, certain, clusters) if len(several) > 1 else []
-        if (
-            len(several) > 1
-            and not foreign
-            and evidence.of_machines.are_several(node, [each.labels for each in several])
-        ):
-            foreign = list(several)
+        foreign = _conflicting(node, several, certain, clusters, evidence)
+        label, values = differing(several, clusters)
+        if not foreign and not chosen and (found := _of_other_clusters(several, certain, evidence)):
+            (label, values), foreign = found, list(several)
         if not (foreign or away):
             continue
-        label, values = differing(several, clusters)
         if not foreign or (certain and len(foreign) < len(several)):
             foreign += [each for each in away if each not in foreign]
             yield _without_foreign(node, foreign, label, values)
@@ -228,6 +225,42 @@ def _foreign_series(
     ):
         return list(several)
     return []
+
+
+def _conflicting(
+    node: str,
+    several: Sequence[NamedSeries],
+    certain: Sequence[NamedSeries],
+    clusters: Sequence[str],
+    evidence: NamingEvidence,
+) -> list[NamedSeries]:
+    """Series of other machines, or all if it is unknown which are of the node."""
+    if len(several) < 2:
+        return []
+    foreign = _foreign_series(several, certain, clusters)
+    if not foreign and evidence.of_machines.are_several(node, [each.labels for each in several]):
+        return list(several)
+    return foreign
+
+
+def _of_other_clusters(
+    several: Sequence[NamedSeries], certain: Sequence[NamedSeries], evidence: NamingEvidence
+) -> tuple[str, tuple[str, ...]] | None:
+    """The label by which node_uname_info has targets of other clusters with the name or address of these series, with
+    its values: a metric that only one of the clusters has does not show which of them is the cluster."""
+    for each in several:
+        node = each.node or ""
+        rows = list(evidence.names_of_target.get(each.host, ())) if each.host else []
+        if each not in certain:
+            rows += evidence.targets_of_name.get(node, ())
+        for label in scopes(each.labels):
+            values = {row[label] for row in rows if row.get(label)} | {each.labels[label]}
+            if len(values) < 2 or not each.labels[label] or not (CLUSTER.search(label) or is_place(label)):
+                continue
+            labels = [one.labels for one in several]
+            if CLUSTER.search(label) or evidence.of_machines.differ(node, labels, label, values) is not False:
+                return label, tuple(sorted(values))
+    return None
 
 
 def _has_several_targets(several: Sequence[NamedSeries]) -> bool:

@@ -436,6 +436,11 @@ def target_labels_query(evidence: str) -> str:
     return f"group without ({', '.join(dict.fromkeys((*of_exporter, *known)))}) ({evidence})"
 
 
+def targets_query(*, matchers: Sequence[Matcher] = ()) -> str:
+    """Query for the clusters of machines: few series for any number of nodes."""
+    return target_labels_query(narrowed("node_uname_info", *matchers))
+
+
 def host_names_query(*, matchers: Sequence[Matcher] = ()) -> str:
     """Query for the host names of machines."""
     return whole_profile(narrowed("node_uname_info", *matchers))

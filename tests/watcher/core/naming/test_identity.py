@@ -408,6 +408,29 @@ def test_two_machines_with_one_name_change_no_other():
     assert "label replica is a and b for the nodes w-1" in found.problems[0].reason
 
 
+@pytest.mark.parametrize("label", ["cluster", "environment"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_metric_of_one_cluster_does_not_show_which_it_is(label: str, known: bool):
+    """Only one of two clusters with equal names has its rule; a query of the settings has chosen one."""
+    rows = exporters(2, node="w-#", **{label: "a"})
+    others = exporters(1, node="w-#", **{label: "b"})
+    evidence = NamingEvidence(cluster("w-1", "w-2") if known else None, unames([*rows, *others], "w"))
+    found = identify(rows, evidence)
+
+    assert (None, "w-2") == found.nodes
+    assert f"label {label} is a and b for the nodes w-1" in found.problems[0].reason
+    assert ("w-1", "w-2") == identify(rows, evidence, chosen=True).nodes
+
+
+def test_a_cluster_elsewhere_changes_nothing():
+    """Its nodes have the same names and other addresses, and those of the cluster are known."""
+    rows = exporters(2, node="w-#", cluster="a")
+    others = exporters(2, net="10.1.0", node="w-#", cluster="b")
+
+    found = identify(rows, NamingEvidence(cluster("w-1", "w-2"), unames([*rows, *others], "w")))
+    assert ("w-1", "w-2") == found.nodes
+
+
 def test_kernels_differ():
     rows = [*exporters(1, node="w-#", replica="a"), *exporters(1, node="w-#", replica="b")]
     host_names = [{**row, "nodename": "w-1", "release": f"6.{i}"} for i, row in enumerate(rows)]
