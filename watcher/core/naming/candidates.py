@@ -149,7 +149,7 @@ class NamingEvidence:
         return found
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class NamedSeries:
     """A series with its candidates, and its name so far. `matches` are the candidates that are known nodes."""
 
