@@ -174,7 +174,7 @@ class PrometheusPodReader:
             why = "; ".join(problem.reason for problem in found.problems) or f"tried {tried}"
             raise NoPodUsage(
                 f"no label of {self._evidence} names the nodes ({why})",
-                hint="Add a relabeling rule to the scrape job of the kubelets, so that their series have a label node.",
+                hint="" if found.problems else _RELABEL_HINT,
             )
         self._nodes = self._by_key(label, rows, found)
         interval = await self._scrape_interval(rows, asking) or DEFAULT_SCRAPE_INTERVAL_S
@@ -292,6 +292,7 @@ _NOT_OF_PODS = (
     "are those of its target, and not of the measured pods; they are left out, because other series have the usual"
     " labels: set honor_labels: true for this job, or remove it"
 )
+_RELABEL_HINT = "Add a relabeling rule to the scrape job of the kubelets, so that their series have a label node."
 _HINT = (
     "Configure Prometheus to scrape /metrics/cadvisor of the kubelets, with the labels namespace, pod and container."
 )
