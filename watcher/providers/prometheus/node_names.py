@@ -34,16 +34,18 @@ from watcher.model import FindingKind, Remedy
 from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderRefused
 from watcher.platform.sources.prometheus import PrometheusResponse
-from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.queries import (
-    PrometheusQueryPlan,
-    distinguishes,
+from watcher.providers.prometheus.evidence_queries import (
     exporter_pods_query,
     host_names_query,
     known_nodes_query,
     machines_query,
     targets_query,
     whole_profile,
+)
+from watcher.providers.prometheus.metric_client import MetricClient
+from watcher.providers.prometheus.queries import (
+    PrometheusQueryPlan,
+    distinguishes,
 )
 from watcher.providers.prometheus.responses import MatrixSamples, read_facts, read_labels
 from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES, PrometheusFetchContext, PrometheusMetricState

@@ -28,6 +28,11 @@ from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderPartial
 from watcher.platform.sources.prometheus import PrometheusClient, PrometheusResponse
 from watcher.providers.base import NoPodUsage, PodFetch
+from watcher.providers.prometheus.evidence_queries import (
+    PROFILE_LABELS,
+    profile,
+    target_labels_query,
+)
 from watcher.providers.prometheus.node_names import REMEDIES, NodeEvidenceReader
 from watcher.providers.prometheus.pod_queries import (
     PRESSURE,
@@ -41,13 +46,10 @@ from watcher.providers.prometheus.pod_queries import (
 )
 from watcher.providers.prometheus.queries import (
     DEFAULT_SCRAPE_INTERVAL_S,
-    PROFILE_LABELS,
     NodeLabel,
     PrometheusConfig,
     among,
     labels_of,
-    profile,
-    target_labels_query,
 )
 from watcher.providers.prometheus.responses import read_labels, scrape_interval
 
