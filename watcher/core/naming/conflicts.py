@@ -118,20 +118,29 @@ class _ClusterLabels:
         self._certain: set[str] = set()
         self._doubtful: set[str] = set()
         self._answers: dict[str, dict[str, bool | None]] = defaultdict(dict)
+        self._values: dict[str, dict[str, set[str]]] = defaultdict(dict)
         for node, several in of_node.items():
             if len(several) > 1:
                 self._compare(node, several, evidence)
-        every = [pair for answers in self._answers.values() for pair in answers.items()]
-        self._shown = {label for label, differ in every if differ} - {
-            label for label, differ in every if differ is False
-        }
+        self._shown: dict[str, set[frozenset[str]]] = defaultdict(set)
+        for node, answers in self._answers.items():
+            for label in (label for label, differ in answers.items() if differ):
+                self._shown[label].add(frozenset(self._values[node][label]))
+        for answers in self._answers.values():
+            for label in (label for label, differ in answers.items() if differ is False):
+                self._shown.pop(label, None)
 
     def of(self, node: str) -> Sequence[str]:
         """The labels for a node, those with `cluster` in their names first, and those of jobs and replicas last."""
         answers = self._answers.get(node, {})
         doubtful = {label for label in self._doubtful if answers.get(label) is not False}
-        doubtful |= {label for label, differ in answers.items() if differ is None and label in self._shown}
+        doubtful |= {label for label, differ in answers.items() if differ is None and self._is_shown(node, label)}
         return sorted({*self._certain, *doubtful, *(label for label, differ in answers.items() if differ)}, key=_rank)
+
+    def _is_shown(self, node: str, label: str) -> bool:
+        """Whether these values of the label are of several machines for another node, and of one machine for none."""
+        values = self._values[node][label]
+        return any(values <= shown for shown in self._shown.get(label, ()))
 
     def _compare(self, node: str, several: Sequence[NamedSeries], evidence: NamingEvidence) -> None:
         rows = [each.labels for each in several]
@@ -149,6 +158,7 @@ class _ClusterLabels:
             if CLUSTER.search(label):
                 self._certain.add(label)
                 continue
+            self._values[node][label] = values
             differ = self._answers[node][label] = evidence.of_machines.differ(node, rows, label, values)
             if differ is None and (is_place(label) or (label in evidence.cluster_labels and label in in_one_job)):
                 self._doubtful.add(label)
@@ -254,8 +264,8 @@ def _of_other_clusters(
         if each not in certain:
             rows += evidence.targets_of_name.get(node, ())
         for label in scopes(each.labels):
-            values = {row[label] for row in rows if row.get(label)} | {each.labels[label]}
-            if len(values) < 2 or not each.labels[label] or not (CLUSTER.search(label) or is_place(label)):
+            values = {row[label] for row in rows if row.get(label)}
+            if len(values) < 2 or each.labels[label] not in values or not (CLUSTER.search(label) or is_place(label)):
                 continue
             labels = [one.labels for one in several]
             if CLUSTER.search(label) or evidence.of_machines.differ(node, labels, label, values) is not False:

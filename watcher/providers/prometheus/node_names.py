@@ -180,12 +180,12 @@ class NodeEvidenceReader:
         return Decision(found, missing, [facts.failed for facts in used if facts.failed])
 
     async def _has_more_clusters(self, rows: Sequence[Labels], read: Callable[[str], Awaitable[_Facts]]) -> bool:
-        """Whether the server has machines of other clusters than these series."""
+        """Whether the server has machines of the clusters of these series, and of others."""
         if not (clusters := values_of_clusters(rows)):
             return False
         targets = await read(targets_query(matchers=self._matchers))
         every = values_of_clusters(row for row, _ in targets.rows)
-        return any(every.get(label, values) - values for label, values in clusters.items())
+        return any(every.get(label, set()) - values and every[label] & values for label, values in clusters.items())
 
     def _shared(self, name: str, index: NodeIndex | None, facts: Sequence[_Facts]) -> NamingEvidence:
         """The evidence of these facts: host names, pods and machines. The same object while they are the same."""
