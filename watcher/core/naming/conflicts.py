@@ -124,10 +124,10 @@ class _ClusterLabels:
                 self._compare(node, several, evidence)
         self._shown: dict[str, set[frozenset[str]]] = defaultdict(set)
         for node, answers in self._answers.items():
-            for label in (label for label, differ in answers.items() if differ):
+            for label in (label for label, answer in answers.items() if answer):
                 self._shown[label].add(frozenset(self._values[node][label]))
         for answers in self._answers.values():
-            for label in (label for label, differ in answers.items() if differ is False):
+            for label in (label for label, answer in answers.items() if answer is False):
                 self._shown.pop(label, None)
 
     def of(self, node: str) -> Sequence[str]:
