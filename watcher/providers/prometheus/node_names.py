@@ -144,11 +144,14 @@ class NodeEvidenceReader:
         async def read(query: str) -> _Facts:
             return await self._read(query, ask, number, at_most_old)
 
-        def identified(name: str, index: NodeIndex | None, *facts: _Facts) -> Identities:
+        async def identified(name: str, index: NodeIndex | None, *facts: _Facts) -> Identities:
+            # In a thread: it takes most of a second for 10,000 series.
             evidence, key = self._shared(name, index, facts), (name, asked, configured, pods, chosen)
             last = self._found.get(key)
             if last is None or last[0] is not evidence or last[1] != rows:
-                found = identify(rows, evidence, configured=configured, pods=pods, chosen=chosen)
+                found = await asyncio.to_thread(
+                    identify, rows, evidence, configured=configured, pods=pods, chosen=chosen
+                )
                 last = self._found[key] = (evidence, rows, found)
             return last[2]
 
@@ -156,22 +159,22 @@ class NodeEvidenceReader:
         if index is None or not index.nodes:
             of_nodes = await read(known_nodes_query(matchers=self._matchers))
             index = self._index_of(of_nodes)
-        found = identified("nodes", index)
+        found = await identified("nodes", index)
         is_part = not chosen and await self._has_more_clusters(rows, read)
         is_named = configured not in (None, "nodename") or _is_complete(found)
         if is_named and not found.is_uncertain and not is_part and not has_several(rows, found.nodes):
             return Decision(found, of_nodes.missing, [of_nodes.failed] if of_nodes.failed and of_nodes.rows else [])
         host_names = await read(host_names_query(matchers=self._matchers))
-        found = identified("host names", index, host_names)
+        found = await identified("host names", index, host_names)
         used = [of_nodes, host_names]
         of_pods = _NONE
         if configured is None and pods and _needs_pods(rows, found, index):
             of_pods = await read(exporter_pods_query(asked, matchers=self._matchers))
-            found = identified(asked, index, host_names, of_pods)
+            found = await identified(asked, index, host_names, of_pods)
             used.append(of_pods)
         if is_part or _needs_machines(rows, found):
             machines = await read(machines_query(matchers=self._matchers))
-            found = identified(f"machines {asked}", index, host_names, of_pods, machines)
+            found = await identified(f"machines {asked}", index, host_names, of_pods, machines)
             used.append(machines)
         for facts in used:
             if facts.unknown is not None:

@@ -321,7 +321,7 @@ class PrometheusProvider:
         reading = reply.content if guard is None else reply.content.where(guard.accepts(reply.content))
         dropped = False
         if full_s:
-            mature = young.mature(reading, begin, fetching.until, full_s=full_s)
+            mature = await asyncio.to_thread(young.mature, reading, begin, fetching.until, full_s=full_s)
             dropped = self._report_young(reading.where(~mature & (reading.time >= since)), plan, fetching)
             reading = reading.where(mature & (reading.time >= since))
         nodes = await self._names.nodes_of(reading, plan, watch, fetching)
