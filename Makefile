@@ -45,7 +45,7 @@ test: $(VENV)/.installed-dev real-parts kubernetes helm nri-runtime ## run all t
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev ## run the tests not marked slow: under a minute on two cores
-	$(PYTEST) -m "not slow"
+	LOAD_WATCHER_EXAMPLES=$${LOAD_WATCHER_EXAMPLES:-10} $(PYTEST) -m "not slow"
 
 lint: $(VENV)/.installed-dev ## run ruff
 	$(BIN)/ruff check .

@@ -27,10 +27,23 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("load-watcher")
 
-# What starts real programs, or asks servers and waits for what they do not do, is no part of the fast suite.
+# What starts real programs, asks servers and waits for what they do not do, or computes for seconds (the laboratory,
+# random layouts) is no part of the fast suite.
 HERE = Path(__file__).parent
-SLOW_FOLDERS = ("real", "watcher/providers", "watcher/platform/kube", "load_watcher/doctor", "agent/state")
-SLOW = tuple(HERE / name for name in SLOW_FOLDERS)
+SLOW_FOLDERS = (
+    "../examples",
+    "agent/state",
+    "field",
+    "load_watcher/demo",
+    "load_watcher/doctor",
+    "load_watcher/forecast",
+    "load_watcher/report",
+    "load_watcher/simulate",
+    "real",
+    "watcher/platform/kube",
+    "watcher/providers",
+)
+SLOW = tuple((HERE / name).resolve() for name in SLOW_FOLDERS)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -192,6 +192,7 @@ def run_tests(path: Path, *, broken: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_test_that_passes_alone_is_named_and_fails_no_run(tmp_path: Path) -> None:
     done = run_tests(tmp_path, broken=0)
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -200,6 +201,7 @@ def test_a_test_that_passes_alone_is_named_and_fails_no_run(tmp_path: Path) -> N
     assert "1 passed" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broken", "last"), [(1, "1 failed, 1 passed"), (10, "11 failed, 1 passed")])
 def test_a_test_that_fails_alone_as_well_fails_the_run(broken: int, last: str, tmp_path: Path) -> None:
     """More than ten failures do not run again."""

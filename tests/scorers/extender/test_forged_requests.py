@@ -256,6 +256,7 @@ def test_forged_requests_are_not_the_latest_decision(served: Served) -> None:
     assert served.why("web") == true
 
 
+@pytest.mark.slow
 def test_forged_requests_displace_no_decision(served: Served) -> None:
     """Neither before nor after it is stored, and not its outcome either."""
     served.report("web")
@@ -271,6 +272,7 @@ def test_forged_requests_displace_no_decision(served: Served) -> None:
     assert kept.node == "a"
 
 
+@pytest.mark.slow
 def test_repeated_requests_about_a_pod_have_a_share(served: Served) -> None:
     """The first ten, and the newest of each second: kube-scheduler waits for a second between two attempts."""
     served.report("web")

@@ -281,6 +281,7 @@ async def test_agents_that_are_not_even_found_are_told_with_what_the_others_say(
     assert "in the namespace agents" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_the_service_tells_what_the_agents_told(tmp_path: Path, run_service: RunService):
     """From the settings to the answers, beside a source that knows nothing of pods: agents by name and by label, the
     latter with pages in the dashboard."""

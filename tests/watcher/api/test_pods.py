@@ -193,6 +193,7 @@ def test_head_has_no_body():
         )
 
 
+@pytest.mark.slow
 def test_thousands_of_pods():
     """In pieces over the socket, whole at the other end."""
     with Live(FakeService(pods=publish_pods(many_pods(20_000)))) as live:

@@ -139,8 +139,17 @@ class NamingEvidence:
             found[host_of(row)].append(row)
         return found
 
+    @cached_property
+    def targets_of_name(self) -> Mapping[str, Sequence[Labels]]:
+        """Series of node_uname_info by each name that they have."""
+        found: dict[str, list[Labels]] = defaultdict(list)
+        for row in self.host_names:
+            for name in {own(row, label) for label in NODE_LABELS} - {""}:
+                found[name].append(row)
+        return found
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class NamedSeries:
     """A series with its candidates, and its name so far. `matches` are the candidates that are known nodes."""
 

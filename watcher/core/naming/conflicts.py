@@ -30,9 +30,10 @@ OF_ONE_CLUSTER = 'select one cluster with provider.matchers = {{ "{label}" = "{v
 
 
 def separate(
-    every: Sequence[NamedSeries], index: NodeIndex | None, evidence: NamingEvidence, cure: str
+    every: Sequence[NamedSeries], index: NodeIndex | None, evidence: NamingEvidence, cure: str, *, chosen: bool
 ) -> Iterator[IdentityProblem]:
-    """Take the names from series of different machines, and yield the problems."""
+    """Take the names from series of different machines, and yield the problems. `chosen` series are those of one
+    cluster, by the settings."""
     of_node: dict[str, list[NamedSeries]] = defaultdict(list)
     for series in every:
         if series.node is not None:
@@ -54,16 +55,12 @@ def separate(
         of_host = {own(each.labels, "job") for each in certain if any(by == INSTANCE for by, _, _ in each.matches)}
         of_host |= {""} if of_host else set()  # without its label, it may be any job
         away = [each for each in several if each not in certain and _is_away(each, index, at_addresses | of_host)]
-        foreign = _foreign_series(several, certain, clusters) if len(several) > 1 else []
-        if (
-            len(several) > 1
-            and not foreign
-            and evidence.of_machines.are_several(node, [each.labels for each in several])
-        ):
-            foreign = list(several)
+        foreign = _conflicting(node, several, certain, clusters, evidence)
+        label, values = differing(several, clusters)
+        if not foreign and not chosen and (found := _of_other_clusters(several, certain, evidence)):
+            (label, values), foreign = found, list(several)
         if not (foreign or away):
             continue
-        label, values = differing(several, clusters)
         if not foreign or (certain and len(foreign) < len(several)):
             foreign += [each for each in away if each not in foreign]
             yield _without_foreign(node, foreign, label, values)
@@ -121,20 +118,29 @@ class _ClusterLabels:
         self._certain: set[str] = set()
         self._doubtful: set[str] = set()
         self._answers: dict[str, dict[str, bool | None]] = defaultdict(dict)
+        self._values: dict[str, dict[str, set[str]]] = defaultdict(dict)
         for node, several in of_node.items():
             if len(several) > 1:
                 self._compare(node, several, evidence)
-        every = [pair for answers in self._answers.values() for pair in answers.items()]
-        self._shown = {label for label, differ in every if differ} - {
-            label for label, differ in every if differ is False
-        }
+        self._shown: dict[str, set[frozenset[str]]] = defaultdict(set)
+        for node, answers in self._answers.items():
+            for label in (label for label, answer in answers.items() if answer):
+                self._shown[label].add(frozenset(self._values[node][label]))
+        for answers in self._answers.values():
+            for label in (label for label, answer in answers.items() if answer is False):
+                self._shown.pop(label, None)
 
     def of(self, node: str) -> Sequence[str]:
         """The labels for a node, those with `cluster` in their names first, and those of jobs and replicas last."""
         answers = self._answers.get(node, {})
         doubtful = {label for label in self._doubtful if answers.get(label) is not False}
-        doubtful |= {label for label, differ in answers.items() if differ is None and label in self._shown}
+        doubtful |= {label for label, differ in answers.items() if differ is None and self._is_shown(node, label)}
         return sorted({*self._certain, *doubtful, *(label for label, differ in answers.items() if differ)}, key=_rank)
+
+    def _is_shown(self, node: str, label: str) -> bool:
+        """Whether these values of the label are of several machines for another node, and of one machine for none."""
+        values = self._values[node][label]
+        return any(values <= shown for shown in self._shown.get(label, ()))
 
     def _compare(self, node: str, several: Sequence[NamedSeries], evidence: NamingEvidence) -> None:
         rows = [each.labels for each in several]
@@ -152,6 +158,7 @@ class _ClusterLabels:
             if CLUSTER.search(label):
                 self._certain.add(label)
                 continue
+            self._values[node][label] = values
             differ = self._answers[node][label] = evidence.of_machines.differ(node, rows, label, values)
             if differ is None and (is_place(label) or (label in evidence.cluster_labels and label in in_one_job)):
                 self._doubtful.add(label)
@@ -228,6 +235,42 @@ def _foreign_series(
     ):
         return list(several)
     return []
+
+
+def _conflicting(
+    node: str,
+    several: Sequence[NamedSeries],
+    certain: Sequence[NamedSeries],
+    clusters: Sequence[str],
+    evidence: NamingEvidence,
+) -> list[NamedSeries]:
+    """Series of other machines, or all if it is unknown which are of the node."""
+    if len(several) < 2:
+        return []
+    foreign = _foreign_series(several, certain, clusters)
+    if not foreign and evidence.of_machines.are_several(node, [each.labels for each in several]):
+        return list(several)
+    return foreign
+
+
+def _of_other_clusters(
+    several: Sequence[NamedSeries], certain: Sequence[NamedSeries], evidence: NamingEvidence
+) -> tuple[str, tuple[str, ...]] | None:
+    """The label by which node_uname_info has targets of other clusters with the name or address of these series, with
+    its values: a metric that only one of the clusters has does not show which of them is the cluster."""
+    for each in several:
+        node = each.node or ""
+        rows = list(evidence.names_of_target.get(each.host, ())) if each.host else []
+        if each not in certain:
+            rows += evidence.targets_of_name.get(node, ())
+        for label in scopes(each.labels):
+            values = {row[label] for row in rows if row.get(label)}
+            if len(values) < 2 or each.labels[label] not in values or not (CLUSTER.search(label) or is_place(label)):
+                continue
+            labels = [one.labels for one in several]
+            if CLUSTER.search(label) or evidence.of_machines.differ(node, labels, label, values) is not False:
+                return label, tuple(sorted(values))
+    return None
 
 
 def _has_several_targets(several: Sequence[NamedSeries]) -> bool:

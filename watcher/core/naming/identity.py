@@ -67,10 +67,12 @@ def identify(
     configured: str | None = None,
     pods: bool = True,
     cure: str = OF_ONE_CLUSTER,
+    chosen: bool = False,
 ) -> Identities:
     """Decide the node of each series. `configured` is the label that the settings name: nothing else is used then,
     except that `nodename` may come from node_uname_info. Without `pods`, the labels namespace and pod are those of
-    what is measured and not of the exporter, as in cAdvisor's series. `cure` is the hint for several clusters."""
+    what is measured and not of the exporter, as in cAdvisor's series. `cure` is the hint for several clusters; a query
+    of the settings has `chosen` the series of one of them."""
     every = [NamedSeries(row, _host(row), list(candidates_of(row, evidence, pods=pods))) for row in rows]
     if configured is not None:
         for each in every:
@@ -89,7 +91,7 @@ def identify(
                 each.name(text, by, text)
     else:
         name_by_order(every)
-    problems += separate(every, index, evidence, cure)
+    problems += separate(every, index, evidence, cure, chosen=chosen)
     origins = tuple(each.by for each in every)
     is_uncertain = not evidence.host_names and has_duplicates(rows)
     return Identities(*_named(every), origins, _most(every), tuple(problems), tuple(counts), is_uncertain)

@@ -175,6 +175,16 @@ def is_place(label: str) -> bool:
     return _PLACE.fullmatch(label.removeprefix(EXPORTED)) is not None
 
 
+def values_of_clusters(rows: Iterable[Labels]) -> dict[str, set[str]]:
+    """The values of the labels that name clusters or places."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        for label in scopes(row):
+            if row[label] and (CLUSTER.search(label) or is_place(label)):
+                found[label].add(row[label])
+    return found
+
+
 def shared_by_hosts(keyed: Iterable[tuple[K, Labels]]) -> set[K]:
     """The keys that series of more than SHARED_BY hosts of one cluster have: values that name no machine."""
     hosts: dict[K, dict[Hashable, set[str]]] = {}

@@ -18,7 +18,15 @@ import msgspec
 from watcher.core.naming.candidates import INSTANCE, NamingEvidence
 from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.identity import Identities, identify
-from watcher.core.naming.labels import EXPORTED, NODE_LABELS, Labels, has_duplicates, has_several, own
+from watcher.core.naming.labels import (
+    EXPORTED,
+    NODE_LABELS,
+    Labels,
+    has_duplicates,
+    has_several,
+    own,
+    values_of_clusters,
+)
 from watcher.core.naming.machines import idle_readings
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.queries.matchers import Matcher
@@ -26,15 +34,18 @@ from watcher.model import FindingKind, Remedy
 from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderRefused
 from watcher.platform.sources.prometheus import PrometheusResponse
-from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.queries import (
-    PrometheusQueryPlan,
-    distinguishes,
+from watcher.providers.prometheus.evidence_queries import (
     exporter_pods_query,
     host_names_query,
     known_nodes_query,
     machines_query,
+    targets_query,
     whole_profile,
+)
+from watcher.providers.prometheus.metric_client import MetricClient
+from watcher.providers.prometheus.queries import (
+    PrometheusQueryPlan,
+    distinguishes,
 )
 from watcher.providers.prometheus.responses import MatrixSamples, read_facts, read_labels
 from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES, PrometheusFetchContext, PrometheusMetricState
@@ -123,19 +134,24 @@ class NodeEvidenceReader:
         at_most_old: int,
         configured: str | None = None,
         pods: bool = True,
+        chosen: bool = False,
     ) -> Decision:
         """Decide the nodes of the series of `asked`. The evidence is from the fetch `number`, or at most `at_most_old`
         fetches before it, or older if it cannot be read. Raises the error of evidence that is necessary and was never
-        read: the names without it would change later."""
+        read: the names without it would change later. A query of the settings has `chosen` the series of one
+        cluster."""
 
         async def read(query: str) -> _Facts:
             return await self._read(query, ask, number, at_most_old)
 
-        def identified(name: str, index: NodeIndex | None, *facts: _Facts) -> Identities:
-            evidence, key = self._shared(name, index, facts), (name, asked, configured, pods)
+        async def identified(name: str, index: NodeIndex | None, *facts: _Facts) -> Identities:
+            # In a thread: it takes most of a second for 10,000 series.
+            evidence, key = self._shared(name, index, facts), (name, asked, configured, pods, chosen)
             last = self._found.get(key)
             if last is None or last[0] is not evidence or last[1] != rows:
-                found = identify(rows, evidence, configured=configured, pods=pods)
+                found = await asyncio.to_thread(
+                    identify, rows, evidence, configured=configured, pods=pods, chosen=chosen
+                )
                 last = self._found[key] = (evidence, rows, found)
             return last[2]
 
@@ -143,27 +159,36 @@ class NodeEvidenceReader:
         if index is None or not index.nodes:
             of_nodes = await read(known_nodes_query(matchers=self._matchers))
             index = self._index_of(of_nodes)
-        found = identified("nodes", index)
+        found = await identified("nodes", index)
+        is_part = not chosen and await self._has_more_clusters(rows, read)
         is_named = configured not in (None, "nodename") or _is_complete(found)
-        if is_named and not found.is_uncertain and not has_several(rows, found.nodes):
+        if is_named and not found.is_uncertain and not is_part and not has_several(rows, found.nodes):
             return Decision(found, of_nodes.missing, [of_nodes.failed] if of_nodes.failed and of_nodes.rows else [])
         host_names = await read(host_names_query(matchers=self._matchers))
-        found = identified("host names", index, host_names)
+        found = await identified("host names", index, host_names)
         used = [of_nodes, host_names]
         of_pods = _NONE
         if configured is None and pods and _needs_pods(rows, found, index):
             of_pods = await read(exporter_pods_query(asked, matchers=self._matchers))
-            found = identified(asked, index, host_names, of_pods)
+            found = await identified(asked, index, host_names, of_pods)
             used.append(of_pods)
-        if _needs_machines(rows, found):
+        if is_part or _needs_machines(rows, found):
             machines = await read(machines_query(matchers=self._matchers))
-            found = identified(f"machines {asked}", index, host_names, of_pods, machines)
+            found = await identified(f"machines {asked}", index, host_names, of_pods, machines)
             used.append(machines)
         for facts in used:
             if facts.unknown is not None:
                 raise facts.unknown
         missing = next((facts.missing for facts in used if facts.missing), "")
         return Decision(found, missing, [facts.failed for facts in used if facts.failed])
+
+    async def _has_more_clusters(self, rows: Sequence[Labels], read: Callable[[str], Awaitable[_Facts]]) -> bool:
+        """Whether the server has machines of the clusters of these series, and of others."""
+        if not (clusters := values_of_clusters(rows)):
+            return False
+        targets = await read(targets_query(matchers=self._matchers))
+        every = values_of_clusters(row for row, _ in targets.rows)
+        return any(every.get(label, set()) - values and every[label] & values for label, values in clusters.items())
 
     def _shared(self, name: str, index: NodeIndex | None, facts: Sequence[_Facts]) -> NamingEvidence:
         """The evidence of these facts: host names, pods and machines. The same object while they are the same."""
@@ -347,7 +372,13 @@ class NodeNamesReader:
             return await self._client.ask(question, metric=watch.metric, fetching=fetching, read=read)
 
         decision = await self.evidence.decide(
-            rows, asked, ask, number=fetching.number, at_most_old=at_most_old, configured=watch.node_label
+            rows,
+            asked,
+            ask,
+            number=fetching.number,
+            at_most_old=at_most_old,
+            configured=watch.node_label,
+            chosen=watch.is_chosen,
         )
         if decision.missing:
             fetching.partial.setdefault(watch.metric.name, decision.missing)

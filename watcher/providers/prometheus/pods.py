@@ -28,6 +28,11 @@ from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderPartial
 from watcher.platform.sources.prometheus import PrometheusClient, PrometheusResponse
 from watcher.providers.base import NoPodUsage, PodFetch
+from watcher.providers.prometheus.evidence_queries import (
+    PROFILE_LABELS,
+    profile,
+    target_labels_query,
+)
 from watcher.providers.prometheus.node_names import REMEDIES, NodeEvidenceReader
 from watcher.providers.prometheus.pod_queries import (
     PRESSURE,
@@ -41,13 +46,10 @@ from watcher.providers.prometheus.pod_queries import (
 )
 from watcher.providers.prometheus.queries import (
     DEFAULT_SCRAPE_INTERVAL_S,
-    PROFILE_LABELS,
     NodeLabel,
     PrometheusConfig,
     among,
     labels_of,
-    profile,
-    target_labels_query,
 )
 from watcher.providers.prometheus.responses import read_labels, scrape_interval
 
@@ -174,7 +176,7 @@ class PrometheusPodReader:
             why = "; ".join(problem.reason for problem in found.problems) or f"tried {tried}"
             raise NoPodUsage(
                 f"no label of {self._evidence} names the nodes ({why})",
-                hint="Add a relabeling rule to the scrape job of the kubelets, so that their series have a label node.",
+                hint="" if found.problems else _RELABEL_HINT,
             )
         self._nodes = self._by_key(label, rows, found)
         interval = await self._scrape_interval(rows, asking) or DEFAULT_SCRAPE_INTERVAL_S
@@ -292,6 +294,7 @@ _NOT_OF_PODS = (
     "are those of its target, and not of the measured pods; they are left out, because other series have the usual"
     " labels: set honor_labels: true for this job, or remove it"
 )
+_RELABEL_HINT = "Add a relabeling rule to the scrape job of the kubelets, so that their series have a label node."
 _HINT = (
     "Configure Prometheus to scrape /metrics/cadvisor of the kubelets, with the labels namespace, pod and container."
 )

@@ -271,7 +271,11 @@ class PrometheusProvider:
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
 
     async def _report_duplicates(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
-        """Report duplicates behind an expression, once for the metrics of one collector."""
+        """Report duplicates behind an expression, once for the metrics of one collector. Series of several machines,
+        which are left out, are not duplicates."""
+        problems = watch.names.found.problems if watch.names.found is not None else ()
+        if any(problem.kind is FindingKind.AMBIGUOUS_NODE for problem in problems):
+            return
         plans = [plan for plan in self._plans() if self._is_computed(plan) and plan.candidate.origin != "configured"]
         for each in (watch, *watch.others):
             plan = each.plan
@@ -317,7 +321,7 @@ class PrometheusProvider:
         reading = reply.content if guard is None else reply.content.where(guard.accepts(reply.content))
         dropped = False
         if full_s:
-            mature = young.mature(reading, begin, fetching.until, full_s=full_s)
+            mature = await asyncio.to_thread(young.mature, reading, begin, fetching.until, full_s=full_s)
             dropped = self._report_young(reading.where(~mature & (reading.time >= since)), plan, fetching)
             reading = reading.where(mature & (reading.time >= since))
         nodes = await self._names.nodes_of(reading, plan, watch, fetching)

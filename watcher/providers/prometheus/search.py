@@ -12,17 +12,19 @@ from watcher.core.queries.matchers import narrowed
 from watcher.core.queries.promql import is_plain
 from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderRefused
+from watcher.providers.prometheus.evidence_queries import (
+    PROFILE_LABELS,
+    whole_profile,
+)
 from watcher.providers.prometheus.metric_client import MetricClient
 from watcher.providers.prometheus.node_names import NodeNamesReader
 from watcher.providers.prometheus.queries import (
-    PROFILE_LABELS,
     NodeLabel,
     PrometheusQueryPlan,
     QueryCandidate,
     among,
     labels_of,
     make_plan,
-    whole_profile,
 )
 from watcher.providers.prometheus.responses import read_labels, read_numbers, scrape_interval
 from watcher.providers.prometheus.state import PrometheusFetchContext, PrometheusMetricState

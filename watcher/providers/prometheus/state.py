@@ -60,6 +60,11 @@ class PrometheusMetricState:
     young: YoungSeries = field(default_factory=YoungSeries)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the settings have the query, which may select one of several clusters."""
+        return any(each.origin == "configured" for each in self.candidates)
+
     def must_look(self, fetch: int) -> bool:
         """Whether to search for the query (again) in this fetch."""
         if self.looked_at is None:

@@ -597,6 +597,7 @@ def aggregated(seconds: int) -> NodeMetric:
     return NodeMetric(updated=NOW, usage={"cpu": 1}, aggregated=usage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told_by", ["NodeMetrics", "annotations"])
 def test_types_and_durations_that_nobody_asks_for_any_more_take_no_memory(told_by: str) -> None:
     """A koordlet, or who annotates nodes, may name others for as long as the service runs. Of each there would be
@@ -855,3 +856,4 @@ class Events(RuleBasedStateMachine):
 
 TestEvents = Events.TestCase
 TestEvents.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestEvents.pytestmark = [pytest.mark.slow]  # type: ignore[attr-defined]

@@ -146,6 +146,7 @@ def answers(pods: PodColumns | None, args: dict[str, Any], loads: dict[str, floa
     return verdicts.reasons[int(verdicts.codes[i])], scores.values[i], steps
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.fixed_dictionaries({name: st.floats(0.0, 100.0) for name in NAMES}),

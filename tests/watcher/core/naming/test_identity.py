@@ -408,6 +408,47 @@ def test_two_machines_with_one_name_change_no_other():
     assert "label replica is a and b for the nodes w-1" in found.problems[0].reason
 
 
+@pytest.mark.parametrize("label", ["cluster", "environment"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_metric_of_one_cluster_does_not_show_which_it_is(label: str, known: bool):
+    """Only one of two clusters with equal names has its rule; a query of the settings has chosen one."""
+    rows = exporters(2, node="w-#", **{label: "a"})
+    others = exporters(1, node="w-#", **{label: "b"})
+    evidence = NamingEvidence(cluster("w-1", "w-2") if known else None, unames([*rows, *others], "w"))
+    found = identify(rows, evidence)
+
+    assert (None, "w-2") == found.nodes
+    assert f"label {label} is a and b for the nodes w-1" in found.problems[0].reason
+    assert ("w-1", "w-2") == identify(rows, evidence, chosen=True).nodes
+
+
+def test_another_server_for_other_exporters_is_not_another_cluster():
+    """Its label is not among those of node_uname_info."""
+    rows = exporters(2, node="w-#", prometheus="mon/kubelets")
+    others = exporters(2, node="w-#", prometheus="mon/nodes")
+
+    assert ("w-1", "w-2") == identify(rows, NamingEvidence(None, unames(others, "w"))).nodes
+
+
+def test_jobs_of_several_machines_say_nothing_about_other_jobs():
+    """w-1 is two machines; w-2 has two exporters without CPU counters."""
+    first, second = exporters(1, node="w-1"), [{**row, "job": "b"} for row in exporters(1, node="w-1")]
+    others = [{**row, "node": "w-2", "instance": "10.0.0.2:9400", "job": job} for row in first for job in ("x", "y")]
+    idle = _idle([*first, *second], [90_000.0, 40_000.0], [1000.0, 1000.0])
+    found = identify([*first, *second, *others], NamingEvidence(idle=idle))
+
+    assert (None, None, "w-2", "w-2") == found.nodes
+
+
+def test_a_cluster_elsewhere_changes_nothing():
+    """Its nodes have the same names and other addresses, and those of the cluster are known."""
+    rows = exporters(2, node="w-#", cluster="a")
+    others = exporters(2, net="10.1.0", node="w-#", cluster="b")
+
+    found = identify(rows, NamingEvidence(cluster("w-1", "w-2"), unames([*rows, *others], "w")))
+    assert ("w-1", "w-2") == found.nodes
+
+
 def test_kernels_differ():
     rows = [*exporters(1, node="w-#", replica="a"), *exporters(1, node="w-#", replica="b")]
     host_names = [{**row, "nodename": "w-1", "release": f"6.{i}"} for i, row in enumerate(rows)]

@@ -249,6 +249,7 @@ def test_pods_are_sorted_like_sorted_does_it():
         assert sorted(pods) == sorted_in_pieces(pods)
 
 
+@pytest.mark.slow
 def test_memory_of_a_thousand_pods():
     """docs/reference/pods.md says 0.42 MB, names of 55 characters included; a column more would show here."""
     names = [

@@ -12,18 +12,20 @@ from watcher.core.queries.matchers import Matcher, narrowed, parse_matchers
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY
 from watcher.platform.sources.config import InstantQuery, RangeQuery
+from watcher.providers.prometheus.evidence_queries import (
+    exporter_pods_query,
+    host_names_query,
+    known_nodes_query,
+    profile,
+    whole_profile,
+)
 from watcher.providers.prometheus.queries import (
     CANDIDATES,
     NodeLabel,
     PrometheusQueryConfig,
     among,
     candidates,
-    exporter_pods_query,
-    host_names_query,
-    known_nodes_query,
     make_plan,
-    profile,
-    whole_profile,
 )
 
 LABELS = (

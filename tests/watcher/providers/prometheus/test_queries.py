@@ -12,6 +12,9 @@ from watcher.core.naming.name_resolver import without_port
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.platform.sources.config import InstantQuery, RangeQuery
+from watcher.providers.prometheus.evidence_queries import (
+    profile,
+)
 from watcher.providers.prometheus.queries import (
     CANDIDATES,
     DEFAULT_METRICS,
@@ -23,7 +26,6 @@ from watcher.providers.prometheus.queries import (
     candidates,
     labels_of,
     make_plan,
-    profile,
 )
 
 CPU = METRIC_BY_KEY["CPU"]
