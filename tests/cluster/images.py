@@ -26,7 +26,7 @@ from tests.real.parts import REPOSITORY
 
 SUITE = "trixie"
 """The release of Debian with Python 3.13, the Python of the Dockerfile."""
-PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
+PACKAGES = ("python3", "python3-venv", "python3-pip", "ca-certificates")
 LOCKS = ("requirements", "build", "agent")
 REGISTRY = "cluster.test"
 BUSYBOX = f"{REGISTRY}/busybox:1"
@@ -58,7 +58,7 @@ chown 65532:65532 /data
 
 
 def make(directory: Path) -> None:
-    """Write busybox.tar, load-watcher.tar and load-watcher-agent.tar of this checkout into a directory."""
+    """Write busybox.tar, and load-watcher.tar with both images of this checkout, into a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     _busybox(directory / "busybox.tar")
     home = cache_root() / "cluster"
@@ -68,35 +68,41 @@ def make(directory: Path) -> None:
         own = Path(place, "own")
         _layer_of_steps(lower, own, WHEEL)
         layers = [_tar(each) for each in (*lower, own)]
-        for name, stage in ((SERVICE, -1), (AGENT, -2)):
-            file = directory / f"{name.rpartition('/')[2].partition(':')[0]}.tar"
-            archive(file, name, _dockerfile_config(stage), layers)
+        configs = {SERVICE: _dockerfile_config(-1), AGENT: _dockerfile_config(-2)}
+        archive(directory / "load-watcher.tar", configs, layers)
 
 
-def archive(target: Path, name: str, config: Mapping[str, Any], layers: Sequence[Path]) -> None:
-    """Write an OCI image layout as a tar file. `config` is the part of the image configuration that a runtime reads."""
+def archive(target: Path, configs: Mapping[str, Mapping[str, Any]], layers: Sequence[Path]) -> None:
+    """Write images of the same layers as a tar file with an OCI image layout.
+
+    `configs` maps the name of an image to the part of its configuration that a runtime reads.
+    """
     with tarfile.open(target, "w") as out:
         described = [_layer(out, layer) for layer in layers]
-        spec = {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": dict(config),
-            "rootfs": {"type": "layers", "diff_ids": [each["digest"] for each in described]},
-        }
-        kind = "application/vnd.oci.image"
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": f"{kind}.manifest.v1+json",
-            "config": {"mediaType": f"{kind}.config.v1+json", **_blob(out, spec)},
-            "layers": described,
-        }
-        entry = {
-            "mediaType": manifest["mediaType"],
-            **_blob(out, manifest),
-            "annotations": {"io.containerd.image.name": name},
-        }
-        _add(out, "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
+        entries = [_manifest(out, name, config, described) for name, config in configs.items()]
+        _add(out, "index.json", json.dumps({"schemaVersion": 2, "manifests": entries}).encode())
         _add(out, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+
+
+def _manifest(
+    out: tarfile.TarFile, name: str, config: Mapping[str, Any], layers: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Write the configuration and the manifest of an image; return its entry in the index."""
+    spec = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": dict(config),
+        "rootfs": {"type": "layers", "diff_ids": [each["digest"] for each in layers]},
+    }
+    kind = "application/vnd.oci.image"
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{kind}.manifest.v1+json",
+        "config": {"mediaType": f"{kind}.config.v1+json", **_blob(out, spec)},
+        "layers": list(layers),
+    }
+    annotations = {"io.containerd.image.name": name}
+    return {"mediaType": manifest["mediaType"], **_blob(out, manifest), "annotations": annotations}
 
 
 def _busybox(target: Path) -> None:
@@ -113,7 +119,7 @@ def _busybox(target: Path) -> None:
                     link = tarfile.TarInfo(f"bin/{name}")
                     link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                     out.addfile(link)
-        archive(target, BUSYBOX, {"Cmd": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin"]}, [layer])
+        archive(target, {BUSYBOX: {"Cmd": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin"]}}, [layer])
 
 
 def _lower(home: Path) -> list[Path]:
@@ -124,8 +130,7 @@ def _lower(home: Path) -> list[Path]:
     debian = home / SUITE
     if not _tar(debian).exists():
         shutil.rmtree(debian, ignore_errors=True)
-        command = [str(find("debootstrap")), "--variant=minbase", f"--include={PACKAGES}", SUITE, str(debian)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        debootstrap(debian, PACKAGES)
         _pack(debian, ("var/cache/apt", "var/lib/apt", "usr/share/doc"))
     digest = hashlib.sha256(VENVS.encode())
     for lock in LOCKS:
@@ -135,6 +140,12 @@ def _lower(home: Path) -> list[Path]:
         shutil.rmtree(locked, ignore_errors=True)
         _layer_of_steps([debian], locked, VENVS)
     return [debian, locked]
+
+
+def debootstrap(directory: Path, packages: Sequence[str]) -> None:
+    """Install Debian with packages into a directory."""
+    command = [str(find("debootstrap")), "--variant=minbase", f"--include={','.join(packages)}", SUITE, str(directory)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def _layer_of_steps(lower: Sequence[Path], upper: Path, script: str) -> None:
@@ -177,12 +188,21 @@ def _chroot(root: Path) -> Iterator[None]:
     bundle = os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt"
     if Path(bundle).exists():
         shutil.copy(bundle, root / "etc" / "ssl" / "certs" / "ca-certificates.crt")
+    try:
+        with proc_of(root):
+            yield
+    finally:
+        shutil.rmtree(source, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def proc_of(root: Path) -> Iterator[None]:
+    """Mount /proc of a file system for the time of a block."""
     subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
     try:
         yield
     finally:
         subprocess.run(["umount", root / "proc"], check=True)
-        shutil.rmtree(source, ignore_errors=True)
 
 
 def _copy_context(target: Path) -> None:

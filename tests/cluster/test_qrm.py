@@ -1,4 +1,4 @@
-"""The QoS Resource Manager over NRI on a real containerd and kubelet, with the two CPUs of each node."""
+"""The QoS Resource Manager over NRI on a real containerd and kubelet."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pytest
 
-from agent import cpuset
 from agent.cpuset import CpuSet
 from tests.cluster import qrms
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import created, doctor, pod, wait_ready
-from tests.cluster.node import Node
+from tests.cluster.nodes.node import Node
 from tests.cluster.qrms import EXCLUSIVE, NAMESPACE, manager_of, page, pinned, wait_pinned, with_role
 from tests.waiting import wait_for
 
@@ -35,13 +34,13 @@ def managing(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def node(cluster: Cluster) -> Node:
     """The node of all pods in a test."""
-    return cluster.nodes[1]
+    return cluster.nodes[-1]
 
 
 @pytest.fixture
 def everything(node: Node) -> CpuSet:
     """All CPUs of a node."""
-    return cpuset.parse(node.run("cat", "/sys/devices/system/cpu/online").strip())
+    return node.online()
 
 
 def connected(cluster: Cluster, node: Node) -> bool:
@@ -101,9 +100,11 @@ def test_an_exclusive_cpu_is_taken_from_a_running_pod_and_given_back(
 def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(
     cluster: Cluster, managing: Path, node: Node, everything: CpuSet
 ):
-    """Each container of an exclusive pod has CPUs of its own; two would leave none for the other pods."""
+    """Each container of an exclusive pod has CPUs of its own, which would leave none for the other pods."""
     greedy = guaranteed("greedy", node)
-    greedy["spec"]["containers"].append({**greedy["spec"]["containers"][0], "name": "second"})
+    greedy["spec"]["containers"] += [
+        {**greedy["spec"]["containers"][0], "name": f"other-{number}"} for number in range(len(everything) - 1)
+    ]
     web = shared("web", node)
     web["spec"]["containers"].append({**web["spec"]["containers"][0], "name": "second"})
 
@@ -127,7 +128,7 @@ def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(
             }
             assert any("Inadmissible" in each or "Admission" in each for each in reasons), reasons
             states = cluster.control_plane.get("pod", "greedy")["status"]["containerStatuses"]
-            assert [each["state"].get("running") for each in states] == [None, None]
+            assert [each["name"] for each in states if "running" in each["state"]] == []
             for container in ("main", "second"):
                 assert pinned(cluster, "web", container) == pool
         with created(cluster, guaranteed("solid", node)):
@@ -138,7 +139,9 @@ def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(
                 wait_for(partial(shares, container, everything - own), what="the pool without the exclusive CPU")
 
 
-def test_an_exclusive_container_keeps_its_cpu_through_resizes(cluster: Cluster, managing: Path, node: Node):
+def test_an_exclusive_container_keeps_its_cpu_through_resizes(
+    cluster: Cluster, managing: Path, node: Node, everything: CpuSet
+):
     """Up and down within one CPU; to more CPUs than may be exclusive; and to more than the node has free."""
     with created(cluster, guaranteed("solid", node)):
         wait_ready(cluster, "default", "app=solid", 1)
@@ -148,15 +151,15 @@ def test_an_exclusive_container_keeps_its_cpu_through_resizes(cluster: Cluster, 
             resize(cluster, "solid", cpu)
             wait_granted(cluster, "solid", cpu)
             assert pinned(cluster, "solid") == own
-        resize(cluster, "solid", "1950m")
+        resize(cluster, "solid", f"{1000 * len(everything) - 10}m")
         wait_for(
             lambda: "PodResizePending" in json.dumps(cluster.control_plane.get("pod", "solid")["status"]),
             what="the kubelet to defer the resize",
         )
         assert granted(cluster, "solid") == "400m"
         assert pinned(cluster, "solid") == own
-        resize(cluster, "solid", "1500m")
-        wait_granted(cluster, "solid", "1500m")
+        resize(cluster, "solid", most := f"{1000 * len(everything) - 500}m")
+        wait_granted(cluster, "solid", most)
         wait_for(lambda: without(cluster, node, "solid"), what="the manager to report the resize without an allocation")
         assert pinned(cluster, "solid") == own
         resize(cluster, "solid", "500m")
@@ -171,9 +174,12 @@ def without(cluster: Cluster, node: Node, name: str) -> Any:
     return found[0]["without"] if found else {}
 
 
-@pytest.mark.parametrize("restarted", ["manager", "kubelet", "containerd"])
+Restarted = Literal["manager", "kubelet", "containerd"]
+
+
+@pytest.mark.parametrize("restarted", get_args(Restarted))
 def test_allocations_outlive_a_restart(
-    cluster: Cluster, managing: Path, node: Node, everything: CpuSet, restarted: str
+    cluster: Cluster, managing: Path, node: Node, everything: CpuSet, restarted: Restarted
 ):
     kubectl = cluster.control_plane.kubectl
     with created(cluster, shared("web", node), guaranteed("solid", node)):

@@ -13,7 +13,10 @@ import yaml
 
 from tests.cluster import programs
 from tests.cluster.cluster import Cluster
-from tests.cluster.deployed import created, is_ready, pod, prepared, wait_ready
+from tests.cluster.deployed import PROGRAM, created, doctor, is_ready, pod, prepared, wait_ready
+from tests.cluster.nodes.namespaced import NamespacedNode
+from tests.cluster.nodes.node import Node
+from tests.cluster.nodes.proc import NodeProc
 from tests.cluster.sources import PROMETHEUS
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
@@ -68,14 +71,23 @@ def complete(cluster: Cluster, service: Any, operator: str, since: float = 0.0) 
     return answer if whole and all({"CPU", "Memory"} <= of_node.keys() for of_node in found.values()) else None
 
 
+def proc_of(node: Node) -> NodeProc:
+    """Return the history of the counters of a node."""
+    assert isinstance(node, NamespacedNode)
+    return node.proc
+
+
 def check_against_kernel(cluster: Cluster, answer: Any, operator: str) -> None:
     """Compare CPU in the five minutes before the newest sample, and memory, with what the kernel counted."""
     for node in cluster.nodes:
         reported = values(answer, operator)[node.name]
         end = answer["data"]["NodeMetricsMap"][node.name]["sampled"]
-        used = [node.proc.used_millicores(end - late - WINDOW_S, end - late) / (10 * node.proc.cpus) for late in LATE_S]
+        used = [
+            proc_of(node).used_millicores(end - late - WINDOW_S, end - late) / (10 * proc_of(node).cpus)
+            for late in LATE_S
+        ]
         assert min(used) - CPU_POINTS < reported["CPU"] < max(used) + CPU_POINTS, (node.name, reported, used)
-        memory = node.proc.used_memory(end - (WINDOW_S if operator == "AVG" else EVERY_S), end)
+        memory = proc_of(node).used_memory(end - (WINDOW_S if operator == "AVG" else EVERY_S), end)
         assert abs(reported["Memory"] - memory) < MEMORY_POINTS, (node.name, reported, memory)
 
 
@@ -86,6 +98,18 @@ def test_windows_of_metrics_server_agree_with_the_kernel(cluster: Cluster, servi
         since = datetime.fromisoformat(started).timestamp() + FIRST_SAMPLE_S
         answer = wait_for(partial(complete, cluster, each, "AVG", since), what="windows of all nodes", timeout=420)
         check_against_kernel(cluster, answer, "AVG")
+
+
+def test_doctor_and_config_check_find_nothing_wrong(cluster: Cluster, serving: Path):
+    (found, *_) = wait_service(cluster)
+    name = found["metadata"]["name"]
+    wrong, checked = doctor(cluster, NAMESPACE, name)
+    # What the review found in the last five minutes is true: metrics-server begins without usage, and other tests fill
+    # the memory of a node.
+    assert [each for each in wrong if not each["what"].startswith(("no_series: ", "missing: ", "jump: "))] == []
+    assert {"source", "permissions", "nodes", "service"} <= {each["name"] for each in checked}
+    command = ("exec", "-n", NAMESPACE, name, "--", PROGRAM, "config", "check")
+    assert cluster.control_plane.kubectl(*command).strip() == "ok"
 
 
 def test_pods_that_the_extender_places_start_on_the_node_that_it_prefers(
@@ -156,7 +180,7 @@ def test_a_rolling_update_to_prometheus_serves_windows_all_the_time(cluster: Clu
     while cluster.control_plane.kubectl_process(*rollout).returncode:
         ready = all_ready(cluster)
         assert any(complete(cluster, each, "AVG") for each in ready), "no pod serves windows"
-    since = cluster.nodes[-1].proc.since + FIRST_SAMPLE_S
+    since = proc_of(cluster.nodes[-1]).since + FIRST_SAMPLE_S
     for each in wait_service(cluster):
         assert each["metadata"]["uid"] not in before
         answer = wait_for(partial(complete, cluster, each, "Latest", since), what="values of all nodes", timeout=420)
