@@ -68,7 +68,7 @@ class VirtualNode(Node):
             *("-m", str(MEMORY >> 20), "-nodefaults", "-display", "none"),
             *("-serial", f"file:{self.directory / 'console.log'}"),
             *("-kernel", str(disk.kernel), "-initrd", str(disk.ramdisk)),
-            *("-append", "root=/dev/vda rw console=ttyS0 mitigations=off panic=1"),
+            *("-append", "root=/dev/vda rw console=ttyS0 quiet mitigations=off panic=1"),
             *(word for drive in drives for word in ("-drive", f"{drive},if=virtio,format=raw")),
             *("-netdev", f"tap,id=network,ifname={self._tap},script=no,downscript=no"),
             *("-device", "virtio-net-pci,netdev=network,romfile=", "-device", "virtio-rng-pci"),
