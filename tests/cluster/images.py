@@ -20,9 +20,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.programs import find
+from tests.cluster.programs import containers, find
 from tests.modules.programs import cache_root
 from tests.real.parts import REPOSITORY
+from tests.waiting import wait_for
 
 SUITE = "trixie"
 """The release of Debian with Python 3.13, the Python of the Dockerfile."""
@@ -32,6 +33,13 @@ REGISTRY = "cluster.test"
 BUSYBOX = f"{REGISTRY}/busybox:1"
 SERVICE = f"{REGISTRY}/load-watcher:1"
 AGENT = f"{REGISTRY}/load-watcher-agent:1"
+NOT_FOR_IMPORTS = [
+    "io.containerd.grpc.v1.cri",
+    "io.containerd.cri.v1.images",
+    "io.containerd.cri.v1.runtime",
+    "io.containerd.nri.v1.nri",
+]
+"""Plug-ins of containerd that use directories of this machine."""
 PIP = "python3 -m pip --disable-pip-version-check --no-cache-dir"
 HASHED = "--quiet --require-hashes --only-binary :all: -r /source/deploy/image"
 VENVS = f"""\
@@ -70,6 +78,38 @@ def make(directory: Path) -> None:
         layers = [_tar(each) for each in (*lower, own)]
         configs = {SERVICE: _dockerfile_config(-1), AGENT: _dockerfile_config(-2)}
         archive(directory / "load-watcher.tar", configs, layers)
+
+
+def unpacked(directory: Path, target: Path) -> None:
+    """Write a disk for /var/lib/containerd with the images of a directory, because a virtual machine needs minutes to
+    import them."""
+    with tempfile.TemporaryDirectory(dir=directory.parent) as place:
+        root, state, socket = Path(place, "root"), Path(place, "state"), Path(place, "socket")
+        settings = Path(place, "containerd.toml")
+        settings.write_text(
+            f'version = 3\nroot = "{root}"\nstate = "{state}"\ndisabled_plugins = {json.dumps(NOT_FOR_IMPORTS)}\n'
+            f'[grpc]\naddress = "{socket}"\n[ttrpc]\naddress = "{socket}.ttrpc"\n'
+        )
+        with (directory.parent / "import.log").open("wb") as log:
+            command = [containers("containerd"), "--config", settings]
+            daemon = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            client = [containers("ctr"), "--address", socket, "--namespace", "k8s.io"]
+            wait_for(
+                lambda: subprocess.run([*client, "version"], capture_output=True, check=False).returncode == 0,
+                what="containerd to import images",
+            )
+            for image in sorted(directory.glob("*.tar")):
+                subprocess.run([*client, "images", "import", image], check=True, stdout=subprocess.DEVNULL)
+        finally:
+            daemon.terminate()
+            daemon.wait()
+        mke2fs(root, target, 4)
+
+
+def mke2fs(root: Path, target: Path, gigabytes: int) -> None:
+    """Write a disk with the files of a directory."""
+    subprocess.run([str(find("mke2fs")), "-q", "-t", "ext4", "-d", root, target, f"{gigabytes}G"], check=True)
 
 
 def archive(target: Path, configs: Mapping[str, Mapping[str, Any]], layers: Sequence[Path]) -> None:

@@ -28,7 +28,7 @@ def check(*, virtual: bool) -> None:
         "kubernetes": programs.kubernetes(),
         "kubelet": programs.kubelet(),
         "containers": programs.containers(),
-        **({} if virtual else {"metrics-server": programs.metrics_server()}),
+        **({} if virtual else {"metrics-server": programs.metrics_server(), "helm": programs.helm()}),
     }
     unbuilt = [name for name, module in built.items() if module.missing]
     if unbuilt:
@@ -72,6 +72,11 @@ def kubelet(name: str) -> Path:
 def metrics_server() -> Path:
     """Return the path of metrics-server."""
     return programs.metrics_server().directory / "metrics-server"
+
+
+def helm() -> Path:
+    """Return the path of helm."""
+    return programs.helm().directory / "helm"
 
 
 def containers(name: str) -> Path:

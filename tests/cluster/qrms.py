@@ -36,13 +36,16 @@ def managing(cluster: Cluster, directory: Path, components: Sequence[str]) -> It
 
 def manager_of(cluster: Cluster, node: Node) -> str:
     """Return the name of the pod of the manager on a node."""
-    found = cluster.control_plane.get("pods", "-n", NAMESPACE, "-l", SELECTOR)["items"]
-    (name,) = [
-        each["metadata"]["name"]
-        for each in found
-        if each["spec"]["nodeName"] == node.name and "deletionTimestamp" not in each["metadata"]
-    ]
-    return str(name)
+
+    def names() -> list[str]:
+        return [
+            each["metadata"]["name"]
+            for each in cluster.control_plane.get("pods", "-n", NAMESPACE, "-l", SELECTOR)["items"]
+            if each["spec"].get("nodeName") == node.name and "deletionTimestamp" not in each["metadata"]
+        ]
+
+    (name,) = wait_for(names, what=f"a manager on {node.name}")
+    return name
 
 
 def page(cluster: Cluster, node: Node) -> Any:

@@ -20,7 +20,15 @@ from tests.waiting import wait_for
 
 SLEEP = ("sleep", "100000")
 SMALL = {"cpu": "50m", "memory": "16Mi"}
-STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+OWN_MANAGERS: dict[str, dict[str, Any]] = {
+    "cpu_manager_state": {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"},
+    # As much as the threshold of evictions.
+    "memory_manager_state": {
+        "memoryManagerPolicy": "Static",
+        "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
+    },
+}
+"""Configurations of the kubelet that switch on one of its managers, by the state file of the manager."""
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +150,8 @@ def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(
 def test_an_exclusive_container_keeps_its_cpu_through_resizes(
     cluster: Cluster, managing: Path, node: Node, everything: CpuSet
 ):
-    """Up and down within one CPU; to more CPUs than may be exclusive; and to more than the node has free."""
+    """Up and down within one CPU; to more than the node has, and than it has free; to more CPUs than may be
+    exclusive."""
     with created(cluster, guaranteed("solid", node)):
         wait_ready(cluster, "default", "app=solid", 1)
         own, before = pinned(cluster, "solid"), state_of(cluster, "solid")["containerID"]
@@ -151,13 +160,13 @@ def test_an_exclusive_container_keeps_its_cpu_through_resizes(
             resize(cluster, "solid", cpu)
             wait_granted(cluster, "solid", cpu)
             assert pinned(cluster, "solid") == own
-        resize(cluster, "solid", f"{1000 * len(everything) - 10}m")
-        wait_for(
-            lambda: "PodResizePending" in json.dumps(cluster.control_plane.get("pod", "solid")["status"]),
-            what="the kubelet to defer the resize",
-        )
-        assert granted(cluster, "solid") == "400m"
-        assert pinned(cluster, "solid") == own
+        for refused, reason in ((1000, "Infeasible"), (-10, "Deferred")):
+            resize(cluster, "solid", f"{1000 * len(everything) + refused}m")
+            wait_for(partial(is_pending, cluster, "solid", reason), what=f"the resize to be {reason}")
+            cluster.control_plane.kubectl("-n", NAMESPACE, "delete", "pod", manager_of(cluster, node))
+            wait_for(lambda: connected(cluster, node), what="the manager to be connected", timeout=90)
+            assert granted(cluster, "solid") == "400m"
+            assert pinned(cluster, "solid") == own
         resize(cluster, "solid", most := f"{1000 * len(everything) - 500}m")
         wait_granted(cluster, "solid", most)
         wait_for(lambda: without(cluster, node, "solid"), what="the manager to report the resize without an allocation")
@@ -166,6 +175,12 @@ def test_an_exclusive_container_keeps_its_cpu_through_resizes(
         wait_for(lambda: not without(cluster, node, "solid"), what="the allocation to be complete")
         assert pinned(cluster, "solid") == own
         assert (state_of(cluster, "solid")["containerID"], state_of(cluster, "solid")["restartCount"]) == (before, 0)
+
+
+def is_pending(cluster: Cluster, name: str, reason: str) -> bool:
+    """Return whether the kubelet has not resized a pod for this reason."""
+    conditions = cluster.control_plane.get("pod", name)["status"]["conditions"]
+    return ("PodResizePending", reason) in {(each["type"], each.get("reason")) for each in conditions}
 
 
 def without(cluster: Cluster, node: Node, name: str) -> Any:
@@ -200,27 +215,30 @@ def test_allocations_outlive_a_restart(
         assert (state_of(cluster, "solid")["containerID"], state_of(cluster, "solid")["restartCount"]) == (before, 0)
 
 
-def test_the_manager_stops_while_the_cpu_manager_of_the_kubelet_is_on(
-    cluster: Cluster, managing: Path, node: Node, everything: CpuSet
+@pytest.mark.parametrize("state", OWN_MANAGERS)
+def test_the_manager_stops_while_a_manager_of_the_kubelet_is_on(
+    cluster: Cluster, managing: Path, node: Node, everything: CpuSet, state: str
 ):
-    """The static policy gives pods without exclusive CPUs all CPUs every ten seconds."""
+    """The CPU Manager gives pods without exclusive CPUs all CPUs every ten seconds."""
     with created(cluster, shared("web", node), guaranteed("solid", node)):
         for name in ("web", "solid"):
             wait_ready(cluster, "default", f"app={name}", 1)
         own = wait_pinned(cluster, "solid", 1)
-        node.configure_kubelet(STATIC)
+        wait_for(lambda: pinned(cluster, "web") == everything - own, what="the pool without the exclusive CPU")
+        expected = everything if state == "cpu_manager_state" else everything - own
+        node.configure_kubelet(OWN_MANAGERS[state])
         try:
-            wait_for(lambda: "cpu_manager_state" in trouble(cluster, node), what="the manager to stop", timeout=60)
-            assert any("cpu_manager_state" in each for each in faults(cluster, node))
-            wait_for(lambda: pinned(cluster, "web") == everything, what="the kubelet to set CPUs", timeout=60)
+            wait_for(lambda: state in trouble(cluster, node), what="the manager to stop", timeout=60)
+            assert any(state in each for each in faults(cluster, node))
+            wait_for(lambda: pinned(cluster, "web") == expected, what="the kubelet to set CPUs", timeout=60)
             rounds = page(cluster, node)["last_reconcile"]["time"]
             wait_for(
                 lambda: page(cluster, node)["last_reconcile"]["time"] > rounds + 10,
                 what="further rounds of the manager",
             )
-            assert pinned(cluster, "web") == everything
+            assert pinned(cluster, "web") == expected
             log = cluster.control_plane.kubectl("-n", NAMESPACE, "logs", manager_of(cluster, node)).splitlines()
-            assert len([line for line in log if "not applied" in line and "cpu_manager_state" in line]) == 1
+            assert len([line for line in log if "not applied" in line and state in line]) == 1
         finally:
             node.configure_kubelet({})
         wait_for(lambda: trouble(cluster, node) == "", what="the manager to act again", timeout=60)
