@@ -91,16 +91,16 @@ def unpacked(directory: Path, target: Path) -> None:
             f'[grpc]\naddress = "{socket}"\n[ttrpc]\naddress = "{socket}.ttrpc"\n'
         )
         with (directory.parent / "import.log").open("wb") as log:
-            command = [containers("containerd"), "--config", settings]
+            command = [str(containers("containerd")), "--config", str(settings)]
             daemon = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            client = [containers("ctr"), "--address", socket, "--namespace", "k8s.io"]
+            client = [str(containers("ctr")), "--address", str(socket), "--namespace", "k8s.io"]
             wait_for(
                 lambda: subprocess.run([*client, "version"], capture_output=True, check=False).returncode == 0,
                 what="containerd to import images",
             )
             for image in sorted(directory.glob("*.tar")):
-                subprocess.run([*client, "images", "import", image], check=True, stdout=subprocess.DEVNULL)
+                subprocess.run([*client, "images", "import", str(image)], check=True, stdout=subprocess.DEVNULL)
         finally:
             daemon.terminate()
             daemon.wait()
@@ -109,7 +109,8 @@ def unpacked(directory: Path, target: Path) -> None:
 
 def mke2fs(root: Path, target: Path, gigabytes: int) -> None:
     """Write a disk with the files of a directory."""
-    subprocess.run([str(find("mke2fs")), "-q", "-t", "ext4", "-d", root, target, f"{gigabytes}G"], check=True)
+    command = [str(find("mke2fs")), "-q", "-t", "ext4", "-d", str(root), str(target), f"{gigabytes}G"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def archive(target: Path, configs: Mapping[str, Mapping[str, Any]], layers: Sequence[Path]) -> None:

@@ -25,6 +25,7 @@ from tests.cluster.agents import (
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import applied, created, deployment, pod, wait_ready
 from tests.cluster.nodes.node import UNLIMITED, Node
+from tests.cluster.nodes.virtual import VirtualNode
 from tests.waiting import wait_for
 
 BUSY = ("sh", "-c", "while :; do :; done")
@@ -110,6 +111,28 @@ def test_the_brake_restores_and_keeps_agents_from_new_steps(cluster: Cluster, no
         finally:
             agents.brake(cluster, "on")
         wait_throttled(cluster, "hog")
+
+
+def test_memory_high_of_a_pod_is_lowered_and_restored(cluster: Cluster, enforcing: Path, node: Node):
+    if not isinstance(node, VirtualNode):
+        pytest.skip("control groups of version 1 have no memory.high")
+    documents = agents.policies("memory_total_utilization", 5, {}, node=node.name)
+    documents[1]["metadata"]["annotations"] = {"load-watcher.io/gentle-steps": "memory.high"}
+    with created(cluster, deployment("holder", memory_user(300))):
+        (found,) = wait_ready(cluster, "default", "app=holder", 1)
+        _, container = cluster.container(found["metadata"]["name"])
+
+        def high() -> str:
+            return node.of_pod(container, "memory.high")
+
+        filled = partial(node.of_pod, container, "memory.current")
+        wait_for(lambda: int(filled()) > 300 << 20, what="the pod to fill its memory")
+        assert high() == "max"
+        with policies_applied(cluster, documents):
+            wait_for(lambda: high() != "max", what="memory.high", timeout=240)
+            assert 250 << 20 < int(high()) < 300 << 20
+            assert kept_away(cluster, node)
+        wait_for(lambda: high() == "max", what="memory.high to be restored", timeout=240)
 
 
 def test_pods_are_evicted_within_budgets_when_memory_is_short(cluster: Cluster, enforcing: Path):

@@ -1,7 +1,7 @@
 """The disk of virtual nodes: Debian with systemd, its cloud kernel, and units that wait for the files of a node.
 
-The disk is made once and stays in the cache. A node brings its files as an archive, which is its second drive, and its
-images as the third.
+The disk is made once and stays in the cache. A node brings its files as an archive, which is its second drive, and
+/var/lib/containerd with its images as the third.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.images import SUITE, debootstrap, proc_of
+from tests.cluster.images import SUITE, debootstrap, mke2fs, proc_of
 from tests.cluster.programs import find
 from tests.modules.programs import cache_root
 
@@ -26,7 +26,7 @@ HOME = Path("/opt/cluster")
 """Directory of a node's own files, in the virtual machine."""
 PORT = 2000
 """A shell on this port runs commands: only the network namespace of the control plane reaches it."""
-DISK_GB = 12
+DISK_GB = 4
 UNITS = {
     "cluster-files.service": f"""\
 [Unit]
@@ -74,8 +74,6 @@ Requires=cluster-network.service
 [Service]
 Environment=PATH={HOME}/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ExecStart={HOME}/bin/containerd --config {HOME}/containerd.toml
-ExecStartPost=/bin/sh {HOME}/import.sh
-TimeoutStartSec=infinity
 Delegate=yes
 KillMode=process
 Restart=always
@@ -109,6 +107,7 @@ printf 'virtio_pci\\nvirtio_blk\\next4\\n' >> /etc/initramfs-tools/modules
 update-initramfs -u
 systemctl enable command.socket containerd.service kubelet.service
 """
+FSTAB = "/dev/vdc /var/lib/containerd ext4 defaults 0 0\n"
 SYSTEM = "[Manager]\nDefaultTimeoutStopSec=10s\n"
 
 
@@ -123,7 +122,7 @@ class Guest:
 
 def make() -> Guest:
     """Return the disk of virtual nodes, which is made if the cache does not have it."""
-    text = repr((SUITE, PACKAGES, UNITS, MASKED, STEPS, SYSTEM, DISK_GB))
+    text = repr((SUITE, PACKAGES, UNITS, MASKED, STEPS, FSTAB, SYSTEM, DISK_GB))
     home = cache_root() / "cluster" / f"guest-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if not home.exists():
         home.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +136,7 @@ def _make(root: Path, made: Path) -> None:
     made.mkdir()
     debootstrap(root, PACKAGES)
     _write(root, {f"etc/systemd/system/{name}": text for name, text in UNITS.items()})
-    _write(root, {"etc/fstab": "", "etc/systemd/system.conf.d/cluster.conf": SYSTEM})
+    _write(root, {"etc/fstab": FSTAB, "etc/systemd/system.conf.d/cluster.conf": SYSTEM})
     for name in MASKED:
         (root / "etc/systemd/system" / name).unlink(missing_ok=True)
         (root / "etc/systemd/system" / name).symlink_to("/dev/null")
@@ -155,7 +154,7 @@ def _make(root: Path, made: Path) -> None:
         shutil.copy(found, made / name)
     for name in ("boot", "var/cache/apt", "var/lib/apt", "usr/share/doc"):
         shutil.rmtree(root / name)
-    subprocess.run([str(find("mke2fs")), "-q", "-t", "ext4", "-d", root, made / "disk.img", f"{DISK_GB}G"], check=True)
+    mke2fs(root, made / "disk.img", DISK_GB)
 
 
 def _write(root: Path, files: Mapping[str, str]) -> None:

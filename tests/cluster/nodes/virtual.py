@@ -12,7 +12,7 @@ from typing import Any
 
 from agent import cpuset
 from agent.cpuset import CpuSet
-from tests.cluster import programs
+from tests.cluster import images, programs
 from tests.cluster.control_plane import ADDRESS, NAMESPACE, inside, ip
 from tests.cluster.nodes import guest
 from tests.cluster.nodes.guest import HOME, PORT
@@ -32,13 +32,6 @@ ip addr replace {address}/24 dev $interface
 ip route replace default via {gateway}
 echo 1 > /proc/sys/net/ipv4/ip_forward
 """
-IMPORT = f"""\
-set -e
-until ctr version >/dev/null 2>&1; do sleep 0.2; done
-[ -e {HOME}/imported ] && exit
-for drive in /dev/vd[c-z]; do ctr -n k8s.io images import $drive; done
-touch {HOME}/imported
-"""
 
 
 class VirtualNode(Node):
@@ -55,13 +48,14 @@ class VirtualNode(Node):
         self.directory.mkdir(parents=True, exist_ok=True)
         disk = guest.make()
         self._pack(self.directory / "files.tar")
+        images.unpacked(self.images, self.directory / "containerd.img")
         ip("-n", NAMESPACE, "tuntap", "add", self._tap, "mode", "tap")
         ip("-n", NAMESPACE, "link", "set", self._tap, "master", "br0", "up")
         self.route()
         drives = [
             f"file={disk.disk},snapshot=on,cache=unsafe",
             f"file={self.directory / 'files.tar'},readonly=on",
-            *(f"file={image},readonly=on" for image in sorted(self.images.glob("*.tar"))),
+            f"file={self.directory / 'containerd.img'},cache=unsafe",
         ]
         command = [
             *("qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(CPUS)),
@@ -117,6 +111,10 @@ class VirtualNode(Node):
         lines = (line.split() for line in self._shell("cat /sys/fs/cgroup/cpu.stat").splitlines())
         return int(dict(lines)["usage_usec"]) / 1e6
 
+    def of_pod(self, container: str, name: str) -> str:
+        """Return a file of the control group of a container's pod."""
+        return self._shell(f"cat {_group(container)}/../{name}").strip()
+
     def _boot(self) -> str:
         return self._shell("cat /proc/sys/kernel/random/boot_id", check=False, timeout=ANSWER_S)
 
@@ -142,7 +140,6 @@ class VirtualNode(Node):
         """Write the archive with the files of the node."""
         own = {
             "network.sh": NETWORK.format(name=self.name, address=self.address, gateway=ADDRESS),
-            "import.sh": IMPORT,
             "kubelet.json": self.kubelet_configuration({}, HOME / "pki"),
             "kubelet.env": f"ARGUMENTS=--node-ip {self.address} --hostname-override {self.name}\n",
             "kubelet.conf": (self.pki / f"{self.name}.conf").read_text().replace(str(self.pki), f"{HOME}/pki"),
