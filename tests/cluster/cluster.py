@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Self
 
 from tests.cluster import images, pki, programs, sources
-from tests.cluster.control_plane import ADDRESS, NAMESPACE, SERVICE_ADDRESS, ControlPlane
-from tests.cluster.nodes.namespaced import PREFIX, NamespacedNode
+from tests.cluster.control_plane import ADDRESS, NAMESPACE, PREFIX, SERVICE_ADDRESS, ControlPlane
+from tests.cluster.nodes.namespaced import NamespacedNode
 from tests.cluster.nodes.node import Node
 from tests.cluster.nodes.virtual import VirtualNode
 from tests.waiting import wait_for

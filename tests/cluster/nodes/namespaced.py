@@ -15,7 +15,7 @@ from typing import Any
 from agent import cpuset
 from agent.cpuset import CpuSet
 from tests.cluster import programs
-from tests.cluster.control_plane import ADDRESS, NAMESPACE, inside, ip, remove_namespace
+from tests.cluster.control_plane import ADDRESS, NAMESPACE, PREFIX, inside, ip, remove_namespace
 from tests.cluster.nodes.node import Component, Node
 from tests.cluster.nodes.proc import NAMES, NodeProc
 from tests.real.parts import find_program
@@ -27,8 +27,6 @@ UNSHARE = (
     *("unshare", "--fork", "--kill-child", "--propagation=private"),
     *("--mount", "--pid", "--uts", "--ipc", "--cgroup"),
 )
-PREFIX = "lwc-"
-"""Of the names of network namespaces and control groups."""
 INIT = Path(__file__).with_name("namespaced-init.sh")
 NODE_EXPORTER_PORT = 9100
 CPU_SHARES = 65536
