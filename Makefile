@@ -180,7 +180,7 @@ cluster-v2: $(VENV)/.installed-dev ## run the tests with a real kubelet in a vir
 	@$(BIN)/python scripts/go-programs kubelet
 	@$(BIN)/python scripts/go-programs containers
 	@mkdir -p build
-	LOAD_WATCHER_CLUSTER=v2 $(BIN)/python -m pytest tests/cluster --basetemp build/cluster-v2 $(PYTEST_ARGS)
+	LOAD_WATCHER_CLUSTER=v2 LOAD_WATCHER_SLOWNESS=4 $(BIN)/python -m pytest tests/cluster --basetemp build/cluster-v2 $(PYTEST_ARGS)
 
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)

@@ -37,10 +37,10 @@ def definitions(cluster: Cluster) -> Iterator[None]:
     path = str(REPOSITORY / "deploy" / "agent" / "crds.yaml")
     kubectl("apply", "-f", path)
     try:
-        kubectl("wait", "--for=condition=Established", "-f", path, "--timeout=60s")
+        kubectl("wait", "--for=condition=Established", "-f", path, "--timeout=300s")
         yield
     finally:
-        kubectl("delete", "-f", path, "--ignore-not-found", "--timeout=60s")
+        kubectl("delete", "-f", path, "--ignore-not-found", "--timeout=300s")
 
 
 def policies(metric: str, watermark: int, action: Mapping[str, Any], *, node: str) -> list[dict[str, Any]]:

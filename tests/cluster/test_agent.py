@@ -152,7 +152,7 @@ def test_pods_are_evicted_within_budgets_when_memory_is_short(cluster: Cluster, 
         kubectl("cordon", other.name)
     try:
         with created(cluster, budget, *eaters):
-            kubectl("wait", "deployment", *sizes, "--for=condition=Available", "--timeout=180s")
+            kubectl("wait", "deployment", *sizes, "--for=condition=Available", "--timeout=300s")
             for other in others:
                 kubectl("uncordon", other.name)
             before = pods_of(cluster, sizes)
@@ -208,10 +208,10 @@ def test_an_uninstall_restores_everything(cluster: Cluster, enforcing: Path, nod
         (before,) = wait_ready(cluster, "default", "app=hog", 1)
         wait_throttled(cluster, "hog")
         kubectl("apply", "-k", str(enforcing / "deploy" / "agent-restore"))
-        kubectl("-n", NAMESPACE, "rollout", "status", "daemonset/load-watcher-agent", "--timeout=120s")
+        kubectl("-n", NAMESPACE, "rollout", "status", "daemonset/load-watcher-agent", "--timeout=300s")
         assert quota(cluster, "hog") == UNLIMITED
         assert not kept_away(cluster, node)
-        kubectl("delete", "-k", str(enforcing / "deploy" / "agent-restore"), "--timeout=120s")
+        kubectl("delete", "-k", str(enforcing / "deploy" / "agent-restore"), "--timeout=300s")
         (after,) = wait_ready(cluster, "default", "app=hog", 1)
         assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
         found = kubectl("get", "all,clusterroles,clusterrolebindings", "-A", "-o", "name").splitlines()

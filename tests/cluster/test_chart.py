@@ -66,7 +66,7 @@ def install(cluster: Cluster, directory: Path, *, restore: bool) -> None:
     helm(cluster, "upgrade", "--install", "--create-namespace", RELEASE, CHART, "--values", str(file))
     for part in ("agent", "qrm"):
         daemonset = f"daemonset/{RELEASE}-load-watcher-{part}"
-        cluster.control_plane.kubectl("-n", RELEASE, "rollout", "status", daemonset, "--timeout=180s")
+        cluster.control_plane.kubectl("-n", RELEASE, "rollout", "status", daemonset, "--timeout=300s")
 
 
 def test_the_chart_is_installed_restores_and_leaves_nothing(cluster: Cluster, tmp_path: Path):
@@ -88,7 +88,7 @@ def test_the_chart_is_installed_restores_and_leaves_nothing(cluster: Cluster, tm
             assert not agents.kept_away(cluster, node)
     finally:
         helm(cluster, "uninstall", RELEASE, "--wait")
-        kubectl("delete", "namespace", RELEASE, "--timeout=120s")
-        kubectl("delete", "-f", str(REPOSITORY / "deploy" / "agent" / "crds.yaml"), "--timeout=60s")
+        kubectl("delete", "namespace", RELEASE, "--timeout=300s")
+        kubectl("delete", "-f", str(REPOSITORY / "deploy" / "agent" / "crds.yaml"), "--timeout=300s")
     found = kubectl("get", "all,clusterroles,clusterrolebindings,validatingadmissionpolicies", "-A", "-o", "name")
     assert [each for each in found.splitlines() if RELEASE in each] == []

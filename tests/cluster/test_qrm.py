@@ -280,9 +280,9 @@ def test_a_rolling_update_and_an_uninstall_restart_nothing(
         while cluster.control_plane.kubectl_process("rollout", "status", *daemonset, "--timeout=1s").returncode:
             assert pinned(cluster, "solid") == own
         kubectl("apply", "-k", restore)
-        kubectl("rollout", "status", *daemonset, "--timeout=120s")
+        kubectl("rollout", "status", *daemonset, "--timeout=300s")
         assert (pinned(cluster, "solid"), pinned(cluster, "web")) == (everything, everything)
-        kubectl("delete", "-k", restore, "--timeout=120s")
+        kubectl("delete", "-k", restore, "--timeout=300s")
         assert [state_of(cluster, name) for name in ("web", "solid")] == before
     found = kubectl("get", "all,clusterroles,clusterrolebindings", "-A", "-o", "name").splitlines()
     assert [each for each in found if "load-watcher-qrm" in each] == []
