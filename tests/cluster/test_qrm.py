@@ -150,8 +150,8 @@ def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(
 def test_an_exclusive_container_keeps_its_cpu_through_resizes(
     cluster: Cluster, managing: Path, node: Node, everything: CpuSet
 ):
-    """Up and down within one CPU; to more than the node has, which the API server refuses; to more than it has free,
-    through a restart of the manager; to more CPUs than may be exclusive."""
+    """Up and down within one CPU; to more than the node has, which the API server refuses; to more than it has free;
+    to more CPUs than may be exclusive."""
     with created(cluster, guaranteed("solid", node)):
         wait_ready(cluster, "default", "app=solid", 1)
         own, before = pinned(cluster, "solid"), state_of(cluster, "solid")["containerID"]
@@ -164,8 +164,6 @@ def test_an_exclusive_container_keeps_its_cpu_through_resizes(
             resize(cluster, "solid", f"{1000 * len(everything) + 1000}m")
         resize(cluster, "solid", f"{1000 * len(everything) - 10}m")
         wait_for(lambda: deferred(cluster, "solid"), what="the kubelet to defer the resize")
-        cluster.control_plane.kubectl("-n", NAMESPACE, "delete", "pod", manager_of(cluster, node))
-        wait_for(lambda: connected(cluster, node), what="the manager to be connected", timeout=90)
         assert granted(cluster, "solid") == "400m"
         assert pinned(cluster, "solid") == own
         resize(cluster, "solid", most := f"{1000 * len(everything) - 500}m")
