@@ -100,6 +100,7 @@ def test_the_brake_restores_and_keeps_agents_from_new_steps(cluster: Cluster, no
         created(cluster, pod("hog", node.name, command=BUSY)),
         policies_applied(cluster, throttling(watermark, node=node.name)),
     ):
+        wait_ready(cluster, "default", "app=hog", 1)
         wait_throttled(cluster, "hog")
         agents.brake(cluster, "restore")
         try:

@@ -80,6 +80,7 @@ def test_the_chart_is_installed_restores_and_leaves_nothing(cluster: Cluster, tm
     try:
         watermark = int(node.used_millicores(20)) + 600
         with created(cluster, hog, solid), policies_applied(cluster, throttling(watermark, node=node.name)):
+            wait_ready(cluster, "default", "app=hog", 1)
             wait_pinned(cluster, "solid", 1)
             wait_throttled(cluster, "hog")
             wait_ready(cluster, RELEASE, "app.kubernetes.io/name=load-watcher", 2, timeout=420)
