@@ -24,10 +24,10 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak faults hostile properties fuzz removal alerts constraints \
-        lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers cluster originals plans mutants fleet real-parts clean
+        lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers cluster cluster-v2 originals plans mutants fleet real-parts clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.made ## create the virtual environment .venv
 
@@ -172,9 +172,18 @@ cluster: $(VENV)/.installed-dev ## run the tests with real kubelets on this mach
 	@$(BIN)/python scripts/go-programs kubelet
 	@$(BIN)/python scripts/go-programs containers
 	@$(BIN)/python scripts/go-programs metrics-server
+	@$(BIN)/python scripts/go-programs helm
 	@LOAD_WATCHER_REQUIRE_REAL=1 $(BIN)/python scripts/real-parts Prometheus "node exporter"
 	@mkdir -p build
 	LOAD_WATCHER_CLUSTER=1 $(BIN)/python -m pytest tests/cluster --basetemp build/cluster $(PYTEST_ARGS)
+
+cluster-v2: $(VENV)/.installed-dev ## run the tests with a real kubelet in a virtual machine with control groups v2; requires root and Debian packages
+	@$(BIN)/python -m tests.cluster.programs --virtual
+	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)
+	@$(BIN)/python scripts/go-programs kubelet
+	@$(BIN)/python scripts/go-programs containers
+	@mkdir -p build
+	LOAD_WATCHER_CLUSTER=v2 LOAD_WATCHER_SLOWNESS=4 $(BIN)/python -m pytest tests/cluster --basetemp build/cluster-v2 $(PYTEST_ARGS)
 
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)

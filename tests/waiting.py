@@ -1,6 +1,7 @@
 """Waiting for something to become true: a deadline and a name for what was waited for, never a sleep for luck."""
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
@@ -18,6 +19,9 @@ PAUSE_SHARE = 0.1
 # Long, because a deadline that is never met costs nothing in a run that is green: what is waited for takes a tenth of a
 # second on a quiet machine, and many times that on one whose cores are shared by other work.
 PATIENCE_SECONDS = 60.0
+
+# A factor of all deadlines: a virtual machine without acceleration is ten times slower.
+SLOWNESS = float(os.environ.get("LOAD_WATCHER_SLOWNESS", "1"))
 
 
 def pause(waited: float) -> float:
@@ -38,6 +42,7 @@ def wait_for(
     in `ignoring` count as not yet; any other passes through.
     """
     began = time.monotonic()
+    timeout *= SLOWNESS
     while True:
         last: object
         try:
@@ -77,6 +82,7 @@ async def eventually(
 ) -> Any:
     """The same inside an event loop, which keeps running meanwhile; `condition` may be a coroutine function."""
     began = time.monotonic()
+    timeout *= SLOWNESS
     while True:
         last: object
         try:

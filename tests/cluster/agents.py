@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import applied, created, wait_ready
-from tests.cluster.node import Node
+from tests.cluster.nodes.node import UNLIMITED, Node
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
 
@@ -21,7 +20,6 @@ NAMESPACE = "load-watcher-agent"
 CONTROL = ("configmap", "agent-control", "-n", NAMESPACE)
 ENFORCED = ("agent-enforce", "agent-node-restriction", "agent-kubelet-certificate", "agent-api-policies")
 GROUP = "load-watcher.io/v1alpha1"
-UNLIMITED = -1
 
 
 @contextlib.contextmanager
@@ -39,10 +37,10 @@ def definitions(cluster: Cluster) -> Iterator[None]:
     path = str(REPOSITORY / "deploy" / "agent" / "crds.yaml")
     kubectl("apply", "-f", path)
     try:
-        kubectl("wait", "--for=condition=Established", "-f", path, "--timeout=60s")
+        kubectl("wait", "--for=condition=Established", "-f", path, "--timeout=300s")
         yield
     finally:
-        kubectl("delete", "-f", path, "--ignore-not-found", "--timeout=60s")
+        kubectl("delete", "-f", path, "--ignore-not-found", "--timeout=300s")
 
 
 def policies(metric: str, watermark: int, action: Mapping[str, Any], *, node: str) -> list[dict[str, Any]]:
@@ -81,20 +79,9 @@ def _policy(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def quota(cluster: Cluster, name: str) -> int:
-    """Return cpu.cfs_quota_us of the only container of a pod, as its node has it."""
-    found = cluster.control_plane.get("pod", name)
-    node = next(each for each in cluster.nodes if each.name == found["spec"]["nodeName"])
-    identifier = found["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
-    (group,) = [path for path in node.cgroup("cpu").rglob("*") if path.name.endswith(identifier)]
-    return int((group / "cpu.cfs_quota_us").read_text())
-
-
-def used_millicores(node: Node, seconds: float) -> float:
-    """Return the CPU use of a node over a time as the kernel counts it for its control group."""
-    counter = node.cgroup("cpuacct") / "cpuacct.usage"
-    began, before = time.monotonic(), int(counter.read_text())
-    time.sleep(seconds)  # the measured time
-    return (int(counter.read_text()) - before) / 1e6 / (time.monotonic() - began)
+    """Return the CPU quota of the container `main` of a pod in microseconds, as its node has it."""
+    node, container = cluster.container(name)
+    return node.quota(container)
 
 
 def metrics(cluster: Cluster, pod: Any) -> str:

@@ -14,7 +14,9 @@ from typing import Any
 from tests.cluster import programs
 from tests.waiting import wait_for
 
-NAMESPACE = "lwc-control"
+PREFIX = "lwv-" if os.environ.get("LOAD_WATCHER_CLUSTER") == "v2" else "lwc-"
+"""Of the names of network namespaces and control groups. `make cluster` and `make cluster-v2` can run at once."""
+NAMESPACE = f"{PREFIX}control"
 ADDRESS = "10.90.0.1"
 SERVICES = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"

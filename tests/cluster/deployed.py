@@ -39,7 +39,7 @@ def applied(
     try:
         yield yaml.safe_load((path / "kustomization.yaml").read_text())["namespace"]
     finally:
-        kubectl("delete", "-k", str(path), "--ignore-not-found", "--wait=true", "--timeout=120s")
+        kubectl("delete", "-k", str(path), "--ignore-not-found", "--wait=true", "--timeout=300s")
 
 
 def prepared(directory: Path, name: str, components: Sequence[str] = (), *, images: Mapping[str, str] = IMAGES) -> Path:
@@ -124,7 +124,7 @@ def created(cluster: Cluster, *objects: Mapping[str, Any], namespace: str = "def
     try:
         yield
     finally:
-        gone = ("--ignore-not-found", "--wait=true", "--timeout=60s")
+        gone = ("--ignore-not-found", "--wait=true", "--timeout=300s")
         cluster.control_plane.kubectl("delete", "-n", namespace, "-f", "-", *gone, given=document)
 
 

@@ -20,18 +20,26 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.programs import find
+from tests.cluster.programs import containers, find
 from tests.modules.programs import cache_root
 from tests.real.parts import REPOSITORY
+from tests.waiting import wait_for
 
 SUITE = "trixie"
 """The release of Debian with Python 3.13, the Python of the Dockerfile."""
-PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
+PACKAGES = ("python3", "python3-venv", "python3-pip", "ca-certificates")
 LOCKS = ("requirements", "build", "agent")
 REGISTRY = "cluster.test"
 BUSYBOX = f"{REGISTRY}/busybox:1"
 SERVICE = f"{REGISTRY}/load-watcher:1"
 AGENT = f"{REGISTRY}/load-watcher-agent:1"
+NOT_FOR_IMPORTS = [
+    "io.containerd.grpc.v1.cri",
+    "io.containerd.cri.v1.images",
+    "io.containerd.cri.v1.runtime",
+    "io.containerd.nri.v1.nri",
+]
+"""Plug-ins of containerd that use directories of this machine."""
 PIP = "python3 -m pip --disable-pip-version-check --no-cache-dir"
 HASHED = "--quiet --require-hashes --only-binary :all: -r /source/deploy/image"
 VENVS = f"""\
@@ -58,7 +66,7 @@ chown 65532:65532 /data
 
 
 def make(directory: Path) -> None:
-    """Write busybox.tar, load-watcher.tar and load-watcher-agent.tar of this checkout into a directory."""
+    """Write busybox.tar, and load-watcher.tar with both images of this checkout, into a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     _busybox(directory / "busybox.tar")
     home = cache_root() / "cluster"
@@ -68,35 +76,74 @@ def make(directory: Path) -> None:
         own = Path(place, "own")
         _layer_of_steps(lower, own, WHEEL)
         layers = [_tar(each) for each in (*lower, own)]
-        for name, stage in ((SERVICE, -1), (AGENT, -2)):
-            file = directory / f"{name.rpartition('/')[2].partition(':')[0]}.tar"
-            archive(file, name, _dockerfile_config(stage), layers)
+        configs = {SERVICE: _dockerfile_config(-1), AGENT: _dockerfile_config(-2)}
+        archive(directory / "load-watcher.tar", configs, layers)
 
 
-def archive(target: Path, name: str, config: Mapping[str, Any], layers: Sequence[Path]) -> None:
-    """Write an OCI image layout as a tar file. `config` is the part of the image configuration that a runtime reads."""
+def unpacked(directory: Path, target: Path) -> None:
+    """Write a disk for /var/lib/containerd with the images of a directory, because a virtual machine needs minutes to
+    import them."""
+    with tempfile.TemporaryDirectory(dir=directory.parent) as place:
+        root, state, socket = Path(place, "root"), Path(place, "state"), Path(place, "socket")
+        settings = Path(place, "containerd.toml")
+        settings.write_text(
+            f'version = 3\nroot = "{root}"\nstate = "{state}"\ndisabled_plugins = {json.dumps(NOT_FOR_IMPORTS)}\n'
+            f'[grpc]\naddress = "{socket}"\n[ttrpc]\naddress = "{socket}.ttrpc"\n'
+        )
+        with (directory.parent / "import.log").open("wb") as log:
+            command = [str(containers("containerd")), "--config", str(settings)]
+            daemon = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            client = [str(containers("ctr")), "--address", str(socket), "--namespace", "k8s.io"]
+            wait_for(
+                lambda: subprocess.run([*client, "version"], capture_output=True, check=False).returncode == 0,
+                what="containerd to import images",
+            )
+            for image in sorted(directory.glob("*.tar")):
+                subprocess.run([*client, "images", "import", str(image)], check=True, stdout=subprocess.DEVNULL)
+        finally:
+            daemon.terminate()
+            daemon.wait()
+        mke2fs(root, target, 4)
+
+
+def mke2fs(root: Path, target: Path, gigabytes: int) -> None:
+    """Write a disk with the files of a directory."""
+    command = [str(find("mke2fs")), "-q", "-t", "ext4", "-d", str(root), str(target), f"{gigabytes}G"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def archive(target: Path, configs: Mapping[str, Mapping[str, Any]], layers: Sequence[Path]) -> None:
+    """Write images of the same layers as a tar file with an OCI image layout.
+
+    `configs` maps the name of an image to the part of its configuration that a runtime reads.
+    """
     with tarfile.open(target, "w") as out:
         described = [_layer(out, layer) for layer in layers]
-        spec = {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": dict(config),
-            "rootfs": {"type": "layers", "diff_ids": [each["digest"] for each in described]},
-        }
-        kind = "application/vnd.oci.image"
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": f"{kind}.manifest.v1+json",
-            "config": {"mediaType": f"{kind}.config.v1+json", **_blob(out, spec)},
-            "layers": described,
-        }
-        entry = {
-            "mediaType": manifest["mediaType"],
-            **_blob(out, manifest),
-            "annotations": {"io.containerd.image.name": name},
-        }
-        _add(out, "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
+        entries = [_manifest(out, name, config, described) for name, config in configs.items()]
+        _add(out, "index.json", json.dumps({"schemaVersion": 2, "manifests": entries}).encode())
         _add(out, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+
+
+def _manifest(
+    out: tarfile.TarFile, name: str, config: Mapping[str, Any], layers: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Write the configuration and the manifest of an image; return its entry in the index."""
+    spec = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": dict(config),
+        "rootfs": {"type": "layers", "diff_ids": [each["digest"] for each in layers]},
+    }
+    kind = "application/vnd.oci.image"
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{kind}.manifest.v1+json",
+        "config": {"mediaType": f"{kind}.config.v1+json", **_blob(out, spec)},
+        "layers": list(layers),
+    }
+    annotations = {"io.containerd.image.name": name}
+    return {"mediaType": manifest["mediaType"], **_blob(out, manifest), "annotations": annotations}
 
 
 def _busybox(target: Path) -> None:
@@ -113,7 +160,7 @@ def _busybox(target: Path) -> None:
                     link = tarfile.TarInfo(f"bin/{name}")
                     link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                     out.addfile(link)
-        archive(target, BUSYBOX, {"Cmd": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin"]}, [layer])
+        archive(target, {BUSYBOX: {"Cmd": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin"]}}, [layer])
 
 
 def _lower(home: Path) -> list[Path]:
@@ -124,8 +171,7 @@ def _lower(home: Path) -> list[Path]:
     debian = home / SUITE
     if not _tar(debian).exists():
         shutil.rmtree(debian, ignore_errors=True)
-        command = [str(find("debootstrap")), "--variant=minbase", f"--include={PACKAGES}", SUITE, str(debian)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        debootstrap(debian, PACKAGES)
         _pack(debian, ("var/cache/apt", "var/lib/apt", "usr/share/doc"))
     digest = hashlib.sha256(VENVS.encode())
     for lock in LOCKS:
@@ -135,6 +181,12 @@ def _lower(home: Path) -> list[Path]:
         shutil.rmtree(locked, ignore_errors=True)
         _layer_of_steps([debian], locked, VENVS)
     return [debian, locked]
+
+
+def debootstrap(directory: Path, packages: Sequence[str]) -> None:
+    """Install Debian with packages into a directory."""
+    command = [str(find("debootstrap")), "--variant=minbase", f"--include={','.join(packages)}", SUITE, str(directory)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def _layer_of_steps(lower: Sequence[Path], upper: Path, script: str) -> None:
@@ -177,12 +229,21 @@ def _chroot(root: Path) -> Iterator[None]:
     bundle = os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt"
     if Path(bundle).exists():
         shutil.copy(bundle, root / "etc" / "ssl" / "certs" / "ca-certificates.crt")
+    try:
+        with proc_of(root):
+            yield
+    finally:
+        shutil.rmtree(source, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def proc_of(root: Path) -> Iterator[None]:
+    """Mount /proc of a file system for the time of a block."""
     subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
     try:
         yield
     finally:
         subprocess.run(["umount", root / "proc"], check=True)
-        shutil.rmtree(source, ignore_errors=True)
 
 
 def _copy_context(target: Path) -> None:

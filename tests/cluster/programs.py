@@ -10,29 +10,25 @@ from pathlib import Path
 from tests.modules import programs
 
 CNI = Path("/usr/lib/cni")
-PACKAGES = {
-    "busybox": "busybox-static",
-    "conntrack": "conntrack",
-    "debootstrap": "debootstrap",
-    "ip": "iproute2",
-    "iptables": "iptables",
-    "runc": "runc",
-}
-"""Debian's packages by program. The runc of `make containers` is built without seccomp, which the kubelet requires."""
+PACKAGES = {"busybox": "busybox-static", "debootstrap": "debootstrap", "ip": "iproute2"}
+"""Debian's packages by program."""
+NAMESPACED = {**PACKAGES, "conntrack": "conntrack", "iptables": "iptables", "runc": "runc"}
+"""The runc of `make containers` is built without seccomp, which the kubelet requires."""
+VIRTUAL = {**PACKAGES, "mke2fs": "e2fsprogs", "qemu-system-x86_64": "qemu-system-x86"}
 
 
 class MissingError(Exception):
     """A cluster cannot run here; the text names what is missing and the remedy."""
 
 
-def check() -> None:
-    """Raise MissingError unless this machine has everything that a cluster needs."""
-    check_machine()
+def check(*, virtual: bool) -> None:
+    """Raise MissingError unless this machine has everything that a cluster needs, with nodes that are `virtual`."""
+    check_machine(virtual=virtual)
     built = {
         "kubernetes": programs.kubernetes(),
         "kubelet": programs.kubelet(),
         "containers": programs.containers(),
-        "metrics-server": programs.metrics_server(),
+        **({} if virtual else {"metrics-server": programs.metrics_server(), "helm": programs.helm()}),
     }
     unbuilt = [name for name, module in built.items() if module.missing]
     if unbuilt:
@@ -40,14 +36,17 @@ def check() -> None:
         raise MissingError(f"programs are not built: run {commands}")
 
 
-def check_machine() -> None:
+def check_machine(*, virtual: bool) -> None:
     """Raise MissingError unless this machine has what no script of this project builds."""
     if os.geteuid() != 0:
-        raise MissingError("a cluster needs root: nodes have namespaces, mounts and control groups of their own")
-    if not Path("/sys/fs/cgroup/cpuacct").is_dir():
+        raise MissingError("a cluster needs root: it has namespaces, mounts and network interfaces of its own")
+    if virtual and not Path("/dev/net/tun").exists():
+        raise MissingError("a virtual node needs /dev/net/tun: run modprobe tun")
+    if not virtual and not Path("/sys/fs/cgroup/cpuacct").is_dir():
         raise MissingError("a cluster needs control groups of version 1 at /sys/fs/cgroup, with the controller cpuacct")
-    missing = [package for program, package in PACKAGES.items() if find(program) is None]
-    if not (CNI / "bridge").exists():
+    packages = VIRTUAL if virtual else NAMESPACED
+    missing = [package for program, package in packages.items() if find(program) is None]
+    if not virtual and not (CNI / "bridge").exists():
         missing.append("containernetworking-plugins")
     if missing:
         raise MissingError(f"programs are missing: run apt-get install --no-install-recommends {' '.join(missing)}")
@@ -75,6 +74,11 @@ def metrics_server() -> Path:
     return programs.metrics_server().directory / "metrics-server"
 
 
+def helm() -> Path:
+    """Return the path of helm."""
+    return programs.helm().directory / "helm"
+
+
 def containers(name: str) -> Path:
     """Return the path of containerd, its shim, ctr or crictl."""
     return programs.containers().directory / name
@@ -82,10 +86,11 @@ def containers(name: str) -> Path:
 
 def main() -> int:
     """Check this machine before anything is built; return the exit code."""
+    virtual = "--virtual" in sys.argv
     try:
-        check_machine()
+        check_machine(virtual=virtual)
     except MissingError as error:
-        print(f"make cluster: {error}", file=sys.stderr)
+        print(f"make {'cluster-v2' if virtual else 'cluster'}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -12,7 +12,7 @@ from agent import cpuset
 from agent.cpuset import CpuSet
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import applied, prepared, wait_ready
-from tests.cluster.node import Node
+from tests.cluster.nodes.node import Node
 from tests.waiting import wait_for
 
 SELECTOR = "app.kubernetes.io/name=load-watcher-qrm"
@@ -20,7 +20,7 @@ NAMESPACE = "load-watcher-qrm"
 ROLE = "kubernetes.io/pod-role"
 EXCLUSIVE = "storage-service"
 POOLS = "min_online = 0\nmin_offline = 0\n"
-"""Settings with which one of two CPUs can be exclusive."""
+"""Settings with which all CPUs but one can be exclusive."""
 
 
 @contextlib.contextmanager
@@ -36,13 +36,16 @@ def managing(cluster: Cluster, directory: Path, components: Sequence[str]) -> It
 
 def manager_of(cluster: Cluster, node: Node) -> str:
     """Return the name of the pod of the manager on a node."""
-    found = cluster.control_plane.get("pods", "-n", NAMESPACE, "-l", SELECTOR)["items"]
-    (name,) = [
-        each["metadata"]["name"]
-        for each in found
-        if each["spec"]["nodeName"] == node.name and "deletionTimestamp" not in each["metadata"]
-    ]
-    return str(name)
+
+    def names() -> list[str]:
+        return [
+            each["metadata"]["name"]
+            for each in cluster.control_plane.get("pods", "-n", NAMESPACE, "-l", SELECTOR)["items"]
+            if each["spec"].get("nodeName") == node.name and "deletionTimestamp" not in each["metadata"]
+        ]
+
+    (name,) = wait_for(names, what=f"a manager on {node.name}")
+    return name
 
 
 def page(cluster: Cluster, node: Node) -> Any:
@@ -55,18 +58,8 @@ def page(cluster: Cluster, node: Node) -> Any:
 
 def pinned(cluster: Cluster, name: str, container: str = "main") -> CpuSet:
     """Return the CPUs that the kernel allows the first process of a container; empty while it does not run."""
-    found = cluster.control_plane.get("pod", name)
-    node = next(each for each in cluster.nodes if each.name == found["spec"]["nodeName"])
-    states = {each["name"]: each for each in found["status"].get("containerStatuses", ())}
-    identifier = states.get(container, {}).get("containerID", "").partition("://")[2]
-    if not identifier:
-        return cpuset.EMPTY
-    groups = [path for path in node.cgroup("cpuset").rglob("*") if path.name.endswith(identifier)]
-    processes = [process for group in groups for process in (group / "cgroup.procs").read_text().split()]
-    if not processes:
-        return cpuset.EMPTY
-    status = Path(f"/proc/{processes[0]}/status").read_text()
-    return cpuset.parse(status.partition("Cpus_allowed_list:")[2].split("\n")[0].strip())
+    node, identifier = cluster.container(name, container)
+    return node.cpus(identifier) if identifier else cpuset.EMPTY
 
 
 def wait_pinned(cluster: Cluster, name: str, cpus: int, container: str = "main") -> CpuSet:

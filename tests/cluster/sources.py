@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster import programs
 from tests.cluster.control_plane import ADDRESS, ControlPlane
-from tests.cluster.node import NODE_EXPORTER_PORT, Node
+from tests.cluster.nodes.namespaced import NODE_EXPORTER_PORT
+from tests.cluster.nodes.node import Node
 from tests.real.parts import find_program
-from tests.waiting import wait_for
 
 METRICS_SERVER_PORT = 4443
 PROMETHEUS = f"http://{ADDRESS}:9090"
@@ -61,7 +62,7 @@ def start_metrics_server(control_plane: ControlPlane, pki: Path) -> None:
     control_plane.kubectl("-n", "kube-system", "apply", "-f", "-", given=given)
 
 
-def start_prometheus(control_plane: ControlPlane, pki: Path, nodes: list[Node]) -> None:
+def start_prometheus(control_plane: ControlPlane, pki: Path, nodes: Sequence[Node]) -> None:
     """Start a Prometheus that scrapes the node exporters, and cAdvisor in the kubelets."""
     own = control_plane.directory / "prometheus"
     own.mkdir(exist_ok=True)
@@ -90,13 +91,3 @@ def start_prometheus(control_plane: ControlPlane, pki: Path, nodes: list[Node]) 
         f"--storage.tsdb.path={own / 'data'}",
         "--web.listen-address=0.0.0.0:9090",
     )
-
-
-def wait_for_usage(control_plane: ControlPlane, nodes: list[Node]) -> None:
-    """Wait until metrics-server has the usage of all nodes."""
-
-    def all_known() -> bool:
-        done = control_plane.kubectl_process("get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes")
-        return done.returncode == 0 and len(json.loads(done.stdout)["items"]) == len(nodes)
-
-    wait_for(all_known, what="metrics-server to know the usage of all nodes", timeout=120)

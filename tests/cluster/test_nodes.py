@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.cluster import programs
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import created, pod, wait_ready
 from tests.cluster.images import AGENT, BUSYBOX, SERVICE
@@ -11,7 +10,7 @@ from tests.waiting import wait_for
 
 def test_every_node_has_the_images_of_this_checkout(cluster: Cluster):
     for node in cluster.nodes:
-        listed = node.run(str(programs.containers("ctr")), "-n", "k8s.io", "images", "ls", "-q").split()
+        listed = node.run("ctr", "-n", "k8s.io", "images", "ls", "-q").split()
         assert {BUSYBOX, SERVICE, AGENT} <= set(listed)
 
 

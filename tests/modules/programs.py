@@ -6,7 +6,7 @@
     <cache>/prometheus/v0.316.0/prometheus
     <cache>/scheduler-plugins/v0.34.7/scheduler
     <cache>/helm/v3.22.0/helm
-    <cache>/containers/v2.2.0-v1.3.3/{containerd,containerd-shim-runc-v2,ctr,runc,crictl}
+    <cache>/containers/v2.4.2-v1.4.3/{containerd,containerd-shim-runc-v2,ctr,runc,crictl}
     <cache>/nri-runtime/<hash of the module's files>/nri-runtime
     <cache>/originals/NAME/<hash of the module's files>/NAME
     <cache>/go/1.26.6/go/bin/go        only if the machine has no suitable Go

@@ -69,7 +69,7 @@ def test_a_version_is_found_by_minor_and_by_patch(own_cache: Path) -> None:
     plugins = scheduler_plugins()
     assert (own_cache / "scheduler-plugins" / "v0.34.7", "1.34.4") == (plugins.directory, plugins.version)
     assert own_cache / "helm" / f"v{helm().version}" == helm().directory
-    assert own_cache / "containers" / "v2.2.0-v1.3.3" == containers().directory
+    assert own_cache / "containers" / "v2.4.2-v1.4.3" == containers().directory
     assert own_cache / "metrics-server" / "v0.9.0" == metrics_server().directory
     assert (own_cache / "prometheus" / "v0.316.0", "3.16.0") == (prometheus().directory, prometheus().version)
     assert (own_cache / "nri-runtime", "0.12.5") == (nri_runtime().directory.parent, nri_runtime().version)

@@ -188,7 +188,10 @@ def _reported(state: _NriState, url: str) -> Iterator[CheckResult]:
         yield ok(f"the plug-in {state.plugin} is registered with {name}, NRI {runtime.nri or 'unknown'}")
     if state.runtime is not None and may_deadlock(runtime.nri):
         with_nri = f"{runtime.name or 'the runtime'} {runtime.version} with NRI {runtime.nri or 'of unknown version'}"
-        message = f"{with_nri} can deadlock when a plug-in updates containers while the kubelet does (containerd 13733)"
+        message = (
+            f"{with_nri} can deadlock when a plug-in updates containers while the kubelet creates or updates some "
+            "(containerd 13733)"
+        )
         yield warn(message, "use containerd 2.4 or newer, or another runtime with NRI 0.12.1 or newer")
     if state.unpinned:
         last = next((f"; the last failure: {each.get('message')}" for each in state.findings), "")

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The first process of a node: mounts, then containerd and the kubelet, which start again when they end. The variables
-# NODE_* come from node.py.
+# NODE_* come from namespaced.py.
 set -u
 hostname "$NODE_NAME"
 mount -t proc proc /proc
@@ -29,7 +29,10 @@ keep() { # NAME COMMAND...
 }
 keep containerd containerd --config "$NODE_DIRECTORY/etc/containerd.toml" &
 until ctr -n k8s.io version >/dev/null 2>&1; do sleep 0.1; done
-for image in "$NODE_IMAGES"/*.tar; do ctr -n k8s.io images import --no-unpack=false "$image"; done
+if [ ! -e "$NODE_DIRECTORY/imported" ]; then
+    for image in "$NODE_IMAGES"/*.tar; do ctr -n k8s.io images import --no-unpack=false "$image"; done
+    touch "$NODE_DIRECTORY/imported"
+fi
 keep kubelet kubelet --config "$NODE_DIRECTORY/etc/kubelet.json" --kubeconfig "$NODE_KUBECONFIG" \
     --node-ip "$NODE_ADDRESS" --hostname-override "$NODE_NAME" --v=2 &
 # A node exporter, as a DaemonSet with the host's network and process IDs has it.

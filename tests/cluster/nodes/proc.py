@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from statistics import mean
 
-MEMORY = 4 << 30
-"""Memory of a node in bytes."""
+from tests.cluster.nodes.node import MEMORY
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 FIRST = 10**9
 """The counters begin with this number of ticks, so that their number of digits stays the same."""
