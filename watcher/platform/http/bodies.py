@@ -14,6 +14,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from watcher.platform.http.connections import Connection
+from watcher.platform.http.request_memory import OTHERS
 from watcher.platform.http.responses import body_response
 from watcher.platform.http.routing import ApiError
 
@@ -23,7 +24,7 @@ WRONG_RUNNER = "the server does not use watcher.platform.http.runner"
 
 async def read_body(request: web.Request, most: int, *, hint: str) -> bytearray:
     """Return the body. Raises ApiError: 413 with `hint` for more than `most` bytes, 408 if it does not arrive in time,
-    503 if other bodies need the memory, 400 if it is malformed or incomplete."""
+    503 if there is no memory for it, 400 if it is malformed or incomplete."""
     connection = request.protocol
     assert isinstance(connection, Connection), WRONG_RUNNER
     if (request.content_length or 0) > most:
@@ -45,7 +46,7 @@ class _Reading:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._refused = False
+        self._refused = ""
         self._deadline = asyncio.timeout(connection.pool.limits.body_s)
 
     async def read(self, request: web.Request, most: int) -> bytearray | None:
@@ -66,15 +67,15 @@ class _Reading:
                 raise TimeoutError
         return body
 
-    def _refuse(self) -> None:
-        self._refused = True
+    def _refuse(self, reason: str) -> None:
+        self._refused = reason
         self._connection.uncharge()
         self._deadline.reschedule(0.0)
 
     def late(self) -> ApiError:
         """The error after the deadline."""
         if self._refused:
-            return _busy(self._connection)
+            return _busy(self._refused)
         seconds = self._connection.pool.limits.body_s
         end: dict[str, str] = {hdrs.CONNECTION: "close"}
         return ApiError(408, "timeout", f"the body did not arrive within {seconds:g} s", headers=end)
@@ -87,16 +88,16 @@ def large_response(request: web.Request, body: bytes, headers: CIMultiDict[str])
     assert isinstance(connection, Connection), WRONG_RUNNER
     connection.uncharge()
     if not connection.pool.memory.fits(len(body)):
-        raise _busy(connection)
+        raise _busy(OTHERS)
     connection.charge(len(body))
     return body_response(body, headers)
 
 
-def _busy(connection: Connection) -> ApiError:
+def _busy(reason: str) -> ApiError:
     return ApiError(
         503,
         "busy",
-        connection.pool.memory.reason,
+        reason,
         "send it again; with nodeCacheCapable: true, the requests of kube-scheduler are small",
         headers={hdrs.RETRY_AFTER: str(RETRY_AFTER_S), hdrs.CONNECTION: "close"},
     )

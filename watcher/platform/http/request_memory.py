@@ -20,6 +20,8 @@ FULL = (
     "would with them; set a higher limit (docs/tasks/deploy.md), or nodeCacheCapable: true in kube-scheduler, so that "
     "its requests have the names of nodes only"
 )
+OTHERS = "other requests need the memory"
+PROCESS = "the memory of the process is full"
 STATED_S = 60.0
 """Seconds for which a refusal stays a finding."""
 TRIM_BYTES = 4 << 20  # after a larger body, free memory is returned to the system
@@ -28,7 +30,7 @@ TRIM_AFTER_S = 1.0
 
 class RequestMemory:
     """The bytes of all bodies and large responses, and the readers of incomplete bodies, the oldest first. A reader is
-    a function that ends the reading and releases its bytes."""
+    a function that ends the reading and releases its bytes; its argument is the reason."""
 
     def __init__(
         self,
@@ -45,29 +47,29 @@ class RequestMemory:
         self._make_room = make_room
         self._loop = loop
         self._used = 0
-        self._readers: dict[Callable[[], None], None] = {}
+        self._readers: dict[Callable[[str], None], None] = {}
         self._trim: asyncio.TimerHandle | None = None
         self._stated: asyncio.TimerHandle | None = None
 
-    def begin(self, refuse: Callable[[], None]) -> None:
+    def begin(self, refuse: Callable[[str], None]) -> None:
         """Add a reader; above the limit, the oldest reader is called."""
         self._readers[refuse] = None
 
-    def end(self, refuse: Callable[[], None]) -> None:
+    def end(self, refuse: Callable[[str], None]) -> None:
         """Remove a reader: its body is complete or was given up."""
         self._readers.pop(refuse, None)
 
     def take(self, size: int) -> None:
         """Count bytes of a body."""
         self._used += size
-        self._shrink(self._bound())
+        self._shrink(*self._bound())
 
     def fits(self, size: int) -> bool:
         """Whether the bytes of a response, which exists, are below the limit: if need be without the responses of
         clients that do not read, and without the oldest of the incomplete bodies."""
-        return self._shrink(self._limit - size)
+        return self._shrink(self._limit - size, OTHERS)
 
-    def _shrink(self, bound: int) -> bool:
+    def _shrink(self, bound: int, reason: str) -> bool:
         while self._used > bound:
             if self._make_room():
                 continue
@@ -75,17 +77,18 @@ class RequestMemory:
                 return False
             oldest = next(iter(self._readers))
             del self._readers[oldest]
-            oldest()
+            oldest(reason)
         return True
 
-    def _bound(self) -> int:
-        """The bytes that bodies may have: what is decoded from them must fit into the memory of the process, too."""
+    def _bound(self) -> tuple[int, str]:
+        """The bytes that bodies may have, and why not more: what is decoded from them must fit into the memory of the
+        process, too."""
         if self._used <= min(LEAST, self._limit):
-            return self._limit
+            return self._limit, OTHERS
         bound = max(LEAST, self._budget.for_requests())
         if self._used > bound:
             self._state()
-        return min(self._limit, bound)
+        return (bound, PROCESS) if bound < self._limit else (self._limit, OTHERS)
 
     def _state(self) -> None:
         """State in the findings that the memory of the process is full."""
@@ -100,11 +103,6 @@ class RequestMemory:
         self._stated = None
         self._budget.accept(REQUESTS)
 
-    @property
-    def reason(self) -> str:
-        """Why a body does not fit."""
-        return "other requests need the memory" if self._stated is None else "the memory of the process is used"
-
     def release(self, size: int) -> None:
         """Count the bytes of a body that is no longer needed."""
         self._used -= size
@@ -112,9 +110,11 @@ class RequestMemory:
             self._trim = self._loop.call_later(TRIM_AFTER_S, self._return_memory)
 
     def close(self) -> None:
-        for timer in (self._trim, self._stated):
-            if timer is not None:
-                timer.cancel()
+        if self._trim is not None:
+            self._trim.cancel()
+        if self._stated is not None:
+            self._stated.cancel()
+            self._forget()
 
     def _return_memory(self) -> None:
         self._trim = None

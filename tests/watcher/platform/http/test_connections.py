@@ -38,9 +38,15 @@ async def _echo(request: web.Request, _captured: Sequence[str]) -> web.StreamRes
     return large_response(request, bytes(body), web.Response().headers)
 
 
+async def _zeros(request: web.Request, _captured: Sequence[str]) -> web.StreamResponse:
+    size = int(await read_body(request, MOST, hint="send less"))
+    return large_response(request, bytes(size), web.Response().headers)
+
+
 ROUTES = (
     Route("/take", "take", _take, Operation("take", {}), method="POST", access=Access.OPEN),
     Route("/echo", "echo", _echo, Operation("echo", {}), method="POST", access=Access.OPEN),
+    Route("/zeros", "zeros", _zeros, Operation("zeros", {}), method="POST", access=Access.OPEN),
 )
 
 
@@ -226,7 +232,8 @@ def test_a_complete_body_above_the_memory_is_refused() -> None:
 
 
 def test_bodies_fit_into_the_memory_of_the_process() -> None:
-    """Together with what is decoded from them. Small ones always do; a refusal is a finding for a minute."""
+    """Together with what is decoded from them. Small ones always do; a refusal is a finding for a minute, or until the
+    server ends. A response above the limit on all bodies has the other reason."""
     used = 700 << 20
     budget = MemoryBudget(limit=lambda: 1000 << 20, private=lambda: used)
     with Live(limits=replace(LONG, budget=budget), routes=ROUTES) as live:
@@ -240,11 +247,15 @@ def test_bodies_fit_into_the_memory_of_the_process() -> None:
         assert 200 == echo(15).status
         refused = echo(30)
         assert (503, "busy") == (refused.status, refused.error["code"])
-        assert "memory of the process" in refused.error["message"]
+        assert refused.error["message"] == "the memory of the process is full"
         assert "95% of its memory limit" in budget.refused["requests"]
         used = 999 << 20
         assert 200 == echo(3).status
         assert 503 == echo(5).status
+        response = live.ask("/zeros", method="POST", body=b"%d" % (64 << 20))
+        assert (503, "other requests need the memory") == (response.status, response.error["message"])
+        assert {"requests"} == budget.refused.keys()
+    assert {} == budget.refused
 
 
 @pytest.mark.slow
