@@ -139,7 +139,13 @@ class Collector:
         forgotten."""
         self._seen = {uid: seen for uid, seen in self._seen.items() if monotonic - seen[0] < LACKING_S}
         uids = {facts.pod.uid for facts in listed}
-        lacking = tuple(facts for uid, (_, facts) in sorted(self._seen.items()) if uid not in uids and facts.runs)
+        # A mirror pod that was created again has another uid, but the name and the control group of the earlier one.
+        groups = {(facts.pod.key, facts.group_uid) for facts in listed}
+        lacking = tuple(
+            facts
+            for uid, (_, facts) in sorted(self._seen.items())
+            if uid not in uids and (facts.pod.key, facts.group_uid) not in groups and facts.runs
+        )
         self._seen |= {facts.pod.uid: (monotonic, facts) for facts in listed}
         return lacking
 

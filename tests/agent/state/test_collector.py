@@ -524,6 +524,18 @@ def test_of_two_pods_with_one_uid_the_one_that_could_not_choose_it_is_measured(n
     ] == ignored
 
 
+def test_a_mirror_pod_that_was_created_again_is_measured_at_once(node: FakeNode, caplog):
+    """In place of the earlier one, which is not listed any longer."""
+    earlier = mirror(1, uid(9), 1000.0)
+    again = replace(earlier, pod=replace(earlier.pod, uid=uid(2)), created=2000.0)
+    node.run(earlier, {"memory": MIB}, {"memory": MIB})
+    for listed in (earlier, again):
+        node.pods.pods = [listed]
+        (found,) = node.after(10).pods
+        assert (listed.pod.uid, MIB) == (found.uid, found.memory)
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
 def test_of_two_static_pods_of_the_kubelet_with_one_uid_the_first_by_name_is_measured(node: FakeNode, caplog):
     """Two manifests of static pods may state one uid."""
     first = pod(1, 1, static=True)
