@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from watcher.providers.prometheus.node_names import NodeEvidenceReader, NodeName
 from watcher.providers.prometheus.queries import PrometheusQueryPlan, candidates
 from watcher.providers.prometheus.search import QuerySearch
 from watcher.providers.prometheus.state import PrometheusFetchContext, PrometheusMetricState
-from watcher.providers.prometheus.young import without_beginnings
+from watcher.providers.prometheus.young import without_beginnings, young_slots
 
 LONGEST_STEP_S = 3600
 MEMORY_STEP_S = 900
@@ -118,9 +117,8 @@ class NodeLoadReader:
         )
         # The deadline of the search may have passed while the grid was read.
         named = await self._named(grid, plan, state, self._fetching(context.ends))
-        if plan.candidate.high_while_young:
-            young = math.ceil(plan.candidate.smoothing_s / step) + 1
-            named = SeriesGrid(named.keys, without_beginnings(named.values, young))
+        if full_s := plan.candidate.young_s:
+            named = SeriesGrid(named.keys, without_beginnings(named.values, young_slots(full_s, step)))
         slots = (context.ends - context.begins) // SLOT_S
         values = repeated(named.values * SOURCE_UNITS[plan.candidate.unit][1], step // SLOT_S, slots)
         return SeriesGrid(named.keys, np.clip(values, 0.0, 100.0)), step

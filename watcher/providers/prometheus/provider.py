@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodGaps
 from watcher.model import METRIC_BY_NAME, FindingKind, Remedy, SeriesBatch
@@ -52,7 +53,7 @@ from watcher.providers.prometheus.state import (
     PrometheusFetchContext,
     PrometheusMetricState,
 )
-from watcher.providers.prometheus.young import YoungSeries
+from watcher.providers.prometheus.young import YoungSeries, mature_maxima, young_slots
 
 if TYPE_CHECKING:
     from watcher.core.naming.name_resolver import NodeIndex
@@ -175,8 +176,10 @@ class PrometheusProvider:
         plan, since, until = watch.plan, fetching.since, fetching.until
         if plan is None:
             return None
+        full_s = plan.candidate.young_s
+        begin = since - SLOT_S * young_slots(full_s, SLOT_S) if full_s else since
         reply = await self._client.ask(
-            maxima_question(plan, since, until),
+            maxima_question(plan, begin, until),
             metric=plan.metric,
             fetching=fetching,
             read=lambda rows: read_samples(
@@ -185,7 +188,10 @@ class PrometheusProvider:
         )
         if reply.missing:
             raise self._partial(reply.missing, "a maximum may be too low")
-        reading = centred(reply.content)
+        reading = reply.content
+        if full_s:
+            reading = reading.where(mature_maxima(reading, begin, until, full_s=full_s, step=SLOT_S))
+        reading = centred(reading)
         nodes = watch.restricted(await self._names.nodes_of(reading, plan, watch, fetching))
         return batch_of(plan, reading, nodes, since=since, until=until)
 
@@ -301,7 +307,7 @@ class PrometheusProvider:
         since = fetching.since if guard is None else guard.since
         beyond = VICTORIA_METRICS_BEYOND_S if transport.victoria_metrics and fetching.present else 0.0
         young = watch.young if fetching.present else YoungSeries()
-        full_s = plan.candidate.smoothing_s if plan.candidate.high_while_young else 0.0
+        full_s = plan.candidate.young_s
         begin = young.begin(since, full_s=full_s) if full_s else since
         question = plan.question(
             begin, fetching.until, resolution=self._config.resolution, beyond=beyond, guarded=guard is None

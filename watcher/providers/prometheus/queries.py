@@ -139,6 +139,11 @@ class QueryCandidate:
     def evidence(self) -> str:
         return self.raw if "<label>" in self.expression else self.expression
 
+    @property
+    def young_s(self) -> float:
+        """Seconds for which the values of a new node are too high."""
+        return self.smoothing_s if self.high_while_young else 0.0
+
     def with_matchers(self, matchers: Sequence[Matcher]) -> QueryCandidate:
         """The candidate with these matchers in each of its selectors."""
 
