@@ -17,7 +17,7 @@ import yaml
 
 from agent.executor.enforcement_switch import MANAGER
 from tests.deploy.rendering import COMPONENTS, Manifest, composed
-from tests.real.control_plane.manifests import DEPLOY, apply_all, delete_all
+from tests.real.control_plane.manifests import APPLY, DEPLOY, apply_all, delete_all
 from tests.real.control_plane.objects import MERGE, make_node, read
 from tests.real.kube import ApiServer
 from tests.waiting import wait_for
@@ -264,6 +264,13 @@ def test_an_agent_spends_the_budget_of_its_own_node(cluster: ApiServer, agent: R
     agent.changes(CONTROL, {"data": {key: None}})
 
 
+def managed(at: float, *, key: str = "recent-evictions", **fields: str) -> dict[str, Any]:
+    """An entry of the managed fields by which the agents have changed a key at a time (unix seconds)."""
+    moment = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    owned = {"fieldsType": "FieldsV1", "fieldsV1": {"f:data": {f"f:{key}": {}}}}
+    return {"manager": MANAGER, "operation": "Update", "apiVersion": "v1", "time": moment, **owned, **fields}
+
+
 def test_an_agent_removes_evictions_of_other_nodes_when_they_do_not_count(
     cluster: ApiServer, agent: RestrictedAccount
 ) -> None:
@@ -272,32 +279,72 @@ def test_an_agent_removes_evictions_of_other_nodes_when_they_do_not_count(
     as_agent, recent = f"{CONTROL}?fieldManager={MANAGER}", f"{now:.6f} {FOREIGN}\n"
     others = f"{now - 110:.6f} {FOREIGN}\n{recent}{now + 110:.6f} {FOREIGN}\n"
     own = f"{now:.6f} {OWN}\n"
-
-    def of_agent(at: float, manager: str = MANAGER) -> dict[str, Any]:
-        moment = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        fields = {"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {f"f:{key}": {}}}}
-        return {"manager": manager, "operation": "Update", "time": moment, **fields}
+    operator = managed(now, manager="operator", key="enforcement")
 
     cluster.ask("PATCH", CONTROL, {"data": {key: others}}, headers=MERGE)
+    assert f"only with the field manager {MANAGER}" in agent.refusal(CONTROL, {"data": {key: recent + own}})
     changes = [
-        (CONTROL, {"data": {key: recent + own}}),  # another field manager
         *((as_agent, {"data": {key: text}}) for text in (own, "", None)),
         *(
-            (where, {"data": {key: text}, "metadata": {"managedFields": fields}})
+            (where, {"data": {key: text}, "metadata": {"managedFields": [operator, *fields]}})
             for where in (CONTROL, as_agent)
             for text in (own, "", None)
             for fields in (
-                [dict[str, Any]()],
-                [of_agent(now + 120)],
-                [of_agent(now + 120), of_agent(now, "other")],
-                [of_agent(now + 120, f"{number}") for number in range(20)],
+                [managed(now + 120)],
+                [managed(now + 120), managed(now, manager="other")],
+                [managed(now + 120, manager=f"{number}") for number in range(20)],
             )
         ),
     ]
     for where, change in changes:
-        assert "removes evictions of other nodes only a minute after them" in agent.refusal(where, change), change
+        words = "a minute after them" if where is as_agent else f"with the field manager {MANAGER}"
+        assert f"removes evictions of other nodes only {words}" in agent.refusal(where, change), change
     agent.changes(as_agent, {"data": {key: recent + own}})
     agent.changes(as_agent, {"data": {key: recent}})
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        managed(1.6e9, key="enforcement"),
+        managed(1.6e9),
+        managed(1.6e9, apiVersion="v2"),
+        managed(1.6e9, subresource="status"),
+    ],
+)
+def test_managed_fields_of_an_earlier_request_do_not_help(
+    cluster: ApiServer, agent: RestrictedAccount, planted: dict[str, Any]
+) -> None:
+    """An update that changes no value keeps their times, and an apply has an entry of its own. They do not keep other
+    agents from removing evictions."""
+    key, now = "recent-evictions", time.time()
+    lines = f"{now - 110:.6f} {FOREIGN}\n", f"{now:.6f} {FOREIGN}\n"
+    cluster.ask("PATCH", CONTROL, {"data": {key: "".join(lines)}}, headers=MERGE)
+    agent.changes(CONTROL, {"metadata": {"managedFields": [managed(now, manager="other", key="enforcement"), planted]}})
+    applied = {"apiVersion": "v1", "kind": "ConfigMap", "data": {key: f"{now:.6f} {OWN}\n"}}
+    words = "removes evictions of other nodes only a minute after them"
+    assert words in agent.refusal(f"{CONTROL}?fieldManager={MANAGER}&force=true", applied, kind=APPLY)
+    assert words in agent.refusal(f"{CONTROL}?fieldManager={MANAGER}", {"data": {key: ""}})
+    agent.changes(f"{CONTROL}?fieldManager={MANAGER}", {"data": {key: lines[1]}})
+
+
+def test_an_agent_does_not_remove_the_managed_fields(cluster: ApiServer, agent: RestrictedAccount) -> None:
+    """Without them, the API server records no update. Agents add evictions also if others have removed them."""
+    for changed in ({}, {"data": {"recent-evictions": f"{time.time():.6f} {OWN}\n"}}):
+        change = {**changed, "metadata": {"managedFields": [dict[str, Any]()]}}
+        assert "does not remove the managed fields" in agent.refusal(CONTROL, change)
+    key, as_agent, line = (
+        "recent-evictions",
+        f"{CONTROL}?fieldManager={MANAGER}",
+        f"{time.time() - 110:.6f} {FOREIGN}\n",
+    )
+    without = {"data": {key: line}, "metadata": {"managedFields": [dict[str, Any]()]}}
+    assert cluster.ask("PATCH", CONTROL, without, headers=MERGE).ok
+    agent.changes(as_agent, {"data": {key: f"{line}2.0 {OWN}\n"}})
+    assert "only if there are managed fields: kubectl apply" in agent.refusal(as_agent, {"data": {key: ""}})
+    applied = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"nodes-at-once": "5%"}}
+    assert cluster.ask("PATCH", f"{CONTROL}?fieldManager=operator&force=true", applied, headers=APPLY).ok
+    agent.changes(as_agent, {"data": {key: ""}})
 
 
 @pytest.mark.parametrize(
