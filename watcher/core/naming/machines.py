@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from watcher.core.naming.labels import NODE_LABELS, Labels, host_of, instance_of, own
+from watcher.core.naming.labels import NODE_LABELS, Labels, host_of, instance_of, may_be_of, names_of, own
 
 MACHINE_IDS = ("boot_id", "system_uuid")
 """Labels that differ between machines. machine_id does not: cloned machines have the same."""
@@ -71,17 +71,16 @@ class MachineEvidence:
         """Whether the values of a label are those of different machines with the name `node` and these series; None if
         unknown."""
         chosen = sorted(values)
-        places = {instance_of(row) for row in series} - {""}
         known = {
             self._by_identifiers(node, label, chosen),
-            self._by_kernels(places, label, chosen),
-            self._by_counters(node, places, label, chosen),
+            self._by_kernels(node, series, label, chosen),
+            self._by_counters(node, series, label, chosen),
         } - {None}
         return True if True in known else (False if known else None)
 
     def are_several(self, node: str, series: Sequence[Labels]) -> bool:
         """Whether the targets of these series of a node are known to be of several machines, whatever their labels."""
-        found = self._readings_of(node, {instance_of(row) for row in series} - {""})
+        found = self._readings_of(node, series)
         if len(found) > MOST_READINGS:
             return False
         return any(not one.may_be_of(other) for one, other in combinations(found, 2))
@@ -91,17 +90,19 @@ class MachineEvidence:
         known = [ids for ids in found if all(ids)]
         return any(_are_disjoint(ids) for ids in known) if known else None
 
-    def _by_kernels(self, places: Set[str], label: str, values: Sequence[str]) -> bool | None:
-        for place in places:
-            rows = [[row for row in self._kernels.get(place, ()) if row.get(label) == text] for text in values]
+    def _by_kernels(self, node: str, series: Sequence[Labels], label: str, values: Sequence[str]) -> bool | None:
+        names = names_of(node, series)
+        for place in {instance_of(row) for row in series} - {""}:
+            every = [row for row in self._kernels.get(place, ()) if may_be_of(row, names)]
+            rows = [[row for row in every if row.get(label) == text] for text in values]
             for name in (*KERNEL, "nodename"):
                 found = [{_kernel(row, name) for row in each} - {""} for each in rows]
                 if all(found) and _are_disjoint(found):
                     return True
         return None
 
-    def _by_counters(self, node: str, places: Set[str], label: str, values: Sequence[str]) -> bool | None:
-        every = self._readings_of(node, places)
+    def _by_counters(self, node: str, series: Sequence[Labels], label: str, values: Sequence[str]) -> bool | None:
+        every = self._readings_of(node, series)
         groups = [[each for each in every if each.labels.get(label) == text] for text in values]
         if not all(groups) or max(map(len, groups)) > MOST_READINGS:
             return None
@@ -111,12 +112,19 @@ class MachineEvidence:
             return True
         return False if min(each.idle_s for group in groups for each in group) > YOUNG_S else None
 
-    def _readings_of(self, node: str, places: Set[str]) -> Sequence[IdleReading]:
-        """The readings of the targets of these instances, or of their hosts, or otherwise of this node."""
+    def _readings_of(self, node: str, series: Sequence[Labels]) -> Sequence[IdleReading]:
+        """The readings of the targets of these series' instances, or of their hosts, or otherwise of this node; without
+        those of other nodes."""
         by_instance, by_host, by_node = self._indexed
-        found = [each for place in places for each in by_instance.get(place, ())]
-        found = found or [each for host in {host_of({"instance": at}) for at in places} for each in by_host[host]]
-        return found or by_node.get(node, ())
+        names, places = names_of(node, series), {instance_of(row) for row in series} - {""}
+        hosts = {host_of({"instance": place}) for place in places}
+        for found in (
+            [each for place in places for each in by_instance.get(place, ())],
+            [each for host in hosts for each in by_host.get(host, ())],
+        ):
+            if of_node := [each for each in found if may_be_of(each.labels, names)]:
+                return of_node
+        return by_node.get(node, ())
 
     @cached_property
     def _indexed(self) -> tuple[Mapping[str, Sequence[IdleReading]], ...]:
