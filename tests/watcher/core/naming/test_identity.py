@@ -446,10 +446,41 @@ def test_a_machine_that_starts_between_two_readings_is_one():
     assert ("w-1", "w-1") == identify(rows, NamingEvidence(idle=_idle(rows, [90_000.0, 4.0], [1000.0, 1015.0]))).nodes
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("idle", "near"), [(3_000.0, 18.0), (80_000.0, 5.0), (90_000.0, 60.0)])
+def test_machines_that_started_together_are_not_shown_to_be_one(known: bool, idle: float, near: float):
+    """As those of two regions after a power failure. Idle times are far apart after a day, or very near for one
+    machine."""
+    rows = [*exporters(1, node="w-#", region="eu"), *exporters(1, node="w-#", region="us")]
+    readings = _idle(rows, [idle, idle - near], [1000.0, 1000.0])
+
+    assert (None, None) == identify(rows, NamingEvidence(cluster("w-1") if known else None, idle=readings)).nodes
+
+
+def test_readings_that_arrive_late_are_of_one_machine():
+    """A federated job without honor_timestamps has the time of its own scrape."""
+    rows = [{**row, "job": job} for job in ("node", "federate") for row in exporters(1, node="w-#")]
+
+    assert ("w-1", "w-1") == identify(rows, NamingEvidence(idle=_idle(rows, [190_000.0, 189_900.0], [1e3] * 2))).nodes
+
+
+@pytest.mark.parametrize("kind", ["boot_id", "system_uuid"])
+@pytest.mark.parametrize("job", ["node", "vms"])
+def test_identifiers_decide_before_counters(kind: str, job: str):
+    """Readings of the second server are late; the identifiers show nothing about a machine of another job."""
+    rows = [*exporters(1, node="w-#", region="eu"), *({**row, "job": job} for row in exporters(1, node="w-#"))]
+    rows[1]["region"] = "us"
+    machines = [{"node": "w-1", "job": "kubelet", "region": region, kind: "1"} for region in ("eu", "us")]
+    idle = _idle(rows, [190_000.0, 150_000.0], [1000.0] * 2)
+
+    served = ("w-1",) * 2 if job == "node" else (None,) * 2
+    assert served == identify(rows, NamingEvidence(idle=idle, machines=machines)).nodes
+
+
 def test_two_machines_with_one_name_change_no_other():
     """Replicas have their labels, and one node is another machine for each of them."""
     rows = [*exporters(2, node="w-#", replica="a"), *exporters(2, node="w-#", replica="b")]
-    idle = [90_000.0, 70_000.0, 40_000.0, 70_001.0]
+    idle = [190_000.0, 170_000.0, 40_000.0, 170_001.0]
     found = identify(rows, NamingEvidence(idle=_idle(rows, idle, [1000.0] * 4)))
 
     assert (None, "w-2") * 2 == found.nodes
