@@ -165,7 +165,7 @@ class _Series(dict[str, str]):
 
 
 def test_labels_are_read_in_a_thread():
-    """At the first decision and at the next. The event loop answers requests in the meantime: 5,000 nodes take tenths of a second."""
+    """At the first decision and at the next: the event loop answers requests in the meantime."""
     rows = [_Series({**row, "job": job}) for row in IN_EU for job in ("a", "b")]
     facts = {
         "group": [_Series(region="eu"), _Series(region="us")],
