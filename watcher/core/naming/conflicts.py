@@ -18,6 +18,8 @@ from watcher.core.naming.labels import (
     differ,
     family,
     is_place,
+    may_be_of,
+    names_of,
     of_scrapes,
     own,
     pod_of,
@@ -43,7 +45,7 @@ def separate(
     at_addresses = evidence.jobs_at_addresses(each.labels for each in every)
     for node, several in of_node.items():
         clusters = labels.of(node)
-        if label := _taken_from_unlabelled(several, clusters) or _taken_from_unknown(several, evidence):
+        if label := _taken_from_unlabelled(several, clusters) or _taken_from_unknown(node, several, evidence):
             yield IdentityProblem(
                 FindingKind.AMBIGUOUS_NODE,
                 node,
@@ -57,7 +59,7 @@ def separate(
         away = [each for each in several if each not in certain and _is_away(each, index, at_addresses | of_host)]
         foreign = _conflicting(node, several, certain, clusters, evidence)
         label, values = differing(several, clusters)
-        if not foreign and not chosen and (found := _of_other_clusters(several, certain, evidence)):
+        if not foreign and not chosen and (found := _of_other_clusters(node, several, certain, evidence)):
             (label, values), foreign = found, list(several)
         if not (foreign or away):
             continue
@@ -183,7 +185,7 @@ def _taken_from_unlabelled(several: Sequence[NamedSeries], clusters: Sequence[st
     return ""
 
 
-def _taken_from_unknown(several: Sequence[NamedSeries], evidence: NamingEvidence) -> str:
+def _taken_from_unknown(node: str, several: Sequence[NamedSeries], evidence: NamingEvidence) -> str:
     """Take the name from series without the label of their cluster, if node_uname_info has targets of several clusters
     at their address. Return the label, "" without such series."""
     for label in sorted(evidence.cluster_labels):
@@ -192,11 +194,11 @@ def _taken_from_unknown(several: Sequence[NamedSeries], evidence: NamingEvidence
             for each in several
             if not each.labels.get(label) and label in evidence.clusters_of_host.get(each.host, ())
         ]
-        values = {
-            text for each in without for row in evidence.names_of_target[each.host] if (text := row.get(label, ""))
-        }
         rows = [each.labels for each in without]
-        if without and evidence.of_machines.differ(without[0].node or "", rows, label, values) is not False:
+        names = names_of(node, rows)
+        targets = [row for each in without for row in evidence.names_of_target[each.host] if may_be_of(row, names)]
+        values = {text for row in targets if (text := row.get(label, ""))}
+        if len(values) > 1 and evidence.of_machines.differ(node, rows, label, values) is not False:
             for each in without:
                 each.node = None
             return label
@@ -254,20 +256,20 @@ def _conflicting(
 
 
 def _of_other_clusters(
-    several: Sequence[NamedSeries], certain: Sequence[NamedSeries], evidence: NamingEvidence
+    node: str, several: Sequence[NamedSeries], certain: Sequence[NamedSeries], evidence: NamingEvidence
 ) -> tuple[str, tuple[str, ...]] | None:
     """The label by which node_uname_info has targets of other clusters with the name or address of these series, with
     its values: a metric that only one of the clusters has does not show which of them is the cluster."""
+    labels = [each.labels for each in several]
+    names = names_of(node, labels)
     for each in several:
-        node = each.node or ""
-        rows = list(evidence.names_of_target.get(each.host, ())) if each.host else []
+        rows = [row for row in evidence.names_of_target.get(each.host, ()) if each.host and may_be_of(row, names)]
         if each not in certain:
             rows += evidence.targets_of_name.get(node, ())
         for label in scopes(each.labels):
             values = {row[label] for row in rows if row.get(label)}
             if len(values) < 2 or each.labels[label] not in values or not (CLUSTER.search(label) or is_place(label)):
                 continue
-            labels = [one.labels for one in several]
             if CLUSTER.search(label) or evidence.of_machines.differ(node, labels, label, values) is not False:
                 return label, tuple(sorted(values))
     return None

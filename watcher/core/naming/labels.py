@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from ipaddress import ip_address
 from typing import TypeVar
 
@@ -51,7 +51,7 @@ OF_TARGET = frozenset(
 )
 """Labels that differ between two series of one machine: they describe the exporter, its scrape or its replica."""
 OF_DEVICES = frozenset(
-    {"cpu", "core", "mode", "state", "direction", "mountpoint", "fstype"}
+    {"cpu", "core", "mode", "state", "direction", "mountpoint", "fstype", "pci_bus_id"}
     | {name for metric in METRICS for names in metric.devices for name in names} - {"zone"}
 )
 """Labels of parts of a machine. `zone` may also be that of a cluster."""
@@ -82,6 +82,34 @@ def instance_of(row: Labels) -> str:
 def host_of(row: Labels) -> str:
     """The host of the exporter's instance, in canonical form; "" without an instance."""
     return spelling(instance_of(row))
+
+
+def names_of(node: str, rows: Iterable[Labels]) -> Set[str]:
+    """The names of a node in the labels of its series; empty if its address or its host name alone names it."""
+    every = [*rows]
+    found = {name for row in every for name in _names_in(row)}
+    return found | {node} if found or any(node in row.values() for row in every) else found
+
+
+def may_be_of(target: Labels, names: Set[str]) -> bool:
+    """Whether a target may be that of the node with these names (`names_of`): agents scrape localhost on each node, and
+    a proxy has one address for all nodes."""
+    if names and (_names_in(target) or is_local(host_of(target))):
+        return not names.isdisjoint(target.values())
+    return True
+
+
+def _names_in(row: Labels) -> Set[str]:
+    """The values of the labels of the node, without the host name of the kernel."""
+    return {own(row, label) for label in NODE_LABELS if label != "nodename"} - {""}
+
+
+def is_local(host: str) -> bool:
+    """Whether each machine has this host: localhost, or an address of the loopback interface."""
+    try:
+        return host in NO_NAMES or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def pod_of(row: Labels) -> str:

@@ -119,19 +119,21 @@ class NodeIndex:
 
     def find(self, name: str) -> Match:
         """Resolve one name by itself; cached."""
-        if name not in self._found:
+        found = self._found.get(name)
+        if found is None:
             if len(self._found) >= CACHED_NAMES:
-                self._found.clear()
-            self._found[name] = self._look_up(name)
-        return self._found[name]
+                self._found.clear()  # threads share the cache
+            found = self._found[name] = self._look_up(name)
+        return found
 
     def candidates(self, name: str) -> tuple[str, ...]:
         """Return the nodes with the most similar names, host names or addresses, most similar first, at most three."""
-        if name not in self._near:
+        near = self._near.get(name)
+        if near is None:
             if len(self._near) >= 1000:
                 self._near.clear()
-            self._near[name] = self._nearest(spelling(name))
-        return self._near[name]
+            near = self._near[name] = self._nearest(spelling(name))
+        return near
 
     def without_series(self, named: Iterable[str]) -> tuple[str, ...]:
         """Return the nodes of the cluster that are not in `named`, sorted."""

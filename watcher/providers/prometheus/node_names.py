@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -88,6 +89,33 @@ class _Facts:
 
 
 _NONE = _Facts(number=0)
+_Known = tuple[NodeIndex | None, *tuple[_Facts, ...]]
+"""The index of the nodes, and the facts about host names, pods and machines as far as they were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How the nodes of the series of `asked` are decided, as in `identify`."""
+
+    asked: str
+    configured: str | None
+    pods: bool
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The nodes of `rows` by the index and the facts in `known`. `clusters` are the values of the labels that name
+    clusters, only without facts and unless the settings chose one. The others state whether more evidence would change
+    nothing, and which would."""
+
+    known: _Known
+    rows: Sequence[Labels]
+    nodes: Identities
+    clusters: Mapping[str, Set[str]]
+    is_settled: bool
+    needs_pods: bool
+    needs_machines: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +136,10 @@ class NodeEvidenceReader:
         self._matchers = matchers
         self._facts: dict[str, _Facts] = {}
         self._indexes: tuple[_Facts, NodeIndex] | None = None
-        self._evidence: dict[str, tuple[tuple[object, ...], NamingEvidence]] = {}
-        self._found: dict[tuple[object, ...], tuple[NamingEvidence, Sequence[Labels], Identities]] = {}
+        self._evidence: dict[str, tuple[_Known, NamingEvidence]] = {}
+        self._found: dict[tuple[object, ...], _Found] = {}
         self._lock = asyncio.Lock()
+        self._sharing = threading.Lock()  # metrics that are decided at the same time have one index and one evidence
 
     @property
     def translates(self) -> bool:
@@ -144,35 +173,33 @@ class NodeEvidenceReader:
         async def read(query: str) -> _Facts:
             return await self._read(query, ask, number, at_most_old)
 
-        async def identified(name: str, index: NodeIndex | None, *facts: _Facts) -> Identities:
+        async def identified(name: str, index: NodeIndex | None, *facts: _Facts) -> _Found:
             # In a thread: it takes most of a second for 10,000 series.
-            evidence, key = self._shared(name, index, facts), (name, asked, configured, pods, chosen)
-            last = self._found.get(key)
-            if last is None or last[0] is not evidence or last[1] != rows:
-                found = await asyncio.to_thread(
-                    identify, rows, evidence, configured=configured, pods=pods, chosen=chosen
-                )
-                last = self._found[key] = (evidence, rows, found)
-            return last[2]
+            options = _Options(asked, configured, pods, chosen)
+            return await asyncio.to_thread(self._identified, name, rows, options, (index, *facts))
 
         index, of_nodes = self.cluster, _NONE
         if index is None or not index.nodes:
             of_nodes = await read(known_nodes_query(matchers=self._matchers))
-            index = self._index_of(of_nodes)
+            index = await asyncio.to_thread(self._index_of, of_nodes)
         found = await identified("nodes", index)
-        is_part = not chosen and await self._has_more_clusters(rows, read)
-        is_named = configured not in (None, "nodename") or _is_complete(found)
-        if is_named and not found.is_uncertain and not is_part and not has_several(rows, found.nodes):
-            return Decision(found, of_nodes.missing, [of_nodes.failed] if of_nodes.failed and of_nodes.rows else [])
+        of_targets = await read(targets_query(matchers=self._matchers)) if found.clusters else _NONE
+        if of_targets.unknown is not None:
+            raise of_targets.unknown
+        is_part = bool(of_targets.rows) and await asyncio.to_thread(_has_more, found.clusters, of_targets)
+        if found.is_settled and not is_part:
+            needed = [of_nodes, of_targets] if of_nodes.rows else [of_targets]
+            failed = [facts.failed for facts in needed if facts.failed]
+            return Decision(found.nodes, of_nodes.missing or of_targets.missing, failed)
         host_names = await read(host_names_query(matchers=self._matchers))
         found = await identified("host names", index, host_names)
-        used = [of_nodes, host_names]
+        used = [of_nodes, of_targets, host_names]
         of_pods = _NONE
-        if configured is None and pods and _needs_pods(rows, found, index):
+        if found.needs_pods:
             of_pods = await read(exporter_pods_query(asked, matchers=self._matchers))
             found = await identified(asked, index, host_names, of_pods)
             used.append(of_pods)
-        if is_part or _needs_machines(rows, found):
+        if is_part or found.needs_machines:
             machines = await read(machines_query(matchers=self._matchers))
             found = await identified(f"machines {asked}", index, host_names, of_pods, machines)
             used.append(machines)
@@ -180,31 +207,40 @@ class NodeEvidenceReader:
             if facts.unknown is not None:
                 raise facts.unknown
         missing = next((facts.missing for facts in used if facts.missing), "")
-        return Decision(found, missing, [facts.failed for facts in used if facts.failed])
+        return Decision(found.nodes, missing, [facts.failed for facts in used if facts.failed])
 
-    async def _has_more_clusters(self, rows: Sequence[Labels], read: Callable[[str], Awaitable[_Facts]]) -> bool:
-        """Whether the server has machines of the clusters of these series, and of others."""
-        if not (clusters := values_of_clusters(rows)):
-            return False
-        targets = await read(targets_query(matchers=self._matchers))
-        every = values_of_clusters(row for row, _ in targets.rows)
-        return any(every.get(label, set()) - values and every[label] & values for label, values in clusters.items())
+    def _identified(self, name: str, rows: Sequence[Labels], options: _Options, known: _Known) -> _Found:
+        """The nodes by these facts: host names, pods and machines. Runs in a thread; the last result is kept."""
+        last = self._found.get((name, options))
+        if last is not None and last.known == known and last.rows == rows:
+            return last
+        found = identify(
+            rows,
+            self._shared(name, known),
+            configured=options.configured,
+            pods=options.pods,
+            chosen=options.chosen,
+        )
+        several = has_several(rows, found.nodes)
+        is_named = options.configured not in (None, "nodename") or _is_complete(found)
+        self._found[name, options] = last = _Found(
+            known,
+            rows,
+            found,
+            {} if options.chosen or len(known) > 1 else values_of_clusters(rows),
+            is_named and not found.is_uncertain and not several,
+            options.configured is None and options.pods and _needs_pods(rows, found, known[0]),
+            several or _needs_machines(rows, found),
+        )
+        return last
 
-    def _shared(self, name: str, index: NodeIndex | None, facts: Sequence[_Facts]) -> NamingEvidence:
-        """The evidence of these facts: host names, pods and machines. The same object while they are the same."""
-        key = (index, *facts)
-        known = self._evidence.get(name)
-        if known is None or known[0] != key:
-            host_names, pods, machines = [*(each.rows for each in facts), (), (), ()][:3]
-            evidence = NamingEvidence(
-                index,
-                [row for row, _ in host_names],
-                [row for row, _ in pods],
-                [row for row, _ in machines if "mode" not in row],
-                idle_readings((row, value) for row, value in machines if "mode" in row),
-            )
-            known = self._evidence[name] = (key, evidence)
-        return known[1]
+    def _shared(self, name: str, known: _Known) -> NamingEvidence:
+        """The evidence of these facts, for all metrics."""
+        with self._sharing:
+            last = self._evidence.get(name)
+            if last is None or last[0] != known:
+                last = self._evidence[name] = (known, _evidence_of(*known))
+            return last[1]
 
     async def _read(self, query: str, ask: Ask, number: int, at_most_old: int) -> _Facts:
         async with self._lock:
@@ -230,9 +266,23 @@ class NodeEvidenceReader:
             return self._facts[query]
 
     def _index_of(self, facts: _Facts) -> NodeIndex | None:
-        if self._indexes is None or self._indexes[0] is not facts:
-            self._indexes = (facts, NodeIndex(known_nodes(facts.rows)))
-        return self._indexes[1] if self._indexes[1].nodes else None
+        with self._sharing:
+            if self._indexes is None or self._indexes[0] is not facts:
+                self._indexes = (facts, NodeIndex(known_nodes(facts.rows)))
+            index = self._indexes[1]
+        return index if index.nodes else None
+
+
+def _evidence_of(
+    index: NodeIndex | None, host_names: _Facts = _NONE, pods: _Facts = _NONE, machines: _Facts = _NONE
+) -> NamingEvidence:
+    return NamingEvidence(
+        index,
+        [row for row, _ in host_names.rows],
+        [row for row, _ in pods.rows],
+        [row for row, _ in machines.rows if "mode" not in row],
+        idle_readings((row, value) for row, value in machines.rows if "mode" in row),
+    )
 
 
 def _is_complete(found: Identities) -> bool:
@@ -242,10 +292,15 @@ def _is_complete(found: Identities) -> bool:
     return all(each.mapped == each.series for each in found.counts) or found.by in NODE_LABELS
 
 
+def _has_more(clusters: Mapping[str, Set[str]], of_targets: _Facts) -> bool:
+    """Whether the server has machines of these clusters, and of others."""
+    every = values_of_clusters(row for row, _ in of_targets.rows)
+    return any(every.get(label, set()) - values and every[label] & values for label, values in clusters.items())
+
+
 def _needs_machines(rows: Sequence[Labels], found: Identities) -> bool:
-    """Whether series of several clusters may be those of one machine, or series of one node those of several."""
-    refused = any(each.kind is FindingKind.AMBIGUOUS_NODE for each in found.problems)
-    return (refused and has_duplicates(rows)) or has_several(rows, found.nodes)
+    """Whether series of several clusters may be those of one machine."""
+    return any(each.kind is FindingKind.AMBIGUOUS_NODE for each in found.problems) and has_duplicates(rows)
 
 
 def _needs_pods(rows: Sequence[Labels], found: Identities, index: NodeIndex | None) -> bool:
@@ -304,10 +359,9 @@ class NodeNamesReader:
         if plan.scrape_interval is None:
             rows: Sequence[Labels] = reading.rows
             found = await self._decide(rows, asked, watch, fetching, at_most_old=SEARCH_EVERY_FETCHES)
-            keys = [_text(row) for row in rows]
             unnamed = {
-                key
-                for key, node, by in zip(keys, found.nodes, found.origins, strict=True)
+                _text(row)
+                for row, node, by in zip(rows, found.nodes, found.origins, strict=True)
                 if node is None or (by != found.by and by in (INSTANCE, EXPORTED + INSTANCE))
             }
             if unnamed - watch.names.nameless:

@@ -8,6 +8,7 @@ import pytest
 from watcher.core.naming.candidates import NamingEvidence
 from watcher.core.naming.evidence import KnownNode
 from watcher.core.naming.identity import Identities, identify
+from watcher.core.naming.labels import has_duplicates
 from watcher.core.naming.machines import IdleReading
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.model import FindingKind
@@ -381,6 +382,53 @@ def test_cpu_counters_show_whether_series_are_of_one_machine(
     assert served or any(f"label {each} is" in found.problems[0].reason for each in (label, "job"))
 
 
+@pytest.mark.parametrize(
+    ("label", "known"),
+    [("node", True), ("node", False), ("k8s.node.name", True), ("k8s.node.name", False), ("kube_host", True)],
+)
+def test_agents_that_scrape_localhost_are_those_of_their_nodes(label: str, known: bool):
+    """Two jobs of an agent on each node, with a label of the data centre, rules without it, and GPUs."""
+    rows = [
+        {**row, "instance": "localhost:9100", "job": job, "dc": row["dc"].replace("3", "1")}
+        for job in ("x", "y")
+        for row in exporters(3, dc="#", **{label: "w-#"})
+    ]
+    devices = [
+        {"instance": "localhost:9400", "job": "gpu", label: f"w-{i}", "pci_bus_id": str(k)}
+        for i in (1, 2, 3)
+        for k in (1, 2)
+    ]
+    rules = [{name: text for name, text in row.items() if name != "dc"} for row in rows]
+    idle = _idle(rows, [90_000.0, 40_000.0, 10_000.0] * 2, [1000.0] * 6)
+    evidence = NamingEvidence(cluster(*W3) if known else None, unames(rows[:3], "w-#") * 2, idle=idle)
+
+    assert (W3 * 2, W3 * 2) == (identify(rows, evidence).nodes, identify(rules, evidence).nodes)
+    assert ("w-1", "w-1", "w-2", "w-2", "w-3", "w-3") == identify(devices, evidence).nodes
+
+
+def test_targets_of_one_proxy_are_those_of_their_nodes():
+    """It has one address for exporters of all nodes, which are in two regions."""
+    rows = [{**row, "instance": "10.0.0.9:9100"} for row in exporters(3, node="w-#", region="#")]
+    idle = _idle(rows, [90_000.0, 40_000.0, 10_000.0], [1000.0] * 3)
+
+    assert W3 == identify(rows, NamingEvidence(cluster(*W3), unames(rows, "w"), idle=idle)).nodes
+
+
+def test_two_agents_of_one_node_that_scrape_localhost_are_those_of_two_machines():
+    """The name is that of two clusters; nothing distinguishes their labels but the job."""
+    rows = [{"instance": "localhost:9100", "job": job, "node": "w-1"} for job in ("a", "b")]
+
+    assert (None, None) == identify(rows, NamingEvidence(idle=_idle(rows, [90_000.0, 40_000.0], [1000.0] * 2))).nodes
+
+
+def test_gpus_by_their_buses_are_no_duplicates():
+    """Duplicates cost a query for the identifiers of machines."""
+    rows = [{"instance": "10.0.0.1:9400", "job": "gpu", "pci_bus_id": f"0000:{k}"} for k in range(8)]
+
+    assert not has_duplicates(rows)
+    assert has_duplicates([*rows, rows[0]])
+
+
 @pytest.mark.parametrize("label", ["stage", "prometheus"])
 def test_clusters_whose_jobs_differ_too_are_not_one(label: str):
     """Without evidence that each node is one machine."""
@@ -398,10 +446,41 @@ def test_a_machine_that_starts_between_two_readings_is_one():
     assert ("w-1", "w-1") == identify(rows, NamingEvidence(idle=_idle(rows, [90_000.0, 4.0], [1000.0, 1015.0]))).nodes
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("idle", "near"), [(3_000.0, 18.0), (80_000.0, 5.0), (90_000.0, 60.0)])
+def test_machines_that_started_together_are_not_shown_to_be_one(known: bool, idle: float, near: float):
+    """As those of two regions after a power failure. Idle times are far apart after a day, or very near for one
+    machine."""
+    rows = [*exporters(1, node="w-#", region="eu"), *exporters(1, node="w-#", region="us")]
+    readings = _idle(rows, [idle, idle - near], [1000.0, 1000.0])
+
+    assert (None, None) == identify(rows, NamingEvidence(cluster("w-1") if known else None, idle=readings)).nodes
+
+
+def test_readings_that_arrive_late_are_of_one_machine():
+    """A federated job without honor_timestamps has the time of its own scrape."""
+    rows = [{**row, "job": job} for job in ("node", "federate") for row in exporters(1, node="w-#")]
+
+    assert ("w-1", "w-1") == identify(rows, NamingEvidence(idle=_idle(rows, [190_000.0, 189_900.0], [1e3] * 2))).nodes
+
+
+@pytest.mark.parametrize("kind", ["boot_id", "system_uuid"])
+@pytest.mark.parametrize("job", ["node", "vms"])
+def test_identifiers_decide_before_counters(kind: str, job: str):
+    """Readings of the second server are late; the identifiers show nothing about a machine of another job."""
+    rows = [*exporters(1, node="w-#", region="eu"), *({**row, "job": job} for row in exporters(1, node="w-#"))]
+    rows[1]["region"] = "us"
+    machines = [{"node": "w-1", "job": "kubelet", "region": region, kind: "1"} for region in ("eu", "us")]
+    idle = _idle(rows, [190_000.0, 150_000.0], [1000.0] * 2)
+
+    served = ("w-1",) * 2 if job == "node" else (None,) * 2
+    assert served == identify(rows, NamingEvidence(idle=idle, machines=machines)).nodes
+
+
 def test_two_machines_with_one_name_change_no_other():
     """Replicas have their labels, and one node is another machine for each of them."""
     rows = [*exporters(2, node="w-#", replica="a"), *exporters(2, node="w-#", replica="b")]
-    idle = [90_000.0, 70_000.0, 40_000.0, 70_001.0]
+    idle = [190_000.0, 170_000.0, 40_000.0, 170_001.0]
     found = identify(rows, NamingEvidence(idle=_idle(rows, idle, [1000.0] * 4)))
 
     assert (None, "w-2") * 2 == found.nodes

@@ -1,11 +1,20 @@
 """Which node a name of the source means: by the strongest evidence, never by a guess, and never two for one."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.core.naming.evidence import Evidence, KnownNode
-from watcher.core.naming.name_resolver import NodeIndex, describe_match, findings, missing_findings, without_port
+from watcher.core.naming.name_resolver import (
+    CACHED_NAMES,
+    NodeIndex,
+    describe_match,
+    findings,
+    missing_findings,
+    without_port,
+)
 from watcher.core.review.findings import FleetFinding
 from watcher.model import FindingKind, Remedy
 
@@ -265,3 +274,30 @@ def test_every_name_that_is_not_a_nodes_has_a_finding(nodes, sources):
     resolution = index.resolve(tuple(sources))
     unmapped = sorted(name for name, match in resolution.matches.items() if not match.node)
     assert unmapped == sorted(finding.node for finding in findings(resolution, index, now=NOW))
+
+
+class _Interrupted(str):
+    """A name whose search is interrupted by `then` each time that it is looked up."""
+
+    then: Callable[[], object] = staticmethod(lambda: None)
+
+    def __hash__(self) -> int:
+        self.then()
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("lookup", [1, 2, 3, 4])
+def test_a_name_is_found_while_other_threads_fill_the_cache(lookup: int):
+    """The cache is cleared when it is full, at any time of a search."""
+    index = NodeIndex([node("w-1", InternalIP="10.0.0.1")])
+    others = [f"other-{i}" for i in range(CACHED_NAMES + 1)]
+    looked_up = iter(range(1, 100))
+
+    def fill() -> None:
+        if next(looked_up) == lookup:
+            for other in others:
+                index.find(other)
+
+    name = _Interrupted("w-1")
+    name.then = fill
+    assert "w-1" == index.find(name).node

@@ -1,18 +1,24 @@
 """Evidence of node names that cannot be read: no node gets another name because a query fails."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar, cast
 
+import msgspec
 import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, told, vector
 from watcher.model import FindingKind
+from watcher.platform.sources.prometheus import PrometheusResponse
 from watcher.providers.base import Fetch
+from watcher.providers.prometheus.node_names import Decision, NodeEvidenceReader
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig
 from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES
 
+T = TypeVar("T")
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"
 ROWS = [{"instance": f"10.0.0.{i}:9100", "job": "node"} for i in (1, 2)]
@@ -24,20 +30,24 @@ REFUSED = told('{"status": "error", "errorType": "bad_data", "error": "not permi
 
 @dataclass
 class Server:
-    """Answers with `names` and `nodes` as the evidence: rows, or a whole response."""
+    """Answers with `names`, `nodes` and `targets` (clusters of machines) as the evidence: rows, or a whole response.
+    The metric has the series `rows`."""
 
     names: Sequence[dict[str, str]] | bytes = field(default_factory=lambda: NAMES)
     nodes: Sequence[dict[str, str]] | bytes = ()
+    targets: Sequence[dict[str, str]] | bytes = ()
+    rows: Sequence[dict[str, str]] = field(default_factory=lambda: ROWS)
 
     def answer(self, asked: Asked) -> bytes:
-        for word, given in (("kube_node_info", self.nodes), ("node_uname_info", self.names)):
+        of_names = self.targets if asked.query.startswith("group") else self.names
+        for word, given in (("kube_node_info", self.nodes), ("node_uname_info", of_names)):
             if word in asked.query:
                 return given if isinstance(given, bytes) else vector(*given)
         if CPU not in asked.query:
             return vector()
         if asked.query.startswith("count"):
-            return vector(*ROWS)
-        return matrix(*((row, [(NOW - 15, "0.5"), (NOW, "0.25")]) for row in ROWS))
+            return vector(*self.rows)
+        return matrix(*((row, [(NOW - 15, "0.5"), (NOW, "0.25")]) for row in self.rows))
 
 
 def play(server: Server, *steps: Callable[[Server], None]) -> list[Fetch]:
@@ -98,6 +108,86 @@ def test_evidence_that_is_refused_is_a_finding():
 
     assert {"10.0.0.1", "10.0.0.2"} == nodes_of(got)
     assert any("not permitted" in each and "node_uname_info" in each for each in failures_of(got))
+
+
+IN_EU = [{**row, "node": f"n-{i}", "region": "eu"} for i, row in enumerate(ROWS, 1)]
+"""Series of a metric that other regions may lack."""
+
+
+def test_clusters_that_were_never_read_are_waited_for():
+    """Otherwise the nodes of one region would have loads until the others are known."""
+    with pytest.raises(Exception, match="the store is away"):
+        play(Server(rows=IN_EU, targets=AWAY), nothing)
+
+
+def test_clusters_that_are_refused_are_a_finding():
+    (got,) = play(Server(rows=IN_EU, targets=REFUSED), nothing)
+
+    assert {"n-1", "n-2"} == nodes_of(got)
+    assert any("not permitted" in each and "node_uname_info" in each for each in failures_of(got))
+
+
+def test_the_last_clusters_count_if_they_are_away():
+    """Two regions have the nodes; a finding has the query that fails."""
+    others = [{**row, "region": region, "nodename": "w"} for region in ("eu", "us") for row in IN_EU]
+    server = Server(rows=IN_EU, names=others, targets=[{"region": "eu"}, {"region": "us"}])
+    before, after = play(server, nothing, lambda server: setattr(server, "targets", AWAY))
+
+    assert set() == nodes_of(before) == nodes_of(after)
+    assert any(each.kind is FindingKind.AMBIGUOUS_NODE for each in after.findings)
+    assert any("group" in each and "node_uname_info" in each for each in failures_of(after))
+
+
+class _Series(dict[str, str]):
+    """Labels that know the threads that have read them."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.threads.add(threading.get_ident())
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> str:
+        self.threads.add(threading.get_ident())
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.threads.add(threading.get_ident())
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self.threads.add(threading.get_ident())
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self.threads.add(threading.get_ident())
+        return super().items()
+
+
+def test_labels_are_read_in_a_thread():
+    """At the first decision and at the next: the event loop answers requests in the meantime."""
+    rows = [_Series({**row, "job": job}) for row in IN_EU for job in ("a", "b")]
+    facts = {
+        "group": [_Series(region="eu"), _Series(region="us")],
+        "count": [_Series({**row, "nodename": "w"}) for row in IN_EU],
+        "seconds": [_Series({**row, "cpu": "0", "mode": mode}) for row in IN_EU for mode in ("idle", "time")],
+        "kube": [_Series(node=row["node"]) for row in NODES],
+    }
+
+    async def ask(query: str, read: Callable[[Iterable[msgspec.Raw]], T]) -> PrometheusResponse[T]:
+        found = next((found for word, found in facts.items() if word in query), [])
+        return PrometheusResponse(cast(T, [(row, 1.0) for row in found]), "", (), None, 0.0)
+
+    async def decide() -> list[Decision]:
+        reader = NodeEvidenceReader([])
+        return [await reader.decide([*rows], CPU, ask, number=number, at_most_old=0) for number in (0, 1)]
+
+    _Series.threads.clear()
+    decisions = asyncio.run(decide())
+
+    assert all(each.found.nodes == ("n-1", "n-1", "n-2", "n-2") for each in decisions)
+    assert _Series.threads
+    assert threading.get_ident() not in _Series.threads
 
 
 def test_new_evidence_counts():
