@@ -11,7 +11,7 @@ DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
 OTHER_PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "examples").rglob("*.md"))]
 GENERATED = {"settings.md", "agent-settings.md", "layouts.md"}
-MOST_WORDS = 39_000
+MOST_WORDS = 37_000
 
 
 def prose(page: Path) -> str:
@@ -79,7 +79,7 @@ def test_the_pages_that_the_code_names_exist() -> None:
 
 def test_the_pages_stay_short() -> None:
     """Words as `wc -w` counts them, without generated pages and generated tables."""
-    table = r"<!-- table: make \w+ -->.*?<!-- end of the table -->"
+    table = r"<!-- table: make \w+ -->.*?<!-- end of the table -->|<!-- benchmark: .*?<!-- /benchmark -->"
     texts = {str(p.relative_to(REPOSITORY)): p.read_text() for p in PAGES if p.name not in GENERATED}
     counts = {name: len(re.sub(table, "", text, flags=re.DOTALL).split()) for name, text in texts.items()}
     assert sum(counts.values()) <= MOST_WORDS, sorted(counts.items(), key=lambda each: -each[1])[:10]
