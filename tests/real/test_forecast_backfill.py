@@ -64,7 +64,9 @@ class Week:
         random = np.random.default_rng(5)
         shape = (len(NODES), len(times))
         swing = np.sin(times / 86400 * 2 * np.pi + np.arange(len(NODES))[:, np.newaxis])
-        return cls(times, 40 + 15 * swing + random.gamma(2, 4, shape), 50 + 5 * swing + random.normal(0, 1, shape))
+        # A use above 100 % is not plausible: the service drops it.
+        cpu = np.minimum(40 + 15 * swing + random.gamma(2, 4, shape), 99.0)
+        return cls(times, cpu, 50 + 5 * swing + random.normal(0, 1, shape))
 
     def bounds(self, now: float) -> dict[tuple[str, str, str], tuple[float | None, float | None, float | None, int]]:
         """Bound, coverage, severity and count of judged bounds, computed from these values alone."""
