@@ -262,8 +262,9 @@ def test_a_watch_that_lasted_without_an_event_ends_a_series_of_failures():
             await fail(server, informer, code=403)
             await eventually(lambda: chance.limits[-1] == delays[-1], what="the longest wait")
             server.fault = lambda _: None
-            lists, before = count(server, "list"), len(chance.limits)
+            lists = count(server, "list")
             await eventually(lambda: count(server, "list") >= lists + 2, what="a list after a watch without events")
+            before = len(chance.limits)
             server.fault = lambda _: web.Response(status=403)
             server.drop_connections()
             await eventually(lambda: set(delays) & set(chance.limits[before:]), what="the next failure")
