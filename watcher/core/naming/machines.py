@@ -102,7 +102,7 @@ class MachineEvidence:
         known = [ids for ids in found if all(ids)]
         return any(_are_disjoint(ids) for ids in known) if known else None
 
-    def _by_kernels(self, node: str, series: Sequence[Labels], label: str, values: Sequence[str]) -> bool | None:
+    def _by_kernels(self, node: str, series: Sequence[Labels], label: str, values: Sequence[str]) -> bool:
         names = names_of(node, series)
         for place in {instance_of(row) for row in series} - {""}:
             every = [row for row in self._kernels.get(place, ()) if may_be_of(row, names)]
@@ -111,7 +111,7 @@ class MachineEvidence:
                 found = [{_kernel(row, name) for row in each} - {""} for each in rows]
                 if all(found) and _are_disjoint(found):
                     return True
-        return None
+        return False
 
     def _by_counters(self, node: str, series: Sequence[Labels], label: str, values: Sequence[str]) -> bool | None:
         every = self._readings_of(node, series)
