@@ -52,13 +52,6 @@ def test_the_chart_needs_the_oldest_version_that_is_tested() -> None:
     assert f">={major}.{minor}.0-0" == yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
 
 
-def test_an_empty_list_of_peers_replaces_the_headless_service(tmp_path: Path) -> None:
-    file = tmp_path / "load-watcher.toml"
-    for given, expected in (({}, ("http://load-watcher-headless:2020",)), ({"peers": {"urls": []}}, ())):
-        file.write_text(settings_in(charted({"config": given})))
-        assert expected == load(flags={}, environ={}, file=file, cwd=tmp_path).peers.urls
-
-
 def test_every_setting_with_its_default_is_accepted(tmp_path: Path) -> None:
     """The schema in values.schema.json refuses no value of the example file, and the pod reads them as given."""
     defaults = tomllib.loads(example())

@@ -90,8 +90,7 @@ def test_everything_selects_its_pods_and_nothing_of_the_watcher_does(manifests: 
         only(manifests, "NetworkPolicy", NAME)["spec"]["podSelector"]["matchLabels"],
     ]
     assert all(selector == labels for selector in selectors)
-    for kind, name in (("Service", "load-watcher"), ("Service", "load-watcher-headless")):
-        assert not only(manifests, kind, name)["spec"]["selector"].items() <= labels.items()
+    assert not only(manifests, "Service", "load-watcher")["spec"]["selector"].items() <= labels.items()
     watcher = only(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     (rule,) = (each for each in only(manifests, "NetworkPolicy", NAME)["spec"]["egress"] if "to" in each)
     assert rule["to"][0]["podSelector"]["matchLabels"].items() <= watcher.items()

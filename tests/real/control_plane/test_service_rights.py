@@ -130,7 +130,6 @@ def test_a_function_uses_exactly_its_rights(
         overridden = {
             "kubernetes.kubeconfig": access,
             "store.url": "sqlite:///rights.db",
-            "peers.urls": "http://127.0.0.1:9",
         }
         if function.overlay == "prometheus":
             overridden["provider.address"] = sources.url

@@ -65,7 +65,6 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _windows,
             _forecast,
             _store,
-            _peers,
             _metrics,
             _koordinator,
             _files,
@@ -306,13 +305,6 @@ def _server_store(settings: Settings) -> Iterator[Conflict]:
         yield Conflict(("store.url", "store.password_file"), message, "remove one of them")
 
 
-def _peers(settings: Settings) -> Iterator[Conflict]:
-    if settings.peers.urls and settings.provider.name == "host":
-        message = f"is set, but the provider host ({settings.provider.reason}) reads only this machine"
-        cure = "remove peers.urls, or set provider.name to the source that all replicas use"
-        yield Conflict(("peers.urls", "provider.name"), message, cure)
-
-
 def _replay(settings: Settings) -> Iterator[Conflict]:
     provider = settings.provider
     if provider.name != "replay":
@@ -381,7 +373,7 @@ def _files(settings: Settings) -> Iterator[Conflict]:
     """Check that named files exist, are readable and not empty. provider.kubeconfig is checked only if it is used,
     since KUBE_CONFIG may be set for other programs.
     """
-    for table in ("server", "provider", "kubernetes", "peers", "agents", "qrms", "extender", "store"):
+    for table in ("server", "provider", "kubernetes", "agents", "qrms", "extender", "store"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
             used = settings.provider.name == "metrics-server" and settings.kubernetes.kubeconfig is None

@@ -67,6 +67,10 @@ DASHBOARD = REMOVED["dashboard"]
             {"assigned": {"dashboard.qrm_pods": "app=qrm"}},
             ("dashboard.qrm_pods", "was removed in this version (flag --set dashboard.qrm_pods)", DASHBOARD),
         ),
+        (
+            {"environ": {"LOAD_WATCHER_PEERS_CA_FILE": "/ca.crt"}},
+            ("LOAD_WATCHER_PEERS_CA_FILE", "was removed in this version (environment)", REMOVED["peers"]),
+        ),
         ({"toml": '[agent]\ncolour = "red"'}, ("agent.colour", "was removed in this version", "use agent.light")),
         (
             {"environ": {"LOAD_WATCHER_AGENT_COLOUR": "red"}},
