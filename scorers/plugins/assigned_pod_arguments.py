@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -15,7 +16,7 @@ class AssignedPodArguments(Arguments, frozen=True, kw_only=True, rename="camel",
     `assignedPodSeconds` younger than the assignment (upstream: 60). With `assignedPodDecay`, the added amount falls
     evenly from the whole demand to 0 within this time."""
 
-    removed = dict.fromkeys(
+    removed: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("use", "horizon"),
         "remove it: placement by forecasts overloads more nodes than by windows (docs/concepts/forecast.md)",
     )
