@@ -254,7 +254,7 @@ PROMETHEUS = {"METRICS_PROVIDER_NAME": "Prometheus"}
         ({"ENABLE_OPENSHIFT_AUTH": "false"}, "openshift_auth", True),
         ({"ENABLE_OPENSHIFT_AUTH": ""}, "openshift_auth", True),
         ({}, "openshift_auth", False),
-        (PROMETHEUS | {"SIGNALFX_CLUSTER_NAME": "c", "DATADOG_CLUSTER_NAME": "d"}, "cluster_name", None),
+        (PROMETHEUS | {"DATADOG_CLUSTER_NAME": "d"}, "cluster_name", None),
     ],
 )
 def test_old_names_of_the_provider(loaded, environ, key, value):
