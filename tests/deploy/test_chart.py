@@ -19,7 +19,6 @@ from tests.deploy.rendering import (
     ChartError,
     Manifest,
     charted,
-    composed,
     documents,
     helm,
     kustomized,
@@ -210,17 +209,15 @@ def test_an_image_by_digest() -> None:
 # --- security, dashboards, priority ----------------------------------------------------------------------------------
 
 
-def test_openshift_assigns_the_ids(tmp_path: Path) -> None:
-    """By values that docs/tasks/deploy.md names, and by the component."""
+def test_openshift_assigns_the_ids() -> None:
+    """By values that docs/tasks/deploy.md names."""
     values = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
-    rendered = composed(tmp_path, DEPLOY / "overlays" / "metrics-server", "extender-process", "openshift")
     chart = charted({"podSecurityContext": values, "scheduler": {"enabled": True, "separate": True}})
-    for manifests in (rendered, chart):
-        deployments = [each for each in manifests if each["kind"] == "Deployment"]
-        assert 2 == len(deployments)
-        for each in deployments:
-            context = each["spec"]["template"]["spec"]["securityContext"]
-            assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} == context
+    deployments = [each for each in chart if each["kind"] == "Deployment"]
+    assert 2 == len(deployments)
+    for each in deployments:
+        context = each["spec"]["template"]["spec"]["securityContext"]
+        assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} == context
     page = (DEPLOY.parent / "docs/tasks/deploy.md").read_text()
     assert all(f"{key}: null" in page for key in values)
 
