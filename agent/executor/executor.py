@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditEntry
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry
 from agent.cgroups.base import Quota
 from agent.decision.eviction_limits import Budget
 from agent.decision.plan import Plan

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from agent.audit.entries import AuditEntry, AuditOutcome, StoredOriginal, key_of
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry, AuditOutcome, StoredOriginal, key_of
 from agent.cgroups import base
 from agent.cgroups.base import CPU_WEIGHT, NOUNS, CpuWeight, Knob, MemoryHigh, Quota, Value, as_json, at_least, in_words
 from agent.cgroups.errors import CgroupError, CgroupGone

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.audit.log import AuditEntry, AuditOutcome
 from agent.cgroups.base import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.cgroups.errors import CgroupError
 from agent.executor.enforcement_switch import ControlData, EnforcementSwitch

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from agent.audit.entries import StoredOriginal
+from agent.audit.log import StoredOriginal
 from agent.cgroups.base import CpuWeight, MemoryHigh
 from agent.cgroups.errors import CgroupError
 from agent.executor.groups import Groups

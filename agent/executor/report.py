@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.audit.entries import AuditEntry
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry
 from agent.decision.eviction_limits import EvictionRecord
 from agent.model import (
     CPU,

@@ -16,8 +16,7 @@ from typing import Any
 import click
 
 from agent.audit.database import AuditError
-from agent.audit.entries import json_lines
-from agent.audit.log import Audit
+from agent.audit.log import Audit, json_lines
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
 from agent.cgroups.paths import Driver

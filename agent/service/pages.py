@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditOutcome, Filter
+from agent.audit.log import AuditOutcome, Filter
 from agent.model import StageKind
 from agent.service.build import AgentRuntime
 from agent.service.node_server import json_response

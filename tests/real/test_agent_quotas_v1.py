@@ -108,7 +108,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent.audit.log import Audit
-from agent.audit.entries import AuditEntry
+from agent.audit.log import AuditEntry
 from agent.cgroups.paths import Driver
 from agent.cgroups.detection import Layout, open_tree
 from agent.cgroups.detection import Version

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditEntry, AuditOutcome, Filter, json_lines
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry, AuditOutcome, Filter, json_lines
 from agent.cgroups.base import Quota
 from agent.decision.analysis import AnalyzerState, RuleState
 from agent.decision.ledger import InFlight, Ledger
@@ -246,7 +245,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent.audit.log import Audit
-from agent.audit.entries import AuditEntry
+from agent.audit.log import AuditEntry
 from agent.cgroups.base import Quota
 audit = Audit.open(Path(sys.argv[1]), now=0.0)
 deed = AuditEntry(time=0.0, kind="throttle", container_id="c0", pod="shop/a")
@@ -275,7 +274,7 @@ FULL = textwrap.dedent("""
     from pathlib import Path
     from agent.audit.log import Audit
     from agent.audit.database import AuditError
-    from agent.audit.entries import AuditEntry, AuditOutcome
+    from agent.audit.log import AuditEntry, AuditOutcome
     audit = Audit.open(Path(sys.argv[1]), now=0.0)
     first = audit.begin(AuditEntry(time=0.0, kind="throttle"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.audit.entries import AuditEntry, Filter
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry, Filter
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, find_layout, open_tree
 from agent.cgroups.paths import Driver

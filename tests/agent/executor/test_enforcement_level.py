@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.audit.log import AuditEntry, AuditOutcome
 from agent.decision.plan import Plan
 from agent.executor.executor import Executor
 from agent.executor.groups import CgroupLock

@@ -12,7 +12,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.audit.entries import AuditOutcome
+from agent.audit.log import AuditOutcome
 from agent.decision.eviction_limits import EvictionLimits, EvictionRecord
 from agent.decision.plan import Plan
 from agent.executor.enforcement_switch import (

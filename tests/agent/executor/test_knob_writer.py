@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.audit.log import AuditEntry, AuditOutcome
 from agent.cgroups.base import Group, Quota
 from agent.cgroups.errors import CgroupRefused
 from agent.cgroups.paths import Driver
@@ -309,7 +309,7 @@ from agent.audit.log import Audit
 from agent.cgroups.detection import find_layout, open_tree
 from agent.executor.groups import KubeletGroups
 from agent.executor.knob_writer import KnobWriter
-from agent.audit.entries import AuditEntry
+from agent.audit.log import AuditEntry
 from tests.agent.executor.node import throttle
 
 directory, when = Path(sys.argv[1]), sys.argv[2]

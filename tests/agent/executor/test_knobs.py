@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit.entries import AuditEntry
+from agent.audit.log import AuditEntry
 from agent.cgroups.base import CpuWeight, MemoryHigh
 from agent.cgroups.paths import Driver
 from agent.executor.report import PlanReport, StepOutcome

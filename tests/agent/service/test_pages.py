@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.audit.log import AuditEntry, AuditOutcome
 from agent.decision.explanation import measured
 from agent.executor.plan_run import TAINTED_KEY
 from agent.service.build import open_audit
