@@ -219,7 +219,7 @@ def settings_of(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSet
 
 def _check_policies(path: Path, settings: AgentSettings, *, output: str) -> int:
     """Print the problems and notices of the policies in `path`; return the exit code (0 or 2)."""
-    from agent.policy.effects import rule_effects
+    from agent.policy.policy_set import rule_effects
     from agent.policy.source import check_policies
     from agent.service.build import known_metrics, metrics_of
     from agent.service.node_server import CannotRun

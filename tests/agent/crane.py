@@ -10,7 +10,7 @@ import pytest
 
 from agent.decision.watermark import gathered
 from agent.model import ContainerState, MetricSample, PodState, State
-from agent.policy.node_qos import whole_number
+from agent.policy.objects import whole_number
 from agent.qos import QosClass
 from watcher.core.kubernetes.quantity import nano
 

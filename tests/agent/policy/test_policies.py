@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent import model
 from agent.metrics.registry import Metrics
 from agent.policy import schema as fields
-from agent.policy.node_qos import read_metric_rule, read_rules, whole_number
+from agent.policy.objects import read_metric_rule, read_rules, whole_number
 from agent.policy.policy_set import PolicyReadResult, read_texts
 from agent.policy.problems import PolicyLocation, ProblemCollector
 from agent.policy.struct_reader import read
