@@ -47,6 +47,10 @@ ThrottleFunction = Callable[[PodState, CpuThrottle, PlanContext], PodSteps]
 EvictFunction = Callable[[PodState, float | None, PlanContext], PodSteps]
 
 
+Scale = Callable[[State], float | None]
+"""Units of the release per unit of the metric; None if the state does not allow to compute it."""
+
+
 def one(_: State) -> float | None:
     """The scale of a metric whose unit is the unit of the release."""
     return 1.0
@@ -78,7 +82,7 @@ class ActionMetric:
     evict_quantified: bool = False
     evict: EvictFunction | None = None
     resource: str = ""
-    scale: Callable[[State], float | None] = one
+    scale: Scale = one
     lag_seconds: float = 0.0
 
     def __post_init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Read and check a set of policies as a whole, select the policies that apply to a node, and describe the effect of each
-rule for `load-watcher agent --check`.
+"""Read and check a set of policies as a whole, select the policies that apply to a node, and describe what each rule
+does for `load-watcher agent --check`.
 
 Pure: no I/O, no clock.
 """

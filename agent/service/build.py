@@ -38,8 +38,8 @@ from agent.state.api_pods import InformerPods
 from agent.state.collector import COLLECTED, Collector, SystemPaths
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.own_node import OwnNode
-from agent.state.queries import QueryMetrics
 from agent.state.readings import MetricSource, PodFacts, PodSource, PodsUnknown
+from agent.state.remote import QueryMetrics
 from watcher.platform.entry_points import ExtensionError
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import SERVICE_ACCOUNT, KubeAccess, find_access
@@ -128,14 +128,14 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
     sources: list[MetricSource] = []
     # Imported only if configured: these modules with their imports take a tenth of the agent's memory.
     if settings.watcher is not None:
-        from agent.state.windows import OPERATORS, WINDOWS, WatcherWindows
+        from agent.state.remote import OPERATORS, WINDOWS, WatcherWindows
         from watcher.client import NodeClient
 
         token = read_token(settings.watcher_token_file)
         client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WatcherWindows(client))
     if settings.queries and settings.prometheus is not None:
-        from agent.state.prometheus import PrometheusQueryClient, prometheus_config
+        from agent.state.remote import PrometheusQueryClient, prometheus_config
 
         config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
         expressions = {name: query.expression for name, query in settings.queries.items()}

@@ -322,7 +322,7 @@ async def _watcher(own: AgentSettings) -> list[CheckResult]:
     """Check that the watcher reports windows for this node. Raises CannotRun."""
     if own.watcher is None:
         return []
-    from agent.state.windows import MAX_AGE_S, OPERATORS, WINDOWS
+    from agent.state.remote import MAX_AGE_S, OPERATORS, WINDOWS
     from watcher.client import NodeClient, WatcherError
 
     where, node = without_credentials(own.watcher), own.node_name()
@@ -348,7 +348,7 @@ async def _watcher(own: AgentSettings) -> list[CheckResult]:
 async def _queries(own: AgentSettings) -> list[CheckResult]:
     if own.prometheus is None or not own.queries:
         return []
-    from agent.state.prometheus import PrometheusQueryClient, prometheus_config
+    from agent.state.remote import PrometheusQueryClient, prometheus_config
 
     questions = PrometheusQueryClient(prometheus_config(own.prometheus, own.prometheus_token_file))
     results = []

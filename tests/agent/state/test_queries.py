@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.state.prometheus import PrometheusQueryClient, prometheus_config
-from agent.state.queries import QueryMetrics
+from agent.state.remote import PrometheusQueryClient, QueryMetrics, prometheus_config
 from tests.fakes.prometheus import FakePrometheus, result, told
 from tests.real.parts import Prometheus
 from tests.real.remote_write import Series as Written

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.state.windows import WatcherWindows, metric_name
+from agent.state.remote import WatcherWindows, metric_name
 from tests.fakes.prometheus import FakePrometheus, told
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import publish, snapshot_of, steady
