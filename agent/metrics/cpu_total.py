@@ -1,12 +1,11 @@
-"""cpu_total_usage and cpu_total_utilization: CPU usage of the node in millicores, and in percent (0-100). Throttling and
-eviction are quantified: the gap of the percentage in millicores follows from the node's cores, so one rule serves nodes
-of different sizes. (In Crane, the percentage cannot be throttled.)"""
+"""cpu_total_usage and cpu_total_utilization: CPU usage of the node in millicores, and in percent (0-100). Throttling
+and eviction are quantified: the gap of the percentage in millicores follows from the node's cores, so one rule serves
+nodes of different sizes. (In Crane, the percentage cannot be throttled.)"""
 
 from __future__ import annotations
 
 from agent.metrics.action_metric import ActionMetric, Scale, one
-from agent.metrics.cpu_quota import MILLICORES
-from agent.metrics.pod_actions import NODE_CORES, evicting, restoring, throttling
+from agent.metrics.pod_actions import MILLICORES, NODE_CORES, evicting, restoring, throttling
 from agent.metrics.sorters import Chains
 from agent.model import CPU, State
 

@@ -1,6 +1,6 @@
 """disk_* and network_*: rates and utilization of the node's disks and network interfaces, one series per device (label
-diskName or NetInterface). The share of each pod is unknown, so the metrics are not quantified, and a rule acts on all of
-its pods. There is no disk_write_utilization, because /proc/diskstats has only one busy time per disk, for reads and
+diskName or NetInterface). The share of each pod is unknown, so the metrics are not quantified, and a rule acts on all
+of its pods. There is no disk_write_utilization, because /proc/diskstats has only one busy time per disk, for reads and
 writes."""
 
 from __future__ import annotations

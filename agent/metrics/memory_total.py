@@ -1,6 +1,6 @@
-"""memory_total_usage and memory_total_utilization: memory of the node that is not available to other programs, in bytes,
-and in percent (0-100). It cannot be throttled, and a shortage kills processes, so it has the highest priority. Eviction
-is quantified."""
+"""memory_total_usage and memory_total_utilization: memory of the node that is not available to other programs, in
+bytes, and in percent (0-100). It cannot be throttled, and a shortage kills processes, so it has the highest priority.
+Eviction is quantified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Building the agent from its settings: clients, its Node object, pod sources, metrics, policies, executor."""
+"""Creates the agent with its dependencies from the settings: clients, its Node object, pod sources, metrics, policies,
+executor."""
 
 from __future__ import annotations
 
@@ -22,9 +23,8 @@ from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
 from agent.cgroups.paths import Driver
 from agent.decision.analysis import NodeEvent
 from agent.executor.cluster import ClusterActions
-from agent.executor.executor import Executor
+from agent.executor.executor import Executor, Permissions
 from agent.executor.groups import CgroupLock, Groups, KubeletGroups
-from agent.executor.permissions import Permissions
 from agent.metrics.registry import Metrics
 from agent.policy.policy_set import KnownMetrics, MetricCapabilities, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
