@@ -39,7 +39,6 @@ from agent.state.collector import COLLECTED, Collector, SystemPaths
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.own_node import OwnNode
 from agent.state.readings import MetricSource, PodFacts, PodSource, PodsUnknown
-from agent.state.remote import QueryMetrics
 from watcher.platform.entry_points import ExtensionError
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import SERVICE_ACCOUNT, KubeAccess, find_access
@@ -125,21 +124,29 @@ def metrics_of(settings: AgentSettings) -> Metrics:
 
 def metric_sources(settings: AgentSettings) -> list[MetricSource]:
     """The watcher's windows and the user-defined queries, if configured. Raises CannotRun."""
-    sources: list[MetricSource] = []
-    # Imported only if configured: these modules with their imports take a tenth of the agent's memory.
-    if settings.watcher is not None:
-        from agent.state.remote import OPERATORS, WINDOWS, WatcherWindows
-        from watcher.client import NodeClient
+    if settings.watcher is None and not settings.queries:
+        return []
+    # Imported only if configured: the agent runs on each node, and these modules take half a megabyte.
+    from agent.state.remote import (
+        OPERATORS,
+        WINDOWS,
+        PrometheusQueryClient,
+        QueryMetrics,
+        WatcherWindows,
+        prometheus_config,
+    )
+    from watcher.client import NodeClient
 
+    sources: list[MetricSource] = []
+    node = settings.node_name()
+    if settings.watcher is not None:
         token = read_token(settings.watcher_token_file)
-        client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
+        client = NodeClient(settings.watcher, node, windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WatcherWindows(client))
     if settings.queries and settings.prometheus is not None:
-        from agent.state.remote import PrometheusQueryClient, prometheus_config
-
         config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
         expressions = {name: query.expression for name, query in settings.queries.items()}
-        sources.append(QueryMetrics(PrometheusQueryClient(config), expressions, node=settings.node_name()))
+        sources.append(QueryMetrics(PrometheusQueryClient(config), expressions, node=node))
     return sources
 
 

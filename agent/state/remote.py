@@ -23,14 +23,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from agent.state.background_value import BackgroundValue
 from agent.state.readings import MetricReadings
 from agent.state.watcher_clock import WatcherClock
-from watcher.client import NodeLoad, WatcherError
+from watcher.client import NodeClient, WatcherError
 from watcher.decoding.json_text import decode_json
 from watcher.model import METRIC_BY_NAME, Operator
 from watcher.platform.sources.config import ConnectionConfig, InstantQuery
@@ -62,23 +61,13 @@ def metric_name(key: str, operator: Operator, window: str) -> str:
     return f"window_{words}_{operator.value.lower()}_{window}"
 
 
-class NodeLoadClient(Protocol):
-    """A client for the windows of one node; `watcher.client.NodeClient` implements it."""
-
-    async def refresh(self) -> NodeLoad:
-        """Request the current windows. Raises WatcherError."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class WatcherWindows:
     """Requests the windows every `interval` seconds. `windows` and `operators` must be the client's. Values older than
     `max_age` seconds, by the node's newest sample, are missing."""
 
     def __init__(
         self,
-        client: NodeLoadClient,
+        client: NodeClient,
         *,
         windows: Sequence[str] = WINDOWS,
         operators: Sequence[Operator] = OPERATORS,
@@ -160,16 +149,6 @@ class Sample:
     value: float
 
 
-class QueryClient(Protocol):
-    """Evaluates expressions. Both methods raise ProviderError."""
-
-    async def ask(self, expression: str) -> tuple[Sample, ...]:
-        """Evaluate an expression at the current time: one sample per series."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class _VectorSample(msgspec.Struct, frozen=True):
     metric: dict[str, str]
     value: tuple[float, str]
@@ -208,14 +187,14 @@ class QueryMetrics:
 
     def __init__(
         self,
-        questions: QueryClient,
+        client: PrometheusQueryClient,
         expressions: Mapping[str, str],
         *,
         node: str,
         interval: float = INTERVAL_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._questions = questions
+        self._client = client
         self._expressions = {name: text.replace("$node", node) for name, text in expressions.items()}
         self._max_age = MAX_AGE_INTERVALS * interval
         self._monotonic = monotonic
@@ -230,7 +209,7 @@ class QueryMetrics:
     async def close(self) -> None:
         """Stop running the queries and close the client."""
         await self._answers.close()
-        await self._questions.close()
+        await self._client.close()
 
     def read(self, *, now: float, monotonic: float) -> MetricReadings:
         """The last samples with their age."""
@@ -256,7 +235,7 @@ class QueryMetrics:
         """Run all queries concurrently. Raises ProviderError if all of them fail."""
         asked = self._monotonic()
         outcomes = await asyncio.gather(
-            *(self._questions.ask(text) for text in self._expressions.values()), return_exceptions=True
+            *(self._client.ask(text) for text in self._expressions.values()), return_exceptions=True
         )
         samples: dict[str, tuple[Sample, ...]] = {}
         failures: dict[str, ProviderError] = {}
@@ -287,7 +266,7 @@ class PrometheusQueryClient:
         self._started = False
 
     async def ask(self, expression: str) -> tuple[Sample, ...]:
-        """Evaluate an expression at the current time. Raises ProviderError."""
+        """Evaluate an expression at the current time: one sample per series. Raises ProviderError."""
         if not self._started:
             self._client.start()
             self._started = True

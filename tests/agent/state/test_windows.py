@@ -32,19 +32,16 @@ class Clock:
         return self.time
 
 
-class Recorded:
-    """A client that records the responses."""
+class Recorded(NodeClient):
+    """A client that records the responses in `loads`."""
 
-    def __init__(self, client: NodeClient, loads: list[NodeLoad]) -> None:
-        self._client = client
+    def __init__(self, address: str, node: str, *, loads: list[NodeLoad], **more: Any) -> None:
+        super().__init__(address, node, **more)
         self._loads = loads
 
     async def refresh(self) -> NodeLoad:
-        self._loads.append(await self._client.refresh())
+        self._loads.append(await super().refresh())
         return self._loads[-1]
-
-    async def close(self) -> None:
-        await self._client.close()
 
 
 def watching(
@@ -61,9 +58,10 @@ def watching(
 
     async def run() -> None:
         address = f"http://127.0.0.1:{live.port}"
-        client = NodeClient(
+        client = Recorded(
             address,
             node,
+            loads=[] if loads is None else loads,
             windows=WINDOWS,
             operators=OPERATORS,
             backoff=0.01,
@@ -71,7 +69,7 @@ def watching(
             clock=wall,
             **options,
         )
-        source = WatcherWindows(client if loads is None else Recorded(client, loads), interval=0.1)
+        source = WatcherWindows(client, interval=0.1)
         await source.start()
         try:
             await inside(source)
