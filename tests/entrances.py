@@ -47,8 +47,8 @@ from agent.qrm.store.last_mode import recorded_mode
 from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.state.proc_reader import ProcReader
-from agent.state.queries import read_samples as read_agent_samples
 from agent.state.readings import MetricReadings
+from agent.state.remote import read_samples as read_agent_samples
 from load_watcher.cli.options import read_token as read_option_token
 from load_watcher.compare.comparison import read_answer
 from load_watcher.doctor.scheduler import check_configuration

@@ -17,7 +17,7 @@ from aiohttp.web import Application
 from yarl import URL
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
-from agent.state.prometheus import PrometheusQueryClient
+from agent.state.remote import PrometheusQueryClient
 from load_watcher.demo.scheduler import _trusting
 from load_watcher.doctor.listening import _session
 from scorers.extender.remote import WatcherAccess

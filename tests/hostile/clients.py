@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
-from agent.state.prometheus import PrometheusQueryClient
+from agent.state.remote import PrometheusQueryClient
 from tests.hostile import TOKEN
 from watcher.agents import usage as agents_usage
 from watcher.agents.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind

@@ -1,4 +1,5 @@
-"""Building the agent from its settings: clients, its Node object, pod sources, metrics, policies, executor."""
+"""Creates the agent with its dependencies from the settings: clients, its Node object, pod sources, metrics, policies,
+executor."""
 
 from __future__ import annotations
 
@@ -16,16 +17,14 @@ from typing import Any
 import click
 
 from agent.audit.database import AuditError
-from agent.audit.entries import json_lines
-from agent.audit.log import Audit
+from agent.audit.log import Audit, json_lines
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
 from agent.cgroups.paths import Driver
 from agent.decision.analysis import NodeEvent
 from agent.executor.cluster import ClusterActions
-from agent.executor.executor import Executor
+from agent.executor.executor import Executor, Permissions
 from agent.executor.groups import CgroupLock, Groups, KubeletGroups
-from agent.executor.permissions import Permissions
 from agent.metrics.registry import Metrics
 from agent.policy.policy_set import KnownMetrics, MetricCapabilities, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
@@ -39,7 +38,6 @@ from agent.state.api_pods import InformerPods
 from agent.state.collector import COLLECTED, Collector, SystemPaths
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.own_node import OwnNode
-from agent.state.queries import QueryMetrics
 from agent.state.readings import MetricSource, PodFacts, PodSource, PodsUnknown
 from watcher.platform.entry_points import ExtensionError
 from watcher.platform.kube.client import KubeClient
@@ -125,21 +123,29 @@ def metrics_of(settings: AgentSettings) -> Metrics:
 
 def metric_sources(settings: AgentSettings) -> list[MetricSource]:
     """The watcher's windows and the user-defined queries, if configured. Raises CannotRun."""
-    sources: list[MetricSource] = []
-    # Imported only if configured: these modules with their imports take a tenth of the agent's memory.
-    if settings.watcher is not None:
-        from agent.state.windows import OPERATORS, WINDOWS, WatcherWindows
-        from watcher.client import NodeClient
+    if settings.watcher is None and not settings.queries:
+        return []
+    # Imported only if configured: the agent runs on each node, and these modules take half a megabyte.
+    from agent.state.remote import (
+        OPERATORS,
+        WINDOWS,
+        PrometheusQueryClient,
+        QueryMetrics,
+        WatcherWindows,
+        prometheus_config,
+    )
+    from watcher.client import NodeClient
 
+    sources: list[MetricSource] = []
+    node = settings.node_name()
+    if settings.watcher is not None:
         token = read_token(settings.watcher_token_file)
-        client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
+        client = NodeClient(settings.watcher, node, windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WatcherWindows(client))
     if settings.queries and settings.prometheus is not None:
-        from agent.state.prometheus import PrometheusQueryClient, prometheus_config
-
         config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
         expressions = {name: query.expression for name, query in settings.queries.items()}
-        sources.append(QueryMetrics(PrometheusQueryClient(config), expressions, node=settings.node_name()))
+        sources.append(QueryMetrics(PrometheusQueryClient(config), expressions, node=node))
     return sources
 
 

@@ -1,10 +1,10 @@
-"""Which source of pods an agent gets from its settings and its environment."""
+"""The source of pods for given settings and environments."""
 
 from pathlib import Path
 
 import pytest
 
-from agent.service.build import NoPodSource, access_to_kubelet, pod_source
+from agent.service.dependencies import NoPodSource, access_to_kubelet, pod_source
 from agent.service.node_server import CannotRun
 from agent.service.settings import AgentSettings
 from agent.state.api_pods import InformerPods
@@ -46,7 +46,7 @@ def test_the_address_of_the_kubelet(settings: AgentSettings, environ: dict[str, 
     assert address == settings.kubelet_address(environ)
 
 
-def test_in_a_pod_its_service_account_is_used(account: Path):
+def test_the_service_account_of_the_pod_is_used(account: Path):
     access = access_to_kubelet(AgentSettings(), environ=IN_A_POD, service_account=account)
     assert access is not None
     assert ("https://10.0.0.7:10250", account / "token", None) == (
@@ -58,14 +58,14 @@ def test_in_a_pod_its_service_account_is_used(account: Path):
     assert 1 == len(access.tls.get_ca_certs())
 
 
-def test_the_token_of_the_account_never_goes_over_plain_http(account: Path):
+def test_the_token_of_the_account_is_never_sent_over_plain_http(account: Path):
     settings = AgentSettings(kubelet="http://10.0.0.7:10255")
     access = access_to_kubelet(settings, environ={}, service_account=account)
     assert access is not None
     assert (None, None) == (access.token_file, access.tls)
 
 
-def test_settings_come_before_the_account(account: Path, tmp_path: Path):
+def test_settings_have_precedence_over_the_account(account: Path, tmp_path: Path):
     own = tmp_path / "own-token"
     settings = AgentSettings(kubelet_token_file=own, kubelet_name="node-1", kubelet_ca_file=tmp_path / "nowhere")
     with pytest.raises(CannotRun, match="nowhere cannot be read"):
