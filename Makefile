@@ -12,7 +12,7 @@ export LOAD_WATCHER_KUBERNETES := $(KUBERNETES)
 # each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=
 # The top-level packages that exist; mypy fails for a missing argument.
-TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/release scripts/soak)
+TYPED := $(wildcard load_watcher lab watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/release scripts/soak)
 
 RULE := deploy/components/prometheusrule/prometheusrule.yaml
 

@@ -49,8 +49,8 @@ from agent.qrm.telemetry import QrmMetrics
 from agent.state.proc_reader import ProcReader
 from agent.state.queries import read_samples as read_agent_samples
 from agent.state.readings import MetricReadings
+from lab.compare.comparison import read_answer
 from load_watcher.cli.options import read_token as read_option_token
-from load_watcher.compare.comparison import read_answer
 from load_watcher.doctor.scheduler import check_configuration
 from load_watcher.doctor.thresholds import evictors_in
 from load_watcher.forecast.tables import read_rows

@@ -19,8 +19,8 @@ import pytest
 from tests.real.parts import REPOSITORY
 
 PARTS = ("agent", "agent/qrm", "load_watcher/simulate")
-CODE = ("load_watcher", "watcher", "scorers", "agent", "migrations")
-TESTS = ("tests/watcher", "tests/scorers", "tests/load_watcher", "tests/agent")
+CODE = ("load_watcher", "lab", "watcher", "scorers", "agent", "migrations")
+TESTS = ("tests/watcher", "tests/scorers", "tests/lab", "tests/load_watcher", "tests/agent")
 BLOCKED = """import sys
 sys.modules["{module}"] = None  # the environment has the whole project, and would find the part there
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from load_watcher.compare.comparison import Comparison, ServiceLoads, read_answer
+from lab.compare.comparison import Comparison, ServiceLoads, read_answer
 from watcher import __version__
 from watcher.core.messages import hide_secrets, printable
 from watcher.platform.net.failures import cluster_hint, failure_reason

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from load_watcher.compare.comparison import Comparison, ServiceLoads, read_answer, winners
+from lab.compare.comparison import Comparison, ServiceLoads, read_answer, winners
 from scorers.plugins.target_load_packing import packing_scores
 
 SCORES = partial(packing_scores, target=40.0)

@@ -10,8 +10,8 @@ from rich import markup
 from rich.console import RenderableType
 from rich.table import Table
 
-from load_watcher.compare.client import ComparisonRound
-from load_watcher.compare.comparison import Comparison, ServiceLoads
+from lab.compare.client import ComparisonRound
+from lab.compare.comparison import Comparison, ServiceLoads
 from watcher.core.messages import shorten_names, visible
 
 
