@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.qrm.cluster.pod_source import QrmPodObject, qrm_pod
 from agent.state.pod_facts import AgentPod, facts_of
-from load_watcher.recording.builder import TraceBuilder
+from lab.record.builder import TraceBuilder
 from scorers.cluster.pages import ClusterHandler
 from scorers.cluster.pods import pod_info
 from scorers.extender.handlers import Extender

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lab.record.file import RecordingFile
 from load_watcher.main import main
-from load_watcher.recording.file import RecordingFile
 from load_watcher.report import command as report_command
 from tests.load_watcher.forecast.traces import write_planetlab
 from tests.load_watcher.report.histories import history

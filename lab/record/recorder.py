@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from load_watcher.recording.builder import TraceBuilder
-from load_watcher.recording.file import RecordingFile
+from lab.record.builder import TraceBuilder
+from lab.record.file import RecordingFile
 from watcher import __version__
 from watcher.client import Columns, PodColumns, WatcherClient, WatcherError
 from watcher.core.pods.observed import ClusterSnapshot

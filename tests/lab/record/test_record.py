@@ -19,10 +19,10 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
+from lab.record.builder import TraceBuilder
+from lab.record.file import RecordingFile
+from lab.record.recorder import RecordError, Recording, RecordingProgress, record
 from load_watcher.main import main
-from load_watcher.recording.builder import TraceBuilder
-from load_watcher.recording.file import RecordingFile
-from load_watcher.recording.recorder import RecordError, Recording, RecordingProgress, record
 from tests.fakes.pods import publish_pods
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, publish, snapshot_of, steady
@@ -225,7 +225,7 @@ def test_a_minute_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
     script = """
 import resource, signal, sys
 from pathlib import Path
-from load_watcher.recording.file import RecordingFile
+from lab.record.file import RecordingFile
 from watcher.traces.records import NodeRecord
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with RecordingFile(Path("a.csv")) as file:
