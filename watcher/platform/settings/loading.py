@@ -47,7 +47,10 @@ UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "datadog": (("username",), "the provider datadog authenticates with its two keys"),
     "signalfx": (("username",), "the provider signalfx authenticates with a token"),
-    "replay": (("address", "token", "token_file", "username", "queries"), "the provider replay reads provider.trace"),
+    "replay": (
+        ("address", "token", "token_file", "username", "matchers", "queries"),
+        "the provider replay reads provider.trace",
+    ),
 }
 UPSTREAM_NAMES = {"kubernetesmetricsserver": "metrics-server"}
 UPSTREAM_ADDRESS = "http://prometheus-k8s:9090"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lab.replay import ReplayConfig, ReplayProvider, TraceEnded
 from load_watcher.main import main
 from tests.service import Service
 from tests.waiting import wait_for
@@ -22,7 +23,6 @@ from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
 from watcher.providers.base import Fetch
-from watcher.providers.replay import ReplayConfig, ReplayProvider, TraceEnded
 from watcher.traces.files import open_writer
 from watcher.traces.pattern import pattern_of
 from watcher.traces.records import (
