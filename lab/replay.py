@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from lab.traces.files import read_trace
+from lab.traces.parsing import TraceError
+from lab.traces.pattern import HistoryPattern, ReplayPattern, pattern_of
 from watcher.arrays import F64
 from watcher.core.koordinator.report import Capacity
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
@@ -24,9 +27,6 @@ from watcher.platform.sources.errors import ProviderError, ProviderMalformed, Pr
 from watcher.providers.base import Fetch, QueryPlan
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.replay_history import is_database, read_history
-from watcher.traces.files import read_trace
-from watcher.traces.parsing import TraceError
-from watcher.traces.pattern import HistoryPattern, ReplayPattern, pattern_of
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings

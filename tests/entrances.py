@@ -50,6 +50,10 @@ from agent.state.proc_reader import ProcReader
 from agent.state.queries import read_samples as read_agent_samples
 from agent.state.readings import MetricReadings
 from lab.compare.comparison import read_answer
+from lab.traces.alibaba import TABLES, convert
+from lab.traces.files import open_writer, read_trace
+from lab.traces.parsing import TraceError
+from lab.traces.records import Begin, EndRecord, NodeRecord
 from load_watcher.cli.options import read_token as read_option_token
 from load_watcher.doctor.scheduler import check_configuration
 from load_watcher.doctor.thresholds import evictors_in
@@ -86,10 +90,6 @@ from watcher.platform.sources.prometheus import read_envelope, series_of
 from watcher.providers.influxdb.responses import read_flux, read_influxql
 from watcher.providers.prometheus.responses import read_labels, read_series
 from watcher.replicas import transfer
-from watcher.traces.alibaba import TABLES, convert
-from watcher.traces.files import open_writer, read_trace
-from watcher.traces.parsing import TraceError
-from watcher.traces.records import Begin, EndRecord, NodeRecord
 
 Read = Callable[[Path], object]
 

@@ -11,10 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from watcher.client import Columns, PodColumns
-from watcher.core.pods.observed import ClusterSnapshot, SnapshotNode, SnapshotPod
-from watcher.model import MetricType, Operator
-from watcher.traces.records import (
+from lab.traces.records import (
     MOST_PODS,
     Begin,
     BindRecord,
@@ -25,6 +22,9 @@ from watcher.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
+from watcher.client import Columns, PodColumns
+from watcher.core.pods.observed import ClusterSnapshot, SnapshotNode, SnapshotPod
+from watcher.model import MetricType, Operator
 
 Use = tuple[float, float]
 """Usage as cores and bytes."""

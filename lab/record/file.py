@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lab.traces.records import Record
+from lab.traces.writing import TraceWriter
 from load_watcher.cli.output_file import is_regular, open_in_place
-from watcher.traces.records import Record
-from watcher.traces.writing import TraceWriter
 
 
 class RecordingFile:

@@ -17,6 +17,7 @@ import msgspec
 
 from lab.record.builder import TraceBuilder
 from lab.record.file import RecordingFile
+from lab.traces.records import EndRecord
 from watcher import __version__
 from watcher.client import Columns, PodColumns, WatcherClient, WatcherError
 from watcher.core.pods.observed import ClusterSnapshot
@@ -25,7 +26,6 @@ from watcher.model import MetricType, Operator
 from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 from watcher.platform.net.session import client_session
-from watcher.traces.records import EndRecord
 
 EVERY_S = 60.0
 TIMEOUT_S = 30.0

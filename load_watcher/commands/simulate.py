@@ -111,10 +111,10 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
 
 def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
     """Write a trace, generated from a scenario or converted from Alibaba's tables, and print a summary."""
+    from lab.traces import alibaba
+    from lab.traces.generating import SCENARIOS, generate
     from load_watcher.cli.output_file import check_stdout
     from load_watcher.simulate import command
-    from watcher.traces import alibaba
-    from watcher.traces.generating import SCENARIOS, generate
 
     if scenario is not None and scenario not in SCENARIOS:
         raise click.BadParameter(
@@ -200,10 +200,10 @@ def _evictor(watermark: float) -> EvictionPlanner | None:
 @contextmanager
 def _simulate_errors() -> Iterator[None]:
     """Print an error of a trace, a policy, the settings or a file, with its hint, and exit with code 2."""
+    from lab.traces.parsing import TraceError
     from load_watcher.simulate.command import SimulateError
     from load_watcher.simulate.policies import PolicyError
     from watcher.platform.settings.problems import SettingsError
-    from watcher.traces.parsing import TraceError
 
     try:
         yield

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.traces.files import read_trace
+from lab.traces.pattern import CPU, TracePattern, pattern_of
 from load_watcher.forecast.tables import TableRow, read_rows
 from load_watcher.forecast.usage import MOST_DAYS, BacktestError, UsageGrid, check_size
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
-from watcher.traces.files import read_trace
-from watcher.traces.pattern import CPU, TracePattern, pattern_of
 
 MHZ_PER_CPU = 2000.0
 """A capacity up to this much per CPU is that of one CPU."""

@@ -22,17 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from load_watcher.report.collected import ClusterHistory, RecordedPods
-from load_watcher.report.comparison import PolicyDay, ReplayResult, outcomes
-from load_watcher.report.context import Progress
-from load_watcher.report.names import workload_of
-from load_watcher.simulate.engine import SimulationOptions, simulate
-from load_watcher.simulate.policies import DEFAULT, find_policy
-from load_watcher.simulate.trace_columns import DAEMON, TraceColumns, read_course
-from watcher.arrays import F64, I64
-from watcher.core.forecast.maxima import SLOT_S
-from watcher.fleet.noise import key_of
-from watcher.traces.records import (
+from lab.traces.records import (
     Begin,
     BindRecord,
     EndRecord,
@@ -43,6 +33,16 @@ from watcher.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
+from load_watcher.report.collected import ClusterHistory, RecordedPods
+from load_watcher.report.comparison import PolicyDay, ReplayResult, outcomes
+from load_watcher.report.context import Progress
+from load_watcher.report.names import workload_of
+from load_watcher.simulate.engine import SimulationOptions, simulate
+from load_watcher.simulate.policies import DEFAULT, find_policy
+from load_watcher.simulate.trace_columns import DAEMON, TraceColumns, read_course
+from watcher.arrays import F64, I64
+from watcher.core.forecast.maxima import SLOT_S
+from watcher.fleet.noise import key_of
 
 POLICIES = (DEFAULT, "TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwareScheduling")
 DAY_S, WARM_UP_S = 86400, 86400

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.traces.files import read_trace, trace_writer
+from lab.traces.records import Record
 from load_watcher.cli.output_file import is_regular, written_file
 from load_watcher.simulate import report
 from load_watcher.simulate.engine import EvictionPlanner, SimulationOptions, simulate
@@ -14,8 +16,6 @@ from load_watcher.simulate.policies import PlacementPolicy, check_unique_names, 
 from load_watcher.simulate.results import SimulationRun
 from load_watcher.simulate.trace_columns import STEP_S, TraceColumns, read_course
 from watcher.core.messages import install_extra
-from watcher.traces.files import read_trace, trace_writer
-from watcher.traces.records import Record
 
 DEFAULT_POLICIES = (
     "LeastAllocated",

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from watcher.arrays import F64, I64
-from watcher.traces.records import (
+from lab.traces.records import (
     Begin,
     BindRecord,
     EndRecord,
@@ -25,6 +24,7 @@ from watcher.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
+from watcher.arrays import F64, I64
 
 STEP_S = 60.0
 DAEMON = "DaemonSet"

@@ -13,19 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from lab.replay import ReplayConfig, ReplayProvider, TraceEnded
-from load_watcher.main import main
-from tests.service import Service
-from tests.waiting import wait_for
-from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, save, tick
-from watcher.core.koordinator.report import Capacity
-from watcher.model import Operator
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
-from watcher.providers.base import Fetch
-from watcher.traces.files import open_writer
-from watcher.traces.pattern import pattern_of
-from watcher.traces.records import (
+from lab.traces.files import open_writer
+from lab.traces.pattern import pattern_of
+from lab.traces.records import (
     Begin,
     BindRecord,
     EndRecord,
@@ -36,6 +26,16 @@ from watcher.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
+from load_watcher.main import main
+from tests.service import Service
+from tests.waiting import wait_for
+from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, save, tick
+from watcher.core.koordinator.report import Capacity
+from watcher.model import Operator
+from watcher.platform.settings.loading import load
+from watcher.platform.settings.problems import SettingsError
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
+from watcher.providers.base import Fetch
 
 NOW = 1_800_000_000.0  # a multiple of 15
 T = 1_700_000_000.0

@@ -22,6 +22,20 @@ from click.testing import CliRunner
 from lab.record.builder import TraceBuilder
 from lab.record.file import RecordingFile
 from lab.record.recorder import RecordError, Recording, RecordingProgress, record
+from lab.traces.files import read_trace
+from lab.traces.parsing import TraceError
+from lab.traces.pattern import pattern_of
+from lab.traces.records import (
+    Begin,
+    BindRecord,
+    EndRecord,
+    LoadRecord,
+    NodeRecord,
+    PodRecord,
+    Record,
+    RemoveRecord,
+    UsageRecord,
+)
 from load_watcher.main import main
 from tests.fakes.pods import publish_pods
 from tests.fakes.service import FakeService, Live
@@ -33,20 +47,6 @@ from watcher.core.pods.observed import ClusterSnapshot, SnapshotNode, SnapshotPo
 from watcher.model import Operator
 from watcher.platform.http.openapi import Operation, ResponseSpec
 from watcher.platform.http.routing import Access, ApiError, Route
-from watcher.traces.files import read_trace
-from watcher.traces.parsing import TraceError
-from watcher.traces.pattern import pattern_of
-from watcher.traces.records import (
-    Begin,
-    BindRecord,
-    EndRecord,
-    LoadRecord,
-    NodeRecord,
-    PodRecord,
-    Record,
-    RemoveRecord,
-    UsageRecord,
-)
 
 T = 1_700_000_000.0
 GIB = 2**30
@@ -226,7 +226,7 @@ def test_a_minute_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
 import resource, signal, sys
 from pathlib import Path
 from lab.record.file import RecordingFile
-from watcher.traces.records import NodeRecord
+from lab.traces.records import NodeRecord
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with RecordingFile(Path("a.csv")) as file:
     file.append([NodeRecord(1.0, "n", 1.0, 1)])

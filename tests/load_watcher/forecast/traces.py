@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from watcher.traces.files import open_writer
-from watcher.traces.records import EndRecord, LoadRecord, NodeRecord
+from lab.traces.files import open_writer
+from lab.traces.records import EndRecord, LoadRecord, NodeRecord
 
 SLOT = 300
 DAY = 288

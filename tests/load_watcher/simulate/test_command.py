@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from lab.traces.files import open_writer
+from lab.traces.records import EndRecord
 from load_watcher.main import main
 from tests.load_watcher.simulate.small import BEGUN, load, node, pod, usage
-from watcher.traces.files import open_writer
-from watcher.traces.records import EndRecord
 
 POLICIES = ("--policy", "LeastAllocated", "--policy", "TargetLoadPacking")
 

@@ -17,8 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from watcher.arrays import F32, F64, I64
-from watcher.traces.records import (
+from lab.traces.records import (
     Begin,
     BindRecord,
     EndRecord,
@@ -29,6 +28,7 @@ from watcher.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
+from watcher.arrays import F32, F64, I64
 
 RAMP_S = 600.0
 """Maximum distance in seconds of two trace records for interpolation; records further apart are steps."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from watcher.traces.alibaba import LARGEST, convert
-from watcher.traces.files import open_writer, read_trace
-from watcher.traces.parsing import TraceError
-from watcher.traces.records import (
+from lab.traces.alibaba import LARGEST, convert
+from lab.traces.files import open_writer, read_trace
+from lab.traces.parsing import TraceError
+from lab.traces.records import (
     Begin,
     BindRecord,
     EndRecord,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.traces.files import open_writer, read_trace
-from watcher.traces.parsing import TraceError
-from watcher.traces.records import (
+from lab.traces.files import open_writer, read_trace
+from lab.traces.parsing import TraceError
+from lab.traces.records import (
     Begin,
     BindRecord,
     EndRecord,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from watcher.traces.files import open_writer, read_trace
-from watcher.traces.generating import BEGINS, SCENARIOS, generate
-from watcher.traces.records import LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
+from lab.traces.files import open_writer, read_trace
+from lab.traces.generating import BEGINS, SCENARIOS, generate
+from lab.traces.records import LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
 
 NODES, PODS, HOURS = 10, 120, 6.0
 

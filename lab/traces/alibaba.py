@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from watcher.traces.parsing import LARGEST as LARGEST_NUMBER
-from watcher.traces.parsing import TraceError
-from watcher.traces.records import (
+from lab.traces.parsing import LARGEST as LARGEST_NUMBER
+from lab.traces.parsing import TraceError
+from lab.traces.records import (
     Begin,
     BindRecord,
     EndRecord,

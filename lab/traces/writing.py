@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from typing import TextIO
 
-from watcher.traces.records import (
+from lab.traces.records import (
     COLUMNS,
     MOST_PODS,
     Begin,

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from watcher.traces.parsing import TraceError, parse
-from watcher.traces.records import Record
-from watcher.traces.writing import TraceWriter
+from lab.traces.parsing import TraceError, parse
+from lab.traces.records import Record
+from lab.traces.writing import TraceWriter
 
 _LEVEL = 6  # gzip compression level
 CUT_OFF = "run gzip -dc FILE > whole.csv to extract the readable part, then remove the incomplete last line"

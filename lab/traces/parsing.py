@@ -9,8 +9,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
-from watcher.core.messages import nearest
-from watcher.traces.records import (
+from lab.traces.records import (
     COLUMNS,
     MOST_PODS,
     Begin,
@@ -23,6 +22,7 @@ from watcher.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
+from watcher.core.messages import nearest
 
 LARGEST = 1e18
 """Maximum of all numbers in a trace."""
