@@ -17,12 +17,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from lab.fleet.load import SYSTEM_BYTES, SYSTEM_SHARE, DayPattern, RunningPods, pod_memory, running, wanted_cores
+from lab.fleet.machines import SimulatedMachine, machines
+from lab.fleet.noise import key_of, mixed, uniform, wandering
+from lab.fleet.workloads import JOBS, MIB, PRIORITIES, SERVICES, Behaviour, Instance, SimulatedWorkload, instance
 from lab.traces.records import MOST_PODS, Begin, EndRecord, LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
 from watcher.arrays import F64, I64, Bool
-from watcher.fleet.load import SYSTEM_BYTES, SYSTEM_SHARE, DayPattern, RunningPods, pod_memory, running, wanted_cores
-from watcher.fleet.machines import SimulatedMachine, machines
-from watcher.fleet.noise import key_of, mixed, uniform, wandering
-from watcher.fleet.workloads import JOBS, MIB, PRIORITIES, SERVICES, Behaviour, Instance, SimulatedWorkload, instance
 
 BEGINS = 1_699_952_400.0  # 2023-11-14T09:00:00Z, the start of the simulated day
 FILLING_S = 1_800.0

@@ -11,11 +11,11 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from lab.fleet.cluster import SimulatedCluster
+from lab.fleet.load import RunningPods, node_load
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.windows.statistics import window_statistics
-from watcher.fleet.cluster import SimulatedCluster
-from watcher.fleet.load import RunningPods, node_load
 from watcher.model import DEFAULT_OPERATORS, METRIC_BY_KEY, SeriesBatch, Window, WindowRecord
 
 REACH_S = 86_400

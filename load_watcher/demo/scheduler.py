@@ -21,6 +21,8 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from lab.fleet.cluster import SimulatedCluster
+from lab.fleet.noise import key_of
 from scorers.cluster.informer import OnNode, OnNodeMetric, OnPod
 from scorers.extender.hosting import InProcessHost
 from scorers.extender.service import SchedulingService
@@ -30,8 +32,6 @@ from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.wire import key_of as name_of
 from watcher.decoding.json_text import decode_json
-from watcher.fleet.cluster import SimulatedCluster
-from watcher.fleet.noise import key_of
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.listening import host_port

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.fleet.cluster import SimulatedCluster
+from lab.fleet.faults import has_samples, reported_cpu, reported_time
+from lab.fleet.load import RunningPods, node_load
+from lab.fleet.noise import mixed, uniform
 from load_watcher.demo.past import past_maxima
 from watcher.arrays import F64, Bool
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import capacities_of
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import PodOrigin
-from watcher.fleet.cluster import SimulatedCluster
-from watcher.fleet.faults import has_samples, reported_cpu, reported_time
-from watcher.fleet.load import RunningPods, node_load
-from watcher.fleet.noise import mixed, uniform
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
 from watcher.providers.base import Fetch, PodFetch, QueryPlan
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lab.fleet.noise import key_of
 from load_watcher.report.collected import NodeLoads, NodeSample, PodKey, PodLoads, RecordedPods
 from load_watcher.report.context import CollectContext
 from load_watcher.report.names import controller_of
@@ -19,7 +20,6 @@ from watcher.arrays import F64, Bool
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodCoverage
 from watcher.core.queries.matchers import Matcher
-from watcher.fleet.noise import key_of
 from watcher.providers.base import NoPodUsage
 from watcher.providers.prometheus.pod_queries import PodPlan
 from watcher.providers.prometheus.pods import PrometheusPodReader

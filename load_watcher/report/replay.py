@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.fleet.noise import key_of
 from lab.traces.records import (
     Begin,
     BindRecord,
@@ -42,7 +43,6 @@ from load_watcher.simulate.policies import DEFAULT, find_policy
 from load_watcher.simulate.trace_columns import DAEMON, TraceColumns, read_course
 from watcher.arrays import F64, I64
 from watcher.core.forecast.maxima import SLOT_S
-from watcher.fleet.noise import key_of
 
 POLICIES = (DEFAULT, "TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwareScheduling")
 DAY_S, WARM_UP_S = 86400, 86400

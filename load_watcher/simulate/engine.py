@@ -20,6 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
+from lab.fleet.noise import key_of
 from lab.traces.records import NodeRecord, PodRecord
 from load_watcher.simulate.cursor import Cursor
 from load_watcher.simulate.policies import PlacementDecider, PlacementPolicy
@@ -42,7 +43,6 @@ from watcher.core.kubernetes.objects import (
     Resources,
 )
 from watcher.core.kubernetes.pod_resources import CPU, MEMORY, qos_class
-from watcher.fleet.noise import key_of
 
 PODS = "pods"
 SUSTAINED = 3

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lab.fleet.noise import key_of
 from load_watcher.simulate.windows import WINDOWS
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
@@ -27,7 +28,6 @@ from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of, known_names
 from watcher.arrays import I64, Bool
 from watcher.core.messages import nearest
-from watcher.fleet.noise import key_of
 from watcher.model import MetricType
 from watcher.platform.settings.problems import Problem, SettingsError
 

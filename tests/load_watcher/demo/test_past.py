@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lab.fleet.cluster import SimulatedCluster
+from lab.fleet.load import node_load
 from load_watcher.demo.past import past_maxima, past_windows
 from watcher.core.forecast.fleet import FleetForecast, ForecastConfig
-from watcher.fleet.cluster import SimulatedCluster
-from watcher.fleet.load import node_load
 from watcher.model import Operator, Window
 
 BEGUN = 1_795_000_020.0

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from lab.fleet.cluster import SimulatedCluster
 from load_watcher.demo.scheduler import SimulatedApi, chosen, image_points, reachable
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.wire import HostPriority
 from tests.scorers.simulated_cluster import pod
 from watcher.core.kubernetes.errors import KubeConflict
 from watcher.core.kubernetes.objects import Node, Pod
-from watcher.fleet.cluster import SimulatedCluster
 
 BEGUN = 1_795_000_000.0
 

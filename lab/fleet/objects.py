@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from lab.fleet.machines import REGION, SimulatedMachine
+from lab.fleet.workloads import PRIORITIES, Instance, SimulatedWorkload
 from watcher.core.kubernetes.objects import (
     Condition,
     Container,
@@ -18,8 +20,6 @@ from watcher.core.kubernetes.objects import (
     Quantities,
     Resources,
 )
-from watcher.fleet.machines import REGION, SimulatedMachine
-from watcher.fleet.workloads import PRIORITIES, Instance, SimulatedWorkload
 
 MOST_PODS = 110
 API_VERSIONS = {"ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1", "Job": "batch/v1"}

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.fleet import faults, objects
+from lab.fleet.load import DayPattern, Fleet, RunningPods, fleet, pod_cores, pod_memory, running
+from lab.fleet.machines import machines
+from lab.fleet.noise import key_of
+from lab.fleet.workloads import JOBS, MIB, Instance, first_placement, instance
 from watcher.arrays import I64
 from watcher.core.kubernetes.errors import KubeConflict, KubeNotFound
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import PodUsage
-from watcher.fleet import faults, objects
-from watcher.fleet.load import DayPattern, Fleet, RunningPods, fleet, pod_cores, pod_memory, running
-from watcher.fleet.machines import machines
-from watcher.fleet.noise import key_of
-from watcher.fleet.workloads import JOBS, MIB, Instance, first_placement, instance
 
 REMEMBERED_S = 3_600.0  # how long ended pods are kept in `running`, for queries of past usage
 KEPT_S = 60.0  # how long an ended pod is kept, as by ttlSecondsAfterFinished of a Job

@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from lab.fleet.faults import WILD_SHARE, Faults
+from lab.fleet.machines import SimulatedMachine
+from lab.fleet.noise import U64, mixed, uniform, wandering
+from lab.fleet.workloads import MIB, Instance
 from watcher.arrays import F64, I64
-from watcher.fleet.faults import WILD_SHARE, Faults
-from watcher.fleet.machines import SimulatedMachine
-from watcher.fleet.noise import U64, mixed, uniform, wandering
-from watcher.fleet.workloads import MIB, Instance
 
 DAY_S = 86_400.0
 BEGIN_HOUR = 9.0

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.fleet import faults
+from lab.fleet.cluster import KEPT_S, LONGEST_JOB_S, REMEMBERED_S, SimulatedCluster
+from lab.fleet.load import DayPattern, RunningPods, node_load, pod_cores, pod_memory, system_cores, wanted_cores
 from load_watcher.demo.source import METRICS, DemoProvider
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.quantity import nano
-from watcher.fleet import faults
-from watcher.fleet.cluster import KEPT_S, LONGEST_JOB_S, REMEMBERED_S, SimulatedCluster
-from watcher.fleet.load import DayPattern, RunningPods, node_load, pod_cores, pod_memory, system_cores, wanted_cores
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.fleet.noise import key_of
 from watcher.arrays import F64, Bool
-from watcher.fleet.noise import key_of
 
 WILD_SHARE = 0.66  # share of the hot node's cores that a runaway process uses
 IMPOSSIBLE_PERCENT = 6553.5

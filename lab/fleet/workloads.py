@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from watcher.fleet.machines import SimulatedMachine
-from watcher.fleet.noise import key_of
+from lab.fleet.machines import SimulatedMachine
+from lab.fleet.noise import key_of
 
 MIB = 2**20
 REQUESTED = 0.70  # share of the allocatable cores that the initial pods request

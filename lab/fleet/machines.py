@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from watcher.fleet.noise import key_of
+from lab.fleet.noise import key_of
 
 GIB = 2.0**30
 ZONES = ("a", "b", "c")
