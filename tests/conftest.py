@@ -38,7 +38,7 @@ SLOW_FOLDERS = (
     "load_watcher/doctor",
     "load_watcher/forecast",
     "load_watcher/report",
-    "load_watcher/simulate",
+    "lab/simulate",
     "real",
     "watcher/platform/kube",
     "watcher/providers",

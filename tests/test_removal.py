@@ -18,7 +18,7 @@ import pytest
 
 from tests.real.parts import REPOSITORY
 
-PARTS = ("agent", "agent/qrm", "load_watcher/simulate")
+PARTS = ("agent", "agent/qrm", "lab/simulate")
 CODE = ("load_watcher", "lab", "watcher", "scorers", "agent", "migrations")
 TESTS = ("tests/watcher", "tests/scorers", "tests/lab", "tests/load_watcher", "tests/agent")
 BLOCKED = """import sys

@@ -17,7 +17,7 @@ from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
 
 if TYPE_CHECKING:
-    from load_watcher.simulate.engine import EvictionPlanner
+    from lab.simulate.engine import EvictionPlanner
 
 _SIMULATION_OPTIONS = (
     click.option("--policy", "policies", multiple=True, metavar="P", help="Policy to simulate; can be repeated. P is "
@@ -111,10 +111,10 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
 
 def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
     """Write a trace, generated from a scenario or converted from Alibaba's tables, and print a summary."""
+    from lab.simulate import command
     from lab.traces import alibaba
     from lab.traces.generating import SCENARIOS, generate
     from load_watcher.cli.output_file import check_stdout
-    from load_watcher.simulate import command
 
     if scenario is not None and scenario not in SCENARIOS:
         raise click.BadParameter(
@@ -145,9 +145,9 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
     """Simulate all policies, write the requested files, and print the results."""
     from rich.console import Console
 
+    from lab.simulate import command, report
+    from lab.simulate.engine import SimulationOptions
     from load_watcher.cli.output_file import check_stdout
-    from load_watcher.simulate import command, report
-    from load_watcher.simulate.engine import SimulationOptions
 
     if given["file"] is not None:
         hint = "print results with --output, and write charts and series with --png, --html and --series"
@@ -200,9 +200,9 @@ def _evictor(watermark: float) -> EvictionPlanner | None:
 @contextmanager
 def _simulate_errors() -> Iterator[None]:
     """Print an error of a trace, a policy, the settings or a file, with its hint, and exit with code 2."""
+    from lab.simulate.command import SimulateError
+    from lab.simulate.policies import PolicyError
     from lab.traces.parsing import TraceError
-    from load_watcher.simulate.command import SimulateError
-    from load_watcher.simulate.policies import PolicyError
     from watcher.platform.settings.problems import SettingsError
 
     try:

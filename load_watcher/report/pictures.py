@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from lab.escaping import escape
 from load_watcher.report.analyse import HotHours, NodePeaks
 from load_watcher.report.comparison import ReplayResult
-from load_watcher.report.escaping import escape
 from watcher.arrays import F64
 
 LONGEST_NAME = 20

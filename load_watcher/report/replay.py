@@ -23,6 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from lab.fleet.noise import key_of
+from lab.simulate.engine import SimulationOptions, simulate
+from lab.simulate.policies import DEFAULT, find_policy
+from lab.simulate.trace_columns import DAEMON, TraceColumns, read_course
 from lab.traces.records import (
     Begin,
     BindRecord,
@@ -38,9 +41,6 @@ from load_watcher.report.collected import ClusterHistory, RecordedPods
 from load_watcher.report.comparison import PolicyDay, ReplayResult, outcomes
 from load_watcher.report.context import Progress
 from load_watcher.report.names import workload_of
-from load_watcher.simulate.engine import SimulationOptions, simulate
-from load_watcher.simulate.policies import DEFAULT, find_policy
-from load_watcher.simulate.trace_columns import DAEMON, TraceColumns, read_course
 from watcher.arrays import F64, I64
 from watcher.core.forecast.maxima import SLOT_S
 

@@ -16,10 +16,10 @@ from lab.record.file import RecordingFile
 from lab.traces.records import NodeRecord
 from load_watcher.main import main
 from load_watcher.report import command as report_command
+from tests.lab.simulate.small import GIB
 from tests.load_watcher.forecast.traces import write_planetlab
 from tests.load_watcher.report.histories import history
 from tests.load_watcher.report.test_page import report_of
-from tests.load_watcher.simulate.small import GIB
 
 DAY_SLOTS = 288
 

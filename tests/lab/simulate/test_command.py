@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from lab.traces.files import open_writer
 from lab.traces.records import EndRecord
 from load_watcher.main import main
-from tests.load_watcher.simulate.small import BEGUN, load, node, pod, usage
+from tests.lab.simulate.small import BEGUN, load, node, pod, usage
 
 POLICIES = ("--policy", "LeastAllocated", "--policy", "TargetLoadPacking")
 

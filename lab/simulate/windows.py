@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from load_watcher.simulate.trace_columns import STEP_S
+from lab.simulate.trace_columns import STEP_S
 from watcher.arrays import F64, I64
 from watcher.client import Columns, columns_of_snapshot
 from watcher.client.arrays import seconds_of

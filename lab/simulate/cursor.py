@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from load_watcher.simulate.trace_columns import Steps
+from lab.simulate.trace_columns import Steps
 from watcher.arrays import F64, I64
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from load_watcher.simulate.windows import SimulatedWindows
+from lab.simulate.windows import SimulatedWindows
 from watcher.client import Columns
 from watcher.model import MetricType, Operator
 

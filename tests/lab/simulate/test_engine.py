@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.simulate.engine import OverloadedNode, SimulationOptions, pick_tied_node, simulate
+from lab.simulate.policies import find_policy
+from lab.simulate.trace_columns import TraceColumns, read_course
 from lab.traces.records import BindRecord, EndRecord, Record, RemoveRecord
-from load_watcher.simulate.engine import OverloadedNode, SimulationOptions, pick_tied_node, simulate
-from load_watcher.simulate.policies import find_policy
-from load_watcher.simulate.trace_columns import TraceColumns, read_course
-from tests.load_watcher.simulate.small import BEGUN, GIB, course, cpu, load, node, placed, pod, run, usage
+from tests.lab.simulate.small import BEGUN, GIB, course, cpu, load, node, placed, pod, run, usage
 
 pytestmark = pytest.mark.slow
 

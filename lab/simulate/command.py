@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.simulate import report
+from lab.simulate.engine import EvictionPlanner, SimulationOptions, simulate
+from lab.simulate.policies import PlacementPolicy, check_unique_names, find_policy
+from lab.simulate.results import SimulationRun
+from lab.simulate.trace_columns import STEP_S, TraceColumns, read_course
 from lab.traces.files import read_trace, trace_writer
 from lab.traces.records import Record
 from load_watcher.cli.output_file import is_regular, written_file
-from load_watcher.simulate import report
-from load_watcher.simulate.engine import EvictionPlanner, SimulationOptions, simulate
-from load_watcher.simulate.policies import PlacementPolicy, check_unique_names, find_policy
-from load_watcher.simulate.results import SimulationRun
-from load_watcher.simulate.trace_columns import STEP_S, TraceColumns, read_course
 from watcher.core.messages import install_extra
 
 DEFAULT_POLICIES = (
@@ -63,7 +63,7 @@ class OutputFiles:
         if self.png is None and self.html is None:
             return
         try:
-            import load_watcher.simulate.charts  # noqa: F401
+            import lab.simulate.charts  # noqa: F401
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "matplotlib":
                 raise
@@ -141,7 +141,7 @@ def write(files: OutputFiles, setup: report.SimulationSetup, runs: Sequence[Simu
         _write(files.series, report.series_csv(runs).encode())
     if files.png is None and files.html is None:
         return
-    from load_watcher.simulate.charts import draw, draw_inline
+    from lab.simulate.charts import draw, draw_inline
 
     if files.png is not None:
         _write(files.png, draw(setup, runs))

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from load_watcher.simulate.report import SimulationSetup
-from load_watcher.simulate.results import RunSummary, SimulationRun
+from lab.simulate.report import SimulationSetup
+from lab.simulate.results import RunSummary, SimulationRun
 from watcher.arrays import F64
 
 INCHES, DPI = (10.0, 7.2), 100

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lab.fleet.noise import key_of
-from load_watcher.simulate.windows import WINDOWS
+from lab.simulate.windows import WINDOWS
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.records import integer_scores

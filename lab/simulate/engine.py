@@ -21,12 +21,12 @@ from typing import Protocol
 import numpy as np
 
 from lab.fleet.noise import key_of
+from lab.simulate.cursor import Cursor
+from lab.simulate.policies import PlacementDecider, PlacementPolicy
+from lab.simulate.results import MinuteSeries, SimulationRun
+from lab.simulate.trace_columns import DAEMON, STEP_S, NodeChange, TraceColumns, TracePod
+from lab.simulate.windows import WINDOWS, SimulatedWindows
 from lab.traces.records import NodeRecord, PodRecord
-from load_watcher.simulate.cursor import Cursor
-from load_watcher.simulate.policies import PlacementDecider, PlacementPolicy
-from load_watcher.simulate.results import MinuteSeries, SimulationRun
-from load_watcher.simulate.trace_columns import DAEMON, STEP_S, NodeChange, TraceColumns, TracePod
-from load_watcher.simulate.windows import WINDOWS, SimulatedWindows
 from scorers.cluster.pods import PodInfo, pod_info
 from scorers.cluster.table import ClusterTable
 from watcher.arrays import F64, I64, Bool

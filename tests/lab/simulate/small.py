@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab.simulate.engine import SimulationOptions, simulate
+from lab.simulate.policies import find_policy
+from lab.simulate.results import SimulationRun
+from lab.simulate.trace_columns import TraceColumns, read_course
 from lab.traces.records import EndRecord, LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
-from load_watcher.simulate.engine import SimulationOptions, simulate
-from load_watcher.simulate.policies import find_policy
-from load_watcher.simulate.results import SimulationRun
-from load_watcher.simulate.trace_columns import TraceColumns, read_course
 
 BEGUN = 1_700_000_040.0  # the beginning of a minute
 GIB = 2**30

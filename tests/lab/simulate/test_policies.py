@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from load_watcher.simulate.engine import SimulationOptions, simulate
-from load_watcher.simulate.policies import PolicyError, check_unique_names, find_policy
+from lab.simulate.engine import SimulationOptions, simulate
+from lab.simulate.policies import PolicyError, check_unique_names, find_policy
 from scorers.cluster.table import ClusterTable
-from tests.load_watcher.simulate.small import course, load, node, placed, pod, run
+from tests.lab.simulate.small import course, load, node, placed, pod, run
 from watcher.platform.settings.problems import SettingsError
 
 CONFIGURATION = """

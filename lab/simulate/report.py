@@ -16,8 +16,8 @@ from typing import Any
 from rich import markup
 from rich.table import Table
 
-from load_watcher.report.escaping import escape
-from load_watcher.simulate.results import RunSummary, SimulationRun
+from lab.escaping import escape
+from lab.simulate.results import RunSummary, SimulationRun
 
 COLUMNS = (
     ("overload_node_minutes", "over-\nload", "node-minutes with CPU or memory demand above the threshold"),
