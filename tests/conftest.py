@@ -37,7 +37,7 @@ SLOW_FOLDERS = (
     "load_watcher/demo",
     "load_watcher/doctor",
     "load_watcher/forecast",
-    "load_watcher/report",
+    "lab/report",
     "lab/simulate",
     "real",
     "watcher/platform/kube",

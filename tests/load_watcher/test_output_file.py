@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from lab.record.file import RecordingFile
+from lab.report import command as report_command
 from lab.traces.records import NodeRecord
 from load_watcher.main import main
-from load_watcher.report import command as report_command
+from tests.lab.report.histories import history
+from tests.lab.report.test_page import report_of
 from tests.lab.simulate.small import GIB
 from tests.load_watcher.forecast.traces import write_planetlab
-from tests.load_watcher.report.histories import history
-from tests.load_watcher.report.test_page import report_of
 
 DAY_SLOTS = 288
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from load_watcher.report.collected import NodeLoads, NodeSample
-from load_watcher.report.comparison import Interval, PolicyDay, interval, outcomes
-from load_watcher.report.pod_data import choose_nodes
-from load_watcher.report.replay import replay
-from tests.load_watcher.report.histories import daily, history
+from lab.report.collected import NodeLoads, NodeSample
+from lab.report.comparison import Interval, PolicyDay, interval, outcomes
+from lab.report.data.pods import choose_nodes
+from lab.report.replay import replay
+from tests.lab.report.histories import daily, history
 
 
 def quiet(_done: int, _part: str) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from load_watcher.report.collected import (
+from lab.report.collected import (
     ClusterHistory,
     MissingData,
     NodeLoads,

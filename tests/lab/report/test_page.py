@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lab.report.collected import ClusterHistory, MissingData
+from lab.report.command import write
+from lab.report.comparison import Interval, PolicyOutcome, ReplayResult
+from lab.report.findings import ClusterReport, make_report
+from lab.report.pages.document import as_document, as_text
+from lab.report.pages.page import as_page
+from lab.report.pages.pictures import short_names
 from load_watcher.main import main
-from load_watcher.report.collected import ClusterHistory, MissingData
-from load_watcher.report.command import write
-from load_watcher.report.comparison import Interval, PolicyOutcome, ReplayResult
-from load_watcher.report.document import as_document, as_text
-from load_watcher.report.findings import ClusterReport, make_report
-from load_watcher.report.page import as_page
-from load_watcher.report.pictures import short_names
-from tests.load_watcher.report.histories import history
+from tests.lab.report.histories import history
 
 EVIL = "<script>alert(1)</script>\"'&"
 RESULT = ReplayResult(

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from load_watcher.report.analyse import (
+from lab.report.analyse import (
     HotHours,
     NodePeaks,
     ResourcePeaks,
@@ -18,8 +18,8 @@ from load_watcher.report.analyse import (
     resource_peaks,
     workload_shares,
 )
-from load_watcher.report.collected import ClusterHistory, MissingData
-from load_watcher.report.comparison import ReplayResult
+from lab.report.collected import ClusterHistory, MissingData
+from lab.report.comparison import ReplayResult
 from watcher.core.forecast.document import judged_period
 from watcher.core.review.findings import some_of
 

@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import replace as with_fields
 from pathlib import Path
 
+from lab.report.data.collect import collect
+from lab.report.data.context import CollectOptions, Progress
+from lab.report.findings import ClusterReport, make_report
+from lab.report.pages.document import as_document
+from lab.report.pages.page import as_page
+from lab.report.replay import replay
 from load_watcher.cli.json_text import json_text
 from load_watcher.cli.output_file import is_regular, written_file
-from load_watcher.report.collect import collect
-from load_watcher.report.context import CollectOptions, Progress
-from load_watcher.report.document import as_document
-from load_watcher.report.findings import ClusterReport, make_report
-from load_watcher.report.page import as_page
-from load_watcher.report.replay import replay
 from watcher.platform.sources.errors import ProviderUnreachable
 from watcher.providers.prometheus.queries import PrometheusConfig
 

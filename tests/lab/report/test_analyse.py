@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from load_watcher.report.analyse import (
+from lab.report.analyse import (
     WorkloadShares,
     bounds,
     busy_span,
@@ -14,10 +14,10 @@ from load_watcher.report.analyse import (
     resource_peaks,
     workload_shares,
 )
-from load_watcher.report.collected import NodeLoads, PodLoads
-from load_watcher.report.names import controller_of, workload_of
-from load_watcher.report.pod_data import choose_nodes
-from tests.load_watcher.report.histories import BEGINS, DAY_S, SLOT_S, STEP_S, daily, history, node_loads
+from lab.report.collected import NodeLoads, PodLoads
+from lab.report.data.pods import choose_nodes
+from lab.report.names import controller_of, workload_of
+from tests.lab.report.histories import BEGINS, DAY_S, SLOT_S, STEP_S, daily, history, node_loads
 
 
 def by_hour(**hours: float) -> np.ndarray:

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from load_watcher.report.collected import NodeLoads, NodeSizes
-from load_watcher.report.context import CollectContext
-from load_watcher.report.reading import BudgetExceeded, ProgressCallback, SeriesGrid, repeated
+from lab.report.collected import NodeLoads, NodeSizes
+from lab.report.data.context import CollectContext
+from lab.report.data.reading import BudgetExceeded, ProgressCallback, SeriesGrid, repeated
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names

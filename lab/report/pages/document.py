@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from load_watcher.report import findings
-from load_watcher.report.analyse import NodePeaks, ResourcePeaks
-from load_watcher.report.findings import ClusterReport
+from lab.report import findings
+from lab.report.analyse import NodePeaks, ResourcePeaks
+from lab.report.findings import ClusterReport
 from watcher import __version__
 from watcher.core.messages import visible
 

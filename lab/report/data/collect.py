@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from load_watcher.report.collected import ClusterHistory, NodeLoads, NodeSizes
-from load_watcher.report.context import CollectContext, CollectOptions, Progress
-from load_watcher.report.node_data import PERIOD, NodeLoadReader, read_sizes
-from load_watcher.report.pod_data import find_pods
-from load_watcher.report.pod_requests import read_requests
-from load_watcher.report.reading import HistoryReader
+from lab.report.collected import ClusterHistory, NodeLoads, NodeSizes
+from lab.report.data.context import CollectContext, CollectOptions, Progress
+from lab.report.data.nodes import PERIOD, NodeLoadReader, read_sizes
+from lab.report.data.pod_requests import read_requests
+from lab.report.data.pods import find_pods
+from lab.report.data.reading import HistoryReader
 from watcher.core.messages import shorten_names
 from watcher.core.naming.labels import EXPORTED
 from watcher.platform.sources.errors import ProviderRefused

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from lab.fleet.noise import key_of
-from load_watcher.report.collected import NodeLoads, NodeSample, PodKey, PodLoads, RecordedPods
-from load_watcher.report.context import CollectContext
-from load_watcher.report.names import controller_of
-from load_watcher.report.pod_requests import POD, RequestQueries
-from load_watcher.report.reading import ProgressCallback, SeriesGrid, all_of
+from lab.report.collected import NodeLoads, NodeSample, PodKey, PodLoads, RecordedPods
+from lab.report.data.context import CollectContext
+from lab.report.data.pod_requests import POD, RequestQueries
+from lab.report.data.reading import ProgressCallback, SeriesGrid, all_of
+from lab.report.names import controller_of
 from watcher.arrays import F64, Bool
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodCoverage

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from lab.escaping import escape
-from load_watcher.report import findings, pictures
-from load_watcher.report.analyse import NodeHeat, NodePeaks, ResourcePeaks, WorkloadShare, hourly_peaks
-from load_watcher.report.comparison import Interval, PolicyOutcome
-from load_watcher.report.document import NEXT
-from load_watcher.report.findings import ClusterReport, number
-from load_watcher.report.style import STYLE
+from lab.report import findings
+from lab.report.analyse import NodeHeat, NodePeaks, ResourcePeaks, WorkloadShare, hourly_peaks
+from lab.report.comparison import Interval, PolicyOutcome
+from lab.report.findings import ClusterReport, number
+from lab.report.pages import pictures
+from lab.report.pages.document import NEXT
+from lab.report.pages.style import STYLE
 from watcher.core.forecast.document import judged_period
 
 SHOWN_NODES = 20

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from load_watcher.report.collected import QueryUse
+from lab.report.collected import QueryUse
 from watcher.arrays import F64
 from watcher.platform.net.http_body import TOO_LARGE_HINT
 from watcher.platform.sources.config import RangeQuery

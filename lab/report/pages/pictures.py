@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 import numpy as np
 
 from lab.escaping import escape
-from load_watcher.report.analyse import HotHours, NodePeaks
-from load_watcher.report.comparison import ReplayResult
+from lab.report.analyse import HotHours, NodePeaks
+from lab.report.comparison import ReplayResult
 from watcher.arrays import F64
 
 LONGEST_NAME = 20

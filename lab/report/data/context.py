@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from load_watcher.report.collected import MissingData
-from load_watcher.report.reading import BudgetExceeded, HistoryReader
+from lab.report.collected import MissingData
+from lab.report.data.reading import BudgetExceeded, HistoryReader
 from watcher.core.naming.labels import EXPORTED
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.platform.sources.errors import ProviderError

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from load_watcher.report.collected import ClusterHistory, NodeLoads, NodeSample, PodLoads
-from load_watcher.report.names import workload_of
+from lab.report.collected import ClusterHistory, NodeLoads, NodeSample, PodLoads
+from lab.report.names import workload_of
 from watcher.arrays import F64, I64, Bool
 from watcher.core.forecast.bound import Calibration
 from watcher.core.forecast.maxima import DAY_SLOTS, HOUR_SLOTS, SLOT_S, decode, encode, span_maxima

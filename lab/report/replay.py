@@ -23,6 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from lab.fleet.noise import key_of
+from lab.report.collected import ClusterHistory, RecordedPods
+from lab.report.comparison import PolicyDay, ReplayResult, outcomes
+from lab.report.data.context import Progress
+from lab.report.names import workload_of
 from lab.simulate.engine import SimulationOptions, simulate
 from lab.simulate.policies import DEFAULT, find_policy
 from lab.simulate.trace_columns import DAEMON, TraceColumns, read_course
@@ -37,10 +41,6 @@ from lab.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
-from load_watcher.report.collected import ClusterHistory, RecordedPods
-from load_watcher.report.comparison import PolicyDay, ReplayResult, outcomes
-from load_watcher.report.context import Progress
-from load_watcher.report.names import workload_of
 from watcher.arrays import F64, I64
 from watcher.core.forecast.maxima import SLOT_S
 

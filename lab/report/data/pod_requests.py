@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from load_watcher.report.collected import MissingData, NodeRequests
-from load_watcher.report.context import CollectContext
-from load_watcher.report.node_data import by_node
+from lab.report.collected import MissingData, NodeRequests
+from lab.report.data.context import CollectContext
+from lab.report.data.nodes import by_node
 from watcher.core.queries.matchers import Matcher
 
 POD = "namespace, pod, node, resource"
