@@ -33,12 +33,12 @@ import msgspec
 from benchmarks.bench_backtest import DAYS, SIZES, USAGE
 from benchmarks.report import Table
 from benchmarks.vm_pods import vm_trace
+from lab.backtest.layouts import read_bitbrains, read_planetlab
 from lab.simulate.engine import SimulationOptions, simulate
 from lab.simulate.policies import find_policy
 from lab.simulate.trace_columns import TraceColumns, read_course
 from lab.traces.generating import generate
 from lab.traces.records import Record
-from load_watcher.forecast.layouts import read_bitbrains, read_planetlab
 from watcher.core.intervals import student_975
 
 BASELINES = ("Random", "PowerOfTwoChoices", "LeastAllocated", "DefaultScheduler")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.backtest.deals import LEAST_USE, MOST_GAPS
+from lab.backtest.usage import UsageGrid
 from lab.fleet.machines import machines
 from lab.traces.records import MOST_PODS, Begin, EndRecord, NodeRecord, PodRecord, Record, UsageRecord
-from load_watcher.forecast.deals import LEAST_USE, MOST_GAPS
-from load_watcher.forecast.usage import UsageGrid
 from watcher.arrays import F64, I64
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
 

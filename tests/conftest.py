@@ -36,7 +36,7 @@ SLOW_FOLDERS = (
     "field",
     "load_watcher/demo",
     "load_watcher/doctor",
-    "load_watcher/forecast",
+    "lab/backtest",
     "lab/report",
     "lab/simulate",
     "real",

@@ -49,6 +49,8 @@ from agent.qrm.telemetry import QrmMetrics
 from agent.state.proc_reader import ProcReader
 from agent.state.queries import read_samples as read_agent_samples
 from agent.state.readings import MetricReadings
+from lab.backtest.tables import read_rows
+from lab.backtest.usage import BacktestError
 from lab.compare.comparison import read_answer
 from lab.traces.alibaba import TABLES, convert
 from lab.traces.files import open_writer, read_trace
@@ -57,8 +59,6 @@ from lab.traces.records import Begin, EndRecord, NodeRecord
 from load_watcher.cli.options import read_token as read_option_token
 from load_watcher.doctor.scheduler import check_configuration
 from load_watcher.doctor.thresholds import evictors_in
-from load_watcher.forecast.tables import read_rows
-from load_watcher.forecast.usage import BacktestError
 from scorers.decisions import records, shadow_records
 from scorers.extender.manifest import read_pod
 from scorers.extender.remote import read_access

@@ -40,7 +40,7 @@ HOMES = {
     "psutil": ("watcher/providers/host.py", "load_watcher/doctor/listening.py"),
     "apscheduler": ("watcher/service/",),
     "kubernetes_asyncio": ("watcher/platform/kube/",),
-    "matplotlib": ("load_watcher/forecast/charts.py", "lab/simulate/charts.py"),
+    "matplotlib": ("lab/backtest/charts.py", "lab/simulate/charts.py"),
     "google": ("agent/qrm/kubelet/", "agent/qrm/nri/", "agent/qrm/runtime/"),
     "grpc": ("agent/qrm/kubelet/", "agent/qrm/runtime/"),
 }

@@ -16,10 +16,10 @@ from lab.record.file import RecordingFile
 from lab.report import command as report_command
 from lab.traces.records import NodeRecord
 from load_watcher.main import main
+from tests.lab.backtest.traces import write_planetlab
 from tests.lab.report.histories import history
 from tests.lab.report.test_page import report_of
 from tests.lab.simulate.small import GIB
-from tests.load_watcher.forecast.traces import write_planetlab
 
 DAY_SLOTS = 288
 

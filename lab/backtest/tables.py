@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from load_watcher.forecast.usage import BacktestError
+from lab.backtest.usage import BacktestError
 
 _GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 100_000  # characters; a row of 288 values has about 1,000

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from load_watcher.main import main
-from tests.load_watcher.forecast.traces import CAPACITY, DAY, vms, write_bitbrains, write_planetlab, write_recording
+from tests.lab.backtest.traces import CAPACITY, DAY, vms, write_bitbrains, write_planetlab, write_recording
 
 DAYS = 9
 ROW = {

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.backtest.tables import TableRow, read_rows
+from lab.backtest.usage import MOST_DAYS, BacktestError, UsageGrid, check_size
 from lab.traces.files import read_trace
 from lab.traces.pattern import CPU, TracePattern, pattern_of
-from load_watcher.forecast.tables import TableRow, read_rows
-from load_watcher.forecast.usage import MOST_DAYS, BacktestError, UsageGrid, check_size
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from load_watcher.forecast.summary import BacktestResult, BacktestRow, label, span_text
+from lab.backtest.summary import BacktestResult, BacktestRow, label, span_text
 
 _INCHES, _DPI = (9.0, 5.4), 110
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#555555"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.load_watcher.forecast.test_backtest import backtest
-from tests.load_watcher.forecast.traces import BEGUN, DAY, vms, write_bitbrains, write_planetlab, write_recording
+from tests.lab.backtest.test_backtest import backtest
+from tests.lab.backtest.traces import BEGUN, DAY, vms, write_bitbrains, write_planetlab, write_recording
 
 SIZES = "vm,cpus,capacity_mhz\n1,4,10000\n"
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from load_watcher.forecast.deals import Machines
-from load_watcher.forecast.predictions import BacktestOptions, Predictions
+from lab.backtest.deals import Machines
+from lab.backtest.predictions import BacktestOptions, Predictions
 from watcher.arrays import F64, Bool
 from watcher.core.forecast.maxima import SLOT_S
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from load_watcher.forecast.usage import BacktestError, UsageGrid, check_size
+from lab.backtest.usage import BacktestError, UsageGrid, check_size
 from watcher.arrays import F64, I64
 
 MOST_GAPS = 0.2

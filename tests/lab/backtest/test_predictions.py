@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from load_watcher.main import main
-from tests.load_watcher.forecast.traces import CAPACITY, DAY, SLOT, Usage, vms, write_bitbrains
+from tests.lab.backtest.traces import CAPACITY, DAY, SLOT, Usage, vms, write_bitbrains
 from watcher.core.forecast.bound import LOWEST, RATE
 
 HOUR = 12

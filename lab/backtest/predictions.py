@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from load_watcher.forecast.deals import Machines
-from load_watcher.forecast.predictors import Predictor, bounds_of, compared, quantile_code
-from load_watcher.forecast.usage import BacktestError
+from lab.backtest.deals import Machines
+from lab.backtest.predictors import Predictor, bounds_of, compared, quantile_code
+from lab.backtest.usage import BacktestError
 from watcher.arrays import F64, U8
 from watcher.core.forecast.bound import Calibration, least_history
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, decode, encode, span_maxima

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.backtest import summary
+from lab.backtest.deals import deal
+from lab.backtest.layouts import read_bitbrains, read_planetlab, read_recorded
+from lab.backtest.predictions import BacktestOptions, ProgressCallback, predict
+from lab.backtest.summary import BacktestResult
+from lab.backtest.usage import BacktestError, UsageGrid
 from load_watcher.cli.output_file import is_regular, written_file
-from load_watcher.forecast import summary
-from load_watcher.forecast.deals import deal
-from load_watcher.forecast.layouts import read_bitbrains, read_planetlab, read_recorded
-from load_watcher.forecast.predictions import BacktestOptions, ProgressCallback, predict
-from load_watcher.forecast.summary import BacktestResult
-from load_watcher.forecast.usage import BacktestError, UsageGrid
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
 from watcher.core.messages import install_extra
 
@@ -46,7 +46,7 @@ class BacktestFiles:
         if self.png is None:
             return
         try:
-            import load_watcher.forecast.charts  # noqa: F401
+            import lab.backtest.charts  # noqa: F401
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "matplotlib":
                 raise
@@ -111,7 +111,7 @@ def backtest(
             finally:
                 text.detach()
     if files.png is not None:
-        from load_watcher.forecast.charts import draw
+        from lab.backtest.charts import draw
 
         with written_file(files.png) as file:
             file.write(draw(result))
