@@ -34,7 +34,7 @@ SLOW_FOLDERS = (
     "../examples",
     "agent/state",
     "field",
-    "load_watcher/demo",
+    "lab/demo",
     "load_watcher/doctor",
     "lab/backtest",
     "lab/report",

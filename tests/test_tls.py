@@ -18,7 +18,7 @@ from yarl import URL
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.prometheus import PrometheusQueryClient
-from load_watcher.demo.scheduler import _trusting
+from lab.demo.scheduler import _trusting
 from load_watcher.doctor.listening import _session
 from scorers.extender.remote import WatcherAccess
 from tests.certificates import (

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.demo.source import METRICS, DemoProvider
 from lab.fleet import faults
 from lab.fleet.cluster import KEPT_S, LONGEST_JOB_S, REMEMBERED_S, SimulatedCluster
 from lab.fleet.load import DayPattern, RunningPods, node_load, pod_cores, pod_memory, system_cores, wanted_cores
-from load_watcher.demo.source import METRICS, DemoProvider
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.quantity import nano

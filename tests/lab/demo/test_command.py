@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab.demo import settings as demo_settings
 from lab.fleet.cluster import SimulatedCluster
-from load_watcher.demo import settings as demo_settings
 from load_watcher.main import main
 from watcher.platform.settings import loading
 from watcher.platform.settings.tables import Settings

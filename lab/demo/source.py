@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.demo.past import past_maxima
 from lab.fleet.cluster import SimulatedCluster
 from lab.fleet.faults import has_samples, reported_cpu, reported_time
 from lab.fleet.load import RunningPods, node_load
 from lab.fleet.noise import mixed, uniform
-from load_watcher.demo.past import past_maxima
 from watcher.arrays import F64, Bool
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import capacities_of

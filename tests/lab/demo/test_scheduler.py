@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from lab.demo.scheduler import SimulatedApi, chosen, image_points, reachable
 from lab.fleet.cluster import SimulatedCluster
-from load_watcher.demo.scheduler import SimulatedApi, chosen, image_points, reachable
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.wire import HostPriority
 from tests.scorers.simulated_cluster import pod

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lab.demo.past import past_maxima, past_windows
 from lab.fleet.cluster import SimulatedCluster
 from lab.fleet.load import node_load
-from load_watcher.demo.past import past_maxima, past_windows
 from watcher.core.forecast.fleet import FleetForecast, ForecastConfig
 from watcher.model import Operator, Window
 
