@@ -127,7 +127,7 @@ def test_a_redirected_descriptor_is_appended_to(path: str, verb: str, tmp_path: 
     """As with `--file /dev/stdout >> FILE`: the shell chose what happens to the file."""
     (tmp_path / "link").symlink_to("/dev/stdout")
     (tmp_path / "file").write_bytes(b"old\n")
-    script = "from pathlib import Path; from tests.load_watcher import test_output_file as t; "
+    script = "from pathlib import Path; from tests.lab import test_output_file as t; "
     script += f"t.{verb}(Path({str(tmp_path / path)!r}))"
     with (tmp_path / "file").open("ab") as file:
         subprocess.run([sys.executable, "-c", script], stdout=file, check=True)
