@@ -52,7 +52,6 @@ from agent.state.readings import MetricReadings
 from lab.backtest.tables import read_rows
 from lab.backtest.usage import BacktestError
 from lab.compare.comparison import read_answer
-from lab.traces.alibaba import TABLES, convert
 from lab.traces.files import open_writer, read_trace
 from lab.traces.parsing import TraceError
 from lab.traces.records import Begin, EndRecord, NodeRecord
@@ -241,13 +240,6 @@ def extender_access(path: Path) -> None:
 
 def doctor(path: Path) -> None:
     list(check_configuration(path.read_bytes()))
-
-
-def alibaba(path: Path) -> None:
-    for table in TABLES:
-        if table != "machine_meta":
-            (path.parent / f"{table}.csv").write_bytes(b"")
-    list(convert(path.parent, machines=1, start=0.0, hours=1.0))
 
 
 def trace(directory: Path, name: str) -> bytes:
@@ -477,7 +469,6 @@ def entrances(directory: Path) -> dict[str, Entrance]:
         "packed trace": Entrance(
             trace(directory, "a.csv.gz"), lambda path: list(read_trace(path)), (TraceError,), name="given.csv.gz"
         ),
-        "table of Alibaba": Entrance(b"m_1,7,x,x,4,50,USING\n", alibaba, (TraceError,), False, "machine_meta.csv"),
         "table of a backtest": Entrance(
             "vm,cores\nä,4\n".encode(),
             lambda path: [each.number("cores") for each in read_rows(path, ["vm", "cores"])],

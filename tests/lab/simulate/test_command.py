@@ -143,32 +143,17 @@ def test_a_scenario_becomes_a_trace(tmp_path: Path):
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_alibabas_tables_become_a_trace(tmp_path: Path):
-    for name, text in {
-        "machine_meta": "m_1,0,1,a,96,100,USING",
-        "machine_usage": "m_1,0,40,50",
-        "container_meta": "c_1,m_1,0,app_1,started,400,800,3.13",
-        "container_usage": "c_1,m_1,0,50,80",
-    }.items():
-        (tmp_path / f"{name}.csv").write_text(text)
-    result = simulate("--alibaba", tmp_path, "--hours", 1, "--file", tmp_path / "t.csv")
-    assert 0 == result.exit_code, result.output
-    assert "t.csv: 7 records" in result.stdout
-    assert f"reading {tmp_path / 'container_usage.csv'}" in result.stderr
-    assert 0 == simulate(tmp_path / "t.csv", *POLICIES).exit_code
-
-
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ([], "need exactly one of TRACE, --generate"),
-        (["TRACE", "--generate", "daily"], "need exactly one of TRACE, --generate"),
+        ([], "need exactly one of TRACE and --generate"),
+        (["TRACE", "--generate", "daily"], "need exactly one of TRACE and --generate"),
         (["--generate", "daily"], "the file for the trace is missing: add --file FILE"),
         (["--generate", "dayly", "--file", "x.csv"], "known scenarios: steady, burst, daily, weekly, herd, overcommit"),
         (["--generate", "daily", "--file", "x.csv", "--policy", "LeastAllocated"], "create the trace first"),
         (["--generate", "daily", "--file", "x.csv", "--png", "x.png"], "create the trace first"),
         (["--generate", "daily", "--file", "none/x.csv"], "No such file or directory"),
-        (["TRACE", "--file", "x.csv"], "--file is the trace that --generate and --alibaba create"),
+        (["TRACE", "--file", "x.csv"], "--file is the trace that --generate creates"),
         (["--generate", "daily", "-o", "x.csv"], "to name a file, use --file x.csv"),
         (["--generate", "daily", "--file", "x.csv", "-o", "csv"], "-o csv is only for the results of a simulation"),
         (["TRACE", "--policy", "TargetLoadPackin"], "did you mean TargetLoadPacking?"),
@@ -179,8 +164,6 @@ def test_alibabas_tables_become_a_trace(tmp_path: Path):
         (["TRACE", "--series", "none/a.csv"], "directory none does not exist"),
         (["TRACE", "--series", "TRACE"], "would overwrite the trace"),
         (["TRACE", "--png", "a.png", "--html", "./a.png"], "would overwrite --png"),
-        (["TRACE", "--alibaba", "."], "need exactly one of TRACE, --generate"),
-        (["--alibaba", ".", "--file", "x.csv"], "neither machine_meta.csv nor machine_meta.csv.gz found"),
         (["none.csv"], "cannot be read: No such file"),
         (["bad.csv"], "bad.csv, line 3, column cpu: 'x' is not a number"),
         (["empty.csv"], "the trace is empty"),
