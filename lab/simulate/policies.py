@@ -19,8 +19,8 @@ from lab.fleet.noise import key_of
 from lab.simulate.windows import WINDOWS
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
-from scorers.decisions.records import integer_scores
 from scorers.plugin_api.framework import create_plugin
+from scorers.plugin_api.wire import integer_scores
 from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.profiles import default_scheduler
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
