@@ -250,8 +250,8 @@ def command(*arguments: str) -> Callable[[str, Path], Exchange]:
 
 
 def recorder(url: str, directory: Path) -> Exchange:
-    from load_watcher.recording.file import RecordingFile
-    from load_watcher.recording.recorder import RecordError, Recording, record
+    from lab.record.file import RecordingFile
+    from lab.record.recorder import RecordError, Recording, record
 
     async def exchange() -> str:
         stop = asyncio.Event()
