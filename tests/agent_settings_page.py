@@ -6,9 +6,7 @@ import sys
 
 from agent.qrm.settings import QrmSettings
 from agent.service.settings import AgentSettings, Query
-from watcher.platform.settings.field_metadata import settings_fields
 from watcher.platform.settings.reference import format_table
-from watcher.platform.settings.tables import Key
 
 _HEADER = """\
 # Settings of the node agent and the QoS Resource Manager
@@ -33,13 +31,10 @@ _QRM = "[The QoS Resource Manager](../concepts/qrm.md) describes modes, roles an
 
 def documentation() -> str:
     """The content of the page."""
-    agent = [Key(("agent",), each) for each in settings_fields(AgentSettings) if each.metadata]
-    queries = [Key(("agent", "queries", "NAME"), each) for each in settings_fields(Query)]
-    qrm = [Key(("qrm",), each) for each in settings_fields(QrmSettings)]
     tables = [
-        format_table("## `[agent]`", _AGENT, agent),
-        format_table("## `[agent.queries.NAME]`", _QUERIES, queries),
-        format_table("## `[qrm]`", _QRM, qrm),
+        format_table("## `[agent]`", AgentSettings, _AGENT),
+        format_table("## `[agent.queries.NAME]`", Query, _QUERIES),
+        format_table("## `[qrm]`", QrmSettings, _QRM),
     ]
     return "\n".join([_HEADER, *tables])
 

@@ -22,7 +22,7 @@ from watcher.core.queries.promql import is_plain
 from watcher.core.windows.slot_widths import usable_widths
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.platform.settings.addresses import has_password, is_server
-from watcher.platform.settings.field_metadata import settings_fields
+from watcher.platform.settings.field_metadata import settings_of
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.quantities import write_duration
 from watcher.platform.settings.tables import KEYS, QUERIES, Settings
@@ -184,12 +184,12 @@ def _promql(settings: Settings) -> Iterator[Conflict]:
         if query.guard is not None and not is_plain(query.guard):
             message = f"is {write_text(query.guard)}, which is not a metric name or selector"
             yield Conflict(
-                (f"{table}.guard",), message, f"name raw series, for example {KEYS[f'{table}.guard'].example}"
+                (f"{table}.guard",), message, f"name raw series, for example {KEYS[f'{table}.guard'].setting.example}"
             )
     for key, label in labels.items():
         if label is not None and not is_label_name(label):
             message = f"is {write_text(label)}, which is not a valid label name"
-            yield Conflict((key,), message, f"for example {key} = {KEYS[key].example}")
+            yield Conflict((key,), message, f"for example {key} = {KEYS[key].setting.example}")
 
 
 def _influxdb(settings: Settings) -> Iterator[Conflict]:
@@ -203,7 +203,7 @@ def _influxdb(settings: Settings) -> Iterator[Conflict]:
         dialect = _is(settings, "provider.dialect")
         if provider.bucket is None:
             message = f"is not set, and {dialect} needs it"
-            example = KEYS["provider.bucket"].example
+            example = KEYS["provider.bucket"].setting.example
             cure = f"set provider.bucket and provider.org, for example provider.bucket = {example}"
             yield Conflict(("provider.bucket", "provider.dialect"), message, cure)
         if find_spec("influxdb_client") is None:
@@ -240,7 +240,7 @@ def _clouds(settings: Settings) -> Iterator[Conflict]:
         if text is not None and not allowed.fullmatch(text):
             message = f"is {write_text(text)}, which has characters that a query to {provider.name} cannot contain"
             name = f"provider.{key}"
-            yield Conflict((name,), message, f"for example {name} = {KEYS[name].example}")
+            yield Conflict((name,), message, f"for example {name} = {KEYS[name].setting.example}")
 
 
 def _refresh(settings: Settings) -> Iterator[Conflict]:
@@ -382,7 +382,7 @@ def _files(settings: Settings) -> Iterator[Conflict]:
     since KUBE_CONFIG may be set for other programs.
     """
     for table in ("server", "provider", "kubernetes", "peers", "agents", "qrms", "extender", "store"):
-        for each in settings_fields(type(getattr(settings, table))):
+        for each in settings_of(type(getattr(settings, table))).values():
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
             used = settings.provider.name == "metrics-server" and settings.kubernetes.kubeconfig is None
             read = key != "provider.kubeconfig" or used

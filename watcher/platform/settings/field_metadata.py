@@ -1,46 +1,31 @@
-"""Declaration of settings: each is a field of a table, with its kind and documentation as metadata."""
+"""Declaration of settings: each is an annotated field of a table, with its kind of value; the docstring below the field
+describes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypeVar
+import ast
+import inspect
+import textwrap
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any, get_type_hints
 
 from watcher.platform.settings.values import ValueKind
-
-ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Metadata of a setting. `example` is a TOML literal, required for settings without a default; `flag` is the
-    option of `serve` that sets it.
-    """
+    """A field of a table. `default` is MISSING if the setting is required."""
 
+    name: str
     kind: ValueKind
-    doc: str
-    example: str = ""
-    flag: str | None = None
+    default: Any
 
-
-def setting(default: ValueT, kind: ValueKind, doc: str, *, example: str = "", flag: str | None = None) -> ValueT:
-    """Declare a field of a table as a setting with this default. Mypy takes the field for its default."""
-    return described(default, Setting(kind, doc, example, flag))
-
-
-def described(default: ValueT, by: Setting) -> ValueT:
-    """Declare a field of a table as a setting with this default and description, which several tables share."""
-    made: Any
-    if isinstance(default, dict):  # dataclasses refuse a mutable default
-        made = field(default_factory=default.copy, metadata={"setting": by})
-    else:
-        made = field(default=default, metadata={"setting": by})
-    return made  # type: ignore[no-any-return]  # the dataclass replaces it by the default
-
-
-def required(kind: ValueKind, doc: str, *, example: str) -> Any:
-    """Declare a field of a table as a setting without default."""
-    return field(metadata={"setting": Setting(kind, doc, example)})
+    @property
+    def example(self) -> str:
+        """An example value as a TOML literal: the declared example, or the default."""
+        return self.kind.example or self.kind.write(self.default)
 
 
 class SettingsTable:
@@ -48,19 +33,36 @@ class SettingsTable:
 
     def __repr__(self) -> str:
         shown = (
-            f"{each.name}={setting_of(each).kind.write(value)}"
-            for each in settings_fields(type(self))
+            f"{each.name}={each.kind.write(value)}"
+            for each in settings_of(type(self)).values()
             if (value := getattr(self, each.name)) is not None
         )
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def settings_fields(table: type[SettingsTable]) -> Iterator[Field[Any]]:
-    """Return the fields of a table that are settings, in declaration order."""
-    return (each for each in fields(table) if "setting" in each.metadata)  # type: ignore[arg-type]  # all are dataclasses
+def settings_of(table: type[SettingsTable]) -> Mapping[str, Setting]:
+    """Return the settings of a table by name, in declaration order: the fields whose annotation has a kind."""
+    return _settings_of(table)
 
 
-def setting_of(of: Field[Any]) -> Setting:
-    """Return the metadata of a field; KeyError if the field is not a setting."""
-    setting: Setting = of.metadata["setting"]
-    return setting
+@cache
+def _settings_of(table: Any) -> Mapping[str, Setting]:  # mypy does not take a type for hashable
+    hints = get_type_hints(table, include_extras=True)
+    found = {}
+    for each in fields(table):
+        for kind in getattr(hints[each.name], "__metadata__", ()):
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            found[each.name] = Setting(each.name, kind, default)
+    return found
+
+
+def descriptions(table: type[SettingsTable]) -> dict[str, str]:
+    """Return the docstrings below the fields of a table, each on one line, by the name of the field."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(table))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        match statement, following:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found

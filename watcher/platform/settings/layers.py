@@ -215,7 +215,7 @@ def flag_layer(
             continue
         key = KEYS.get(name)
         if key is not None:
-            option = key.setting.flag if name in flags else None
+            option = key.setting.kind.flag if name in flags else None
             origin = origin_of.get(name, f"flag {option or f'--set {name}'}")
             layer.given[name] = RawValue(value, origin, text=isinstance(value, str))
         elif name.partition(".")[0] in PARTS:

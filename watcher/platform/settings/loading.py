@@ -18,7 +18,6 @@ from watcher.core.messages import nearest
 from watcher.platform import provider_names
 from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.checks import DEADLINE, conflicts
-from watcher.platform.settings.field_metadata import settings_fields
 from watcher.platform.settings.layers import (
     CONFIG,
     DEFAULT_FILE,
@@ -32,7 +31,7 @@ from watcher.platform.settings.layers import (
 )
 from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
-from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Key, Settings
+from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Settings, query_keys
 from watcher.platform.settings.values import InvalidValue, Secret, describe, read_argument
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
@@ -231,7 +230,7 @@ def _read(given: Mapping[str, RawValue], *, cwd: Path) -> _ParsedValues:
             value = read_argument(kind, each.value) if each.text else kind.read(each.value)
         except InvalidValue as unfit:
             detail = str(unfit) or f"given {describe(each.value, private=kind.private)}"
-            cure = f"for example {each.example(name, KEYS[name].example)}"
+            cure = f"for example {each.example(name, KEYS[name].setting.example)}"
             if each.value == "" and kind.schema.get("type") == "array" and "minItems" not in kind.schema:
                 cure += f", or {each.example(name, '[]')} for none"
             reading.refuse(name, f"must be {kind.accepts}; {detail} ({each.origin})", cure)
@@ -269,7 +268,7 @@ def _fill_in(reading: _ParsedValues, chosen: _Chosen, environ: Mapping[str, str]
     if chosen.name in CLOUD_ADDRESSES and ADDRESS not in reading.values:
         reading.take(ADDRESS, CLOUD_ADDRESSES[chosen.name], f"default of the provider {chosen.name}")
     interval, timeout = reading.values.get("refresh.interval"), "provider.timeout"
-    if interval is not None and timeout not in reading.values and DEADLINE * interval < KEYS[timeout].default:
+    if interval is not None and timeout not in reading.values and DEADLINE * interval < KEYS[timeout].setting.default:
         reading.take(timeout, round(DEADLINE * interval, 3), f"default, {DEADLINE} of refresh.interval")
     shown, served = "metrics.windows", reading.values.get("refresh.windows")
     if served and shown not in reading.values:
@@ -296,7 +295,7 @@ def _assemble(reading: _ParsedValues, chosen: _Chosen) -> Settings:
 
 def _fields(reading: _ParsedValues, table: tuple[str, ...]) -> dict[str, Any]:
     keys = [key for key in KEYS.values() if key.table == table]
-    return {key.field.name: reading.values[key.name] for key in keys if key.name in reading.values}
+    return {key.setting.name: reading.values[key.name] for key in keys if key.name in reading.values}
 
 
 def _queries(reading: _ParsedValues) -> dict[str, QuerySettings]:
@@ -305,12 +304,12 @@ def _queries(reading: _ParsedValues) -> dict[str, QuerySettings]:
     queries = {}
     for table in sorted(mentioned):
         content = _fields(reading, table)
-        needed = [Key(table, each) for each in settings_fields(QuerySettings) if each.default is MISSING]
-        missing = [key for key in needed if key.field.name not in content]
+        needed = [key for key in query_keys(table[-1]) if key.setting.default is MISSING]
+        missing = [key for key in needed if key.setting.name not in content]
         for key in missing:
             if key.name not in reading.refused:
                 message = f"is not set, but required in [{'.'.join(table)}]"
-                reading.refuse(key.name, message, f"for example {key.name} = {key.example}")
+                reading.refuse(key.name, message, f"for example {key.name} = {key.setting.example}")
         if not missing:
             queries[table[-1]] = QuerySettings(**content)
     return queries

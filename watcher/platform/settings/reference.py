@@ -11,16 +11,16 @@ import datetime
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
 from typing import Any
 
 from watcher import model
 from watcher.platform.settings.checks import value_of
-from watcher.platform.settings.field_metadata import SettingsTable, setting_of, settings_fields
+from watcher.platform.settings.field_metadata import Setting, SettingsTable, descriptions, settings_of
 from watcher.platform.settings.layers import LEGACY
-from watcher.platform.settings.sections.provider import QuerySettings
-from watcher.platform.settings.tables import KEYS, PARTS, QUERIES, TABLES, Key, Settings
+from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
+from watcher.platform.settings.tables import PARTS, QUERIES, TABLES, Settings, keys_of, query_keys
 from watcher.platform.settings.values import HIDDEN, hide_credentials, write_text
 
 COMMENT_COLUMN = 48
@@ -39,26 +39,24 @@ def show(settings: Settings) -> str:
 
 def _shown_table(settings: Settings, name: str) -> list[str]:
     lines = [f"[{name}]"]
-    for key in KEYS.values():
-        if key.table != (name,):
-            continue
+    for key in keys_of(name):
         value, origin = value_of(settings, key.name), settings.origins.get(key.name, "default")
         if key.name == "provider.name" and origin == "default":
             origin = f"default: {settings.provider.reason}"
         if value is None:
-            lines.append(_with_comment(f"# {key.field.name}", "not set"))
+            lines.append(_with_comment(f"# {key.setting.name}", "not set"))
         else:
-            lines.append(_with_comment(f"{key.field.name} = {key.setting.kind.write(value)}", f"from {origin}"))
+            lines.append(_with_comment(f"{key.setting.name} = {key.setting.kind.write(value)}", f"from {origin}"))
     return lines
 
 
 def _shown_query(settings: Settings, metric: str) -> list[str]:
-    query, table = settings.provider.queries[metric], (*QUERIES, metric)
-    lines = [f"[{'.'.join(table)}]"]
-    for each in settings_fields(QuerySettings):
-        value, origin = getattr(query, each.name), settings.origins.get(Key(table, each).name, "default")
+    query = settings.provider.queries[metric]
+    lines = [f"[{'.'.join((*QUERIES, metric))}]"]
+    for key in query_keys(metric):
+        value, origin = getattr(query, key.setting.name), settings.origins.get(key.name, "default")
         if value is not None:
-            lines.append(_with_comment(f"{each.name} = {setting_of(each).kind.write(value)}", f"from {origin}"))
+            lines.append(_with_comment(f"{key.setting.name} = {key.setting.kind.write(value)}", f"from {origin}"))
     return lines
 
 
@@ -165,45 +163,35 @@ Resource Manager. One file can contain all of them; every command validates the 
 
 def documentation() -> str:
     """Return the content of docs/reference/settings.md."""
-    sections = [format_table(f"## `[{name}]`", table.__doc__, _own_keys(name)) for name, table in TABLES.items()]
+    sections = [format_table(f"## `[{name}]`", table) for name, table in TABLES.items()]
     metrics = ", ".join(f"`{metric.key}`" for metric in model.METRICS)
     queries = (
-        format_table("## `[provider.queries.<metric>]`", QuerySettings.__doc__, _query_keys())
+        format_table("## `[provider.queries.<metric>]`", QuerySettings)
         + f"\n`<metric>` is one of {metrics}. In environment variables it is written in capitals.\n"
     )
     legacy = _LEGACY_HEADING + "\n".join(f"| `{each.variable}` | `{each.key}` | {each.meaning} |" for each in LEGACY)
     return "\n".join([_INTRODUCTION, *sections, queries, f"{legacy}\n", _PARTS])
 
 
-def _own_keys(name: str) -> list[Key]:
-    return [key for key in KEYS.values() if key.table == (name,)]
-
-
-def _query_keys() -> list[Key]:
-    return [Key((*QUERIES, "<metric>"), each) for each in settings_fields(QuerySettings)]
-
-
-def format_table(heading: str, doc: str | None, keys: Iterable[Key]) -> str:
-    """Format a table of settings as Markdown, with its heading and introduction."""
-    introduction = inspect.cleandoc(doc or "")  # which Python 3.13 does at compilation
+def format_table(heading: str, table: type[SettingsTable], introduction: str = "") -> str:
+    """Format a table of settings as Markdown. The introduction is by default the docstring of the table."""
+    introduction = introduction or inspect.cleandoc(table.__doc__ or "")  # which Python 3.13 does at compilation
+    about = descriptions(table)
     lines = [heading, "", introduction.replace("`reason` is why this provider was chosen.", "").strip(), ""]
     lines += ["| key | default | meaning | takes |", "|---|---|---|---|"]
-    for key in keys:
-        about, accepts = _cell(key.setting.doc), _cell(key.setting.kind.brief or key.setting.kind.accepts)
-        lines.append(f"| `{key.field.name}`{_flag(key)} | {_default(key)} | {about} | {accepts} |")
+    for each in settings_of(table).values():
+        flag = f"<br>`{each.kind.flag}`" if each.kind.flag else ""
+        cells = (_cell(about[each.name]), _cell(each.kind.brief or each.kind.accepts))
+        lines.append(f"| `{each.name}`{flag} | {_default(each)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _flag(key: Key) -> str:
-    return f"<br>`{key.setting.flag}`" if key.setting.flag else ""
-
-
-def _default(key: Key) -> str:
-    if key.default is MISSING:
+def _default(setting: Setting) -> str:
+    if setting.default is MISSING:
         return "required"
-    if key.default is None or key.name == "provider.name":
+    if setting.default is None or setting is settings_of(ProviderSettings)["name"]:
         return "not set"
-    return f"`{key.setting.kind.write(key.default)}`"
+    return f"`{setting.kind.write(setting.default)}`"
 
 
 def _cell(text: str) -> str:
@@ -223,20 +211,20 @@ def example() -> str:
     """Return the content of load-watcher.example.toml, a valid settings file with the defaults."""
     blocks = [_EXAMPLE_HEADING.rstrip()]
     for name in TABLES:
-        blocks.append("\n".join([f"[{name}]", *(line for key in _own_keys(name) for line in _example_lines(key))]))
+        blocks.append("\n".join([f"[{name}]", *_example_lines(TABLES[name])]))
         if name == QUERIES[0]:
-            cpu = [Key((*QUERIES, "CPU"), each) for each in settings_fields(QuerySettings)]
-            lines = [line for key in cpu for line in _example_lines(key, commented=True)]
-            blocks.append("\n".join(["# [provider.queries.CPU]", *lines]))
+            blocks.append("\n".join(["# [provider.queries.CPU]", *_example_lines(QuerySettings, commented=True)]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _example_lines(key: Key, *, commented: bool = False) -> list[str]:
-    if commented or key.default is None or key.name == "provider.name":
-        line = f"# {key.field.name} = {key.example}"
-    else:
-        line = f"{key.field.name} = {key.setting.kind.write(key.default)}"
-    return [*textwrap.wrap(key.setting.doc, 116, initial_indent="# ", subsequent_indent="# "), line]
+def _example_lines(table: type[SettingsTable], *, commented: bool = False) -> Iterator[str]:
+    about = descriptions(table)
+    for each in settings_of(table).values():
+        yield from textwrap.wrap(about[each.name], 116, initial_indent="# ", subsequent_indent="# ")
+        if commented or each.default is None or each is settings_of(ProviderSettings)["name"]:
+            yield f"# {each.name} = {each.example}"
+        else:
+            yield f"{each.name} = {each.kind.write(each.default)}"
 
 
 # --- JSON schema -----------------------------------------------------------------------------------------------------
@@ -254,7 +242,7 @@ def json_schema() -> dict[str, Any]:
 
 def table_schema(table: type[SettingsTable]) -> dict[str, Any]:
     """Return the JSON schema of a table whose settings may be null. Unknown keys are invalid."""
-    return _closed({each.name: _or_null(setting_of(each).kind.schema) for each in settings_fields(table)})
+    return _closed({each.name: _or_null(each.kind.schema) for each in settings_of(table).values()})
 
 
 def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:

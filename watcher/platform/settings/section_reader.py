@@ -1,6 +1,6 @@
 """Parsing of the settings tables of other packages.
 
-A package declares its table as a dataclass of fields made by `field_metadata.setting`. `read_table` gets the merged
+A package declares its table as a dataclass whose fields are annotated with kinds. `read_table` gets the merged
 values from the file, the environment and flags as one mapping; environment and flags give text.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from watcher.core.messages import nearest
-from watcher.platform.settings.field_metadata import SettingsTable, setting_of, settings_fields
+from watcher.platform.settings.field_metadata import Setting, SettingsTable, settings_of
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.values import InvalidValue, ValueKind, describe, read_argument
 
@@ -24,7 +24,7 @@ def read_table(
     """Return the table, with defaults for missing keys, and all problems; the fix for an unknown key is the nearest
     known key. Relative paths are resolved against `cwd`.
     """
-    known = {field.name: setting_of(field) for field in settings_fields(table)}
+    known = settings_of(table)
     values: dict[str, Any] = {}
     problems = []
     for name, value in given.items():
@@ -39,7 +39,7 @@ def read_table(
             read = _read(kind, value)
         except InvalidValue as unfit:
             detail = str(unfit) or f"given {describe(value, private=kind.private)}"
-            example = known[name].example or _default(table, name, kind)
+            example = kind.example or _default(known[name])
             cure = f"for example {key} = {example}" if example else f"write {kind.accepts}"
             problems.append(Problem(key, f"must be {kind.accepts}; {detail}", cure))
         else:
@@ -57,6 +57,5 @@ def _read(kind: ValueKind, value: Any) -> Any:
         return read_argument(kind, value)
 
 
-def _default(table: type[SettingsTable], name: str, kind: ValueKind) -> str:
-    value = getattr(table(), name)
-    return "" if value is None else kind.write(value)
+def _default(setting: Setting) -> str:
+    return "" if setting.default is None else setting.kind.write(setting.default)

@@ -9,15 +9,15 @@ Durations are float seconds, sizes int bytes. None means "not set"; the meaning 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from watcher import model
 from watcher.platform.settings import addresses
-from watcher.platform.settings.field_metadata import Setting, SettingsTable, setting_of, settings_fields
+from watcher.platform.settings.field_metadata import Setting, SettingsTable, settings_of
 from watcher.platform.settings.sections.forecast import ForecastSettings
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
 from watcher.platform.settings.sections.peers import AgentsSettings, ExtenderSettings, PeersSettings, QrmsSettings
@@ -102,44 +102,37 @@ class Settings:
 
 @dataclass(frozen=True)
 class Key:
-    """A setting with its full name: "refresh.interval", "provider.queries.CPU.unit"."""
+    """A setting with its table: ("refresh",), ("provider", "queries", "CPU")."""
 
     table: tuple[str, ...]
-    field: Field[Any]
+    setting: Setting
 
     @cached_property
     def name(self) -> str:
         """The full key, as used in TOML files, with `--set` and in problems."""
-        return ".".join((*self.table, self.field.name))
+        return ".".join((*self.table, self.setting.name))
 
     @property
     def environment(self) -> str:
         """The name of the environment variable, for example LOAD_WATCHER_REFRESH_INTERVAL."""
         return "LOAD_WATCHER_" + self.name.replace(".", "_").upper()
 
-    @property
-    def setting(self) -> Setting:
-        return setting_of(self.field)
 
-    @property
-    def default(self) -> Any:
-        """The default; MISSING if the setting is required."""
-        return self.field.default if self.field.default_factory is MISSING else self.field.default_factory()
+def keys_of(name: str) -> list[Key]:
+    """Return the keys of a section, without those of its inner tables."""
+    return [Key((name,), each) for each in settings_of(TABLES[name]).values()]
 
-    @property
-    def example(self) -> str:
-        """An example value as a TOML literal: the declared example, or the default."""
-        return self.setting.example or self.setting.kind.write(self.default)
+
+def query_keys(metric: str) -> list[Key]:
+    """Return the keys of the query of a metric."""
+    return [Key((*QUERIES, metric), each) for each in settings_of(QuerySettings).values()]
 
 
 QUERIES = ("provider", "queries")
 
 
-def _keys() -> Iterator[Key]:
-    for name, table in TABLES.items():
-        yield from (Key((name,), each) for each in settings_fields(table))
-    for metric in model.METRICS:
-        yield from (Key((*QUERIES, metric.key), each) for each in settings_fields(QuerySettings))
-
-
-KEYS: Mapping[str, Key] = {key.name: key for key in _keys()}
+KEYS: Mapping[str, Key] = {
+    key.name: key
+    for keys in (*map(keys_of, TABLES), *(query_keys(metric.key) for metric in model.METRICS))
+    for key in keys
+}

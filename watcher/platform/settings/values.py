@@ -12,7 +12,7 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,16 @@ class ValueKind:
     private: bool = False
     brief: str = ""
     schema: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    example: str = ""
+    flag: str | None = None
+
+    def like(self, example: str) -> ValueKind:
+        """Return the kind of a setting with this example, a TOML literal; required for settings without a default."""
+        return replace(self, example=example)
+
+    def flagged(self, flag: str) -> ValueKind:
+        """Return the kind of a setting that this option of a command sets."""
+        return replace(self, flag=flag)
 
 
 def toml_or_text(text: str) -> Any:

@@ -119,7 +119,7 @@ def test_show_has_every_setting_and_where_it_is_from(tmp_path):
         'name = "host" # from default: provider.name is not set; the default outside a cluster',
     } <= lines
     shown = re.findall(r"^(?:# )?([a-z_]+)(?: =|  )", text, flags=re.MULTILINE)
-    assert shown == [key.field.name for key in KEYS.values() if len(key.table) == 1]
+    assert shown == [key.setting.name for key in KEYS.values() if len(key.table) == 1]
 
 
 def test_what_is_shown_can_be_loaded_again(tmp_path):
@@ -164,8 +164,8 @@ def test_the_documentation_has_every_setting():
     assert set(sections) == {*TABLES, "provider.queries.<metric>"}
     for key in KEYS.values():
         section = sections["provider.queries.<metric>" if key.table[:2] == QUERIES else key.table[0]]
-        assert f"| `{key.field.name}`" in section
-        assert (key.setting.flag or "") in section
+        assert f"| `{key.setting.name}`" in section
+        assert (key.setting.kind.flag or "") in section
     assert all(f"| `{legacy.variable}` | `{legacy.key}` |" in text for legacy in LEGACY)
 
 
@@ -202,10 +202,10 @@ def test_the_json_schema_accepts_each_example_and_refuses_what_is_misspelt() -> 
         if key.table[:2] == QUERIES:
             continue
         (name,) = key.table
-        value = tomllib.loads(f"value = {key.example}")["value"]
+        value = tomllib.loads(f"value = {key.setting.example}")["value"]
         if value not in ([], {}):  # defaults that the parser refuses if they are given
-            assert [] == list(validator.iter_errors({name: {key.field.name: value}})), key.name
-        assert validator.is_valid({name: {key.field.name: None}})
-        assert not validator.is_valid({name: {f"{key.field.name}x": value}})
+            assert [] == list(validator.iter_errors({name: {key.setting.name: value}})), key.name
+        assert validator.is_valid({name: {key.setting.name: None}})
+        assert not validator.is_valid({name: {f"{key.setting.name}x": value}})
     for wrong in ({"refresh": {"interval": "1 minute"}}, {"store": {"max_size": "1Gi"}}, {"log": {"format": "xml"}}):
         assert not validator.is_valid(wrong), wrong

@@ -233,8 +233,8 @@ def test_a_secret_tells_nothing_by_itself():
 @pytest.mark.parametrize("key", sorted(KEYS))
 def test_the_example_of_a_setting_is_also_its_text(key):
     """Lists and tables are written in flags and variables as in the file."""
-    kind, value = KEYS[key].setting.kind, tomllib.loads(f"value = {KEYS[key].example}")["value"]
-    assert kind.read(value) == read_argument(kind, value if isinstance(value, str) else KEYS[key].example)
+    kind, value = KEYS[key].setting.kind, tomllib.loads(f"value = {KEYS[key].setting.example}")["value"]
+    assert kind.read(value) == read_argument(kind, value if isinstance(value, str) else KEYS[key].setting.example)
 
 
 @pytest.mark.parametrize("text", ['["5m", "10m"]', '["5m","10m"]', "5m,10m", " 5m , 10m "])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from watcher import model
 from watcher.platform.settings import quantities, values
-from watcher.platform.settings.field_metadata import SettingsTable, setting
+from watcher.platform.settings.field_metadata import SettingsTable
 from watcher.platform.settings.model_values import DEFAULT_HORIZONS, HORIZON, HORIZONS
 from watcher.platform.settings.quantities import DAY
 
@@ -15,25 +16,14 @@ from watcher.platform.settings.quantities import DAY
 class ForecastSettings(SettingsTable):
     """Upper bounds of the load of the next hours, from the maxima of the last days."""
 
-    enabled: bool = setting(
-        True,
-        values.BOOLEAN,
-        "Whether the maxima of CPU and Memory are kept and bounds computed: 5 kB of memory per node.",
-    )
-    history: int = setting(
-        int(7 * DAY),
-        quantities.whole_seconds(lowest=int(DAY), highest=int(28 * DAY)),
-        "How long the maxima of five minutes are kept, in memory and in the store. A node with less than a day of "
-        "history, or than three times the horizon, has no bound.",
-    )
-    level: float = setting(
-        0.95,
-        values.number(lowest=0.5, highest=0.999),
-        "Share of the bounds that the load does not exceed.",
-    )
-    horizons: tuple[model.Window, ...] = setting(
-        DEFAULT_HORIZONS, HORIZONS, "Times ahead that bounds are computed for; whole hours."
-    )
-    horizon: model.Window = setting(
-        DEFAULT_HORIZONS[1], HORIZON, "The default of horizons: served if a request names none, and on /metrics."
-    )
+    enabled: Annotated[bool, values.BOOLEAN] = True
+    """Whether the maxima of CPU and Memory are kept and bounds computed: 5 kB of memory per node."""
+    history: Annotated[int, quantities.whole_seconds(lowest=int(DAY), highest=int(28 * DAY))] = int(7 * DAY)
+    """How long the maxima of five minutes are kept, in memory and in the store. A node with less than a day of history,
+    or than three times the horizon, has no bound."""
+    level: Annotated[float, values.number(lowest=0.5, highest=0.999)] = 0.95
+    """Share of the bounds that the load does not exceed."""
+    horizons: Annotated[tuple[model.Window, ...], HORIZONS] = DEFAULT_HORIZONS
+    """Times ahead that bounds are computed for; whole hours."""
+    horizon: Annotated[model.Window, HORIZON] = DEFAULT_HORIZONS[1]
+    """The default of horizons: served if a request names none, and on /metrics."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from watcher.core.pods.selector import PodSelection
 from watcher.platform.settings import addresses, quantities, selections, values
-from watcher.platform.settings.field_metadata import Setting, SettingsTable, described, setting
+from watcher.platform.settings.field_metadata import SettingsTable
 
 
 def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
@@ -32,11 +32,7 @@ def _peers(example: str) -> values.ValueKind:
     return values.list_of(_PEER, called=f'addresses, like ["{example}"]', may_be_empty=True)
 
 
-_AUTHORITIES = Setting(
-    values.PATH,
-    "CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates.",
-    example='"/etc/load-watcher/tls/ca.crt"',
-)
+_AUTHORITIES = values.PATH.like('"/etc/load-watcher/tls/ca.crt"')
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,19 +40,16 @@ class PeersSettings(SettingsTable):
     """Other replicas of the service. At its start, the service copies recent samples from a ready replica if the source
     has no history (metrics-server). Not used with other sources. The copy takes at most `timeout`."""
 
-    urls: tuple[str, ...] | None = setting(
-        None,
-        _peers("http://load-watcher-headless:2020"),
-        "Base URLs of the replicas. All addresses of a host name are used, for example of a headless Service; "
-        "they may include this process.",
-        example='["http://load-watcher-headless:2020"]',
-    )
-    timeout: float = setting(
-        3.0,
-        quantities.duration(lowest=0.1, highest=60),
-        "Total time that the first refresh waits for the replicas; at most 0.8 of refresh.interval.",
-    )
-    ca_file: Path | None = described(None, _AUTHORITIES)
+    urls: Annotated[
+        tuple[str, ...] | None,
+        _peers("http://load-watcher-headless:2020").like('["http://load-watcher-headless:2020"]'),
+    ] = None
+    """Base URLs of the replicas. All addresses of a host name are used, for example of a headless Service; they may
+    include this process."""
+    timeout: Annotated[float, quantities.duration(lowest=0.1, highest=60)] = 3.0
+    """Total time that the first refresh waits for the replicas; at most 0.8 of refresh.interval."""
+    ca_file: Annotated[Path | None, _AUTHORITIES] = None
+    """CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates."""
 
 
 _REQUEST_TIMEOUT = quantities.duration(lowest=0.1, highest=10)
@@ -68,31 +61,27 @@ class AgentsSettings(SettingsTable):
     (docs/reference/dashboard.md), and the usage of pods is read from them and not from the source
     (docs/reference/pods.md)."""
 
-    urls: tuple[str, ...] | None = setting(
-        None,
-        _peers("http://load-watcher-agent:2023"),
-        "Base URLs of the agents. All addresses of a host name are used, for example of a headless Service.",
-        example='["http://load-watcher-agent:2023"]',
-    )
-    pods: PodSelection | None = setting(
-        None,
-        selections.pods(port=2023),
-        "Label selector of the agents' pods; running and ready pods are used. Keys: selector, namespace (default: "
-        "the namespace of this service), port, and tls_server_name, the host name in their certificates (default: "
-        "plain HTTP). The dashboard shows each agent with its node.",
-        example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
-    )
-    pod_usage: bool = setting(
-        True, values.BOOLEAN, "Whether the usage of pods is read from the agents; false: only the dashboard uses them."
-    )
-    token_file: Path | None = setting(
-        None,
-        values.PATH,
-        "File with the bearer token of the agents (agent.token_file); read for each request.",
-        example='"/run/secrets/load-watcher/agent-token"',
-    )
-    ca_file: Path | None = described(None, _AUTHORITIES)
-    timeout: float = setting(3.0, _REQUEST_TIMEOUT, "Timeout of a request to an agent.")
+    urls: Annotated[
+        tuple[str, ...] | None, _peers("http://load-watcher-agent:2023").like('["http://load-watcher-agent:2023"]')
+    ] = None
+    """Base URLs of the agents. All addresses of a host name are used, for example of a headless Service."""
+    pods: Annotated[
+        PodSelection | None,
+        selections.pods(port=2023).like(
+            '{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }'
+        ),
+    ] = None
+    """Label selector of the agents' pods; running and ready pods are used. Keys: selector, namespace (default: the
+    namespace of this service), port, and tls_server_name, the host name in their certificates (default: plain HTTP).
+    The dashboard shows each agent with its node."""
+    pod_usage: Annotated[bool, values.BOOLEAN] = True
+    """Whether the usage of pods is read from the agents; false: only the dashboard uses them."""
+    token_file: Annotated[Path | None, values.PATH.like('"/run/secrets/load-watcher/agent-token"')] = None
+    """File with the bearer token of the agents (agent.token_file); read for each request."""
+    ca_file: Annotated[Path | None, _AUTHORITIES] = None
+    """CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates."""
+    timeout: Annotated[float, _REQUEST_TIMEOUT] = 3.0
+    """Timeout of a request to an agent."""
 
     @property
     def report_pods(self) -> bool:
@@ -105,43 +94,33 @@ class QrmsSettings(SettingsTable):
     """The QoS Resource Managers of the cluster (load-watcher qrm). The dashboard shows their pools and CPUs
     (docs/reference/dashboard.md)."""
 
-    urls: tuple[str, ...] | None = setting(
-        None,
-        _peers("http://load-watcher-qrm:2024"),
-        "Base URLs of the QoS Resource Managers; host names as in agents.urls.",
-        example='["http://load-watcher-qrm:2024"]',
-    )
-    pods: PodSelection | None = setting(
-        None,
-        selections.pods(port=2024),
-        "Label selector of the QoS Resource Managers' pods, with the keys of agents.pods.",
-        example='{ selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }',
-    )
-    token_file: Path | None = setting(
-        None,
-        values.PATH,
-        "File with the bearer token of the QoS Resource Managers (qrm.token_file); read for each request.",
-        example='"/run/secrets/load-watcher/qrm-token"',
-    )
-    ca_file: Path | None = described(None, _AUTHORITIES)
-    timeout: float = setting(3.0, _REQUEST_TIMEOUT, "Timeout of a request to a QoS Resource Manager.")
+    urls: Annotated[
+        tuple[str, ...] | None, _peers("http://load-watcher-qrm:2024").like('["http://load-watcher-qrm:2024"]')
+    ] = None
+    """Base URLs of the QoS Resource Managers; host names as in agents.urls."""
+    pods: Annotated[
+        PodSelection | None,
+        selections.pods(port=2024).like(
+            '{ selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }'
+        ),
+    ] = None
+    """Label selector of the QoS Resource Managers' pods, with the keys of agents.pods."""
+    token_file: Annotated[Path | None, values.PATH.like('"/run/secrets/load-watcher/qrm-token"')] = None
+    """File with the bearer token of the QoS Resource Managers (qrm.token_file); read for each request."""
+    ca_file: Annotated[Path | None, _AUTHORITIES] = None
+    """CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates."""
+    timeout: Annotated[float, _REQUEST_TIMEOUT] = 3.0
+    """Timeout of a request to a QoS Resource Manager."""
 
 
 @dataclass(frozen=True, repr=False)
 class ExtenderSettings(SettingsTable):
     """The watcher whose load `load-watcher extender` uses. Other commands do not use this table."""
 
-    watcher: str | None = setting(
-        None,
-        _PEER,
-        "Base URL of the watcher (load-watcher serve). Required for load-watcher extender. Its option --watcher "
-        "and the environment variable LOAD_WATCHER_URL also set it.",
-        example='"http://load-watcher:2020"',
-    )
-    watcher_token_file: Path | None = setting(
-        None,
-        values.PATH,
-        "File with the bearer token of the watcher, if that protects reads; read again when it changes.",
-        example='"/run/secrets/load-watcher/token"',
-    )
-    watcher_ca_file: Path | None = described(None, _AUTHORITIES)
+    watcher: Annotated[str | None, _PEER.like('"http://load-watcher:2020"')] = None
+    """Base URL of the watcher (load-watcher serve). Required for load-watcher extender. Its option --watcher and the
+    environment variable LOAD_WATCHER_URL also set it."""
+    watcher_token_file: Annotated[Path | None, values.PATH.like('"/run/secrets/load-watcher/token"')] = None
+    """File with the bearer token of the watcher, if that protects reads; read again when it changes."""
+    watcher_ca_file: Annotated[Path | None, _AUTHORITIES] = None
+    """CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates."""
