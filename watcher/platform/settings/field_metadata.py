@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from watcher.platform.settings.values import ValueKind
 
@@ -29,7 +29,10 @@ class Setting:
 
 
 class SettingsTable:
-    """A section of the settings. Its repr hides secrets, so that logs and tracebacks cannot leak them."""
+    """A section of the settings. Its repr hides secrets, so that logs and tracebacks cannot leak them. `removed` are
+    former keys, each with what to use instead, as an imperative; they are kept for one minor version."""
+
+    removed: ClassVar[Mapping[str, str]] = {}
 
     def __repr__(self) -> str:
         shown = (
