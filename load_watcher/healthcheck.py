@@ -18,10 +18,10 @@ import click
 
 from load_watcher.cli.settings import NO_SOURCE, load
 from load_watcher.commands import agent, demo, extender, qrm, serve
+from watcher.core.config.problems import SettingsError
 from watcher.platform.net.listening import host_port
 from watcher.platform.net.loopback import reachable_host
 from watcher.platform.net.tls import client_context
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 
 TIMEOUT_S = 4.0

@@ -28,11 +28,11 @@ from agent.service.node_settings import (
     NodeTable,
     nest_problems,
 )
+from watcher.core.config import addresses, quantities, values
+from watcher.core.config.problems import Problem
+from watcher.core.config.section_reader import read_table
+from watcher.core.config.values import InvalidValue, ValueKind
 from watcher.platform.net.loopback import is_loopback
-from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.section_reader import read_table
-from watcher.platform.settings.values import InvalidValue, ValueKind
 
 SECTION = "qrm"
 DRY_RUN, CRI, CGROUP, NRI, SERVER = MODES = ("dry-run", "cri", "cgroup", "nri", "server")

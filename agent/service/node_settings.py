@@ -8,9 +8,9 @@ import socket
 from collections.abc import Mapping
 
 from agent.cgroups.paths import Driver
-from watcher.platform.settings import values
-from watcher.platform.settings.field_metadata import SettingsTable
-from watcher.platform.settings.problems import Problem
+from watcher.core.config import values
+from watcher.core.config.fields import SettingsTable
+from watcher.core.config.problems import Problem
 
 NODE = values.NAME.like('"node-1"')
 PORT = values.integer(lowest=0, highest=65535)

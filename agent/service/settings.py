@@ -23,12 +23,12 @@ from agent.service.node_settings import (
     NodeTable,
     nest_problems,
 )
+from watcher.core.config import addresses, quantities, values
+from watcher.core.config.fields import SettingsTable
+from watcher.core.config.problems import Problem
+from watcher.core.config.section_reader import read_table
 from watcher.platform.net.listening import host_port
 from watcher.platform.net.loopback import is_loopback
-from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.field_metadata import SettingsTable
-from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.section_reader import read_table
 
 SECTION = "agent"
 MODES = ("preview", "enforce")

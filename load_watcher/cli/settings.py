@@ -13,8 +13,8 @@ from click.core import ParameterSource
 from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
 
 if TYPE_CHECKING:
+    from watcher.core.config.problems import Problem
     from watcher.model import Window
-    from watcher.platform.settings.problems import Problem
     from watcher.platform.settings.tables import Settings
 
 # For commands that use no source of samples: these need no configured provider, and detect none.
@@ -46,7 +46,8 @@ def load(
     extender.watcher is set, so that these are the settings of `load-watcher extender`. `named` has the parameter of the
     command that set an override, by key, for messages. Raises SettingsError.
     """
-    from watcher.platform.settings import loading, problems
+    from watcher.core.config import problems
+    from watcher.platform.settings import loading
 
     flags = _flags(given) | dict(overrides or {})
     validators = {"scheduler": _check_scheduler, "agent": _check_agent, "qrm": _check_qrm}
@@ -74,7 +75,7 @@ def load_or_exit(
     named: Mapping[str, str] | None = None,
 ) -> Settings:
     """Like `load`, but print the problems and exit with code 2 if the settings are invalid."""
-    from watcher.platform.settings.problems import SettingsError
+    from watcher.core.config.problems import SettingsError
 
     try:
         return load(given, overrides=overrides, own_windows=own_windows, named=named)

@@ -44,7 +44,7 @@ def check(file: Path | None, output: str, ask_source: bool, **given: Any) -> Non
 
     Exit code 0: valid; 1: with --source, a check of the source failed; 2: invalid, or FILE does not exist.
     """
-    from watcher.platform.settings.problems import SettingsError
+    from watcher.core.config.problems import SettingsError
 
     if file is not None and given["config"] is not None:
         raise click.UsageError("FILE and --config name the same thing; remove one of them")

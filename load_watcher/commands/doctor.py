@@ -143,10 +143,10 @@ async def _examine_qrm(examination: CheckContext) -> Sequence[CheckResult]:
 def _setup_logging(given: Mapping[str, Any]) -> None:
     """Hide the log of the examined modules, since the report contains their results; show it with --verbose or
     --log-level."""
+    from watcher.core.config.model_values import LEVEL
+    from watcher.core.config.values import InvalidValue
     from watcher.platform.logs import setup_logging
-    from watcher.platform.settings.model_values import LEVEL
     from watcher.platform.settings.sections.server import LogSettings
-    from watcher.platform.settings.values import InvalidValue
 
     try:
         level = LEVEL.read(given["log_level"] or ("debug" if given["verbose"] else "critical"))

@@ -43,8 +43,8 @@ def extender(**given: Any) -> None:
     the settings are invalid, or the watcher does not offer data that a plug-in needs.
     """
     from load_watcher.extender.process import start_process
+    from watcher.core.config.problems import SettingsError
     from watcher.platform.logs import setup_logging
-    from watcher.platform.settings.problems import SettingsError
     from watcher.service import main
 
     try:

@@ -202,7 +202,7 @@ def _simulate_errors() -> Iterator[None]:
     """Print an error of a trace, a policy, the settings or a file, with its hint, and exit with code 2."""
     from load_watcher.simulate.command import SimulateError
     from load_watcher.simulate.policies import PolicyError
-    from watcher.platform.settings.problems import SettingsError
+    from watcher.core.config.problems import SettingsError
     from watcher.traces.parsing import TraceError
 
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from watcher.core.config.quantities import DAY, write_duration
 from watcher.fleet.cluster import SimulatedCluster
-from watcher.platform.settings.quantities import DAY, write_duration
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
 from watcher.platform.settings.sections.peers import AgentsSettings, PeersSettings
 from watcher.platform.settings.sections.provider import ProviderSettings

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from load_watcher.doctor.listening import detected_url
 from load_watcher.doctor.source import TickResult
+from watcher.core.config.addresses import is_server
 from watcher.model import DEFAULT_OPERATORS
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
-from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.tables import Settings
 from watcher.store.commands import database_at, look
 from watcher.store.compaction import DEFAULT_MAX_SIZE, STORED_BYTES_PER_VALUE, default_max_size

@@ -7,11 +7,11 @@ import ssl
 from collections.abc import Iterator, Sequence
 
 from load_watcher.doctor.separate_extender import is_configured
+from watcher.core.config.problems import SettingsError
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, warn
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.net.tls import file_reason
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.service.build import tls_of
 

@@ -21,12 +21,12 @@ from scorers.extender.service import SchedulingService
 from watcher import __version__
 from watcher.api.description import description_route
 from watcher.client import WatcherError
+from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.decisions import DecisionStore
 from watcher.platform.http.routing import Router, may_read
 from watcher.platform.http.runner import application
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.net.tls import file_reason
-from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
 from watcher.service.build import ServerProtection, server_files, store_of, tls_of

@@ -15,10 +15,10 @@ from scorers.profiles.missing_forecasts import offered_horizons, unmet_forecasts
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
 from watcher.client import Client, InProcessClient
+from watcher.core.config.problems import Problem
 from watcher.core.decisions import DecisionStore
 from watcher.model import MetricType, Operator, Window
 from watcher.platform.modules import ModuleHost
-from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.tables import Settings
 
 LOOK_EVERY_S = 1.0  # poll interval for a new copy of the load

@@ -45,12 +45,12 @@ from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
 from scorers.shadow.pages import ShadowHandler
 from watcher.client import Client, Columns, NodeSilence, PodColumns, WatcherError, is_same_document
+from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.problems.document import FleetProblem
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.platform.settings.problems import Problem, SettingsError
 
 log = logging.getLogger(__name__)
 

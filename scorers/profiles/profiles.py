@@ -27,11 +27,11 @@ from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.plugin_api.wire import without_nulls
 from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
+from watcher.core.config.problems import Problem
 from watcher.core.messages import nearest
 from watcher.decoding.text import read_text
 from watcher.decoding.yaml_text import decode_yaml
 from watcher.model import Window
-from watcher.platform.settings.problems import Problem
 
 Reserve = Literal["prioritize", "bind", "off"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.real.parts import REPOSITORY
+from watcher.core.config.problems import SettingsError
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 
 PACKAGE = REPOSITORY / "examples" / "cloud" / "load_watcher_cloud"
 

@@ -8,8 +8,8 @@ import pytest
 
 from cloud_tests.fake_signalfx import TOKEN, FakeSignalFx
 from load_watcher_cloud.provider import CloudProvider
+from watcher.core.config.problems import SettingsError
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Fetch, Provider

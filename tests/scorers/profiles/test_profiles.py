@@ -11,7 +11,7 @@ from scorers.plugin_api.arguments import Arguments, ArgumentsError, read_argumen
 from scorers.profiles.missing_forecasts import missing_forecast_notices
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of
-from watcher.platform.settings.model_values import DEFAULT_HORIZONS
+from watcher.core.config.model_values import DEFAULT_HORIZONS
 from watcher.platform.settings.sections.forecast import ForecastSettings
 
 CONFIGURATION = """

@@ -11,9 +11,9 @@ from tests.conftest import RunService
 from tests.outside_packages import unpacked
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
+from watcher.core.config.problems import SettingsError
 from watcher.platform import provider_names
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.sources.errors import ProviderRefused
 from watcher.providers import registry
 

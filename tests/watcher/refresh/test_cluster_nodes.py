@@ -11,13 +11,13 @@ from aiohttp import web
 from tests.fakes.kube import NODES, FakeKube
 from tests.fakes.kube_rules import status_object
 from tests.waiting import eventually
+from watcher.core.config.problems import SettingsError
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeForbidden
 from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.refresh.cluster_nodes import ClusterNodes, read_index, wanted
 
 pytestmark = pytest.mark.slow

@@ -15,18 +15,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from watcher.core.config.addresses import has_password, is_server
+from watcher.core.config.fields import settings_of
+from watcher.core.config.problems import Problem
+from watcher.core.config.quantities import write_duration
+from watcher.core.config.values import write_text
 from watcher.core.messages import install_extra
 from watcher.core.queries.influxdb import SINCE, UNTIL, is_template
 from watcher.core.queries.matchers import is_label_name
 from watcher.core.queries.promql import is_plain
 from watcher.core.windows.slot_widths import usable_widths
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
-from watcher.platform.settings.addresses import has_password, is_server
-from watcher.platform.settings.field_metadata import settings_of
-from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.quantities import write_duration
 from watcher.platform.settings.tables import KEYS, QUERIES, Settings
-from watcher.platform.settings.values import write_text
 
 # Example addresses of the providers that require one.
 EXAMPLE_ADDRESSES = {"prometheus": "http://prometheus.monitoring:9090", "influxdb": "http://influxdb.monitoring:8086"}

@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
+from watcher.core.config.model_values import LEVEL
+from watcher.core.config.problems import Problem, removed
+from watcher.core.config.values import InvalidValue, describe, toml_or_text, write_text
 from watcher.core.messages import nearest
 from watcher.decoding.text import decode_toml, read_text
-from watcher.platform.settings.model_values import LEVEL
-from watcher.platform.settings.problems import Problem, removed
 from watcher.platform.settings.tables import KEYS, PARTS, REMOVED, TABLES
-from watcher.platform.settings.values import InvalidValue, describe, toml_or_text, write_text
 
 DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"

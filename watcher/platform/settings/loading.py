@@ -14,9 +14,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from watcher import model
+from watcher.core.config.addresses import is_server
+from watcher.core.config.problems import Problem, SettingsError
+from watcher.core.config.values import InvalidValue, Secret, describe, read_argument
 from watcher.core.messages import nearest
 from watcher.platform import provider_names
-from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.checks import DEADLINE, conflicts
 from watcher.platform.settings.layers import (
     CONFIG,
@@ -29,10 +31,8 @@ from watcher.platform.settings.layers import (
     flag_layer,
     legacy_layer,
 )
-from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
 from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Settings, query_keys
-from watcher.platform.settings.values import InvalidValue, Secret, describe, read_argument
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 

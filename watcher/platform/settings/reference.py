@@ -16,12 +16,12 @@ from dataclasses import MISSING
 from typing import Any
 
 from watcher import model
+from watcher.core.config.fields import Setting, SettingsTable, descriptions, settings_of
+from watcher.core.config.values import HIDDEN, hide_credentials, write_text
 from watcher.platform.settings.checks import value_of
-from watcher.platform.settings.field_metadata import Setting, SettingsTable, descriptions, settings_of
 from watcher.platform.settings.layers import LEGACY
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
 from watcher.platform.settings.tables import PARTS, QUERIES, TABLES, Settings, keys_of, query_keys
-from watcher.platform.settings.values import HIDDEN, hide_credentials, write_text
 
 COMMENT_COLUMN = 48
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from watcher import model
-from watcher.platform.settings import addresses
-from watcher.platform.settings.field_metadata import Setting, SettingsTable, settings_of
+from watcher.core.config import addresses
+from watcher.core.config.fields import Setting, SettingsTable, settings_of
 from watcher.platform.settings.sections.forecast import ForecastSettings
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
 from watcher.platform.settings.sections.peers import AgentsSettings, ExtenderSettings, PeersSettings, QrmsSettings

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from watcher.core.config.problems import SettingsError
 from watcher.core.pods.selector import PodSelection
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import KEYS, Settings
 
 BY_LABEL = "app.kubernetes.io/name=load-watcher-agent"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from watcher.core.config.problems import SettingsError
 from watcher.core.queries.matchers import Matcher
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.reference import show
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from watcher.core.config.problems import SettingsError
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.providers import registry
 from watcher.providers.influxdb.provider import InfluxProvider
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft7Validator
 
+from watcher.core.config.problems import SettingsError
 from watcher.platform.settings.layers import LEGACY
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.reference import documentation, example, json_schema, show
 from watcher.platform.settings.tables import KEYS, QUERIES, TABLES
 

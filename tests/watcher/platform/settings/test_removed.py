@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from watcher.platform.settings import values
-from watcher.platform.settings.field_metadata import SettingsTable, setting
+from watcher.core.config import values
+from watcher.core.config.fields import SettingsTable, setting
+from watcher.core.config.problems import Problem, SettingsError
+from watcher.core.config.section_reader import read_table
+from watcher.core.config.values import InvalidValue
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import Problem, SettingsError
-from watcher.platform.settings.section_reader import read_table
 from watcher.platform.settings.tables import KEYS, REMOVED, TABLES
-from watcher.platform.settings.values import InvalidValue
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from watcher.agents.client import client_from_settings
+from watcher.core.config.problems import Problem, SettingsError
+from watcher.core.config.values import Secret
 from watcher.core.koordinator.collect_policy import PolicyOverride, PolicyRule
 from watcher.model import METRIC_BY_KEY, Window
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.sections.provider import QuerySettings
 from watcher.platform.settings.tables import KEYS
-from watcher.platform.settings.values import Secret
 from watcher.service.build import peers_of
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from watcher.core.config.problems import SettingsError
 from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 
 SERVER = 'url = "postgresql://watcher@db.example/watcher"\n'

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.platform.settings.addresses import ADDRESS, DATABASE, HEADERS
-from watcher.platform.settings.quantities import (
+from watcher.core.config.addresses import ADDRESS, DATABASE, HEADERS
+from watcher.core.config.quantities import (
     duration,
     read_duration,
     size,
@@ -16,8 +16,7 @@ from watcher.platform.settings.quantities import (
     write_duration,
     write_size,
 )
-from watcher.platform.settings.tables import KEYS
-from watcher.platform.settings.values import (
+from watcher.core.config.values import (
     BOOLEAN,
     FRACTION,
     SECRET,
@@ -30,6 +29,7 @@ from watcher.platform.settings.values import (
     read_argument,
     write_text,
 )
+from watcher.platform.settings.tables import KEYS
 
 DURATIONS = {
     "60s": 60,

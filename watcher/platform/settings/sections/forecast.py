@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from watcher import model
-from watcher.platform.settings import quantities, values
-from watcher.platform.settings.field_metadata import SettingsTable
-from watcher.platform.settings.model_values import DEFAULT_HORIZONS, HORIZON, HORIZONS
-from watcher.platform.settings.quantities import DAY
+from watcher.core.config import quantities, values
+from watcher.core.config.fields import SettingsTable
+from watcher.core.config.model_values import DEFAULT_HORIZONS, HORIZON, HORIZONS
+from watcher.core.config.quantities import DAY
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from watcher.platform.settings import values
-from watcher.platform.settings.field_metadata import SettingsTable
+from watcher.core.config import values
+from watcher.core.config.fields import SettingsTable
 
 
 @dataclass(frozen=True, repr=False)

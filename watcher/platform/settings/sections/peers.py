@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from watcher.core.config import addresses, quantities, selections, values
+from watcher.core.config.fields import SettingsTable
 from watcher.core.pods.selector import PodSelection
-from watcher.platform.settings import addresses, quantities, selections, values
-from watcher.platform.settings.field_metadata import SettingsTable
 
 
 def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 from watcher import model
+from watcher.core.config import addresses, quantities, values
+from watcher.core.config.fields import SettingsTable
+from watcher.core.config.matchers import MATCHERS
+from watcher.core.config.model_values import TYPES
+from watcher.core.config.quantities import HOUR
+from watcher.core.config.values import Secret
 from watcher.core.queries.influxdb import DIALECTS
 from watcher.core.queries.matchers import Matcher
-from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.field_metadata import SettingsTable
-from watcher.platform.settings.matchers import MATCHERS
-from watcher.platform.settings.model_values import TYPES
-from watcher.platform.settings.quantities import HOUR
-from watcher.platform.settings.values import Secret
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 from watcher import model
+from watcher.core.config import addresses, quantities, values
+from watcher.core.config.fields import SettingsTable
+from watcher.core.config.model_values import DEFAULT_WINDOWS, TYPES_ONLY, WINDOWS
+from watcher.core.config.quantities import DAY, MINUTE
 from watcher.core.windows.slot_widths import FINEST_S, POINT_RESOLUTION_S, usable_widths
-from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.field_metadata import SettingsTable
-from watcher.platform.settings.model_values import DEFAULT_WINDOWS, TYPES_ONLY, WINDOWS
-from watcher.platform.settings.quantities import DAY, MINUTE
 
 
 @dataclass(frozen=True, repr=False)

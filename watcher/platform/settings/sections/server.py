@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 from watcher import model
+from watcher.core.config import values
+from watcher.core.config.fields import SettingsTable
+from watcher.core.config.model_values import LEVEL, OPERATORS, TYPES_ONLY, WINDOW_LABELS, WINDOWS
+from watcher.core.config.policy_rules import AGGREGATE_DURATION, POLICY_RULES, REPORT_INTERVAL
 from watcher.core.koordinator.collect_policy import PolicyRule
-from watcher.platform.settings import values
-from watcher.platform.settings.field_metadata import SettingsTable
-from watcher.platform.settings.model_values import LEVEL, OPERATORS, TYPES_ONLY, WINDOW_LABELS, WINDOWS
-from watcher.platform.settings.policy_rules import AGGREGATE_DURATION, POLICY_RULES, REPORT_INTERVAL
 
 PERCENT = values.integer(lowest=1, highest=100)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from watcher.core.config import quantities, values
+from watcher.core.config.model_values import WINDOWS
+from watcher.core.config.values import ValueKind
 from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, SHORTEST_PERIOD_S, PolicyOverride, PolicyRule
 from watcher.decoding.json_text import decode_json
-from watcher.platform.settings import quantities, values
-from watcher.platform.settings.model_values import WINDOWS
-from watcher.platform.settings.values import ValueKind
 
 _RULE_KEYS = ("names", "labels", "report_interval", "aggregate_duration", "aggregate_durations")
 REPORT_INTERVAL = quantities.whole_seconds(lowest=SHORTEST_INTERVAL_S, highest=3600)

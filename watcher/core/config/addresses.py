@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from watcher.decoding.json_text import decode_json
-from watcher.platform.settings.values import (
+from watcher.core.config.values import (
     HIDDEN,
     InvalidValue,
     Secret,
@@ -19,6 +18,7 @@ from watcher.platform.settings.values import (
     hide_credentials,
     write_text,
 )
+from watcher.decoding.json_text import decode_json
 
 
 def _read_address(value: Any) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from watcher.core.config import addresses, values
+from watcher.core.config.values import InvalidValue, ValueKind
 from watcher.core.messages import nearest
 from watcher.core.pods.selector import SELECTOR_EXAMPLE, PodSelection, check_selector, is_namespace
 from watcher.decoding.json_text import decode_json
-from watcher.platform.settings import addresses, values
-from watcher.platform.settings.values import InvalidValue, ValueKind
 
 _KEYS = tuple(each.name for each in fields(PodSelection))
 _PORT = values.integer(lowest=1, highest=65535)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from watcher.core.config import values
+from watcher.core.config.values import ValueKind
 from watcher.core.queries.matchers import Matcher, parse_matchers
-from watcher.platform.settings import values
-from watcher.platform.settings.values import ValueKind
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
-from watcher.platform.settings.values import ValueKind
+from watcher.core.config.values import ValueKind
 
 
 @dataclass(frozen=True, slots=True)

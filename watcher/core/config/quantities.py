@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from watcher.platform.settings.values import InvalidValue, ValueKind, write_text
+from watcher.core.config.values import InvalidValue, ValueKind, write_text
 
 MINUTE = 60.0
 HOUR = 3600.0

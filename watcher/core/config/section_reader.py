@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from watcher.core.config.fields import Setting, SettingsTable, settings_of
+from watcher.core.config.problems import Problem, removed
+from watcher.core.config.values import InvalidValue, ValueKind, describe, read_argument
 from watcher.core.messages import nearest
-from watcher.platform.settings.field_metadata import Setting, SettingsTable, settings_of
-from watcher.platform.settings.problems import Problem, removed
-from watcher.platform.settings.values import InvalidValue, ValueKind, describe, read_argument
 
 TableT = TypeVar("TableT", bound=SettingsTable)
 

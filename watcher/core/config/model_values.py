@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from watcher import model
-from watcher.platform.settings import quantities, values
-from watcher.platform.settings.quantities import DAY
-from watcher.platform.settings.values import ValueKind
+from watcher.core.config import quantities, values
+from watcher.core.config.quantities import DAY
+from watcher.core.config.values import ValueKind
 
 
 def window(text: str) -> model.Window:
