@@ -11,7 +11,7 @@ from agent.policy import schema
 from agent.policy.documents import PolicyDocument
 from agent.policy.metadata import _annotation
 from agent.policy.problems import ProblemCollector, near, shown
-from agent.policy.struct_reader import read
+from watcher.core.config.reader import read
 
 _GENTLE: tuple[model.GentleKnob, ...] = (model.CPU_WEIGHT, model.MEMORY_HIGH)
 

@@ -12,7 +12,7 @@ from agent.policy.documents import PolicyDocument
 from agent.policy.metadata import _annotation, _check_label
 from agent.policy.pod_qos import label_selector
 from agent.policy.problems import ProblemCollector, near, shown
-from agent.policy.struct_reader import read
+from watcher.core.config.reader import read
 from watcher.core.kubernetes.quantity import NANO, nano
 from watcher.decoding.yaml_text import decode_strict_yaml
 

@@ -9,8 +9,8 @@ from agent.policy import schema
 from agent.policy.documents import PolicyDocument
 from agent.policy.metadata import _PRIORITY, _annotation
 from agent.policy.problems import ProblemCollector, near, shown
-from agent.policy.struct_reader import read
 from agent.qos import QosClass
+from watcher.core.config.reader import read
 
 
 def _pod_qos(document: PolicyDocument, complaints: ProblemCollector) -> model.PodQos:

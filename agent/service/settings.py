@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -43,7 +43,7 @@ KEY = values.NAME
 class Query(SettingsTable):
     """One table [agent.queries.NAME]: a metric from a PromQL expression."""
 
-    expression: Annotated[str, values.TEXT.like("'max(ingress_latency_p99{node=\"$node\"})'")] = ""
+    expression: Annotated[str, values.TEXT.like("'max(ingress_latency_p99{node=\"$node\"})'")]
     """PromQL expression of the metric; $node is replaced by the node's name."""
     acts_on: Annotated[str, values.choice(("cpu", "memory", "anything"))] = "anything"
     """Which pod order to use for the metric: that of CPU, of memory, or the general one (anything)."""
@@ -198,11 +198,8 @@ class AgentSettings(NodeTable):
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings, list[Problem]]:
     """Read the table [agent]; returns the settings and all problems. Relative paths are relative to `cwd`."""
-    plain = {name: value for name, value in given.items() if name != "queries"}
-    settings, problems = read_table(AgentSettings, plain, section=SECTION, cwd=cwd)
-    queries, wrong = _read_queries(given.get("queries", {}), cwd=cwd)
-    settings, problems = replace(settings, queries=queries), [*problems, *wrong]
-    if queries and settings.prometheus is None:
+    settings, problems = read_table(AgentSettings, given, section=SECTION, cwd=cwd)
+    if settings.queries and settings.prometheus is None:
         cure = 'for example agent.prometheus = "http://prometheus.monitoring:9090"'
         problems.append(Problem("agent.prometheus", "must be set, because agent.queries need a Prometheus", cure))
     problems += nest_problems(settings.cgroup_nest, section=SECTION)
@@ -222,26 +219,6 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings
         if path is not None and not path.is_file():
             problems.append(Problem(f"agent.{name}", f"file {path} does not exist", cure))
     return settings, problems
-
-
-def _read_queries(given: Any, *, cwd: Path) -> tuple[dict[str, Query], list[Problem]]:
-    """Read [agent.queries.NAME]; returns the queries by metric name, and all problems."""
-    cure = 'for example [agent.queries.ingress_p99] with expression = "…"'
-    if not isinstance(given, Mapping):
-        return {}, [Problem("agent.queries", "must contain one table per metric", cure)]
-    queries: dict[str, Query] = {}
-    problems: list[Problem] = []
-    for name, table in given.items():
-        section = f"agent.queries.{name}"
-        if not isinstance(table, Mapping):
-            problems.append(Problem(section, "must be a table", cure))
-            continue
-        query, wrong = read_table(Query, table, section=section, cwd=cwd)
-        problems += wrong
-        if not query.expression and not wrong:
-            problems.append(Problem(f"{section}.expression", "is missing", cure))
-        queries[name] = query
-    return queries, problems
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:

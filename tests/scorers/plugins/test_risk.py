@@ -332,7 +332,7 @@ def test_what_is_remembered_equals_what_is_computed_anew(events):
     [
         (LoadVariationRiskBalancing, {"safeVarianceMargin": -1}, "safeVarianceMargin: expected"),
         (LoadVariationRiskBalancing, {"safeVarianceSensitivity": "1"}, "safeVarianceSensitivity: expected"),
-        (LoadVariationRiskBalancing, {"formula": "keps"}, "formula: invalid enum value"),
+        (LoadVariationRiskBalancing, {"formula": "keps"}, "formula: must be "),
         (LowRiskOverCommitment, {"smoothingWindowSize": 0}, "smoothingWindowSize: expected"),
         (LowRiskOverCommitment, {"riskLimitWeights": {"cpu": 2}}, "riskLimitWeights.cpu: expected"),
         (LowRiskOverCommitment, {"riskLimitWeights": {"gpu": 1}}, "riskLimitWeights.gpu: only cpu and memory"),

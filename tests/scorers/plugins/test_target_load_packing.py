@@ -230,7 +230,7 @@ def test_the_effective_demand_is_combined_as_kube_scheduler_combines_requests(sp
         ({"defaultRequestsMultiplier": "nan"}, "defaultRequestsMultiplier: must be a number"),
         ({"defaultRequests": {"cpu": "1x"}}, "defaultRequests.cpu: '1x' is not a Kubernetes quantity"),
         ({"defaultRequests": {"cpu": "-1"}}, "must not be negative"),
-        ({"podDemand": "usage"}, "podDemand: invalid enum value"),
+        ({"podDemand": "usage"}, "podDemand: must be upstream, effective, requests or limits"),
         ({"resources": []}, "resources: expected"),
     ],
 )

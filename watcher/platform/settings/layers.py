@@ -10,7 +10,6 @@ variables in every pod of a namespace; for a service named load-watcher they loo
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 
 from watcher.core.config.model_values import LEVEL
 from watcher.core.config.problems import Problem, removed
+from watcher.core.config.section_reader import RawValue
 from watcher.core.config.values import InvalidValue, describe, toml_or_text, write_text
 from watcher.core.messages import nearest
 from watcher.decoding.text import decode_toml, read_text
@@ -41,28 +41,6 @@ NOT_SETTINGS = (
 )
 
 _YAML = re.compile(r"---|[\w.]+:(\s|$)")  # possible begin of a YAML document; never valid in TOML
-
-
-@dataclass(frozen=True, slots=True)
-class RawValue:
-    """An unparsed value: a TOML value, or text of a flag or variable if `text` is set. `origin` names its source."""
-
-    value: Any
-    origin: str
-    text: bool = False
-
-    def example(self, key: str, literal: str) -> str:
-        """Format an example of the key in the syntax of this value's source; `literal` is a TOML value."""
-        source, _, name = self.origin.partition(" ")
-        value = toml_or_text(literal)
-        text = value if isinstance(value, str) else literal
-        if source == "environment":
-            return f"{name}={shlex.quote(text)}"
-        if source == "flag":
-            return (
-                f"--set {shlex.quote(f'{key}={text}')}" if name.startswith("--set ") else f"{name} {shlex.quote(text)}"
-            )
-        return f"{key} = {literal}"
 
 
 @dataclass

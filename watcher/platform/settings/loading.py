@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,14 +16,15 @@ from urllib.parse import unquote, urlsplit
 from watcher import model
 from watcher.core.config.addresses import is_server
 from watcher.core.config.problems import Problem, SettingsError
-from watcher.core.config.values import InvalidValue, Secret, describe, read_argument
+from watcher.core.config.reader import readable
+from watcher.core.config.section_reader import RawValue, SectionReport
+from watcher.core.config.values import Secret, describe
 from watcher.core.messages import nearest
 from watcher.platform import provider_names
 from watcher.platform.settings.checks import DEADLINE, conflicts
 from watcher.platform.settings.layers import (
     CONFIG,
     DEFAULT_FILE,
-    RawValue,
     SourceValues,
     default_layer,
     environment_layer,
@@ -31,8 +32,7 @@ from watcher.platform.settings.layers import (
     flag_layer,
     legacy_layer,
 )
-from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
-from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Settings, query_keys
+from watcher.platform.settings.tables import KEYS, TABLES, Settings
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 
@@ -222,21 +222,26 @@ class _ParsedValues:
 
 def _read(given: Mapping[str, RawValue], *, cwd: Path) -> _ParsedValues:
     reading = _ParsedValues()
-    for name, each in given.items():
-        if name == NAME:
-            continue  # see _choose_provider
-        kind = KEYS[name].setting.kind
-        try:
-            value = read_argument(kind, each.value) if each.text else kind.read(each.value)
-        except InvalidValue as unfit:
-            detail = str(unfit) or f"given {describe(each.value, private=kind.private)}"
-            cure = f"for example {each.example(name, KEYS[name].setting.example)}"
-            if each.value == "" and kind.schema.get("type") == "array" and "minItems" not in kind.schema:
-                cure += f", or {each.example(name, '[]')} for none"
-            reading.refuse(name, f"must be {kind.accepts}; {detail} ({each.origin})", cure)
-        else:
-            reading.take(name, cwd / value if isinstance(value, Path) else value, each.origin)
+    for section, table in TABLES.items():
+        report = SectionReport(section, cwd=cwd)
+        for name, value in readable(table, _nested(given, section), report).items():
+            reading.values[f"{section}.{name}"] = value
+        reading.problems += report.problems
+    reading.refused.update(problem.key for problem in reading.problems)
+    reading.origins.update({key: each.origin for key, each in given.items() if key not in {NAME, *reading.refused}})
     return reading
+
+
+def _nested(given: Mapping[str, RawValue], section: str) -> dict[str, Any]:
+    """Return the values of a section, with its inner tables; the provider is already chosen."""
+    found: dict[str, Any] = {}
+    for key in sorted((KEYS[name] for name in given if name != NAME), key=lambda key: key.table):
+        if key.table[0] == section:
+            table = found
+            for step in key.table[1:]:
+                table = table.setdefault(step, {})
+            table[key.setting.name] = given[key.name]
+    return found
 
 
 def _split_credentials(reading: _ParsedValues) -> None:
@@ -285,34 +290,15 @@ def _fill_in(reading: _ParsedValues, chosen: _Chosen, environ: Mapping[str, str]
 
 def _assemble(reading: _ParsedValues, chosen: _Chosen) -> Settings:
     """Build the tables. Invalid values are replaced by their defaults here; they are reported as problems."""
-    tables = {name: _fields(reading, (name,)) for name in TABLES}
     if chosen.given is not None:
         reading.take(NAME, chosen.name, chosen.given.origin)
-    provider = {**tables.pop("provider"), "name": chosen.name, "reason": chosen.reason, "queries": _queries(reading)}
-    built = {name: TABLES[name](**content) for name, content in tables.items()}
-    return Settings(**built, provider=ProviderSettings(**provider), origins=dict(reading.origins))  # type: ignore[arg-type]
-
-
-def _fields(reading: _ParsedValues, table: tuple[str, ...]) -> dict[str, Any]:
-    keys = [key for key in KEYS.values() if key.table == table]
-    return {key.setting.name: reading.values[key.name] for key in keys if key.name in reading.values}
-
-
-def _queries(reading: _ParsedValues) -> dict[str, QuerySettings]:
-    """Return a query for each metric with at least one key set; report missing required keys as problems."""
-    mentioned = {KEYS[name].table for name in (*reading.values, *reading.refused) if KEYS[name].table[:2] == QUERIES}
-    queries = {}
-    for table in sorted(mentioned):
-        content = _fields(reading, table)
-        needed = [key for key in query_keys(table[-1]) if key.setting.default is MISSING]
-        missing = [key for key in needed if key.setting.name not in content]
-        for key in missing:
-            if key.name not in reading.refused:
-                message = f"is not set, but required in [{'.'.join(table)}]"
-                reading.refuse(key.name, message, f"for example {key.name} = {key.setting.example}")
-        if not missing:
-            queries[table[-1]] = QuerySettings(**content)
-    return queries
+    tables: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
+    for key, value in reading.values.items():
+        section, _, name = key.partition(".")
+        tables[section][name] = value
+    tables["provider"].update(name=chosen.name, reason=chosen.reason)
+    built: dict[str, Any] = {name: TABLES[name](**content) for name, content in tables.items()}
+    return Settings(**built, origins=dict(reading.origins))
 
 
 # --- notices, and tables of other packages ---------------------------------------------------------------------------
