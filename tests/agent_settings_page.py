@@ -6,7 +6,7 @@ import sys
 
 from agent.qrm.settings import QrmSettings
 from agent.service.settings import AgentSettings, Query
-from watcher.platform.settings.reference import format_table
+from watcher.service.settings.reference import format_table
 
 _HEADER = """\
 # Settings of the node agent and the QoS Resource Manager

@@ -79,13 +79,13 @@ from watcher.platform.kube.refusals import read_status
 from watcher.platform.kube.responses import read_event, read_item, read_page
 from watcher.platform.net.tls import client_context
 from watcher.platform.reloaded_files import read_token
-from watcher.platform.settings.loading import load
 from watcher.platform.sources.connection import read_secret
 from watcher.platform.sources.errors import ProviderError
 from watcher.platform.sources.prometheus import read_envelope, series_of
 from watcher.providers.influxdb.responses import read_flux, read_influxql
 from watcher.providers.prometheus.responses import read_labels, read_series
 from watcher.replicas import transfer
+from watcher.service.settings.loading import load
 from watcher.traces.alibaba import TABLES, convert
 from watcher.traces.files import open_writer, read_trace
 from watcher.traces.parsing import TraceError

@@ -55,10 +55,10 @@ from agent.service.build import kube_client
 from agent.service.node_server import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
+from watcher.core.config.settings import Settings
 from watcher.platform.entry_points import ExtensionError
 from watcher.platform.interpreter import freeze_objects, tune_for_serving
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from agent.service.pages import AgentPages
 from agent.service.restore import _still_tainted, in_words
 from agent.service.settings import AgentSettings
 from watcher import __version__
+from watcher.core.config.settings import Settings
 from watcher.platform.malloc import limit_malloc_arenas
-from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)

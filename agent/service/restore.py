@@ -14,8 +14,8 @@ from agent.model import SCHEDULING_TAINT
 from agent.service.build import WritableCgroups, kube_client, open_audit
 from agent.service.node_server import CannotRun
 from agent.service.settings import AgentSettings
+from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.errors import KubeError
-from watcher.platform.settings.tables import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from load_watcher.cli.settings import load_part_or_exit
 if TYPE_CHECKING:
     from agent.service.restore import RestoreSummary
     from agent.service.settings import AgentSettings
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 _STATE_FILE = click.option(
     "--state-file",

@@ -14,7 +14,7 @@ from load_watcher.cli.printing import print_facts, print_json
 from load_watcher.cli.settings import load, load_or_exit, qrm_notices, scheduler_notices, settings_document
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 @click.group(short_help="Validate or show the settings.")
@@ -97,7 +97,7 @@ def show_settings(output: str, **given: Any) -> None:
 
     Exit code 0: printed; 2: the arguments or the settings are invalid.
     """
-    from watcher.platform.settings.reference import show
+    from watcher.service.settings.reference import show
 
     settings = load_or_exit(given)
     if output == "json":

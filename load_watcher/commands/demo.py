@@ -12,7 +12,7 @@ from load_watcher.cli.settings import load, load_or_exit
 from load_watcher.commands.serve import run
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 @click.command(short_help="Run the service with a simulated cluster.")

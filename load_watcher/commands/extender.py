@@ -18,9 +18,10 @@ from load_watcher.cli.options import (
     with_options,
 )
 from load_watcher.cli.settings import NO_SOURCE, load
+from watcher.platform.logs import ClusterSettings, LogSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 @click.command(short_help="Run the scheduler extender as a process.")
@@ -49,8 +50,8 @@ def extender(**given: Any) -> None:
 
     try:
         settings = settings_of(given)
-        cluster = settings.cluster.name or ""
-        setup_logging(settings.log, cluster=cluster)
+        cluster = settings[ClusterSettings].name or ""
+        setup_logging(settings[LogSettings], cluster=cluster)
 
         def reload() -> Settings:
             renewed = settings_of(given)

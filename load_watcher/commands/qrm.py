@@ -27,7 +27,7 @@ from watcher.core.messages import install_extra
 
 if TYPE_CHECKING:
     from agent.qrm.settings import QrmSettings
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 _STATE_DIR = click.option(
     "--state-dir",

@@ -49,6 +49,7 @@ from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.problems.document import FleetProblem
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.repeated_errors import RepeatedErrors
 
@@ -402,7 +403,7 @@ class SchedulingService:
     def _trusts_requests(self) -> bool:
         """Whether a pod exists because kube-scheduler asks about it: only kube-scheduler can send requests, or the copy
         of the pods is not up to date."""
-        return bool(self._serving.settings.server.scheduler_clients) or not self._cluster.is_current()
+        return bool(self._serving.settings[ServerSettings].scheduler_clients) or not self._cluster.is_current()
 
     def _is_known(self, pod: PlacementDecision) -> bool:
         """Whether the API has the pod of a decision."""

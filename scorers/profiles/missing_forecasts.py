@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scorers.profiles.profiles import ProfileSettings, horizons_of
-from watcher.platform.settings.sections.forecast import ForecastSettings
+from watcher.core.forecast.settings import ForecastSettings
 
 
 def offered_horizons(forecast: ForecastSettings) -> list[str]:

@@ -30,8 +30,10 @@ from tests.deploy.rendering import (
 )
 from tests.deploy.test_manifests import CHARTS, DEPLOY, PROMETHEUS, problems
 from tests.modules.programs import MODULES
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.reference import example
+from watcher.core.windows.settings import RefreshSettings
+from watcher.replicas.settings import PeersSettings
+from watcher.service.settings.loading import load
+from watcher.service.settings.reference import example
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -56,7 +58,7 @@ def test_an_empty_list_of_peers_replaces_the_headless_service(tmp_path: Path) ->
     file = tmp_path / "load-watcher.toml"
     for given, expected in (({}, ("http://load-watcher-headless:2020",)), ({"peers": {"urls": []}}, ())):
         file.write_text(settings_in(charted({"config": given})))
-        assert expected == load(flags={}, environ={}, file=file, cwd=tmp_path).peers.urls
+        assert expected == load(flags={}, environ={}, file=file, cwd=tmp_path)[PeersSettings].urls
 
 
 def test_every_setting_with_its_default_is_accepted(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_every_setting_with_its_default_is_accepted(tmp_path: Path) -> None:
     rendered = charted({"config": {**defaults, "provider": {**defaults["provider"], "name": "metrics-server"}}})
     file = tmp_path / "load-watcher.toml"
     file.write_text(settings_in(rendered))
-    assert 60.0 == load(flags={}, environ={}, file=file, cwd=tmp_path).refresh.interval
+    assert 60.0 == load(flags={}, environ={}, file=file, cwd=tmp_path)[RefreshSettings].interval
 
 
 def profile(name: str, **args: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import watcher
 from load_watcher import main
 from tests.waiting import wait_for
-from watcher.platform.settings.tables import KEYS
+from watcher.service.settings.tables import KEYS
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,11 @@ import pytest
 from cloud_tests.fake_signalfx import TOKEN, FakeSignalFx
 from load_watcher_cloud.provider import CloudProvider
 from watcher.core.config.problems import SettingsError
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.tables import Settings
+from watcher.core.config.settings import Settings
 from watcher.providers import registry
 from watcher.providers.base import Fetch, Provider
+from watcher.providers.settings import ProviderSettings
+from watcher.service.settings.loading import load
 
 pytestmark = pytest.mark.usefixtures("reachable")
 DATADOG = '[provider]\nname = "datadog"\ntoken = "k"\napp_key = "a"\n'
@@ -35,7 +36,7 @@ def test_keys_are_enough(tmp_path: Path, toml: str, source: str, address: str):
     settings = loaded(tmp_path, toml)
     built = registry.build(settings)
     assert isinstance(built, CloudProvider)
-    assert (source, address) == (built.source, settings.provider.address)
+    assert (source, address) == (built.source, settings[ProviderSettings].address)
     assert "default of the provider" in settings.origins["provider.address"]
 
 
@@ -52,7 +53,7 @@ def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path, name: 
         "SIGNALFX_HOST_NAME_SUFFIX": ".signalfx",
         "SIGNALFX_CLUSTER_NAME": "c-signalfx",
     }
-    provider = loaded(tmp_path, environ=environ).provider
+    provider = loaded(tmp_path, environ=environ)[ProviderSettings]
     low = name.lower()
     assert (low, f".{low}", f"c-{low}") == (provider.name, provider.host_name_suffix, provider.cluster_name)
     assert "https://api.eu0.example.com" == provider.address
@@ -64,7 +65,7 @@ def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path, name: 
 def test_a_host_alone_is_an_address_of_datadog_as_it_was(tmp_path: Path):
     """The Go load-watcher takes nothing else there; for others it stays a mistake."""
     environ = {"METRICS_PROVIDER_ADDRESS": " api.datadoghq.eu"}
-    assert "https://api.datadoghq.eu" == loaded(tmp_path, DATADOG, environ).provider.address
+    assert "https://api.datadoghq.eu" == loaded(tmp_path, DATADOG, environ)[ProviderSettings].address
     with pytest.raises(SettingsError):
         loaded(tmp_path, SIGNALFX, environ)
 
@@ -120,7 +121,7 @@ def test_one_application_key_is_enough(tmp_path: Path):
 
 def test_a_cluster_of_signalfx_may_have_any_name_that_can_be_quoted(tmp_path: Path):
     """Spaces included."""
-    assert "my blue" == loaded(tmp_path, SIGNALFX + 'cluster_name = "my blue"').provider.cluster_name
+    assert "my blue" == loaded(tmp_path, SIGNALFX + 'cluster_name = "my blue"')[ProviderSettings].cluster_name
 
 
 @pytest.mark.parametrize("suffix", ["HOST_NAME_SUFFIX", "CLUSTER_NAME"])

@@ -28,9 +28,10 @@ from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, 
 from watcher.platform.sources.http_client import HttpResponse
 from watcher.providers.connection import connection, queries_of
 from watcher.providers.queries import QueryConfig
+from watcher.providers.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 __all__ = ["QueryConfig", "SignalFxConfig", "from_settings", "provider"]
 
@@ -242,7 +243,7 @@ def provider(config: CloudConfig) -> CloudProvider:
 def from_settings(settings: Settings) -> CloudProvider:
     """Build the provider from the settings. Provides CPU and Memory unless provider.metrics is set. Raises
     ValueError like CloudConfig."""
-    given = settings.provider
+    given = settings[ProviderSettings]
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     return provider(
         CloudConfig(

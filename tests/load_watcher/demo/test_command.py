@@ -10,9 +10,13 @@ from click.testing import CliRunner
 
 from load_watcher.demo import settings as demo_settings
 from load_watcher.main import main
+from watcher.core.config.settings import Settings
 from watcher.fleet.cluster import SimulatedCluster
-from watcher.platform.settings import loading
-from watcher.platform.settings.tables import Settings
+from watcher.koordinator.settings import KoordinatorSettings
+from watcher.platform.logs import ClusterSettings
+from watcher.providers.settings import ProviderSettings
+from watcher.service.settings import loading
+from watcher.store.settings import StoreSettings
 
 STORE = Path("/tmp/of-the-demo.db")
 
@@ -38,10 +42,14 @@ def test_the_outside_world_plays_no_part(tmp_path: Path) -> None:
         publish = true
     """
     found = adapted(tmp_path, text, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
-    assert (found.provider.name, found.provider.address, found.provider.token) == ("demo", None, None)
-    assert found.provider.queries == {}
+    assert (found[ProviderSettings].name, found[ProviderSettings].address, found[ProviderSettings].token) == (
+        "demo",
+        None,
+        None,
+    )
+    assert found[ProviderSettings].queries == {}
     assert found.notices == ()
-    assert (found.koordinator.report_interval, found.koordinator.publish) == (90, False)
+    assert (found[KoordinatorSettings].report_interval, found[KoordinatorSettings].publish) == (90, False)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +66,7 @@ def test_a_database_that_may_be_a_real_one_is_left_alone(
 ) -> None:
     """Only one that a flag names is meant."""
     found = adapted(tmp_path, text, **flags)
-    assert (found.store.url, found.watcher_name) == (url, "")
+    assert (found[StoreSettings].url, found[StoreSettings].watcher_name(found[ClusterSettings].name)) == (url, "")
     environ = {"LOAD_WATCHER_STORE_URL": "sqlite:///real.db"}
     assert adapted(tmp_path, environ=environ).store.url == f"sqlite:///{STORE}"
 

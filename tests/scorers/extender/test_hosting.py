@@ -29,6 +29,7 @@ from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of
 from tests.scorers.simulated_cluster import info, node, pod
 from tests.waiting import eventually
 from watcher.client import WatcherError
+from watcher.core.config.settings import Settings
 from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
@@ -36,8 +37,7 @@ from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import SnapshotForecasts, Window
-from watcher.platform.settings import loading
-from watcher.platform.settings.tables import Settings
+from watcher.service.settings import loading
 
 NODES, PODS = 60, 400
 FORECAST = ForecastConfig()

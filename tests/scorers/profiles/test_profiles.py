@@ -12,7 +12,7 @@ from scorers.profiles.missing_forecasts import missing_forecast_notices
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of
 from watcher.core.config.model_values import DEFAULT_HORIZONS
-from watcher.platform.settings.sections.forecast import ForecastSettings
+from watcher.core.forecast.settings import ForecastSettings
 
 CONFIGURATION = """
 apiVersion: kubescheduler.config.k8s.io/v1

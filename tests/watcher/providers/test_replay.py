@@ -19,10 +19,10 @@ from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, 
 from watcher.core.config.problems import SettingsError
 from watcher.core.koordinator.report import Capacity
 from watcher.model import Operator
-from watcher.platform.settings.loading import load
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
 from watcher.providers.base import Fetch
 from watcher.providers.replay import ReplayConfig, ReplayProvider, TraceEnded
+from watcher.service.settings.loading import load
 from watcher.traces.files import open_writer
 from watcher.traces.pattern import pattern_of
 from watcher.traces.records import (

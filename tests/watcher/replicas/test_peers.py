@@ -23,11 +23,10 @@ from aiohttp import ClientSession, web
 from tests.fakes.kube import FakeKube
 from tests.waiting import eventually
 from tests.watcher.store.ticks import block, store_at
+from watcher.core.config.settings import Settings
 from watcher.model import METRIC_BY_KEY, Provenance, RestoredSamples, SampleBlock, TickRecord, Window
 from watcher.platform.http.runner import Runner
 from watcher.platform.modules import ServiceModule
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.tables import Settings
 from watcher.providers.base import provenance
 from watcher.providers.metrics_server.provider import MetricsServerProvider, plan_of
 from watcher.replicas import transfer
@@ -35,6 +34,7 @@ from watcher.replicas.peers import Peers
 from watcher.replicas.transfer import TransferOrigin
 from watcher.service.build import source_identity
 from watcher.service.server import Watcher
+from watcher.service.settings.loading import load
 
 pytestmark = pytest.mark.slow
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from watcher.core.config.values import (
     HIDDEN,
+    PATH,
     InvalidValue,
     Secret,
     ValueKind,
@@ -16,6 +18,7 @@ from watcher.core.config.values import (
     _read_text,
     describe,
     hide_credentials,
+    list_of,
     write_text,
 )
 from watcher.decoding.json_text import decode_json
@@ -46,6 +49,23 @@ ADDRESS = ValueKind(
     brief="http:// or https:// address",
     schema={"type": "string", "pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s\\?#]+\s*$"},
 )
+
+
+def _read_peer(value: Any) -> str:
+    if "@" in (address := _read_address(value)):
+        raise InvalidValue(
+            "given an address with a user; use the token file of this table, or server.token_file for replicas"
+        )
+    return address
+
+
+PEER = replace(ADDRESS, read=_read_peer, read_text=_read_peer)
+AUTHORITIES = PATH.like('"/etc/load-watcher/tls/ca.crt"')
+
+
+def peers(example: str) -> ValueKind:
+    """Return the kind of addresses of other components."""
+    return list_of(PEER, called=f'addresses, like ["{example}"]', may_be_empty=True)
 
 
 def _read_database(value: Any) -> str:

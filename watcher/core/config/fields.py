@@ -49,6 +49,12 @@ class SettingsTable:
     former keys, each with what to use instead, as an imperative; they are kept for one minor version."""
 
     removed: ClassVar[Mapping[str, str]] = {}
+    section: ClassVar[str] = ""
+    """Name of the section in the settings file, "" for inner tables and tables of other packages."""
+
+    def __init_subclass__(cls, section: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.section = section
 
     def __repr__(self) -> str:
         shown = (

@@ -1,4 +1,4 @@
-"""The section [kubernetes] of load-watcher.toml: access to the cluster, and the use of its node names."""
+"""The section [kubernetes] of the settings: access to the cluster, and the use of its node names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watcher.core.config.fields import SettingsTable
 
 
 @dataclass(frozen=True, repr=False)
-class KubernetesSettings(SettingsTable):
+class KubernetesSettings(SettingsTable, section="kubernetes"):
     """Access to the Kubernetes API, for node names and for metrics-server."""
 
     kubeconfig: Annotated[Path | None, values.PATH.like('"/etc/load-watcher/kubeconfig"')] = None
@@ -24,3 +24,15 @@ class KubernetesSettings(SettingsTable):
     replay."""
     node_label: Annotated[str, values.TEXT] = "kubernetes.io/hostname"
     """Node label with a further name of the node that the source may use."""
+    of_provider: Path | None = None
+    """provider.kubeconfig."""
+
+    @property
+    def path(self) -> Path | None:
+        """Path of the kubeconfig; None for the cluster that this pod runs in."""
+        return self.kubeconfig or self.of_provider
+
+    @property
+    def access(self) -> tuple[Path | None, str | None]:
+        """The kubeconfig's path and context; None for the pod's cluster and for the current context."""
+        return self.path, self.context

@@ -1,4 +1,4 @@
-"""Settings for the bounds of future load: [forecast]."""
+"""The section [forecast] of the settings: bounds of future load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from watcher.core.config.quantities import DAY
 
 
 @dataclass(frozen=True, repr=False)
-class ForecastSettings(SettingsTable):
+class ForecastSettings(SettingsTable, section="forecast"):
     """Upper bounds of the load of the next hours, from the maxima of the last days."""
 
     enabled: Annotated[bool, values.BOOLEAN] = True

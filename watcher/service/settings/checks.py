@@ -15,18 +15,27 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from watcher.api.settings import MetricsSettings
 from watcher.core.config.addresses import has_password, is_server
 from watcher.core.config.fields import settings_of
 from watcher.core.config.problems import Problem
 from watcher.core.config.quantities import write_duration
+from watcher.core.config.settings import Settings
 from watcher.core.config.values import write_text
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.messages import install_extra
 from watcher.core.queries.influxdb import SINCE, UNTIL, is_template
 from watcher.core.queries.matchers import is_label_name
 from watcher.core.queries.promql import is_plain
+from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.slot_widths import usable_widths
+from watcher.koordinator.settings import KoordinatorSettings
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
-from watcher.platform.settings.tables import KEYS, QUERIES, Settings
+from watcher.platform.kube.settings import KubernetesSettings
+from watcher.providers.settings import ProviderSettings
+from watcher.replicas.settings import PeersSettings
+from watcher.service.settings.tables import KEYS, QUERIES
+from watcher.store.settings import StoreSettings
 
 # Example addresses of the providers that require one.
 EXAMPLE_ADDRESSES = {"prometheus": "http://prometheus.monitoring:9090", "influxdb": "http://influxdb.monitoring:8086"}
@@ -78,7 +87,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
 def value_of(settings: Settings, key: str) -> Any:
     """Return the value of a setting by its full key, for example "refresh.interval"."""
     table, _, name = key.partition(".")
-    return getattr(getattr(settings, table), name)
+    return getattr(settings.named(table), name)
 
 
 def _is(settings: Settings, key: str) -> str:
@@ -120,7 +129,7 @@ def _address(origin: str, address: str) -> str:
 
 
 def _provider(settings: Settings) -> Iterator[Conflict]:
-    provider, refresh = settings.provider, settings.refresh
+    provider, refresh = settings[ProviderSettings], settings[RefreshSettings]
     if provider.name in EXAMPLE_ADDRESSES and provider.address is None:
         name = provider.name
         message = f"is not set, and the provider {name} has no default address (provider.name: {provider.reason})"
@@ -155,14 +164,14 @@ def _credentials(settings: Settings) -> Iterator[Conflict]:
     yield from _needs(settings, "provider.password", "provider.username")
     yield from _needs(settings, "provider.password_file", "provider.username")
     yield from _needs(settings, "provider.client_key", "provider.client_cert")
-    if any(name.casefold() == "authorization" for name in settings.provider.headers):
+    if any(name.casefold() == "authorization" for name in settings[ProviderSettings].headers):
         for key in ("provider.token", "provider.token_file", "provider.username"):
             yield from _both(settings, "provider.headers", key, because=header)
 
 
 def _queries(settings: Settings) -> Iterator[Conflict]:
-    wanted = {metric.key for metric in settings.provider.wanted}
-    for name, query in settings.provider.queries.items():
+    wanted = {metric.key for metric in settings[ProviderSettings].wanted}
+    for name, query in settings[ProviderSettings].queries.items():
         table, metric = ".".join((*QUERIES, name)), METRIC_BY_KEY[name]
         if name not in wanted:
             message = f"is set, but {_is(settings, 'provider.metrics')} does not include {name}"
@@ -175,10 +184,10 @@ def _queries(settings: Settings) -> Iterator[Conflict]:
 
 def _promql(settings: Settings) -> Iterator[Conflict]:
     """Check values that are inserted into PromQL queries, so that they cannot break or change a query."""
-    if settings.provider.name != "prometheus":
+    if settings[ProviderSettings].name != "prometheus":
         return
-    labels = {"provider.node_label": settings.provider.node_label}
-    for name, query in settings.provider.queries.items():
+    labels = {"provider.node_label": settings[ProviderSettings].node_label}
+    for name, query in settings[ProviderSettings].queries.items():
         table = ".".join((*QUERIES, name))
         labels[f"{table}.node_label"] = query.node_label
         if query.guard is not None and not is_plain(query.guard):
@@ -194,7 +203,7 @@ def _promql(settings: Settings) -> Iterator[Conflict]:
 
 def _influxdb(settings: Settings) -> Iterator[Conflict]:
     """Check the settings that the provider influxdb and its query language need."""
-    provider = settings.provider
+    provider = settings[ProviderSettings]
     if provider.name != "influxdb":
         return
     if provider.dialect != "influxql":  # InfluxQL accesses a bucket by a database name, without an organization
@@ -223,7 +232,7 @@ _CLUSTER = {"datadog": re.compile(r"[\w./:-]+"), "signalfx": re.compile(r'[^"\\]
 
 def _clouds(settings: Settings) -> Iterator[Conflict]:
     """Check the credentials for Datadog and SignalFx, and the values that are inserted into their queries."""
-    provider = settings.provider
+    provider = settings[ProviderSettings]
     if provider.name not in _CLUSTER:
         return
     yield from _both(settings, "provider.app_key", "provider.app_key_file", because="only one key can be used")
@@ -244,7 +253,7 @@ def _clouds(settings: Settings) -> Iterator[Conflict]:
 
 
 def _refresh(settings: Settings) -> Iterator[Conflict]:
-    refresh, interval = settings.refresh, _is(settings, "refresh.interval")
+    refresh, interval = settings[RefreshSettings], _is(settings, "refresh.interval")
     if refresh.resolution and refresh.interval < refresh.resolution:
         message = f"{interval} is shorter than {_is(settings, 'refresh.resolution')}: refreshes would add no new slots"
         cure = "raise the interval or lower the resolution"
@@ -258,15 +267,15 @@ def _refresh(settings: Settings) -> Iterator[Conflict]:
 
 def _windows(settings: Settings) -> Iterator[Conflict]:
     keys = ("refresh.windows", "refresh.resolution")
-    width, resolution = settings.refresh.resolution, _is(settings, "refresh.resolution")
+    width, resolution = settings[RefreshSettings].resolution, _is(settings, "refresh.resolution")
     origin = settings.origins.get("refresh.windows", "default")
     if not width:
-        if not usable_widths(settings.refresh.windows):
-            labels = ", ".join(f'"{window.label}"' for window in settings.refresh.windows)
+        if not usable_widths(settings[RefreshSettings].windows):
+            labels = ", ".join(f'"{window.label}"' for window in settings[RefreshSettings].windows)
             message = f"{labels} ({origin}) have no common slot of 5s, 6s, 10s, 12s or 15s"
             yield Conflict(keys, message, "choose windows that are multiples, or set refresh.resolution")
         return
-    for window in settings.refresh.windows:
+    for window in settings[RefreshSettings].windows:
         if window.seconds % width:
             message = f'"{window.label}" ({origin}) is not a whole multiple of {resolution}'
             yield Conflict(keys, message, "choose windows that are multiples, or another resolution")
@@ -276,7 +285,7 @@ def _windows(settings: Settings) -> Iterator[Conflict]:
 
 
 def _forecast(settings: Settings) -> Iterator[Conflict]:
-    forecast = settings.forecast
+    forecast = settings[ForecastSettings]
     if forecast.horizon not in forecast.horizons:
         message = f"{_is(settings, 'forecast.horizon')} is not among {_is(settings, 'forecast.horizons')}"
         labels = ", ".join(f'"{horizon.label}"' for horizon in forecast.horizons)
@@ -284,15 +293,15 @@ def _forecast(settings: Settings) -> Iterator[Conflict]:
 
 
 def _store(settings: Settings) -> Iterator[Conflict]:
-    longest = settings.refresh.windows[-1]
-    if settings.store.retention < longest.seconds:
+    longest = settings[RefreshSettings].windows[-1]
+    if settings[StoreSettings].retention < longest.seconds:
         windows = _is(settings, "refresh.windows")
         message = f"{_is(settings, 'store.retention')} is shorter than the longest of {windows}"
         yield Conflict(("store.retention", "refresh.windows"), message, f'set it to at least "{longest.label}"')
-    if "/" in (settings.store.watcher_id or ""):
+    if "/" in (settings[StoreSettings].watcher_id or ""):
         message = f"{_is(settings, 'store.watcher_id')} contains a /, which separates it from cluster.name"
         yield Conflict(("store.watcher_id",), message, "choose a name without /, for example the host name")
-    if is_server(settings.store.url):
+    if is_server(settings[StoreSettings].url):
         yield from _server_store(settings)
 
 
@@ -301,20 +310,20 @@ def _server_store(settings: Settings) -> Iterator[Conflict]:
     if find_spec("psycopg") is None:
         message = f"{_is(settings, 'store.url')} needs the library psycopg, which is not installed"
         yield Conflict(("store.url",), message, install_extra("postgres"))
-    if settings.store.password_file is not None and has_password(settings.store.url):
+    if settings[StoreSettings].password_file is not None and has_password(settings[StoreSettings].url):
         message = "contains a password, and store.password_file is set as well"
         yield Conflict(("store.url", "store.password_file"), message, "remove one of them")
 
 
 def _peers(settings: Settings) -> Iterator[Conflict]:
-    if settings.peers.urls and settings.provider.name == "host":
-        message = f"is set, but the provider host ({settings.provider.reason}) reads only this machine"
+    if settings[PeersSettings].urls and settings[ProviderSettings].name == "host":
+        message = f"is set, but the provider host ({settings[ProviderSettings].reason}) reads only this machine"
         cure = "remove peers.urls, or set provider.name to the source that all replicas use"
         yield Conflict(("peers.urls", "provider.name"), message, cure)
 
 
 def _replay(settings: Settings) -> Iterator[Conflict]:
-    provider = settings.provider
+    provider = settings[ProviderSettings]
     if provider.name != "replay":
         return
     if provider.trace is None:
@@ -326,13 +335,13 @@ def _replay(settings: Settings) -> Iterator[Conflict]:
 
 
 def _is_store(settings: Settings, path: Path) -> bool:
-    _, is_file, store = settings.store.url.partition("sqlite:///")
+    _, is_file, store = settings[StoreSettings].url.partition("sqlite:///")
     return bool(is_file) and Path(store).resolve() == path.resolve()
 
 
 def _metrics(settings: Settings) -> Iterator[Conflict]:
-    computed = {window.label for window in settings.refresh.windows}
-    for label in settings.metrics.windows:
+    computed = {window.label for window in settings[RefreshSettings].windows}
+    for label in settings[MetricsSettings].windows:
         if label not in computed:
             origin = settings.origins.get("metrics.windows", "default")
             message = f'"{label}" ({origin}) is not in {_is(settings, "refresh.windows")}'
@@ -340,16 +349,16 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
 
 
 def _koordinator(settings: Settings) -> Iterator[Conflict]:
-    wanted, provider = settings.kubernetes.node_names, settings.provider.name
+    wanted, provider = settings[KubernetesSettings].node_names, settings[ProviderSettings].name
     unread = wanted == "off" or (wanted == "auto" and provider in ("host", "replay"))
     for key in ("koordinator.publish", "koordinator.thresholds"):
-        if getattr(settings.koordinator, key.partition(".")[2]) and unread and provider != "metrics-server":
+        if getattr(settings[KoordinatorSettings], key.partition(".")[2]) and unread and provider != "metrics-server":
             message = f"is true, but the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
             cure = f'set kubernetes.node_names = "on", or remove {key}'
             yield Conflict((key, "kubernetes.node_names", "provider.name"), message, cure)
     yield from _thresholds(settings)
-    served = {window.seconds for window in settings.refresh.windows}
-    koordinator = settings.koordinator
+    served = {window.seconds for window in settings[RefreshSettings].windows}
+    koordinator = settings[KoordinatorSettings]
     named = {"koordinator.aggregate_durations": [each.seconds for each in koordinator.aggregate_durations or ()]}
     named["koordinator.nodes"] = [
         seconds for rule in koordinator.nodes for seconds in rule.part.durations_s or () if seconds not in served
@@ -364,8 +373,8 @@ def _koordinator(settings: Settings) -> Iterator[Conflict]:
 
 
 def _thresholds(settings: Settings) -> Iterator[Conflict]:
-    koordinator = settings.koordinator
-    if koordinator.thresholds and not settings.forecast.enabled:
+    koordinator = settings[KoordinatorSettings]
+    if koordinator.thresholds and not settings[ForecastSettings].enabled:
         message = f"is true, but there are no forecasts ({_is(settings, 'forecast.enabled')})"
         cure = "set forecast.enabled = true, or remove koordinator.thresholds"
         yield Conflict(("koordinator.thresholds", "forecast.enabled"), message, cure)
@@ -382,9 +391,11 @@ def _files(settings: Settings) -> Iterator[Conflict]:
     since KUBE_CONFIG may be set for other programs.
     """
     for table in ("server", "provider", "kubernetes", "peers", "agents", "qrms", "extender", "store"):
-        for each in settings_of(type(getattr(settings, table))).values():
-            key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
-            used = settings.provider.name == "metrics-server" and settings.kubernetes.kubeconfig is None
+        for each in settings_of(type(settings.named(table))).values():
+            key, path = f"{table}.{each.name}", getattr(settings.named(table), each.name)
+            used = (
+                settings[ProviderSettings].name == "metrics-server" and settings[KubernetesSettings].kubeconfig is None
+            )
             read = key != "provider.kubeconfig" or used
             if isinstance(path, Path) and read and (trouble := _trouble_with(path)):
                 yield Conflict(

@@ -10,12 +10,12 @@ from typing import Annotated
 from watcher import model
 from watcher.core.config import addresses, quantities, values
 from watcher.core.config.fields import SettingsTable
-from watcher.core.config.matchers import MATCHERS
 from watcher.core.config.model_values import TYPES
 from watcher.core.config.quantities import HOUR
 from watcher.core.config.values import Secret
 from watcher.core.queries.influxdb import DIALECTS
 from watcher.core.queries.matchers import Matcher
+from watcher.providers.matchers import MATCHERS
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +35,7 @@ class QuerySettings(SettingsTable):
 
 
 @dataclass(frozen=True, repr=False)
-class ProviderSettings(SettingsTable):
+class ProviderSettings(SettingsTable, section="provider"):
     """The source of samples. `reason` is why this provider was chosen."""
 
     name: Annotated[str, values.TEXT.like('"prometheus"').flagged("--provider")] = "host"

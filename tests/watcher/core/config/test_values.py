@@ -29,7 +29,7 @@ from watcher.core.config.values import (
     read_argument,
     write_text,
 )
-from watcher.platform.settings.tables import KEYS
+from watcher.service.settings.tables import KEYS
 
 DURATIONS = {
     "60s": 60,

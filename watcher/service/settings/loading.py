@@ -18,11 +18,13 @@ from watcher.core.config.addresses import is_server
 from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.config.reader import readable
 from watcher.core.config.section_reader import RawValue, SectionReport
+from watcher.core.config.settings import Settings
 from watcher.core.config.values import Secret, describe
 from watcher.core.messages import nearest
 from watcher.platform import provider_names
-from watcher.platform.settings.checks import DEADLINE, conflicts
-from watcher.platform.settings.layers import (
+from watcher.providers.settings import ProviderSettings
+from watcher.service.settings.checks import DEADLINE, conflicts
+from watcher.service.settings.layers import (
     CONFIG,
     DEFAULT_FILE,
     SourceValues,
@@ -32,7 +34,8 @@ from watcher.platform.settings.layers import (
     flag_layer,
     legacy_layer,
 )
-from watcher.platform.settings.tables import KEYS, TABLES, Settings
+from watcher.service.settings.tables import KEYS, TABLES
+from watcher.store.settings import StoreSettings
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 
@@ -297,29 +300,30 @@ def _assemble(reading: _ParsedValues, chosen: _Chosen) -> Settings:
         section, _, name = key.partition(".")
         tables[section][name] = value
     tables["provider"].update(name=chosen.name, reason=chosen.reason)
-    built: dict[str, Any] = {name: TABLES[name](**content) for name, content in tables.items()}
-    return Settings(**built, origins=dict(reading.origins))
+    tables["kubernetes"]["of_provider"] = tables["provider"].get("kubeconfig")
+    built = [TABLES[name](**content) for name, content in tables.items()]
+    return Settings(origins=dict(reading.origins)).having(*built)
 
 
 # --- notices, and tables of other packages ---------------------------------------------------------------------------
 
 
 def _unused(settings: Settings) -> list[str]:
-    provider = settings.provider
+    provider = settings[ProviderSettings]
     names, reason = UNUSED.get(provider.name, ((), ""))
     unused = [f"provider.{name} is set but not used: {reason}" for name in names if getattr(provider, name)]
-    of_servers = () if is_server(settings.store.url) else ("password_file", "watcher_id")
+    of_servers = () if is_server(settings[StoreSettings].url) else ("password_file", "watcher_id")
     unused += [
         f"store.{name} is set but not used: store.url names a file"
         for name in of_servers
-        if getattr(settings.store, name)
+        if getattr(settings[StoreSettings], name)
     ]
     return unused
 
 
 def _unmatched(settings: Settings) -> list[str]:
     """Return notices for queries without provider.matchers, whose results may contain nodes of other clusters."""
-    provider = settings.provider
+    provider = settings[ProviderSettings]
     if not provider.matchers:
         return []
     if provider.name in provider_names.PROVIDERS and provider.name != "prometheus":

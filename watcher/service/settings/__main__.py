@@ -1,11 +1,11 @@
-"""Prints what is generated from the settings: `python -m watcher.platform.settings docs > docs/reference/settings.md`,
+"""Prints what is generated from the settings: `python -m watcher.service.settings docs > docs/reference/settings.md`,
 `example`, or `schema`, the JSON schema of a settings file."""
 
 import json
 import sys
 from collections.abc import Callable
 
-from watcher.platform.settings.reference import documentation, example, json_schema
+from watcher.service.settings.reference import documentation, example, json_schema
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs": documentation,
@@ -15,5 +15,5 @@ PAGES: dict[str, Callable[[], str]] = {
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in PAGES:
-        sys.exit(f"usage: python -m watcher.platform.settings {'|'.join(PAGES)}")
+        sys.exit(f"usage: python -m watcher.service.settings {'|'.join(PAGES)}")
     sys.stdout.write(PAGES[sys.argv[1]]())

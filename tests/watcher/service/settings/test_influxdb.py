@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from watcher.core.config.problems import SettingsError
-from watcher.platform.settings.loading import load
 from watcher.providers import registry
 from watcher.providers.influxdb.provider import InfluxProvider
+from watcher.providers.settings import ProviderSettings
+from watcher.service.settings.loading import load
 
 BASE = '[provider]\nname = "influxdb"\naddress = "http://influxdb:8086"\n'
 FLUX = BASE + 'dialect = "flux"\nbucket = "telegraf"\norg = "example"\ntoken = "t"\n'
@@ -46,7 +47,7 @@ def test_the_old_name_means_it(tmp_path: Path, name: str):
     """METRICS_PROVIDER_NAME, in any case, with the address that came with it."""
     environ = {"METRICS_PROVIDER_NAME": name, "METRICS_PROVIDER_ADDRESS": "http://influxdb:8086"}
     settings = load(flags={}, environ=environ, cwd=tmp_path)
-    assert ("influxdb", "http://influxdb:8086") == (settings.provider.name, settings.provider.address)
+    assert ("influxdb", "http://influxdb:8086") == (settings[ProviderSettings].name, settings[ProviderSettings].address)
 
 
 @pytest.mark.parametrize(

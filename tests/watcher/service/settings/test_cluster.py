@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from watcher.core.config.problems import SettingsError
+from watcher.core.config.settings import Settings
 from watcher.core.queries.matchers import Matcher
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.reference import show
-from watcher.platform.settings.tables import Settings
+from watcher.platform.logs import ClusterSettings
 from watcher.providers import registry
 from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.providers.settings import ProviderSettings
+from watcher.service.settings.loading import load
+from watcher.service.settings.reference import show
 
 BASE = '[provider]\nname = "prometheus"\naddress = "http://thanos:9090"\n'
 VARIABLE = "LOAD_WATCHER_PROVIDER_MATCHERS"
@@ -49,16 +51,19 @@ def test_matchers_come_as_a_table_or_a_list(tmp_path: Path, toml: str, written: 
     provider = registry.build(settings)
     assert isinstance(provider, PrometheusProvider)
     assert f"matchers = {written}" in show(settings)
-    assert settings.provider.matchers == loaded(tmp_path, f"{BASE}matchers = {written}").provider.matchers
+    assert (
+        settings[ProviderSettings].matchers
+        == loaded(tmp_path, f"{BASE}matchers = {written}")[ProviderSettings].matchers
+    )
 
 
 @pytest.mark.parametrize("text", ['cluster="a", env=~"x|y"', '{cluster="a",env=~"x|y"}'])
 def test_the_environment_takes_them_as_promql_writes_them(tmp_path: Path, text: str):
     """With braces or without."""
     expected = (Matcher("cluster", "=", "a"), Matcher("env", "=~", "x|y"))
-    assert expected == loaded(tmp_path, **{VARIABLE: text}).provider.matchers
+    assert expected == loaded(tmp_path, **{VARIABLE: text})[ProviderSettings].matchers
     (tmp_path / "load-watcher.toml").write_text(BASE)
-    assert expected == load(flags={"provider.matchers": text}, environ={}, cwd=tmp_path).provider.matchers
+    assert expected == load(flags={"provider.matchers": text}, environ={}, cwd=tmp_path)[ProviderSettings].matchers
 
 
 @pytest.mark.parametrize(
@@ -110,9 +115,9 @@ def test_where_they_do_not_reach_is_said(tmp_path: Path, toml: str, notices: int
 
 def test_a_cluster_has_a_name_or_none(tmp_path: Path):
     """In [cluster] or the environment."""
-    assert loaded(tmp_path).cluster.name is None
-    assert "prod-1" == loaded(tmp_path, BASE + '[cluster]\nname = "prod-1"').cluster.name
-    assert "prod-2" == loaded(tmp_path, LOAD_WATCHER_CLUSTER_NAME="prod-2").cluster.name
+    assert loaded(tmp_path)[ClusterSettings].name is None
+    assert "prod-1" == loaded(tmp_path, BASE + '[cluster]\nname = "prod-1"')[ClusterSettings].name
+    assert "prod-2" == loaded(tmp_path, LOAD_WATCHER_CLUSTER_NAME="prod-2")[ClusterSettings].name
 
 
 @pytest.mark.parametrize("value", ['""', "7", '"a\\nb"', f'"{"x" * 254}"'])

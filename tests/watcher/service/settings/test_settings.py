@@ -9,14 +9,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from watcher.agents.client import client_from_settings
+from watcher.api.settings import MetricsSettings
 from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.config.values import Secret
 from watcher.core.koordinator.collect_policy import PolicyOverride, PolicyRule
+from watcher.core.review.settings import ReviewSettings
+from watcher.core.windows.settings import RefreshSettings
+from watcher.koordinator.settings import KoordinatorSettings
 from watcher.model import METRIC_BY_KEY, Window
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.sections.provider import QuerySettings
-from watcher.platform.settings.tables import KEYS
+from watcher.platform.http.settings import ServerSettings
+from watcher.platform.logs import LogSettings
+from watcher.providers.settings import ProviderSettings, QuerySettings
 from watcher.service.build import peers_of
+from watcher.service.settings.loading import load
+from watcher.service.settings.tables import KEYS
+from watcher.store.settings import StoreSettings
 
 
 @pytest.fixture
@@ -53,15 +60,39 @@ def problems(loaded):
 def test_nothing_given_is_the_embedded_default(loaded):
     """Without any setting the service watches this machine, on loopback, into a file in the working directory."""
     settings = loaded()
-    assert (settings.provider.name, settings.provider.address, settings.provider.timeout) == ("host", None, 10.0)
-    assert (settings.server.host, settings.server.port, settings.server.protect_reads) == ("127.0.0.1", 2020, False)
-    assert (settings.refresh.interval, settings.refresh.resolution, settings.refresh.max_staleness) == (60.0, 0, 300.0)
-    assert settings.refresh.windows == (Window("5m", 300), Window("10m", 600), Window("15m", 900))
-    assert (settings.store.url, settings.store.retention) == ("sqlite:///load-watcher.db", 86400.0)
-    assert (settings.store.on_unusable, settings.store.max_size, settings.store.upgrade) == ("fail", None, True)
-    assert (settings.review.mode, settings.review.carry_slots, settings.review.outage_fraction) == ("enforce", 2, 0.2)
-    assert (settings.metrics.types, settings.metrics.operators) == (("CPU", "Memory"), ("AVG", "STD"))
-    assert (settings.metrics.windows, settings.log.level, settings.log.format) == (("15m",), "info", "text")
+    assert (
+        settings[ProviderSettings].name,
+        settings[ProviderSettings].address,
+        settings[ProviderSettings].timeout,
+    ) == ("host", None, 10.0)
+    assert (settings[ServerSettings].host, settings[ServerSettings].port, settings[ServerSettings].protect_reads) == (
+        "127.0.0.1",
+        2020,
+        False,
+    )
+    assert (
+        settings[RefreshSettings].interval,
+        settings[RefreshSettings].resolution,
+        settings[RefreshSettings].max_staleness,
+    ) == (60.0, 0, 300.0)
+    assert settings[RefreshSettings].windows == (Window("5m", 300), Window("10m", 600), Window("15m", 900))
+    assert (settings[StoreSettings].url, settings[StoreSettings].retention) == ("sqlite:///load-watcher.db", 86400.0)
+    assert (settings[StoreSettings].on_unusable, settings[StoreSettings].max_size, settings[StoreSettings].upgrade) == (
+        "fail",
+        None,
+        True,
+    )
+    assert (
+        settings[ReviewSettings].mode,
+        settings[ReviewSettings].carry_slots,
+        settings[ReviewSettings].outage_fraction,
+    ) == ("enforce", 2, 0.2)
+    assert (settings[MetricsSettings].types, settings[MetricsSettings].operators) == (("CPU", "Memory"), ("AVG", "STD"))
+    assert (settings[MetricsSettings].windows, settings[LogSettings].level, settings[LogSettings].format) == (
+        ("15m",),
+        "info",
+        "text",
+    )
     assert set(settings.origins.values()) == {"default"}
     assert settings.notices == ()
 
@@ -90,7 +121,7 @@ OF_IMAGE = {"LOAD_WATCHER_DEFAULT_REFRESH_INTERVAL": "35s"}
 def test_flags_win_over_environment_over_file_over_defaults(loaded, given, seconds, origin):
     """The strongest source wins and is named; an empty variable and an unused flag are none."""
     settings = loaded(**given)
-    assert (settings.refresh.interval, settings.origins["refresh.interval"]) == (seconds, origin)
+    assert (settings[RefreshSettings].interval, settings.origins["refresh.interval"]) == (seconds, origin)
 
 
 def test_defaults_of_images_are_weaker_than_the_file_in_the_tables_of_node_processes_too(loaded):
@@ -105,7 +136,7 @@ def test_an_unknown_default_of_an_image_is_a_problem_with_a_hint(problems):
 
 def test_a_weaker_mistake_that_is_overridden_does_no_harm(loaded):
     """Only the value that counts is read."""
-    assert loaded('[server]\nport = "x"', flags={"server.port": "0"}).server.port == 0
+    assert loaded('[server]\nport = "x"', flags={"server.port": "0"})[ServerSettings].port == 0
 
 
 @pytest.mark.parametrize(
@@ -151,9 +182,9 @@ def test_a_flag_without_an_option_of_its_own_says_how_it_was_given(loaded):
         "review.carry_slots": "0",
     }
     settings = loaded(flags=flags)
-    assert settings.review.carry_slots == 0
+    assert settings[ReviewSettings].carry_slots == 0
     assert settings.origins["review.carry_slots"] == "flag --set review.carry_slots"
-    assert settings.provider.queries == {"CPU": QuerySettings("avg(x)", "ratio")}
+    assert settings[ProviderSettings].queries == {"CPU": QuerySettings("avg(x)", "ratio")}
 
 
 def test_the_file_may_be_named(tmp_path):
@@ -161,10 +192,10 @@ def test_the_file_may_be_named(tmp_path):
     for name, port in (("load-watcher.toml", 1), ("variable.toml", 2), ("flag.toml", 3)):
         (tmp_path / name).write_text(f"[server]\nport = {port}")
     environ = {"LOAD_WATCHER_CONFIG": "variable.toml"}
-    assert load(flags={}, environ={}, cwd=tmp_path).server.port == 1
-    assert load(flags={}, environ=environ, cwd=tmp_path).server.port == 2
+    assert load(flags={}, environ={}, cwd=tmp_path)[ServerSettings].port == 1
+    assert load(flags={}, environ=environ, cwd=tmp_path)[ServerSettings].port == 2
     settings = load(flags={}, environ=environ, cwd=tmp_path, file=tmp_path / "flag.toml")
-    assert settings.server.port == 3
+    assert settings[ServerSettings].port == 3
     assert settings.origins["server.port"] == f"file {tmp_path}/flag.toml"
 
 
@@ -196,19 +227,22 @@ def test_all_of_the_file_is_read(loaded, tmp_path):
         windows = ["1800s"]
         """
     )
-    assert settings.server.token_file == tmp_path / "token"
-    assert (settings.provider.name, settings.provider.address) == ("prometheus", "http://prometheus:9090")
-    assert settings.provider.headers == {"X-Scope-OrgID": Secret("team-a")}
-    assert settings.provider.wanted == (METRIC_BY_KEY["CPU"], METRIC_BY_KEY["NetworkReceive"])
-    assert settings.provider.queries["CPU"] == QuerySettings("1 - idle", "ratio", smoothing=300.0)
-    assert settings.refresh.windows == (Window("5m", 300), Window("15m", 900), Window("30m", 1800))
-    assert (settings.store.max_size, settings.store.keep) == (100_000_000, ("CPU",))
-    assert settings.metrics.windows == ("30m",)
+    assert settings[ServerSettings].token_file == tmp_path / "token"
+    assert (settings[ProviderSettings].name, settings[ProviderSettings].address) == (
+        "prometheus",
+        "http://prometheus:9090",
+    )
+    assert settings[ProviderSettings].headers == {"X-Scope-OrgID": Secret("team-a")}
+    assert settings[ProviderSettings].wanted == (METRIC_BY_KEY["CPU"], METRIC_BY_KEY["NetworkReceive"])
+    assert settings[ProviderSettings].queries["CPU"] == QuerySettings("1 - idle", "ratio", smoothing=300.0)
+    assert settings[RefreshSettings].windows == (Window("5m", 300), Window("15m", 900), Window("30m", 1800))
+    assert (settings[StoreSettings].max_size, settings[StoreSettings].keep) == (100_000_000, ("CPU",))
+    assert settings[MetricsSettings].windows == ("30m",)
 
 
 def test_types_name_all_their_metrics(loaded):
     """A type stands for every metric of it, in the model's order."""
-    keys = [metric.key for metric in loaded().provider.wanted]
+    keys = [metric.key for metric in loaded()[ProviderSettings].wanted]
     assert keys == [
         "CPU",
         "Memory",
@@ -223,15 +257,15 @@ def test_types_name_all_their_metrics(loaded):
 def test_a_short_interval_shortens_a_timeout_that_nobody_set(loaded):
     """The default timeout fits into any interval, and says so; one that was set is never changed."""
     settings = loaded(flags={"refresh.interval": "5s", "refresh.resolution": "5s"})
-    assert settings.provider.timeout == 4.0
+    assert settings[ProviderSettings].timeout == 4.0
     assert settings.origins["provider.timeout"] == "default, 0.8 of refresh.interval"
 
 
 def test_user_and_password_leave_the_address(loaded):
     """Credentials in the address become username and password, decoded, so that the address can be shown."""
     settings = loaded(flags={"provider.name": "prometheus", "provider.address": "https://me:p%40ss@prom:9090/x"})
-    assert settings.provider.address == "https://prom:9090/x"
-    assert (settings.provider.username, settings.provider.password) == ("me", Secret("p@ss"))
+    assert settings[ProviderSettings].address == "https://prom:9090/x"
+    assert (settings[ProviderSettings].username, settings[ProviderSettings].password) == ("me", Secret("p@ss"))
 
 
 # --- the Go load-watcher's names --------------------------------------------------------------------------------------
@@ -261,12 +295,12 @@ PROMETHEUS = {"METRICS_PROVIDER_NAME": "Prometheus"}
 )
 def test_old_names_of_the_provider(loaded, environ, key, value):
     """The Go load-watcher's variables mean what they meant, but that an unknown provider is an error."""
-    assert getattr(loaded(environ=environ).provider, key) == value
+    assert getattr(loaded(environ=environ)[ProviderSettings], key) == value
 
 
 def test_kube_config_is_a_path(loaded, tmp_path):
     """KUBE_CONFIG names a file, which only the provider that reads it needs."""
-    assert loaded(environ={"KUBE_CONFIG": "kube/config"}).provider.kubeconfig == tmp_path / "kube/config"
+    assert loaded(environ={"KUBE_CONFIG": "kube/config"})[ProviderSettings].kubeconfig == tmp_path / "kube/config"
 
 
 @pytest.mark.parametrize(
@@ -275,14 +309,14 @@ def test_kube_config_is_a_path(loaded, tmp_path):
 )
 def test_log_level_takes_logrus_names(loaded, word, level):
     """LOG_LEVEL and log.level both know the names of logrus, in any case."""
-    assert loaded(environ={"LOG_LEVEL": word}).log.level == level
-    assert loaded(environ={"LOAD_WATCHER_LOG_LEVEL": word}).log.level == level
+    assert loaded(environ={"LOG_LEVEL": word})[LogSettings].level == level
+    assert loaded(environ={"LOAD_WATCHER_LOG_LEVEL": word})[LogSettings].level == level
 
 
 def test_a_log_level_of_somebody_else_is_passed_over_with_a_notice(loaded):
     """LOG_LEVEL is everybody's name, so a word that is no level keeps the default, as it always did, but is told."""
     settings = loaded(environ={"LOG_LEVEL": "verbose"})
-    assert settings.log.level == "info"
+    assert settings[LogSettings].level == "info"
     assert settings.notices == ('LOG_LEVEL="verbose" ignored: unknown log level',)
 
 
@@ -323,8 +357,8 @@ def test_our_name_wins_over_the_old_one(loaded):
     """LOAD_WATCHER_<SECTION>_<KEY> wins over the old name, and the old name over the file."""
     old, new = {"METRICS_PROVIDER_ADDRESS": "http://old"}, {"LOAD_WATCHER_PROVIDER_ADDRESS": "http://new"}
     toml = '[provider]\nname = "prometheus"\naddress = "http://file"'
-    assert loaded(toml, environ=old | new).provider.address == "http://new"
-    assert loaded(toml, environ=old).provider.address == "http://old"
+    assert loaded(toml, environ=old | new)[ProviderSettings].address == "http://new"
+    assert loaded(toml, environ=old)[ProviderSettings].address == "http://old"
 
 
 # --- which provider, and why ------------------------------------------------------------------------------------------
@@ -332,8 +366,8 @@ def test_our_name_wins_over_the_old_one(loaded):
 
 def test_outside_a_cluster_the_default_is_this_host(loaded):
     """With nothing set and no cluster around, it is this machine's own load, and the reason says so."""
-    assert loaded().provider.reason == "provider.name is not set; the default outside a cluster"
-    assert loaded(environ=PROMETHEUS).provider.reason == "set by environment METRICS_PROVIDER_NAME"
+    assert loaded()[ProviderSettings].reason == "provider.name is not set; the default outside a cluster"
+    assert loaded(environ=PROMETHEUS)[ProviderSettings].reason == "set by environment METRICS_PROVIDER_NAME"
 
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -341,15 +375,15 @@ IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 def test_inside_a_cluster_the_default_is_metrics_server(loaded):
     """With nothing set inside a cluster it is metrics-server, and the reason says so; a name still wins."""
-    provider = loaded(environ=IN_CLUSTER).provider
+    provider = loaded(environ=IN_CLUSTER)[ProviderSettings]
     assert ("metrics-server", True) == (provider.name, "KUBERNETES_SERVICE_HOST is set" in provider.reason)
-    assert loaded('[provider]\nname = "host"', environ=IN_CLUSTER).provider.name == "host"
+    assert loaded('[provider]\nname = "host"', environ=IN_CLUSTER)[ProviderSettings].name == "host"
 
 
 @pytest.mark.parametrize("name", ["KubernetesMetricsServer", "kubernetesmetricsserver", "metrics-server"])
 def test_metrics_server_has_two_names(loaded, name):
     """The Go load-watcher's, in any case, and ours."""
-    assert loaded(environ={"METRICS_PROVIDER_NAME": name}).provider.name == "metrics-server"
+    assert loaded(environ={"METRICS_PROVIDER_NAME": name})[ProviderSettings].name == "metrics-server"
 
 
 def test_what_metrics_server_does_not_use_is_told(loaded, problems):
@@ -365,7 +399,7 @@ def test_a_kubeconfig_must_exist_for_who_reads_it(loaded, problems):
     """Metrics-server alone; KUBE_CONFIG may be there for other programs."""
     (problem,) = problems('[provider]\nname = "metrics-server"', environ={"KUBE_CONFIG": "nowhere"})
     assert (problem.key, "does not exist" in problem.message) == ("provider.kubeconfig", True)
-    assert loaded('[provider]\nname = "host"', environ={"KUBE_CONFIG": "nowhere"}).provider.name == "host"
+    assert loaded('[provider]\nname = "host"', environ={"KUBE_CONFIG": "nowhere"})[ProviderSettings].name == "host"
 
 
 def test_prometheus_has_no_default_address_but_by_its_old_name(problems):
@@ -622,7 +656,7 @@ def test_what_kubernetes_says_of_its_services_is_no_setting(loaded):
         "LOAD_WATCHER_EXTENDER_SERVICE_HOST": "10.96.0.8",
     }
     settings = loaded(environ=links)
-    assert settings.server.port == 2020
+    assert settings[ServerSettings].port == 2020
     assert settings.parts == {}
 
 
@@ -754,7 +788,7 @@ def _toml(value):
 @st.composite
 def documents(draw):
     """TOML documents of known and unknown keys, with any values."""
-    from watcher.platform.settings.tables import KEYS
+    from watcher.service.settings.tables import KEYS
 
     known = st.sampled_from([*sorted(KEYS), "scheduler.x", "agent.port", "provider.queries.CPU", "refresh", "x"])
     return "\n".join(f"{key} = {_toml(draw(VALUES))}" for key in draw(st.lists(known, max_size=8, unique=True)))
@@ -806,12 +840,12 @@ def test_nodes_may_have_policies_of_their_own(loaded):
     """In their order, from a file, from the environment as JSON, and from what config show prints of them."""
     first = PolicyRule(PolicyOverride(30, None, (300, 900)), ("gpu-*", "a"), (("node.kubernetes.io/pool", "gpu"),))
     expected = (first, PolicyRule(PolicyOverride(None, 60, None), ("*",)))
-    found = loaded(POLICIES).koordinator.nodes
+    found = loaded(POLICIES)[KoordinatorSettings].nodes
     assert expected == found
     written = KEYS["koordinator.nodes"].setting.kind.write(found)
-    assert expected == loaded(f"[koordinator]\nnodes = {written}").koordinator.nodes
+    assert expected == loaded(f"[koordinator]\nnodes = {written}")[KoordinatorSettings].nodes
     given = json.dumps(tomllib.loads(POLICIES)["koordinator"]["nodes"])
-    assert expected == loaded(environ={"LOAD_WATCHER_KOORDINATOR_NODES": given}).koordinator.nodes
+    assert expected == loaded(environ={"LOAD_WATCHER_KOORDINATOR_NODES": given})[KoordinatorSettings].nodes
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import pytest
 from jsonschema import Draft7Validator
 
 from watcher.core.config.problems import SettingsError
-from watcher.platform.settings.layers import LEGACY
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.reference import documentation, example, json_schema, show
-from watcher.platform.settings.tables import KEYS, QUERIES, TABLES
+from watcher.providers.settings import ProviderSettings
+from watcher.service.settings.layers import LEGACY
+from watcher.service.settings.loading import load
+from watcher.service.settings.reference import documentation, example, json_schema, show
+from watcher.service.settings.tables import KEYS, QUERIES, TABLES
 
 REPOSITORY = Path(__file__).parents[4]
 SECRET = "4815162342"  # looks like a number, so that it can be one by mistake
@@ -48,7 +49,7 @@ def test_settings_do_not_show_secrets(tmp_path, given):
     assert SECRET not in show(settings)
     assert "<hidden>" in show(settings)
     assert SECRET not in f"{settings!r} {settings} {settings.notices} {settings.origins}"
-    assert SECRET not in str(dataclasses.asdict(settings.provider))
+    assert SECRET not in str(dataclasses.asdict(settings[ProviderSettings]))
 
 
 BAD = [
@@ -153,7 +154,7 @@ def test_what_is_shown_can_be_loaded_again(tmp_path):
 
 
 def test_the_documentation_is_what_the_tables_say():
-    """docs/reference/settings.md is made by `python -m watcher.platform.settings docs`, and is up to date."""
+    """docs/reference/settings.md is made by `python -m watcher.service.settings docs`, and is up to date."""
     assert (REPOSITORY / "docs/reference/settings.md").read_text() == documentation()
 
 
@@ -170,7 +171,7 @@ def test_the_documentation_has_every_setting():
 
 
 def test_the_example_is_what_the_tables_say():
-    """load-watcher.example.toml is made by `python -m watcher.platform.settings example`, and is up to date."""
+    """load-watcher.example.toml is made by `python -m watcher.service.settings example`, and is up to date."""
     assert (REPOSITORY / "load-watcher.example.toml").read_text() == example()
 
 

@@ -23,7 +23,7 @@ from watcher.core.config.section_reader import RawValue
 from watcher.core.config.values import InvalidValue, describe, toml_or_text, write_text
 from watcher.core.messages import nearest
 from watcher.decoding.text import decode_toml, read_text
-from watcher.platform.settings.tables import KEYS, PARTS, REMOVED, TABLES
+from watcher.service.settings.tables import KEYS, PARTS, REMOVED, TABLES
 
 DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"

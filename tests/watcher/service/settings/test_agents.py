@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from watcher.agents.settings import AgentsSettings, QrmsSettings
 from watcher.core.config.problems import SettingsError
+from watcher.core.config.settings import Settings
 from watcher.core.pods.selector import PodSelection
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.tables import KEYS, Settings
+from watcher.service.settings.loading import load
+from watcher.service.settings.tables import KEYS
 
 BY_LABEL = "app.kubernetes.io/name=load-watcher-agent"
 SELECTORS = (
@@ -61,17 +63,17 @@ def loaded(
 def test_a_selection_is_a_text_or_a_table(tmp_path: Path, toml: str, selection: PodSelection) -> None:
     """And is written as it can be read again."""
     settings = loaded(tmp_path, toml)
-    assert selection in (settings.agents.pods, settings.qrms.pods)
-    section = "agents" if settings.agents.pods else "qrms"
+    assert selection in (settings[AgentsSettings].pods, settings[QrmsSettings].pods)
+    section = "agents" if settings[AgentsSettings].pods else "qrms"
     written = KEYS[f"{section}.pods"].setting.kind.write(selection)
-    assert getattr(settings, section) == getattr(loaded(tmp_path, f"[{section}]\npods = {written}"), section)
+    assert settings.named(section) == loaded(tmp_path, f"[{section}]\npods = {written}").named(section)
 
 
 @pytest.mark.parametrize(
     "text", [BY_LABEL, f'{{"selector": "{BY_LABEL}", "namespace": "agents"}}'], ids=["selector", "json"]
 )
 def test_the_environment_has_the_selector_or_json(tmp_path: Path, text: str) -> None:
-    selection = loaded(tmp_path, environ={"LOAD_WATCHER_AGENTS_PODS": text}).agents.pods
+    selection = loaded(tmp_path, environ={"LOAD_WATCHER_AGENTS_PODS": text})[AgentsSettings].pods
     assert selection is not None
     assert (BY_LABEL, 2023) == (selection.selector, selection.port)
     assert ("agents" if "agents" in text else "") == selection.namespace
@@ -79,7 +81,7 @@ def test_the_environment_has_the_selector_or_json(tmp_path: Path, text: str) -> 
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_whatever_kubernetes_takes_for_a_selector_is_taken(tmp_path: Path, selector: str) -> None:
-    found = loaded(tmp_path, f'[agents]\npods = "{selector}"').agents.pods
+    found = loaded(tmp_path, f'[agents]\npods = "{selector}"')[AgentsSettings].pods
     assert found is not None
     assert selector == found.selector
 
@@ -123,5 +125,7 @@ def test_no_json_is_told(tmp_path: Path) -> None:
 
 def test_agents_report_the_usage_of_pods_unless_it_is_off(tmp_path: Path) -> None:
     named = '[agents]\nurls = ["http://a:2023"]\n'
-    reporting = [loaded(tmp_path, text).agents.report_pods for text in (named, f"{named}pod_usage = false", "")]
+    reporting = [
+        loaded(tmp_path, text)[AgentsSettings].report_pods for text in (named, f"{named}pod_usage = false", "")
+    ]
     assert [True, False, False] == reporting

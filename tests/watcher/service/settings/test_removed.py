@@ -14,8 +14,8 @@ from watcher.core.config.fields import SettingsTable, setting
 from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.config.section_reader import read_table
 from watcher.core.config.values import InvalidValue
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.tables import KEYS, REMOVED, TABLES
+from watcher.service.settings.loading import load
+from watcher.service.settings.tables import KEYS, REMOVED, TABLES
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from watcher.core.config.problems import SettingsError
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.tables import Settings
+from watcher.core.config.settings import Settings
+from watcher.platform.logs import ClusterSettings
+from watcher.service.settings.loading import load
+from watcher.store.settings import StoreSettings
 
 SERVER = 'url = "postgresql://watcher@db.example/watcher"\n'
 
@@ -22,12 +24,15 @@ def loaded(tmp_path: Path, store: str, *, cluster: str = "", **environ: str) -> 
 def test_a_watcher_on_a_server_has_a_name_without_being_given_one(tmp_path: Path):
     """That of its pod, else of its host; the settings say which."""
     settings = loaded(tmp_path, SERVER, POD_NAME="load-watcher-0")
-    assert ("load-watcher-0", "environment POD_NAME") == (settings.watcher_name, settings.origins["store.watcher_id"])
+    assert ("load-watcher-0", "environment POD_NAME") == (
+        settings[StoreSettings].watcher_name(settings[ClusterSettings].name),
+        settings.origins["store.watcher_id"],
+    )
     settings = loaded(tmp_path, SERVER)
-    assert socket.gethostname() == settings.watcher_name
+    assert socket.gethostname() == settings[StoreSettings].watcher_name(settings[ClusterSettings].name)
     assert "default, the host name" == settings.origins["store.watcher_id"]
     settings = loaded(tmp_path, SERVER + 'watcher_id = "a"', POD_NAME="load-watcher-0")
-    assert "a" == settings.watcher_name
+    assert "a" == settings[StoreSettings].watcher_name(settings[ClusterSettings].name)
 
 
 def test_watchers_of_one_name_in_two_clusters_are_two(tmp_path: Path):
@@ -42,7 +47,7 @@ def test_a_file_has_one_watcher_whatever_it_is_called(tmp_path: Path):
     settings = loaded(
         tmp_path, 'url = "sqlite:///a.db"\nwatcher_id = "a"\npassword_file = "/etc/hosts"', cluster="c", POD_NAME="p"
     )
-    assert "" == settings.watcher_name
+    assert "" == settings[StoreSettings].watcher_name(settings[ClusterSettings].name)
     expected = {f"store.{name} is set but not used: store.url names a file" for name in ("watcher_id", "password_file")}
     assert expected <= set(settings.notices)
 
