@@ -10,7 +10,7 @@ from watcher.core.forecast.settings import ForecastSettings
 
 def offered_horizons(forecast: ForecastSettings) -> list[str]:
     """Return the horizons that can be requested from a watcher with these settings."""
-    return [horizon.label for horizon in forecast.horizons] if forecast.enabled else []
+    return [f"{hours}h" for hours in forecast.horizons] if forecast.enabled else []
 
 
 def unmet_forecasts(horizon: str, offered: Sequence[str], *, where: str = "") -> tuple[str, str] | None:

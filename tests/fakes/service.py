@@ -21,7 +21,6 @@ from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
 from watcher.arrays import F32, I64
 from watcher.core.config.settings import Settings
-from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
@@ -94,7 +93,7 @@ class FakeService:
     plans: dict[str, QueryPlan] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     status: StoreStatus = HEALTHY
-    forecast: ForecastConfig | None = None
+    forecast: ForecastSettings | None = None
     forecasts: PublishedForecasts | None = None
 
     @property

@@ -7,16 +7,14 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from watcher.core.config.settings import Settings
-from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
 from watcher.core.koordinator.usage_thresholds import ThresholdRange
 from watcher.core.koordinator.written_objects import MANAGER
-from watcher.core.review import findings as review_limits
 from watcher.core.review.settings import ReviewSettings
 from watcher.core.windows.settings import RefreshSettings
 from watcher.koordinator.lease import LEASE, THRESHOLDS_LEASE, lease_namespace
@@ -140,41 +138,15 @@ def peers_of(settings: Settings) -> Peers | None:
 
 def refresh_config(settings: Settings) -> RefreshConfig:
     """Return the settings of the tick."""
-    refresh, judge = settings[RefreshSettings], settings[ReviewSettings]
-    limits = review_limits.ReviewLimits(
-        mode=judge.mode,
-        carry_slots=judge.carry_slots,
-        outage_fraction=judge.outage_fraction,
-        forget_after_s=judge.forget_after,
-        max_staleness_s=refresh.max_staleness,
-        interval_s=refresh.interval,
-    )
+    refresh, forecast = settings[RefreshSettings], settings[ForecastSettings]
     return RefreshConfig(
-        interval=refresh.interval,
-        resolution=refresh.point_resolution,
-        adapts=not refresh.resolution,
+        **vars(refresh),
         history_bytes=history_budget(),
         most_nodes=most_nodes(process_limit()),
-        windows=refresh.windows,
-        max_staleness=refresh.max_staleness,
         recorded_types=settings[StoreSettings].keep,
         cluster=settings[ClusterSettings].name or "",
-        limits=limits,
-        pods=refresh.pods,
-        forecast=forecast_config(settings),
-    )
-
-
-def forecast_config(settings: Settings) -> ForecastConfig | None:
-    """Return the settings of the forecasts, None if they are disabled."""
-    forecast = settings[ForecastSettings]
-    if not forecast.enabled:
-        return None
-    return ForecastConfig(
-        history=forecast.history,
-        level=forecast.level,
-        horizons=tuple(horizon.seconds // 3600 for horizon in forecast.horizons),
-        horizon=forecast.horizon.seconds // 3600,
+        limits=replace(settings[ReviewSettings], max_staleness_s=refresh.max_staleness, interval_s=refresh.interval),
+        forecast=forecast if forecast.enabled else None,
     )
 
 

@@ -11,7 +11,6 @@ from scorers.plugin_api.arguments import Arguments, ArgumentsError, read_argumen
 from scorers.profiles.missing_forecasts import missing_forecast_notices
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of
-from watcher.core.config.model_values import DEFAULT_HORIZONS
 from watcher.core.forecast.settings import ForecastSettings
 
 CONFIGURATION = """
@@ -300,7 +299,7 @@ def test_profiles_with_different_horizons_are_a_problem(tmp_path: Path) -> None:
     [
         (ForecastSettings(), None),
         (ForecastSettings(enabled=False), "needs forecasts, which are disabled, so it uses windows; set forecast.enab"),
-        (ForecastSettings(horizons=DEFAULT_HORIZONS[:1]), 'has 1h, so it uses windows; add "6h" to forecast.horizons'),
+        (ForecastSettings(horizons=(1,)), 'has 1h, so it uses windows; add "6h" to forecast.horizons'),
     ],
 )
 def test_forecasts_that_the_settings_do_not_provide_are_named(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from watcher import model
 from watcher.core.config import quantities, values
 from watcher.core.config.quantities import DAY
@@ -24,25 +26,27 @@ def _window(length: ValueKind, accepts: str) -> ValueKind:
     )
 
 
-def _windows(item: ValueKind, example: str) -> ValueKind:
+def _sorted(item: ValueKind, example: str) -> ValueKind:
     several = values.list_of(item, called=f"durations, like {example}")
-    return ValueKind(
-        several.accepts,
-        lambda value: tuple(sorted(several.read(value), key=lambda each: each.seconds)),
-        lambda text: tuple(sorted(several.read_text(text), key=lambda each: each.seconds)),
-        several.write,
-        schema=several.schema,
+    return replace(
+        several,
+        read=lambda value: tuple(sorted(several.read(value), key=_length)),
+        read_text=lambda text: tuple(sorted(several.read_text(text), key=_length)),
     )
 
 
-WINDOWS = _windows(
+def _length(of: model.Window | int) -> int:
+    return of if isinstance(of, int) else of.seconds
+
+
+WINDOWS = _sorted(
     _window(
         quantities.whole_seconds(lowest=2, highest=int(DAY)), 'a duration of whole seconds, like "15m", of at most 24h'
     ),
     '["5m", "10m", "15m"]',
 )
-HORIZON = _window(quantities.whole_hours(highest=24), 'a duration of whole hours, like "6h", of at most 24h')
-HORIZONS = _windows(HORIZON, '["1h", "6h", "24h"]')
+HORIZON = quantities.whole_hours(highest=24)
+HORIZONS = _sorted(HORIZON, '["1h", "6h", "24h"]')
 WINDOW_LABELS = ValueKind(
     WINDOWS.accepts,
     lambda value: tuple(each.label for each in WINDOWS.read(value)),
@@ -62,4 +66,3 @@ DEFAULT_WINDOWS = tuple(window(label) for label in ("5m", "10m", "15m"))
 # Level names of logrus, which the Go load-watcher uses, in addition to Python's.
 LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical", "panic": "critical"}
 LEVEL = values.choice(("debug", "info", "warning", "error", "critical"), aliases=LEVELS)
-DEFAULT_HORIZONS = tuple(window(label) for label in ("1h", "6h", "24h"))

@@ -90,18 +90,17 @@ def whole_seconds(*, lowest: int, highest: int) -> ValueKind:
 
 
 def whole_hours(*, highest: int) -> ValueKind:
-    """Return the kind of durations from one to `highest` whole hours; values are int seconds."""
+    """Return the kind of durations from one to `highest` whole hours; values are hours."""
     seconds = whole_seconds(lowest=int(HOUR), highest=highest * int(HOUR))
 
     def read(value: Any) -> int:
-        length: int = seconds.read(value)
-        if length % int(HOUR):
+        hours, rest = divmod(seconds.read(value), int(HOUR))
+        if rest:
             raise InvalidValue
-        return length
+        return int(hours)
 
-    accepts = f'a duration of whole hours, like "6h", from 1h to {highest}h'
-    brief = f"whole hours, from 1h to {highest}h"
-    return ValueKind(accepts, read, read, _write_quoted_duration, brief=brief, schema=seconds.schema)
+    accepts = f'a duration of whole hours, like "6h", of at most {highest}h'
+    return ValueKind(accepts, read, read, lambda hours: write_text(f"{hours}h"), schema=seconds.schema)
 
 
 def whole_seconds_or_auto(*, lowest: int, highest: int) -> ValueKind:

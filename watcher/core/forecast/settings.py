@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from watcher import model
 from watcher.core.config import quantities, values
 from watcher.core.config.fields import SettingsTable
-from watcher.core.config.model_values import DEFAULT_HORIZONS, HORIZON, HORIZONS
+from watcher.core.config.model_values import HORIZON, HORIZONS
 from watcher.core.config.quantities import DAY
+from watcher.core.forecast.maxima import SLOT_S
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,7 +23,12 @@ class ForecastSettings(SettingsTable, section="forecast"):
     or than three times the horizon, has no bound."""
     level: Annotated[float, values.number(lowest=0.5, highest=0.999)] = 0.95
     """Share of the bounds that the load does not exceed."""
-    horizons: Annotated[tuple[model.Window, ...], HORIZONS] = DEFAULT_HORIZONS
+    horizons: Annotated[tuple[int, ...], HORIZONS] = (1, 6, 24)
     """Times ahead that bounds are computed for; whole hours."""
-    horizon: Annotated[model.Window, HORIZON] = DEFAULT_HORIZONS[1]
+    horizon: Annotated[int, HORIZON] = 6
     """The default of horizons: served if a request names none, and on /metrics."""
+
+    @property
+    def slots(self) -> int:
+        """Number of maxima that are kept of a node."""
+        return self.history // SLOT_S

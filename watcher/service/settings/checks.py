@@ -288,7 +288,7 @@ def _forecast(settings: Settings) -> Iterator[Conflict]:
     forecast = settings[ForecastSettings]
     if forecast.horizon not in forecast.horizons:
         message = f"{_is(settings, 'forecast.horizon')} is not among {_is(settings, 'forecast.horizons')}"
-        labels = ", ".join(f'"{horizon.label}"' for horizon in forecast.horizons)
+        labels = ", ".join(f'"{hours}h"' for hours in forecast.horizons)
         yield Conflict(("forecast.horizon", "forecast.horizons"), message, f"set it to one of {labels}, or add it")
 
 
