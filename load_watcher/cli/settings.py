@@ -175,7 +175,7 @@ def settings_document(settings: Settings) -> dict[str, Any]:
     """Return the settings in effect as `{"settings": [{"key", "value", "origin"}]}`, with the values that `config show`
     prints: secrets are hidden. The tables of other packages, for example [agent], are one entry each."""
     from watcher.decoding.text import decode_toml
-    from watcher.service.settings.reference import show
+    from watcher.service.settings.show import show
     from watcher.service.settings.tables import KEYS
 
     shown = decode_toml(show(settings))

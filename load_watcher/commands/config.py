@@ -97,7 +97,7 @@ def show_settings(output: str, **given: Any) -> None:
 
     Exit code 0: printed; 2: the arguments or the settings are invalid.
     """
-    from watcher.service.settings.reference import show
+    from watcher.service.settings.show import show
 
     settings = load_or_exit(given)
     if output == "json":

@@ -30,10 +30,10 @@ from tests.deploy.rendering import (
 )
 from tests.deploy.test_manifests import CHARTS, DEPLOY, PROMETHEUS, problems
 from tests.modules.programs import MODULES
+from tests.settings_pages import example
 from watcher.core.windows.settings import RefreshSettings
 from watcher.replicas.settings import PeersSettings
 from watcher.service.settings.loading import load
-from watcher.service.settings.reference import example
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

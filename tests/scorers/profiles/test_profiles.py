@@ -123,7 +123,7 @@ def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> Non
         (
             {"plugins": [{"name": "HighLoadFilter"}], "reserve": "yes"},
             "scheduler.p.reserve",
-            '"prioritize", "bind", "off"',
+            "must be prioritize, bind or off",
         ),
         ({"plugins": [{"name": "HighLoadFilter"}], "bind": 1}, "scheduler.p.bind", "must be true or false"),
         ({"plugins": [{"name": "HighLoadFilter"}], "from": "x"}, "scheduler.p", "both plugins and from"),

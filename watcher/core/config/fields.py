@@ -3,9 +3,6 @@ describes it."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -95,15 +92,3 @@ def kind_in(hint: Any) -> ValueKind | None:
 def settings_of(table: type[SettingsTable]) -> Mapping[str, Setting]:
     """Return the settings of a table by name, without inner tables."""
     return {name: each for name, each in fields_of(table).items() if isinstance(each, Setting)}
-
-
-def descriptions(table: type[SettingsTable]) -> dict[str, str]:
-    """Return the docstrings below the fields of a table, each on one line, by the name of the field."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(table))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for statement, following in zip(body.body, body.body[1:], strict=False):
-        match statement, following:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found

@@ -12,7 +12,7 @@ from watcher.providers import registry
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.loading import load
-from watcher.service.settings.reference import show
+from watcher.service.settings.show import show
 
 BASE = '[provider]\nname = "prometheus"\naddress = "http://thanos:9090"\n'
 VARIABLE = "LOAD_WATCHER_PROVIDER_MATCHERS"

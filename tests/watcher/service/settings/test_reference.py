@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft7Validator
 
+from tests.settings_pages import documentation, example, json_schema
 from watcher.core.config.problems import SettingsError
 from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.layers import LEGACY
 from watcher.service.settings.loading import load
-from watcher.service.settings.reference import documentation, example, json_schema, show
+from watcher.service.settings.show import show
 from watcher.service.settings.tables import KEYS, QUERIES, TABLES
 
 REPOSITORY = Path(__file__).parents[4]
@@ -154,7 +155,7 @@ def test_what_is_shown_can_be_loaded_again(tmp_path):
 
 
 def test_the_documentation_is_what_the_tables_say():
-    """docs/reference/settings.md is made by `python -m watcher.service.settings docs`, and is up to date."""
+    """docs/reference/settings.md is made by `python -m tests.settings_pages docs`, and is up to date."""
     assert (REPOSITORY / "docs/reference/settings.md").read_text() == documentation()
 
 
@@ -171,7 +172,7 @@ def test_the_documentation_has_every_setting():
 
 
 def test_the_example_is_what_the_tables_say():
-    """load-watcher.example.toml is made by `python -m watcher.service.settings example`, and is up to date."""
+    """load-watcher.example.toml is made by `python -m tests.settings_pages example`, and is up to date."""
     assert (REPOSITORY / "load-watcher.example.toml").read_text() == example()
 
 

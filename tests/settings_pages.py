@@ -1,123 +1,33 @@
-"""Formats settings: the settings in effect for `config show`, all settings for docs/reference/settings.md, the example
-file, and the JSON schema, which the Helm chart contains.
+"""What is generated from the settings: `python -m tests.settings_pages docs > docs/reference/settings.md`; `agent`, the
+page of the agent and of the QoS Resource Manager; `example`, the example file; and the JSON schemas in the Helm chart.
 
-All are generated from the tables that the parser uses; tests compare docs/reference/settings.md and
-load-watcher.example.toml with the output.
+All are generated from the tables that the parser uses; tests compare the files with the output.
 """
 
 from __future__ import annotations
 
-import datetime
+import ast
 import inspect
-import re
+import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from typing import Any
 
+from agent.qrm.settings import QrmSettings
+from agent.service.settings import AgentSettings, Query
 from watcher import model
-from watcher.core.config.fields import Setting, SettingsTable, descriptions, settings_of
-from watcher.core.config.settings import Settings
-from watcher.core.config.values import HIDDEN, hide_credentials, write_text
+from watcher.core.config.fields import Setting, SettingsTable, settings_of
 from watcher.providers.settings import ProviderSettings, QuerySettings
-from watcher.service.settings.checks import value_of
 from watcher.service.settings.layers import LEGACY
-from watcher.service.settings.tables import PARTS, QUERIES, TABLES, keys_of, query_keys
-
-COMMENT_COLUMN = 48
-
-
-# --- config show -----------------------------------------------------------------------------------------------------
-
-
-def show(settings: Settings) -> str:
-    """Format the settings in effect as TOML, each with its origin as a comment; secrets are hidden."""
-    blocks = [_shown_table(settings, name) for name in TABLES]
-    blocks += [_shown_query(settings, metric) for metric in settings[ProviderSettings].queries]
-    blocks += [_shown_part(settings, name) for name in settings.parts]
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
-
-
-def _shown_table(settings: Settings, name: str) -> list[str]:
-    lines = [f"[{name}]"]
-    for key in keys_of(name):
-        value, origin = value_of(settings, key.name), settings.origins.get(key.name, "default")
-        if key.name == "provider.name" and origin == "default":
-            origin = f"default: {settings[ProviderSettings].reason}"
-        if value is None:
-            lines.append(_with_comment(f"# {key.setting.name}", "not set"))
-        else:
-            lines.append(_with_comment(f"{key.setting.name} = {key.setting.kind.write(value)}", f"from {origin}"))
-    return lines
-
-
-def _shown_query(settings: Settings, metric: str) -> list[str]:
-    query = settings[ProviderSettings].queries[metric]
-    lines = [f"[{'.'.join((*QUERIES, metric))}]"]
-    for key in query_keys(metric):
-        value, origin = getattr(query, key.setting.name), settings.origins.get(key.name, "default")
-        if value is not None:
-            lines.append(_with_comment(f"{key.setting.name} = {key.setting.kind.write(value)}", f"from {origin}"))
-    return lines
-
-
-def _shown_part(settings: Settings, name: str) -> list[str]:
-    origin = settings.origins.get(name, "")
-    return [_with_comment(f"[{name}]", f"from {origin}"), *_part_lines(settings.parts[name], at=(name,))]
-
-
-def _part_lines(table: Mapping[str, Any], *, at: tuple[str, ...]) -> Iterator[str]:
-    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-    for key, value in table.items():
-        if key not in inner:
-            yield f"{_toml_key(key)} = {_toml(value, secret=_sounds_secret(key))}"
-    for key, value in inner.items():
-        yield ""
-        yield "[" + ".".join(map(_toml_key, (*at, key))) + "]"
-        yield from _part_lines(value, at=(*at, key))
-
-
-def _with_comment(text: str, comment: str) -> str:
-    return f"{text:<{COMMENT_COLUMN}}  # {_one_line(comment)}"
-
-
-def _one_line(text: str) -> str:
-    return write_text(text)[1:-1] if not text.isprintable() else text
-
-
-# The kinds of values in other packages' tables are unknown here, so every key that may be secret is hidden.
-_SECRET_WORDS = re.compile(r"token|password|passwd|secret|credential|key|authorization|headers", re.IGNORECASE)
-
-
-def _sounds_secret(key: str) -> bool:
-    return _SECRET_WORDS.search(key) is not None and not key.endswith(("_file", "File"))
-
-
-def _toml(value: Any, *, secret: bool) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(each, secret=secret) for each in value) + "]"
-    if isinstance(value, dict):
-        inner = {_toml_key(key): _toml(each, secret=secret or _sounds_secret(key)) for key, each in value.items()}
-        return "{ " + ", ".join(f"{key} = {each}" for key, each in inner.items()) + " }" if inner else "{}"
-    if secret:
-        return write_text(HIDDEN)
-    if isinstance(value, str):
-        return write_text(hide_credentials(value) if "//" in value else value)
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    return str(value).lower()
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else write_text(key)
-
+from watcher.service.settings.tables import PARTS, QUERIES, TABLES
 
 # --- docs/reference/settings.md ---------------------------------------------------------------------------------------
 
 _INTRODUCTION = """\
 # Settings
 
-<!-- Generated by `python -m watcher.service.settings docs > docs/reference/settings.md`; a test compares them. -->
+<!-- Generated by `python -m tests.settings_pages docs > docs/reference/settings.md`; a test compares them. -->
 
 Status: stable; those of the scheduling plug-ins are beta.
 
@@ -200,12 +110,57 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
+def descriptions(table: type[SettingsTable]) -> dict[str, str]:
+    """Return the docstrings below the fields of a table, each on one line, by the name of the field."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(table))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        match statement, following:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+# --- docs/reference/agent-settings.md ---------------------------------------------------------------------------------
+
+_AGENT_HEADER = """\
+# Settings of the node agent and the QoS Resource Manager
+
+Status: `[agent]` is alpha, `[qrm]` is experimental.
+
+The node agent reads the table `[agent]` of `load-watcher.toml`, the QoS Resource Manager the table `[qrm]`, and both
+the tables `[log]`, `[kubernetes]` and `[cluster]` of the [watcher](settings.md). Each key can also be set with
+`--set agent.KEY=VALUE`, or with the environment variable `LOAD_WATCHER_AGENT_KEY`; for `[qrm]`, with `--set
+qrm.KEY=VALUE` or `LOAD_WATCHER_QRM_KEY`. Generate this page with
+`python -m tests.settings_pages agent > docs/reference/agent-settings.md`; a test compares it.
+"""
+_AGENT = (
+    "The DaemonSet sets `control`, `policies`, `proc`, `cgroup` and `state_file`, because its pods mount the host and "
+    "the policies elsewhere."
+)
+_QUERIES = (
+    "User-defined metrics from PromQL, evaluated by the server `agent.prometheus`; policies refer to them by NAME."
+)
+_QRM = "[The QoS Resource Manager](../concepts/qrm.md) describes modes, roles and the sizes of the pools."
+
+
+def agent_documentation() -> str:
+    """The content of the page."""
+    tables = [
+        format_table("## `[agent]`", AgentSettings, _AGENT),
+        format_table("## `[agent.queries.NAME]`", Query, _QUERIES),
+        format_table("## `[qrm]`", QrmSettings, _QRM),
+    ]
+    return "\n".join([_AGENT_HEADER, *tables])
+
+
 # --- load-watcher.example.toml ---------------------------------------------------------------------------------------
 
 _EXAMPLE_HEADING = """\
 # All settings of load-watcher with their defaults. Settings without a default are commented out, with an example.
 # Copy this file to load-watcher.toml and keep only the settings that you change. See docs/reference/settings.md for
-# details. Generated by `python -m watcher.service.settings example > load-watcher.example.toml`; a test compares them.
+# details. Generated by `python -m tests.settings_pages example > load-watcher.example.toml`; a test compares them.
 """
 
 
@@ -262,3 +217,9 @@ def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
     if "properties" in schema:
         widened["properties"] = {name: _or_null(each) for name, each in schema["properties"].items()}
     return widened
+
+
+PAGES: dict[str, Callable[[], str]] = {"docs": documentation, "agent": agent_documentation, "example": example}
+
+if __name__ == "__main__":
+    sys.stdout.write(PAGES[sys.argv[1]]())
