@@ -35,9 +35,11 @@ from watcher.core.config.values import InvalidValue, ValueKind
 from watcher.platform.net.loopback import is_loopback
 
 SECTION = "qrm"
-DRY_RUN, CRI, CGROUP, NRI, SERVER = MODES = ("dry-run", "cri", "cgroup", "nri", "server")
-APPLYING = (CRI, CGROUP, NRI)
+DRY_RUN, CRI, NRI, SERVER = MODES = ("dry-run", "cri", "nri", "server")
+APPLYING = (CRI, NRI)
 """Modes in which the manager sets properties of containers."""
+REMOVED_MODE = "cgroup"
+"""Wrote cgroup files. The files of a node can still name it."""
 OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
@@ -179,8 +181,8 @@ class QrmSettings(NodeTable):
 
     mode: Annotated[str, values.choice(MODES)] = DRY_RUN
     """How allocations are applied: dry-run only decides, nri sets them before containers start (NRI of containerd or
-    CRI-O), cri calls the container runtime after the start, cgroup writes cgroup files; server only serves the
-    plug-ins, for an external manager such as Katalyst's kubelet."""
+    CRI-O), cri calls the container runtime after the start; server only serves the plug-ins, for an external manager
+    such as Katalyst's kubelet."""
     node: Annotated[str | None, NODE] = None
     """Name of this node in Kubernetes. Default: the environment variable NODE_NAME, otherwise the host name."""
     host: Annotated[str, values.NAME] = "127.0.0.1"
@@ -330,9 +332,9 @@ class QrmSettings(NodeTable):
     kubelet_insecure: Annotated[bool, values.BOOLEAN] = False
     """Whether to skip verification of the kubelet's certificate."""
     evict_inadmissible: Annotated[bool, values.BOOLEAN] = False
-    """Whether pods that cannot be admitted are evicted (qrm.mode nri, cri and cgroup only)."""
+    """Whether pods that cannot be admitted are evicted (qrm.mode nri and cri only)."""
     publish_capacity: Annotated[bool, values.BOOLEAN] = False
-    """Whether the resources of plug-ins are published in the node's status (qrm.mode nri, cri and cgroup only)."""
+    """Whether the resources of plug-ins are published in the node's status (qrm.mode nri and cri only)."""
 
     def roles(self) -> RoleTable:
         """The class of each role: online, offline or exclusive. Raises ValueError for a role in two lists."""
@@ -379,7 +381,9 @@ class QrmSettings(NodeTable):
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
     """Read the table [qrm]. Returns the settings and all problems that were found."""
+    given, removed = _without_removed(given)
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
+    problems += removed
     if settings.on_failure == REFUSE and settings.mode != NRI:
         message = f'refuse has no effect with qrm.mode = "{settings.mode}": only the mode nri can prevent a container'
         problems.append(Problem("qrm.on_failure", message, 'set qrm.mode = "nri", or remove qrm.on_failure'))
@@ -410,6 +414,19 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
             cure = "create the file, with one line that contains a random token"
             problems.append(Problem(f"qrm.{key}", f"file {path} does not exist", cure))
     return settings, problems
+
+
+def _without_removed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The table without values that this version has removed, and a problem for each of them."""
+    kept, problems = dict(given), []
+    if str(given.get("mode")).strip().lower() == REMOVED_MODE:
+        del kept["mode"]
+        cure = (
+            f'set qrm.mode = "{NRI}" or "{CRI}", which set the allocations of running containers again; to switch the '
+            "manager off instead, run load-watcher qrm restore of the earlier version, or restart the pods"
+        )
+        problems.append(Problem("qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0', cure))
+    return kept, problems
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:
