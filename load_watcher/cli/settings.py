@@ -24,19 +24,6 @@ if TYPE_CHECKING:
 # For commands that use no source of samples: these need no configured provider, and detect none.
 NO_SOURCE = {"provider.name": "host"}
 
-_KEYS = {
-    "provider": "provider.name",
-    "address": "provider.address",
-    "trace": "provider.trace",
-    "speed": "provider.speed",
-    "interval": "refresh.interval",
-    "host": "server.host",
-    "port": "server.port",
-    "store_url": "store.url",
-    "log_level": "log.level",
-    "log_format": "log.format",
-}
-
 
 def load(
     given: Mapping[str, Any],
@@ -116,8 +103,12 @@ def _origins(named: Mapping[str, str]) -> dict[str, str]:
 
 def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options by full setting key."""
+    from watcher.service.settings.tables import KEYS
+
     flags = {"log.level": "debug"} if given.get("verbose") else {}
-    return flags | {key: given[name] for name, key in _KEYS.items() if given.get(name) is not None}
+    named = {key: each.setting.kind.flag for key, each in KEYS.items()}
+    options = {key: flag.removeprefix("--").replace("-", "_") for key, flag in named.items() if flag}
+    return flags | {key: given[name] for key, name in options.items() if given.get(name) is not None}
 
 
 def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ()) -> list[Problem]:
