@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,32 +45,11 @@ SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 CPUS = values.integer(lowest=0, highest=8192)
 SECONDS = quantities.duration(lowest=0.1, highest=3600)
+NUMBER = values.number(lowest=0, highest=1000)
 DEFAULTS = ResizeSettings()
 
 
 # --- types of values that only this package uses ---------------------------------------------------------------------
-
-
-def _read_number(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= 1000:  # also without NaN
-        raise InvalidValue
-    return float(value)
-
-
-def _read_number_text(text: str) -> float:
-    try:
-        return _read_number(float(text))
-    except ValueError:
-        raise InvalidValue from None
-
-
-NUMBER = ValueKind(
-    "a number from 0 to 1000",
-    _read_number,
-    _read_number_text,
-    repr,
-    schema={"type": "number", "minimum": 0, "maximum": 1000},
-)
 
 
 def _read_cpus(value: Any) -> CpuSet:
@@ -85,9 +64,8 @@ def _read_cpus(value: Any) -> CpuSet:
 CPU_LIST = ValueKind(
     'CPUs in the list format of the kernel, like "0-1,40-41"',
     _read_cpus,
-    _read_cpus,
-    lambda cpus: values.write_text(cpuset.text(cpus)),
-    schema={"type": "string"},
+    {"type": "string"},
+    write=lambda cpus: values.write_text(cpuset.text(cpus)),
 )
 
 
@@ -103,9 +81,8 @@ def _read_pair(value: Any) -> tuple[str, str]:
 PAIR = ValueKind(
     'two names, like "best-effort-cpu=cpu"',
     _read_pair,
-    _read_pair,
-    lambda pair: values.write_text("=".join(pair)),
-    schema={"type": "string", "pattern": r"^[^=]*[^\s=][^=]*=[^=]*[^\s=][^=]*$"},
+    {"type": "string", "pattern": r"^[^=]*[^\s=][^=]*=[^=]*[^\s=][^=]*$"},
+    write=lambda pair: values.write_text("=".join(pair)),
 )
 
 
@@ -143,24 +120,18 @@ def _write_nic(nic: Nic) -> str:
 NIC = ValueKind(
     'a network interface and its attributes, like "eth1 numa=1 ipv4=10.0.0.7 ipv6=fdbd::20 netns=/var/run/netns/ns1"',
     _read_nic,
-    _read_nic,
-    _write_nic,
-    schema=values.TEXT.schema,
+    values.TEXT.schema,
+    write=_write_nic,
 )
 
 
-def _matching(pattern: str) -> Callable[[Any], str]:
+def _text(called: str, pattern: str) -> ValueKind:
     def read(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise InvalidValue
         return value
 
-    return read
-
-
-def _text(called: str, pattern: str) -> ValueKind:
-    read = _matching(pattern)
-    return ValueKind(called, read, read, values.write_text, schema={"type": "string", "pattern": f"^{pattern}$"})
+    return ValueKind(called, read, {"type": "string", "pattern": f"^{pattern}$"})
 
 
 NRI_NAME = _text("a name of letters, digits and . _ + -", r"[A-Za-z0-9._+-]{1,63}")

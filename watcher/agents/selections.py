@@ -34,8 +34,8 @@ def pods(*, port: int) -> ValueKind:
         f'a label selector, like "{SELECTOR_EXAMPLE}", or a table, like {{ selector = "{SELECTOR_EXAMPLE}", '
         f'namespace = "load-watcher-agent", port = {port} }} (environment: the same as JSON)',
         read,
-        read_text,
-        lambda selection: _write(selection, port=port),
+        text=read_text,
+        write=lambda selection: _write(selection, port=port),
         brief=f"label selector, or table with {', '.join(_KEYS)}; environment: the selector, or JSON",
         schema={
             "type": ["string", "object"],

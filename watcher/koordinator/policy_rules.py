@@ -91,8 +91,8 @@ _RULE_PARTS = {
 POLICY_RULES = ValueKind(
     'a list of tables, like [{ names = ["gpu-*"], report_interval = "30s" }] (environment: the same as JSON)',
     _read_rules,
-    _read_rules_text,
-    _write_rules,
+    text=_read_rules_text,
+    write=_write_rules,
     brief=f"list of tables with {', '.join(_RULE_KEYS)}; environment: JSON",
     schema={
         "type": "array",

@@ -64,8 +64,8 @@ MATCHERS = ValueKind(
     'a table of label values, like { cluster = "prod-1" }, or a list of PromQL matchers, like '
     """['cluster="prod-1"', 'env=~"live|test"'] (environment: cluster="prod-1",env=~"live|test")""",
     _read_matchers,
-    _read_matchers_text,
-    _write_matchers,
+    text=_read_matchers_text,
+    write=_write_matchers,
     brief="table of label values, or list of PromQL matchers; environment: comma-separated matchers",
     schema={"type": ["object", "array"], "additionalProperties": {"type": "string"}, "items": {"type": "string"}},
 )

@@ -43,11 +43,10 @@ def _read_address(value: Any) -> str:
 ADDRESS = ValueKind(
     'an http:// or https:// address with a host, like "http://prometheus.monitoring:9090"',
     _read_address,
-    _read_address,
-    lambda address: write_text(hide_credentials(address)),
+    {"type": "string", "pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s\\?#]+\s*$"},
+    write=lambda address: write_text(hide_credentials(address)),
     private=True,
     brief="http:// or https:// address",
-    schema={"type": "string", "pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s\\?#]+\s*$"},
 )
 
 
@@ -59,7 +58,7 @@ def _read_peer(value: Any) -> str:
     return address
 
 
-PEER = replace(ADDRESS, read=_read_peer, read_text=_read_peer)
+PEER = replace(ADDRESS, read=_read_peer)
 AUTHORITIES = PATH.like('"/etc/load-watcher/tls/ca.crt"')
 
 
@@ -106,8 +105,7 @@ DATABASE = ValueKind(
     'a database URL: of a file, like "sqlite:///load-watcher.db" (relative to the working directory) or '
     '"sqlite:////var/lib/load-watcher/load-watcher.db", or of a server, like "postgresql://watcher@db.example/watcher"',
     _read_database,
-    _read_database,
-    lambda url: write_text(hide_credentials(url)),
+    write=lambda url: write_text(hide_credentials(url)),
     private=True,
     brief="sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database",
     schema={"type": "string", "pattern": r"^\s*(sqlite:///[^?]|postgres(ql(\+psycopg)?)?://\S+/\S)"},
@@ -152,8 +150,8 @@ def _write_headers(headers: Mapping[str, Secret]) -> str:
 HEADERS = ValueKind(
     'a table of texts, like { "X-Scope-OrgID" = "team-a" } (environment: JSON, or name=value,name=value)',
     _read_headers,
-    _read_headers_text,
-    _write_headers,
+    text=_read_headers_text,
+    write=_write_headers,
     private=True,
     brief="table of texts; environment: JSON, or name=value,name=value",
     schema={"type": "object", "additionalProperties": {"type": "string", "minLength": 1}},

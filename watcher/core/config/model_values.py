@@ -20,9 +20,8 @@ def _window(length: ValueKind, accepts: str) -> ValueKind:
     return ValueKind(
         accepts,
         lambda value: window(f"{length.read(value)}s"),
-        lambda text: window(f"{length.read_text(text)}s"),
-        lambda each: values.write_text(each.label),
-        schema=length.schema,
+        length.schema,
+        write=lambda each: values.write_text(each.label),
     )
 
 
@@ -31,7 +30,7 @@ def _sorted(item: ValueKind, example: str) -> ValueKind:
     return replace(
         several,
         read=lambda value: tuple(sorted(several.read(value), key=_length)),
-        read_text=lambda text: tuple(sorted(several.read_text(text), key=_length)),
+        text=lambda text: tuple(sorted(several.read_text(text), key=_length)),
     )
 
 
@@ -50,9 +49,9 @@ HORIZONS = _sorted(HORIZON, '["1h", "6h", "24h"]')
 WINDOW_LABELS = ValueKind(
     WINDOWS.accepts,
     lambda value: tuple(each.label for each in WINDOWS.read(value)),
+    WINDOWS.schema,
     lambda text: tuple(each.label for each in WINDOWS.read_text(text)),
     lambda labels: "[" + ", ".join(map(values.write_text, labels)) + "]",
-    schema=WINDOWS.schema,
 )
 
 _METRIC_TYPES = tuple(kind.value for kind in model.MetricType)

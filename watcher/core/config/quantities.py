@@ -63,7 +63,7 @@ def duration(*, lowest: float = 0, highest: float = 366 * 86400) -> ValueKind:
     bounds = f", from {write_duration(lowest)} to {write_duration(highest)}"
     accepts = f'a duration like "60s", "15m", "1h30m" or "250ms", or a number of seconds{bounds}'
     schema = _duration_schema(lowest, highest)
-    return ValueKind(accepts, read, read, _write_quoted_duration, brief=f"duration{bounds}", schema=schema)
+    return ValueKind(accepts, read, schema, write=_write_quoted_duration, brief=f"duration{bounds}")
 
 
 def _duration_schema(lowest: float, highest: float) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def whole_seconds(*, lowest: int, highest: int) -> ValueKind:
     accepts = f'a duration of whole seconds, like "{write_duration(min(15, highest))}", from {lowest}s to {highest}s'
     brief = f"whole seconds, from {lowest}s to {highest}s"
     schema = _duration_schema(lowest, highest)
-    return ValueKind(accepts, read, read, _write_quoted_duration, brief=brief, schema=schema)
+    return ValueKind(accepts, read, schema, write=_write_quoted_duration, brief=brief)
 
 
 def whole_hours(*, highest: int) -> ValueKind:
@@ -100,7 +100,7 @@ def whole_hours(*, highest: int) -> ValueKind:
         return int(hours)
 
     accepts = f'a duration of whole hours, like "6h", of at most {highest}h'
-    return ValueKind(accepts, read, read, lambda hours: write_text(f"{hours}h"), schema=seconds.schema)
+    return ValueKind(accepts, read, seconds.schema, write=lambda hours: write_text(f"{hours}h"))
 
 
 def whole_seconds_or_auto(*, lowest: int, highest: int) -> ValueKind:
@@ -115,7 +115,7 @@ def whole_seconds_or_auto(*, lowest: int, highest: int) -> ValueKind:
 
     schema = {**seconds.schema, "pattern": f"^{AUTO}$|{seconds.schema['pattern']}"}
     brief = f"auto, or {seconds.brief}"
-    return ValueKind(f'"auto" or {seconds.accepts}', read, read, write, brief=brief, schema=schema)
+    return ValueKind(f'"auto" or {seconds.accepts}', read, schema, write=write, brief=brief)
 
 
 AUTO = "auto"
@@ -149,7 +149,7 @@ def size(*, lowest: int) -> ValueKind:
     accepts = f'a size like "2GiB" or "500MB", or a number of bytes, at least {write_size(lowest)}'
     brief = f"size, at least {write_size(lowest)}"
     schema = {"type": ["string", "integer"], "pattern": _SIZE_PATTERN, "minimum": lowest, "maximum": 2**60}
-    return ValueKind(accepts, read, read, lambda value: write_text(write_size(value)), brief=brief, schema=schema)
+    return ValueKind(accepts, read, schema, write=lambda value: write_text(write_size(value)), brief=brief)
 
 
 def _size_of(text: str) -> int:

@@ -46,6 +46,12 @@ class Secret:
         return hash(self._text)
 
 
+def write_text(text: str) -> str:
+    """Format a TOML basic string. Undecodable bytes (surrogates from the environment) are written as escapes."""
+    printable = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return json.dumps(printable, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 class InvalidValue(ValueError):
     """The value is not of the kind. The message has details, or is empty if `ValueKind.accepts` suffices."""
 
@@ -55,20 +61,25 @@ class ValueKind:
     """Parser and formatter of one kind of values.
 
     `accepts` completes "must be …"; `brief` is a shorter form for documentation tables. `read` parses a TOML value,
-    `read_text` text from the environment or a flag; both raise Unfit and nothing else. `write` returns a TOML literal
-    with secrets hidden. Values of a `private` kind are not quoted in problems. `schema` is the JSON schema of TOML
-    values: it accepts each valid value, and refuses what a schema can. Its patterns are valid in Go and JavaScript too.
+    `text` the text of the environment or a flag (by default `read` does); both raise InvalidValue and nothing else.
+    `write` returns a TOML literal with secrets hidden. Values of a `private` kind are not quoted in problems. `schema`
+    is the JSON schema of TOML values: it accepts each valid value, and refuses what a schema can. Its patterns are
+    valid in Go and JavaScript too.
     """
 
     accepts: str
     read: Callable[[Any], Any]
-    read_text: Callable[[str], Any]
-    write: Callable[[Any], str]
+    schema: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    text: Callable[[str], Any] | None = None
+    write: Callable[[Any], str] = write_text
     private: bool = False
     brief: str = ""
-    schema: Mapping[str, Any] = field(default_factory=dict, compare=False)
     example: str = ""
     flag: str | None = None
+
+    def read_text(self, text: str) -> Any:
+        """Parse the text of the environment or a flag. Raises InvalidValue."""
+        return (self.text or self.read)(text)
 
     def like(self, example: str) -> ValueKind:
         """Return the kind of a setting with this example, a TOML literal; required for settings without a default."""
@@ -152,12 +163,6 @@ def one_of(names: Iterable[str]) -> str:
 # --- text, yes and no, numbers ---------------------------------------------------------------------------------------
 
 
-def write_text(text: str) -> str:
-    """Format a TOML basic string. Undecodable bytes (surrogates from the environment) are written as escapes."""
-    printable = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return json.dumps(printable, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _read_text(value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidValue
@@ -170,7 +175,7 @@ def _read_text(value: Any) -> str:
 
 
 _NOT_BLANK = {"type": "string", "pattern": r"\S"}
-TEXT = ValueKind("text", _read_text, _read_text, write_text, schema=_NOT_BLANK)
+TEXT = ValueKind("text", _read_text, _NOT_BLANK)
 
 
 def _read_name(value: Any) -> str:
@@ -180,14 +185,12 @@ def _read_name(value: Any) -> str:
     return text
 
 
-NAME = ValueKind("a name of at most 253 printable characters", _read_name, _read_name, write_text, schema=_NOT_BLANK)
+NAME = ValueKind("a name of at most 253 printable characters", _read_name, _NOT_BLANK)
 
 
-def _read_path(value: Any) -> Path:
-    return Path(_read_text(value))
-
-
-PATH = ValueKind("the path of a file", _read_path, _read_path, lambda path: write_text(str(path)), schema=_NOT_BLANK)
+PATH = ValueKind(
+    "the path of a file", lambda value: Path(_read_text(value)), _NOT_BLANK, write=lambda path: write_text(str(path))
+)
 
 
 def _read_secret(value: Any) -> Secret:
@@ -201,14 +204,8 @@ def _read_secret(value: Any) -> Secret:
     return Secret(text)
 
 
-SECRET = ValueKind(
-    "text",
-    _read_secret,
-    _read_secret,
-    lambda _: write_text(HIDDEN),
-    private=True,
-    schema={"type": "string", "minLength": 1},
-)
+_NOT_EMPTY = {"type": "string", "minLength": 1}
+SECRET = ValueKind("text", _read_secret, _NOT_EMPTY, write=lambda _: write_text(HIDDEN), private=True)
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -227,11 +224,7 @@ def _read_boolean_text(text: str) -> bool:
 
 
 BOOLEAN = ValueKind(
-    "true or false",
-    _read_boolean,
-    _read_boolean_text,
-    lambda value: str(value).lower(),
-    schema={"type": "boolean"},
+    "true or false", _read_boolean, {"type": "boolean"}, _read_boolean_text, lambda value: str(value).lower()
 )
 
 
@@ -249,7 +242,7 @@ def integer(*, lowest: int, highest: int) -> ValueKind:
         return read(int(text))
 
     schema = {"type": "integer", "minimum": lowest, "maximum": highest}
-    return ValueKind(f"a whole number from {lowest} to {highest}", read, read_text, str, schema=schema)
+    return ValueKind(f"a whole number from {lowest} to {highest}", read, schema, read_text, str)
 
 
 def _real(
@@ -268,7 +261,7 @@ def _real(
         except ValueError:
             raise InvalidValue from None
 
-    return ValueKind(accepts, read, read_text, write, schema={"type": "number", **bounds})
+    return ValueKind(accepts, read, {"type": "number", **bounds}, read_text, write)
 
 
 def number(*, lowest: float, highest: float) -> ValueKind:
@@ -313,7 +306,7 @@ def choice(
         return name
 
     spellings = dict.fromkeys((*known, *spelt))  # a schema cannot ignore case: as documented, and in lower case
-    return ValueKind(one_of(known), read, read, write_text, schema={"type": "string", "enum": list(spellings)})
+    return ValueKind(one_of(known), read, {"type": "string", "enum": list(spellings)})
 
 
 def list_of(item: ValueKind, *, called: str, may_be_empty: bool = False) -> ValueKind:
@@ -338,7 +331,7 @@ def list_of(item: ValueKind, *, called: str, may_be_empty: bool = False) -> Valu
 
     least = {} if may_be_empty else {"minItems": 1}
     schema = {"type": "array", "items": item.schema, **least, "uniqueItems": True}
-    return ValueKind(f"a list of {called}", read, read_text, write, schema=schema)
+    return ValueKind(f"a list of {called}", read, schema, read_text, write)
 
 
 def _read_item(item: ValueKind, element: Any) -> Any:
