@@ -221,7 +221,7 @@ async def nodes(examination: CheckContext) -> Sequence[CheckResult]:
         ]
     results = [ok(f"{_evidence(visit, index)}: {shorten_nodes(known, tuple(index.nodes))}"), *strange]
     missing = index.without_series(visit.nodes)
-    if missing and examination.get(Settings).provider.name != "host":
+    if missing and examination.get(Settings)[ProviderSettings].name != "host":
         cure = "check that the exporters of these nodes run and are scraped; the Go plug-ins score them 0"
         results.append(warn(f"no samples of these nodes: {shorten_nodes(missing, tuple(index.nodes))}", cure))
     return results

@@ -80,7 +80,7 @@ def _room(free: int, *, may_grow: int) -> CheckResult:
 
 async def retention(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the windows of all nodes fit into the limit of the database for as long as they are to be stored."""
-    store, snapshot = examination.get(Settings).store, examination.get(TickResult).snapshot
+    store, snapshot = examination.get(Settings)[StoreSettings], examination.get(TickResult).snapshot
     if snapshot is None:
         return [skipped("not checked: the number of nodes is unknown")]
     columns = sum(windows.metric.type in store.keep for windows in snapshot.metrics) * len(DEFAULT_OPERATORS)

@@ -26,6 +26,7 @@ from watcher.client.node import NodeClient
 from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODES, PODS
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import Operator
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
@@ -191,7 +192,7 @@ def peers(url: str, directory: Path) -> Exchange:
 
     def read(body: bytes) -> Any:
         given = settings(directory)
-        bounds = TransferBounds(time.time(), given.refresh.windows, 300.0, 30.0, max_cells=10_000_000)
+        bounds = TransferBounds(time.time(), given[RefreshSettings].windows, 300.0, 30.0, max_cells=10_000_000)
         return decode(body, own_origin=TransferOrigin.of(instance="a", asked=["b"]), bounds=bounds)
 
     async def exchange() -> str:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from load_watcher.demo import settings as demo_settings
 from load_watcher.main import main
 from watcher.core.config.settings import Settings
+from watcher.core.windows.settings import RefreshSettings
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.platform.logs import ClusterSettings
@@ -68,7 +69,7 @@ def test_a_database_that_may_be_a_real_one_is_left_alone(
     found = adapted(tmp_path, text, **flags)
     assert (found[StoreSettings].url, found[StoreSettings].watcher_name(found[ClusterSettings].name)) == (url, "")
     environ = {"LOAD_WATCHER_STORE_URL": "sqlite:///real.db"}
-    assert adapted(tmp_path, environ=environ).store.url == f"sqlite:///{STORE}"
+    assert adapted(tmp_path, environ=environ)[StoreSettings].url == f"sqlite:///{STORE}"
 
 
 @pytest.mark.parametrize(
@@ -76,12 +77,12 @@ def test_a_database_that_may_be_a_real_one_is_left_alone(
     [("", 15.0), ('[refresh]\nresolution = "30s"', 30.0), ('[refresh]\ninterval = "40s"', 40.0)],
 )
 def test_it_refreshes_often_unless_it_was_told_how_often(tmp_path: Path, text: str, interval: float) -> None:
-    assert adapted(tmp_path, text).refresh.interval == interval
+    assert adapted(tmp_path, text)[RefreshSettings].interval == interval
 
 
 def test_pods_are_told_of_from_the_start_unless_they_are_not_wanted(tmp_path: Path) -> None:
-    assert adapted(tmp_path).refresh.pods == "on"
-    assert adapted(tmp_path, refresh__pods="off").refresh.pods == "off"
+    assert adapted(tmp_path)[RefreshSettings].pods == "on"
+    assert adapted(tmp_path, refresh__pods="off")[RefreshSettings].pods == "off"
 
 
 def test_it_says_that_it_is_simulated_and_what_goes_wrong() -> None:

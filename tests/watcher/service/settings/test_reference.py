@@ -147,7 +147,7 @@ def test_what_is_shown_can_be_loaded_again(tmp_path):
     first = load(flags={}, environ={}, cwd=tmp_path)
     (tmp_path / "load-watcher.toml").write_text(show(first))
     second = load(flags={}, environ={}, cwd=tmp_path)
-    assert second.provider.queries == first.provider.queries
+    assert second[ProviderSettings].queries == first[ProviderSettings].queries
     assert dataclasses.replace(second, origins={}) == dataclasses.replace(first, origins={})
 
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from watcher.agents.client import client_from_settings
+from watcher.agents.settings import AgentsSettings
 from watcher.api.settings import MetricsSettings
 from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.config.values import Secret
@@ -171,7 +172,7 @@ def test_an_empty_list_is_as_if_the_key_were_absent(loaded, key):
         assert peers_of(found) is None
         assert client_from_settings(found, "agents") is None
         assert client_from_settings(found, "qrms") is None
-        assert not found.agents.report_pods
+        assert not found[AgentsSettings].report_pods
 
 
 def test_a_flag_without_an_option_of_its_own_says_how_it_was_given(loaded):
