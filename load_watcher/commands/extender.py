@@ -55,7 +55,7 @@ def extender(**given: Any) -> None:
 
         def reload() -> Settings:
             renewed = settings_of(given)
-            setup_logging(renewed.log, cluster=cluster)
+            setup_logging(renewed[LogSettings], cluster=cluster)
             return renewed
 
         code = main.run_process(lambda: start_process(settings), settings, reload=reload)

@@ -52,7 +52,7 @@ def run(
 
     def reload() -> Settings:
         renewed = reread()
-        setup_logging(renewed.log, cluster=cluster)
+        setup_logging(renewed[LogSettings], cluster=cluster)
         return renewed
 
     return main.run(settings, reload=reload, parts=parts, sources=sources or build.FROM_SETTINGS)

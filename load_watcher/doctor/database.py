@@ -67,8 +67,8 @@ def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[C
     else:
         yield fail(message, "run load-watcher db upgrade, or set store.upgrade = true")
     if seen.free is not None and seen.size is not None:
-        limit = DEFAULT_MAX_SIZE if found[StoreSettings].max_size is None else found[StoreSettings].max_size
-        yield _room(seen.free, may_grow=limit - seen.size)
+        most = found[StoreSettings].max_size
+        yield _room(seen.free, may_grow=(DEFAULT_MAX_SIZE if most is None else most) - seen.size)
 
 
 def _room(free: int, *, may_grow: int) -> CheckResult:

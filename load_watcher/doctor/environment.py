@@ -28,7 +28,7 @@ async def settings(examination: CheckContext) -> Sequence[CheckResult]:
     except SettingsError as error:
         return [fail(f"{problem.key}: {problem.message}", problem.cure) for problem in error.problems]
     examination.put(found)
-    provider = found.provider
+    provider = found[ProviderSettings]
     notices = [warn(notice, "remove it, unless it is meant for another program") for notice in found.notices]
     if is_configured(found):
         return [ok(f"valid for load-watcher extender with the watcher at {found[ExtenderSettings].watcher}"), *notices]

@@ -73,7 +73,7 @@ class Exposition:
 async def port(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the address of the settings is free, or that a load-watcher already listens there."""
     found = examination.get(Settings)
-    server = found.server
+    server = found[ServerSettings]
     where = host_port(server.host, server.port)
     examination.put(DetectedService(""))
     if server.port == 0:

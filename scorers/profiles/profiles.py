@@ -74,7 +74,7 @@ class ProfileSettings:
 
 
 class _PluginTable(msgspec.Struct):
-    """An entry of `plugins`."""
+    """An entry of `plugins`; `weight` multiplies its scores."""
 
     name: str
     weight: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_WEIGHT)] = 1
@@ -82,7 +82,7 @@ class _PluginTable(msgspec.Struct):
 
 
 class _ProfileTable(msgspec.Struct, rename={"source": "from"}):
-    """The keys of [scheduler.NAME]."""
+    """The table [scheduler.NAME]; `source` is the path of a KubeSchedulerConfiguration."""
 
     plugins: tuple[Any, ...] | None = None
     source: str | None = None

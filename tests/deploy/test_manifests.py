@@ -479,10 +479,11 @@ def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Pa
     assert [] == validate(settings.parts.get("scheduler", {}))
     assert "sqlite:////data/load-watcher.db" == settings[StoreSettings].url
     (data,) = (each for each in pod_template(rendered)["spec"]["volumes"] if each["name"] == "data")
-    assert settings[StoreSettings].max_size is not None
-    assert settings[StoreSettings].max_size < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
-    assert settings[PeersSettings].urls is not None
-    (host,) = (url.removeprefix("http://").partition(":")[0] for url in settings[PeersSettings].urls)
+    most, peers = settings[StoreSettings].max_size, settings[PeersSettings].urls
+    assert most is not None
+    assert most < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
+    assert peers is not None
+    (host,) = (url.removeprefix("http://").partition(":")[0] for url in peers)
     assert "None" == only(rendered, "Service", host)["spec"]["clusterIP"]
 
 
@@ -522,7 +523,7 @@ def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None
     secret = tmp_path / "token"
     secret.write_text("of the agents")
     text = named["data"]["load-watcher.toml"].replace("/run/secrets/load-watcher-agent/token", str(secret))
-    agents = read(text, tmp_path).agents
+    agents = read(text, tmp_path)[AgentsSettings]
     assert agents.pods is not None
     assert not agents.report_pods
     agent = only(rendered, "DaemonSet", "load-watcher-agent")
@@ -591,7 +592,7 @@ def test_the_values_in_the_documentation_work(values: dict[str, Any], tmp_path: 
     assert [] == problems(rendered)
     (tmp_path / "secret").write_text("of somebody")
     text = re.sub(r'"/run/secrets/load-watcher/[^"]+"', f'"{tmp_path}/secret"', settings_in(rendered))
-    assert read(text, tmp_path).provider.name in ("metrics-server", "prometheus")
+    assert read(text, tmp_path)[ProviderSettings].name in ("metrics-server", "prometheus")
     assert "existingSecret" in values
 
 

@@ -114,7 +114,7 @@ def _readable(hint: Any, given: Any, report: Report, field: Field | None = None)
         values = _readable_fields(bare, given, report)
         if values is None or lacks(bare, values):
             return _ABSENT
-        return made(bare, values) if is_dataclass(bare) else values
+        return values if issubclass(bare, msgspec.Struct) else made(bare, values)
     if origin is tuple:
         return _readable_list(typing.get_args(bare)[0], given, report, marks)
     if origin in (dict, Mapping):

@@ -91,22 +91,28 @@ def test_what_is_no_selector_is_told_from_where_on(tmp_path: Path, selector: str
     with pytest.raises(SettingsError) as caught:
         loaded(tmp_path, f'[agents]\npods = "{selector}"')
     (problem,) = caught.value.problems
-    told = f'its selector "{selector}" is not a label selector: {NO_SELECTORS[selector]}'
+    told = f'selector of the selection must be text; "{selector}" is not a label selector: {NO_SELECTORS[selector]}'
     assert ("agents.pods", True) == (problem.key, told in problem.message), problem.message
 
 
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ('""', "its selector must be text; given empty text"),
+        ('""', "selector of the selection must be text; given empty text"),
         ("7", "must be a label selector"),
-        ('{ namespace = "agents" }', "it has no selector, and would select every pod"),
-        ('{ selector = "a=b", namespaces = "agents" }', "unknown key 'namespaces'; did you mean namespace?"),
-        ('{ selector = "a=b", namespace = "Agents" }', 'its namespace "Agents" is not a valid namespace name'),
-        ('{ selector = "a=b", port = "http" }', "its port must be "),
-        ('{ selector = "a=b", port = 0 }', "its port must be "),
-        ('{ selector = "a=b", tls_server_name = "x/y" }', 'its tls_server_name "x/y" is not a host name'),
-        ('{ selector = "a=b", tls_server_name = "x:1" }', 'its tls_server_name "x:1" is not a host name'),
+        ('{ namespace = "agents" }', "the selection has no selector"),
+        (
+            '{ selector = "a=b", namespaces = "agents" }',
+            "selection has the unknown key 'namespaces'; did you mean namespace?",
+        ),
+        (
+            '{ selector = "a=b", namespace = "Agents" }',
+            'namespace of the selection must be a valid namespace name; given "A',
+        ),
+        ('{ selector = "a=b", port = "http" }', "port of the selection must be a whole number"),
+        ('{ selector = "a=b", port = 0 }', "port of the selection must be a whole number"),
+        ('{ selector = "a=b", tls_server_name = "x/y" }', "tls_server_name of the selection must be a host name"),
+        ('{ selector = "a=b", tls_server_name = "x:1" }', "tls_server_name of the selection must be a host name"),
     ],
 )
 def test_a_mistake_in_a_selection_is_told(tmp_path: Path, value: str, told: str) -> None:

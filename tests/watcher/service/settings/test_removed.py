@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
 from watcher.core.config import values
-from watcher.core.config.fields import SettingsTable, setting
+from watcher.core.config.fields import SettingsTable
 from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.config.section_reader import read_table
 from watcher.core.config.values import InvalidValue
@@ -23,7 +23,7 @@ class NodeLampSettings(SettingsTable):
     """A table of a node process with a removed key."""
 
     removed: ClassVar[Mapping[str, str]] = {"colour": "use agent.light"}
-    light: str = setting("on", values.choice(("on", "off"), removed={"dim": 'use "off"'}), "The light.")
+    light: Annotated[str, values.choice(("on", "off"), removed={"dim": 'use "off"'})] = "on"
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from watcher.agents.client import client_from_settings
-from watcher.agents.settings import AgentsSettings
+from watcher.agents.settings import AgentsSettings, QrmsSettings
 from watcher.api.settings import MetricsSettings
 from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.config.values import Secret
@@ -170,8 +170,8 @@ def test_an_empty_list_is_as_if_the_key_were_absent(loaded, key):
     table, _, name = key.partition(".")
     for found in (loaded(f"[{table}]\n{name} = []"), loaded(assigned={key: "[]"})):
         assert peers_of(found) is None
-        assert client_from_settings(found, "agents") is None
-        assert client_from_settings(found, "qrms") is None
+        assert client_from_settings(found, AgentsSettings) is None
+        assert client_from_settings(found, QrmsSettings) is None
         assert not found[AgentsSettings].report_pods
 
 
@@ -855,7 +855,7 @@ def test_nodes_may_have_policies_of_their_own(loaded):
         ("'gpu-*'", "must be a list of tables"),
         (
             "{ name = ['a'], report_interval = 60 }",
-            "rule 1 has the unknown key 'name'; known keys: names, labels, report_interval",
+            "rule 1 has the unknown key 'name'; did you mean names?",
         ),
         ("{ names = 'a', report_interval = 60 }", "names of rule 1 must be a list of patterns"),
         ("{ labels = ['a'], report_interval = 60 }", "labels of rule 1 must be a table of texts"),

@@ -38,7 +38,8 @@ def test_a_watcher_on_a_server_has_a_name_without_being_given_one(tmp_path: Path
 def test_watchers_of_one_name_in_two_clusters_are_two(tmp_path: Path):
     """The cluster's name stands before."""
     own = SERVER + 'watcher_id = "load-watcher-0"'
-    names = {loaded(tmp_path, own, cluster=cluster).watcher_name for cluster in ("", "prod-1", "prod-2")}
+    given = [loaded(tmp_path, own, cluster=cluster) for cluster in ("", "prod-1", "prod-2")]
+    names = {each[StoreSettings].watcher_name(each[ClusterSettings].name) for each in given}
     assert {"load-watcher-0", "prod-1/load-watcher-0", "prod-2/load-watcher-0"} == names
 
 
