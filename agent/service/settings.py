@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from agent.decision.eviction_limits import EvictionLimits
-from agent.executor.permissions import OnExit
+from agent.executor.executor import OnExit
 from agent.metrics.action_metric import ActionMetric
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import ActsOn, triggering
 from agent.service.node_settings import (
@@ -52,12 +52,11 @@ class Query(SettingsTable):
     evictable: Annotated[bool, values.BOOLEAN] = True
     """Whether rules on the metric may evict pods."""
 
-    def metric(self, name: str, order: Order) -> ActionMetric:
+    def metric(self, name: str) -> ActionMetric:
         """The metric for the registry: it triggers rules and is never quantified."""
-        chains = CHAINS[order]
         return triggering(
             name,
-            chains,
+            CHAINS,
             acts_on=cast(ActsOn, self.acts_on),
             throttleable=self.throttleable,
             evictable=self.evictable,
@@ -67,6 +66,10 @@ class Query(SettingsTable):
 @dataclass(frozen=True, repr=False, kw_only=True)
 class AgentSettings(NodeTable):
     """The table [agent]; durations are in seconds."""
+
+    removed: ClassVar[Mapping[str, str]] = {
+        "order": "remove it: pods are ordered by QoS class before priority, as with qos-first"
+    }
 
     mode: Annotated[str, values.choice(MODES)] = "preview"
     """preview plans and reports without any change; enforce carries the plans out."""
@@ -97,8 +100,6 @@ class AgentSettings(NodeTable):
     """At a regular shutdown, whether to keep lowered quotas and the taint, or to restore them."""
     excess: Annotated[float, values.SHARE] = 0.1
     """Fraction of the gap by which releases are enlarged and restores are reduced."""
-    order: Annotated[str, values.choice(each.value for each in Order)] = Order.QOS_FIRST.value
-    """Order in which pods are selected: by QoS class before priority (qos-first), or that of Crane (upstream)."""
     settle: Annotated[float, quantities.duration()] = 30.0
     """Time for throttling to take effect before pods are evicted for the same resource."""
     effect: Annotated[float, quantities.duration()] = 30.0
@@ -183,7 +184,6 @@ class AgentSettings(NodeTable):
             grace_slack_seconds=self.grace_slack,
             evict_daemons=self.evict_daemons,
             evict_unmanaged=self.evict_unmanaged,
-            order=Order(self.order),
         )
 
     def limits(self) -> EvictionLimits:

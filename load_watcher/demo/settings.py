@@ -12,7 +12,6 @@ from watcher.core.windows.settings import RefreshSettings
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.platform.kube.settings import KubernetesSettings
 from watcher.providers.settings import ProviderSettings
-from watcher.replicas.settings import PeersSettings
 from watcher.store.settings import StoreSettings
 
 PROVIDER = "demo"
@@ -36,9 +35,7 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
         kept = replace(kept, url=f"sqlite:///{store}", password_file=None, watcher_id=None)
     provider = ProviderSettings(name=PROVIDER, reason="simulated cluster of load-watcher demo")
     notices = tuple(each for each in settings.notices if not each.startswith("provider."))
-    return replace(settings, notices=notices).having(
-        provider, KubernetesSettings(), PeersSettings(), AgentsSettings(), refresh, kept
-    )
+    return replace(settings, notices=notices).having(provider, KubernetesSettings(), AgentsSettings(), refresh, kept)
 
 
 def banner_lines(cluster: SimulatedCluster) -> list[str]:

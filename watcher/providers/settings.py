@@ -39,9 +39,9 @@ class ProviderSettings(SettingsTable, section="provider"):
     """The source of samples. `reason` is why this provider was chosen."""
 
     name: Annotated[str, values.TEXT.like('"prometheus"').flagged("--provider")] = "host"
-    """Type of the source: host (the load of this machine), metrics-server, prometheus, influxdb, datadog, signalfx,
-    replay, or a provider of another package. Default: metrics-server inside a cluster (KUBERNETES_SERVICE_HOST is set),
-    otherwise host."""
+    """Type of the source: host (the load of this machine), metrics-server, prometheus, influxdb, datadog, replay, or a
+    provider of another package. Default: metrics-server inside a cluster (KUBERNETES_SERVICE_HOST is set), otherwise
+    host."""
     reason: str = ""
     address: Annotated[
         str | None, addresses.ADDRESS.like('"http://prometheus.monitoring:9090"').flagged("--address")
@@ -74,7 +74,7 @@ class ProviderSettings(SettingsTable, section="provider"):
     if it is shorter."""
     node_label: Annotated[str | None, values.TEXT.like('"node"')] = None
     """Label with the node name. Default: the first that exists of node, kubernetes_node, nodename and instance (without
-    port); host for InfluxDB, Datadog and SignalFx."""
+    port); host for InfluxDB and Datadog."""
     matchers: Annotated[tuple[Matcher, ...], MATCHERS.like('{ cluster = "prod-1" }')] = ()
     """Label matchers that select this cluster's series, if several clusters share a Prometheus, Thanos, Mimir or
     VictoriaMetrics. Added to every query except the expressions in provider.queries."""
@@ -107,9 +107,9 @@ class ProviderSettings(SettingsTable, section="provider"):
     kubeconfig: Annotated[Path | None, values.PATH.like('"/etc/load-watcher/kubeconfig"')] = None
     """Kubeconfig of the cluster, if kubernetes.kubeconfig is not set. Default: the pod's service account."""
     host_name_suffix: Annotated[str | None, values.TEXT.like('".example.com"')] = None
-    """Suffix of the host names to query, for SignalFx and Datadog. Its domain is removed from the node names."""
+    """Suffix of the host names to query, for Datadog. Its domain is removed from the node names."""
     cluster_name: Annotated[str | None, values.TEXT.like('"production"')] = None
-    """Name of the cluster to query, for SignalFx and Datadog."""
+    """Name of the cluster to query, for Datadog."""
 
     @property
     def wanted(self) -> tuple[model.Metric, ...]:

@@ -31,15 +31,11 @@ from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.logs import ClusterSettings
 from watcher.platform.memory import history_budget, most_nodes, process_limit
 from watcher.platform.net.listening import host_port
-from watcher.platform.net.tls import client_context
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken, read_token
 from watcher.providers import registry
 from watcher.providers.base import Provider
-from watcher.providers.settings import ProviderSettings
 from watcher.refresh import cluster_nodes
 from watcher.refresh.config import NodeSource, RefreshConfig
-from watcher.replicas.peers import Peers
-from watcher.replicas.settings import PeersSettings
 from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 
@@ -110,30 +106,6 @@ def store_of(settings: Settings, *, program: str) -> Store:
         max_decisions=store.max_decisions,
         maxima=settings[ForecastSettings].history if settings[ForecastSettings].enabled else 0.0,
     )
-
-
-def source_identity(settings: Settings) -> list[str]:
-    """Return the settings that identify the source, for replicas that share samples."""
-    provider = settings[ProviderSettings]
-    return [
-        provider.name,
-        provider.address or "",
-        str(settings[KubernetesSettings].path or ""),
-        settings[KubernetesSettings].context or "",
-        provider.cluster_name or "",
-        settings[ClusterSettings].name or "",
-        *map(str, provider.matchers),
-    ]
-
-
-def peers_of(settings: Settings) -> Peers | None:
-    """Build the client for the other replicas, None if none are configured. It sends the server's token if reads need
-    it."""
-    peers = settings[PeersSettings]
-    if not peers.urls:
-        return None
-    tls = client_context(ca_file=peers.ca_file)
-    return Peers(peers.urls, token=token_of(settings) if settings[ServerSettings].protect_reads else None, tls=tls)
 
 
 def refresh_config(settings: Settings) -> RefreshConfig:

@@ -52,9 +52,7 @@ ADDRESS = ValueKind(
 
 def _read_peer(value: Any) -> str:
     if "@" in (address := _read_address(value)):
-        raise InvalidValue(
-            "given an address with a user; use the token file of this table, or server.token_file for replicas"
-        )
+        raise InvalidValue("given an address with a user; use the token file of this table")
     return address
 
 

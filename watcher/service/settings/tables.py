@@ -26,7 +26,6 @@ from watcher.platform.http.settings import ServerSettings
 from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.logs import ClusterSettings, LogSettings
 from watcher.providers.settings import ProviderSettings, QuerySettings
-from watcher.replicas.settings import PeersSettings
 from watcher.store.settings import StoreSettings
 
 _SECTIONS: tuple[type[SettingsTable], ...] = (
@@ -38,7 +37,6 @@ _SECTIONS: tuple[type[SettingsTable], ...] = (
     ReviewSettings,
     ForecastSettings,
     StoreSettings,
-    PeersSettings,
     AgentsSettings,
     QrmsSettings,
     ExtenderSettings,
@@ -50,6 +48,7 @@ TABLES: Mapping[str, type[SettingsTable]] = {each.section: each for each in _SEC
 PARTS = ("scheduler", "agent", "qrm")
 REMOVED: Mapping[str, str] = {
     "dashboard": "use urls, pods, token_file and ca_file of [agents] and [qrms]",
+    "peers": "remove it: a source with history fills the windows of a new replica, the database those after a restart",
     **{f"{name}.{key}": instead for name, table in TABLES.items() for key, instead in table.removed.items()},
 }
 """Former tables and keys, each with what to use instead."""
