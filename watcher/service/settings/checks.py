@@ -17,6 +17,7 @@ from typing import Any
 
 from watcher.api.settings import MetricsSettings
 from watcher.core.config.addresses import has_password, is_server
+from watcher.core.config.fields import settings_of
 from watcher.core.config.problems import Problem
 from watcher.core.config.quantities import write_duration
 from watcher.core.config.settings import Settings
