@@ -11,9 +11,9 @@ import click
 from click.core import ParameterSource
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
-from watcher.client.settings import ExtenderSettings
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.windows.settings import RefreshSettings
+from watcher.platform.net.settings import ExtenderSettings
 from watcher.providers.settings import ProviderSettings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import click
 from load_watcher.cli.options import OUTPUT, SERVE, URL_VARIABLE, to_address, with_options
 from load_watcher.cli.printing import print_json
 from load_watcher.cli.settings import NO_SOURCE, load
-from watcher.client.settings import ExtenderSettings
+from watcher.platform.net.settings import ExtenderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings

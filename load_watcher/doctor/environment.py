@@ -7,13 +7,13 @@ import ssl
 from collections.abc import Iterator, Sequence
 
 from load_watcher.doctor.separate_extender import is_configured
-from watcher.client.settings import ExtenderSettings
 from watcher.core.config.problems import SettingsError
 from watcher.core.config.settings import Settings
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, warn
 from watcher.platform.http.settings import ServerSettings
 from watcher.platform.net.loopback import is_loopback
+from watcher.platform.net.settings import ExtenderSettings
 from watcher.platform.net.tls import file_reason
 from watcher.providers.settings import ProviderSettings
 from watcher.service.build import tls_of

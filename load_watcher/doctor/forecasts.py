@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from load_watcher.doctor.thresholds import ProfilePlugins
 from scorers.plugins.forecast_arguments import DEFAULT_HORIZON
 from scorers.profiles.missing_forecasts import offered_horizons, unmet_forecasts
-from watcher.client.settings import ExtenderSettings
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.platform.checks.results import CheckResult, ok, skipped, warn
+from watcher.platform.net.settings import ExtenderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from watcher.client.settings import ExtenderSettings
 from watcher.decoding.json_text import decode_json
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
+from watcher.platform.net.settings import ExtenderSettings
 
 if TYPE_CHECKING:
     from load_watcher.extender.pages import ExtenderReady

@@ -21,7 +21,6 @@ from scorers.extender.service import SchedulingService
 from watcher import __version__
 from watcher.api.description import description_route
 from watcher.client import WatcherError
-from watcher.client.settings import ExtenderSettings
 from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
@@ -30,6 +29,7 @@ from watcher.platform.http.runner import application
 from watcher.platform.http.settings import ServerSettings
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.logs import ClusterSettings
+from watcher.platform.net.settings import ExtenderSettings
 from watcher.platform.net.tls import file_reason
 from watcher.platform.telemetry.instruments import Instruments
 from watcher.service.build import ServerProtection, server_files, store_of, tls_of

@@ -11,12 +11,12 @@ from scorers.cluster.table import DataNeeds
 from scorers.extender.hosting import LOOK_EVERY_S, TYPES, operators_for
 from scorers.profiles.missing_forecasts import unmet_forecasts
 from watcher.client import ServiceDescription, WatcherClient, WatcherError
-from watcher.client.settings import ExtenderSettings
 from watcher.clock import Clock, SystemClock
 from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.decoding.text import read_text
 from watcher.model import Window
+from watcher.platform.net.settings import ExtenderSettings
 from watcher.platform.net.tls import client_context, file_reason
 
 DESCRIBE_EVERY_S = 30.0

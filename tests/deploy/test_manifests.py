@@ -447,8 +447,9 @@ def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Pa
     assert [] == validate(settings.parts.get("scheduler", {}))
     assert "sqlite:////data/load-watcher.db" == settings[StoreSettings].url
     (data,) = (each for each in pod_template(rendered)["spec"]["volumes"] if each["name"] == "data")
-    assert settings[StoreSettings].max_size is not None
-    assert settings[StoreSettings].max_size < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
+    most = settings[StoreSettings].max_size
+    assert most is not None
+    assert most < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
 
 
 def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:

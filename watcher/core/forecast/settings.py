@@ -9,7 +9,6 @@ from watcher.core.config import quantities, values
 from watcher.core.config.fields import SettingsTable
 from watcher.core.config.model_values import HORIZON, HORIZONS
 from watcher.core.config.quantities import DAY
-from watcher.core.forecast.maxima import SLOT_S
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,4 +30,6 @@ class ForecastSettings(SettingsTable, section="forecast"):
     @property
     def slots(self) -> int:
         """Number of maxima that are kept of a node."""
+        from watcher.core.forecast.maxima import SLOT_S  # NumPy, which the agent does not load to read its settings
+
         return self.history // SLOT_S

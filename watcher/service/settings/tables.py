@@ -16,7 +16,6 @@ from functools import cached_property
 from watcher import model
 from watcher.agents.settings import AgentsSettings, QrmsSettings
 from watcher.api.settings import MetricsSettings
-from watcher.client.settings import ExtenderSettings
 from watcher.core.config.fields import Setting, SettingsTable, settings_of
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.review.settings import ReviewSettings
@@ -25,6 +24,7 @@ from watcher.koordinator.settings import KoordinatorSettings
 from watcher.platform.http.settings import ServerSettings
 from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.logs import ClusterSettings, LogSettings
+from watcher.platform.net.settings import ExtenderSettings
 from watcher.providers.settings import ProviderSettings, QuerySettings
 from watcher.store.settings import StoreSettings
 

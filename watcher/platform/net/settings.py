@@ -1,4 +1,4 @@
-"""The section [extender] of the settings: the watcher that a client reads from."""
+"""The section [extender] of the settings: the connection to the watcher."""
 
 from __future__ import annotations
 
