@@ -68,6 +68,9 @@ from tests.agent.policy.writing import METRICS, node_qos, text_of, throttling
 from tests.agent.qrm.plugins.test_plugins import cpu_plugin
 from watcher.client.arrays import decode_columns, decode_pods, to_columns, to_pods
 from watcher.client.errors import WatcherError
+from watcher.core.config.problems import SettingsError
+from watcher.core.config.quantities import read_duration, size
+from watcher.core.config.values import InvalidValue, read_argument
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODES, PODS, Pod
 from watcher.core.kubernetes.quantity import nano
@@ -78,15 +81,12 @@ from watcher.platform.kube.refusals import read_status
 from watcher.platform.kube.responses import read_event, read_item, read_page
 from watcher.platform.net.tls import client_context
 from watcher.platform.reloaded_files import read_token
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
-from watcher.platform.settings.quantities import read_duration, size
-from watcher.platform.settings.values import InvalidValue, read_argument
 from watcher.platform.sources.connection import read_secret
 from watcher.platform.sources.errors import ProviderError
 from watcher.platform.sources.prometheus import read_envelope, series_of
 from watcher.providers.influxdb.responses import read_flux, read_influxql
 from watcher.providers.prometheus.responses import read_labels, read_series
+from watcher.service.settings.loading import load
 
 Read = Callable[[Path], object]
 

@@ -56,10 +56,11 @@ from agent.service.dependencies import kube_client
 from agent.service.node_server import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
+from watcher.core.config.settings import Settings
 from watcher.platform.entry_points import ExtensionError
 from watcher.platform.interpreter import freeze_objects, tune_for_serving
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.settings.tables import Settings
+from watcher.platform.logs import ClusterSettings
 from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
@@ -507,7 +508,7 @@ async def serve(settings: QrmSettings, everything: Settings) -> int:
     stop = stop_signal()
     renewing = "the token file is read again if it changed; other settings need a restart"
     async with running_components(settings, everything) as parts:
-        telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
+        telemetry = Instruments(version=__version__, cluster=everything[ClusterSettings].name or "")
         telemetry.add(parts.metrics)
         async with listening(settings, QrmPages(parts, telemetry), telemetry, renewing=renewing) as address:
             log.info("plug-ins register in %s; mode is %s", settings.plugins_dir, settings.mode)

@@ -32,6 +32,7 @@ from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.wire import key_of as name_of
 from watcher.decoding.json_text import decode_json
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.listening import host_port
@@ -335,7 +336,7 @@ class DemoSchedulerModule:
             profiles=scheduling.extender.profiles,
             ready=lambda: scheduling.table.load.columns is not None,
             now=serving.now,
-            certificate=serving.settings.server.tls_cert,
+            certificate=serving.settings[ServerSettings].tls_cert,
         )
         made = scheduling.build()
         lives = (*made.lives, scheduler.life, mark_responses_simulated)

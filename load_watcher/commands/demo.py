@@ -10,9 +10,11 @@ import click
 from load_watcher.cli.options import CONFIG, finite, service_options, store_url, with_options
 from load_watcher.cli.settings import load, load_or_exit
 from load_watcher.commands.serve import run
+from watcher.core.windows.settings import RefreshSettings
+from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 @click.command(short_help="Run the service with a simulated cluster.")
@@ -82,9 +84,11 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
         cluster = SimulatedCluster(count, seed=seed, speed=speed, begun=time.time())
         click.echo("\n  ".join(demo_settings.banner_lines(cluster)))
         sources = Sources(
-            provider=lambda renewed: DemoProvider(cluster, resolution=renewed.refresh.point_resolution),
+            provider=lambda renewed: DemoProvider(cluster, resolution=renewed[RefreshSettings].point_resolution),
             directory=lambda _renewed: None,
-            past=lambda renewed: past_windows(cluster, windows=renewed.refresh.windows, kept=renewed.store.keep),
+            past=lambda renewed: past_windows(
+                cluster, windows=renewed[RefreshSettings].windows, kept=renewed[StoreSettings].keep
+            ),
         )
         code = run(
             settings,

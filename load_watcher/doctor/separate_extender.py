@@ -13,15 +13,16 @@ import msgspec
 from watcher.decoding.json_text import decode_json
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
+from watcher.platform.net.settings import ExtenderSettings
 
 if TYPE_CHECKING:
     from load_watcher.extender.pages import ExtenderReady
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 def is_configured(settings: Settings) -> bool:
     """Whether these are the settings of `load-watcher extender`."""
-    return settings.extender.watcher is not None
+    return settings[ExtenderSettings].watcher is not None
 
 
 async def check_watcher(found: Settings, examination: CheckContext) -> Sequence[CheckResult]:

@@ -20,12 +20,12 @@ from rich.table import Table
 
 from scorers.cli.numbers import number, readable
 from scorers.cli.short_reasons import short_reason, targets_of
+from watcher.core.config.quantities import write_size
 from watcher.core.messages import printable
 from watcher.decoding.json_text import decode_json
 from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 from watcher.platform.net.session import client_session
-from watcher.platform.settings.quantities import write_size
 
 TIMEOUT_S = 30.0
 MOST_SHOWN = 40  # nodes per table, best first

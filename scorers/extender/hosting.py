@@ -15,11 +15,12 @@ from scorers.profiles.missing_forecasts import offered_horizons, unmet_forecasts
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
 from watcher.client import Client, InProcessClient
+from watcher.core.config.problems import Problem
+from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.model import MetricType, Operator, Window
 from watcher.platform.modules import ModuleHost
-from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.tables import Settings
 
 LOOK_EVERY_S = 1.0  # poll interval for a new copy of the load
 TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
@@ -114,7 +115,7 @@ class InProcessHost:
     def unmet(self, needs: DataNeeds) -> tuple[str, str] | None:
         """See LoadHost. The service has all data, except pods that its source lacks, which the log reports, and
         forecasts, which the settings may disable."""
-        return unmet_forecasts(needs.horizon, offered_horizons(self.settings.forecast))
+        return unmet_forecasts(needs.horizon, offered_horizons(self.settings[ForecastSettings]))
 
 
 def operators_for(horizon: str) -> tuple[Operator, ...]:

@@ -45,12 +45,13 @@ from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
 from scorers.shadow.pages import ShadowHandler
 from watcher.client import Client, Columns, NodeSilence, PodColumns, WatcherError, is_same_document
+from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.problems.document import FleetProblem
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.platform.settings.problems import Problem, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -402,7 +403,7 @@ class SchedulingService:
     def _trusts_requests(self) -> bool:
         """Whether a pod exists because kube-scheduler asks about it: only kube-scheduler can send requests, or the copy
         of the pods is not up to date."""
-        return bool(self._serving.settings.server.scheduler_clients) or not self._cluster.is_current()
+        return bool(self._serving.settings[ServerSettings].scheduler_clients) or not self._cluster.is_current()
 
     def _is_known(self, pod: PlacementDecision) -> bool:
         """Whether the API has the pod of a decision."""

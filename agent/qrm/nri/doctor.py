@@ -34,11 +34,11 @@ from agent.qrm.settings import NRI, REFUSE, SERVER, QrmSettings, read_settings
 from agent.service.dependencies import kube_client
 from agent.service.node_server import CannotRun, read_token
 from agent.service.own_pages import ANSWER_S, get_page, page_session, page_url
+from watcher.core.config.settings import Settings
 from watcher.decoding.json_text import decode_json
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.permissions import check_permissions
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
-from watcher.platform.settings.tables import Settings
 
 FAILING_REQUESTS = (0, 12, 5)
 """NRI that fails the request of a plug-in that does not answer it; v0.12.0 does not."""

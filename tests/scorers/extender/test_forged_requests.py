@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ from tests.scorers.extender.test_handlers import asking
 from tests.scorers.extender.test_hosting import Watcher
 from tests.scorers.simulated_cluster import info, node, pod
 from tests.waiting import eventually
+from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.objects import Pod
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.sections.server import ServerSettings
-from watcher.platform.settings.tables import Settings
+from watcher.platform.http.settings import ServerSettings
+from watcher.service.settings.loading import load
 
 NODES = ("a", "b", "c")
 MORE_NODES = tuple(f"n{number:02}" for number in range(BEST_NODES))
@@ -76,7 +75,7 @@ class ProtectedWatcher(Watcher):
 
     @property
     def settings(self) -> Settings:
-        return replace(super().settings, server=ServerSettings(scheduler_clients=self._clients))
+        return super().settings.having(ServerSettings(scheduler_clients=self._clients))
 
 
 class Served:

@@ -29,18 +29,19 @@ from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of
 from tests.scorers.simulated_cluster import info, node, pod
 from tests.waiting import eventually
 from watcher.client import WatcherError
+from watcher.core.config.settings import Settings
 from watcher.core.forecast.document import snapshot_forecasts
-from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig
+from watcher.core.forecast.fleet import METRICS, FleetForecast
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import SnapshotForecasts, Window
-from watcher.platform.settings import loading
-from watcher.platform.settings.tables import Settings
+from watcher.service.settings import loading
 
 NODES, PODS = 60, 400
-FORECAST = ForecastConfig()
+FORECAST = ForecastSettings()
 AGGREGATED = {
     "usageThresholds": {"cpu": 60, "memory": 70},
     "usageAggregationType": "p95",
@@ -403,11 +404,11 @@ def test_pods_that_are_switched_off_are_a_problem_of_the_profiles_that_need_them
     ("forecast", "problem"),
     [
         (None, "needs forecasts, which are disabled in the watcher at http://127.0.0.1"),
-        (ForecastConfig(horizons=(1, 24), horizon=1), "but forecast.horizons has 1h, 24h"),
+        (ForecastSettings(horizons=(1, 24), horizon=1), "but forecast.horizons has 1h, 24h"),
     ],
 )
 def test_forecasts_that_the_watcher_does_not_serve_are_a_problem(
-    tmp_path: Path, forecast: ForecastConfig | None, problem: str
+    tmp_path: Path, forecast: ForecastSettings | None, problem: str
 ) -> None:
     ahead = {name for name in PROFILES if name.endswith("-ahead")}
     watcher = Watcher(published=None, forecast=forecast)

@@ -13,8 +13,8 @@ from scorers.extender.service import SchedulingService
 from tests.fakes.snapshots import WINDOWS
 from tests.scorers.plugins.koordinator.test_service import Service
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows
+from watcher.core.config.problems import SettingsError
 from watcher.model import Window
-from watcher.platform.settings.problems import SettingsError
 
 PACKING = {"name": "TargetLoadPacking", "args": {"targetUtilization": 50}}
 LIMITS = {"name": "NodeResourceLimits"}

@@ -170,8 +170,8 @@ def test_a_higher_bound_never_makes_a_node_better(fleet: dict[str, dict[tuple[st
 @pytest.mark.parametrize(
     ("name", "arguments", "problem"),
     [
-        ("HighLoadFilter", {"use": "oracle"}, "valid values: window, forecast"),
-        ("HighLoadFilter", {"use": "forecast", "horizon": "2h"}, "valid values: 1h, 6h, 24h"),
+        ("HighLoadFilter", {"use": "oracle"}, "must be window or forecast"),
+        ("HighLoadFilter", {"use": "forecast", "horizon": "2h"}, "must be 1h, 6h or 24h"),
         ("HighLoadFilter", {"horizon": "1h"}, 'set use to "forecast"'),
         ("TargetLoadPacking", {"use": "forecast"}, "use: was removed in this version; remove it: placement by"),
         ("LoadAwareScheduling", {"use": "forecast", "nodeMetricSource": "cluster"}, "set nodeMetricSource to"),

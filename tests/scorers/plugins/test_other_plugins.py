@@ -341,9 +341,9 @@ def test_a_broken_annotation_is_passed_over(caplog):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"resources": [{"name": "cpu", "weight": 0}]}, "resources: expected"),
+        ({"resources": [{"name": "cpu", "weight": 0}]}, "resources[0].weight: must be"),
         ({"resources": [{"name": "cpu"}, {"name": "cpu"}]}, "cpu is listed twice"),
-        ({"resources": []}, "resources: expected"),
+        ({"resources": []}, "resources: must be"),
         (
             {"defaultLimits": {"cpu": "all"}},
             "defaultLimits.cpu: 'all' is not a Kubernetes quantity, and not \"allocatable\"",

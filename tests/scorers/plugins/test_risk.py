@@ -330,11 +330,11 @@ def test_what_is_remembered_equals_what_is_computed_anew(events):
 @pytest.mark.parametrize(
     ("factory", "args", "said"),
     [
-        (LoadVariationRiskBalancing, {"safeVarianceMargin": -1}, "safeVarianceMargin: expected"),
-        (LoadVariationRiskBalancing, {"safeVarianceSensitivity": "1"}, "safeVarianceSensitivity: expected"),
-        (LoadVariationRiskBalancing, {"formula": "keps"}, "formula: invalid enum value"),
-        (LowRiskOverCommitment, {"smoothingWindowSize": 0}, "smoothingWindowSize: expected"),
-        (LowRiskOverCommitment, {"riskLimitWeights": {"cpu": 2}}, "riskLimitWeights.cpu: expected"),
+        (LoadVariationRiskBalancing, {"safeVarianceMargin": -1}, "safeVarianceMargin: must be"),
+        (LoadVariationRiskBalancing, {"safeVarianceSensitivity": "1"}, "safeVarianceSensitivity: must be"),
+        (LoadVariationRiskBalancing, {"formula": "keps"}, "formula: must be "),
+        (LowRiskOverCommitment, {"smoothingWindowSize": 0}, "smoothingWindowSize: must be"),
+        (LowRiskOverCommitment, {"riskLimitWeights": {"cpu": 2}}, "riskLimitWeights.cpu: must be"),
         (LowRiskOverCommitment, {"riskLimitWeights": {"gpu": 1}}, "riskLimitWeights.gpu: only cpu and memory"),
     ],
 )

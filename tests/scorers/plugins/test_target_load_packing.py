@@ -222,16 +222,16 @@ def test_the_effective_demand_is_combined_as_kube_scheduler_combines_requests(sp
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"targetUtilization": 0}, "targetUtilization: expected"),
-        ({"targetUtilization": 101}, "targetUtilization: expected"),
-        ({"targetUtilization": "40"}, "targetUtilization: expected"),
+        ({"targetUtilization": 0}, "targetUtilization: must be"),
+        ({"targetUtilization": 101}, "targetUtilization: must be"),
+        ({"targetUtilization": "40"}, "targetUtilization: must be"),
         ({"targetUtilisation": 40}, "did you mean targetUtilization?"),
         ({"defaultRequestsMultiplier": "much"}, "defaultRequestsMultiplier: must be a number"),
         ({"defaultRequestsMultiplier": "nan"}, "defaultRequestsMultiplier: must be a number"),
         ({"defaultRequests": {"cpu": "1x"}}, "defaultRequests.cpu: '1x' is not a Kubernetes quantity"),
         ({"defaultRequests": {"cpu": "-1"}}, "must not be negative"),
-        ({"podDemand": "usage"}, "podDemand: invalid enum value"),
-        ({"resources": []}, "resources: expected"),
+        ({"podDemand": "usage"}, "podDemand: must be upstream, effective, requests or limits"),
+        ({"resources": []}, "resources: must be"),
     ],
 )
 def test_bad_arguments_are_named(args, said):

@@ -19,10 +19,10 @@ from tests.waiting import eventually
 from tests.watcher.refresh.test_forecasts import NOW, SourceOfMaxima, wave
 from tests.watcher.refresh.test_tick import every
 from watcher.platform.http.runner import Runner
-from watcher.platform.settings.loading import load
 from watcher.providers.base import QueryPlan
 from watcher.service.build import Sources
 from watcher.service.server import Watcher
+from watcher.service.settings.loading import load
 
 pytestmark = pytest.mark.slow
 

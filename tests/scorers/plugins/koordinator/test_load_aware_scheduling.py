@@ -453,17 +453,20 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
     ("args", "problem"),
     [
         ({"usageThresholds": {"cpu": 101}}, "usageThresholds.cpu: must be 0 to 100 (given: 101)"),
-        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds.cpu: expected `int`, got `str`"),
+        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds.cpu: must be a whole number"),
         ({"resourceWeights": {"cpu": 0}}, "resourceWeights.cpu: must be 1 to 100 (given: 0)"),
         ({"dominantResourceWeight": -1}, "dominantResourceWeight: must be 0 to 100 (given: -1)"),
-        ({"nodeMetricExpirationSeconds": 0}, "nodeMetricExpirationSeconds: expected `int` >= 1"),
-        ({"comparison": "eq"}, "comparison: invalid enum value 'eq'"),
+        ({"nodeMetricExpirationSeconds": 0}, "nodeMetricExpirationSeconds: must be a whole number of at least 1"),
+        ({"comparison": "eq"}, "comparison: must be gt or ge"),
         (
             {"estimator": "defaultEstimater"},
             "estimator: unknown estimator 'defaultEstimater'; did you mean defaultEstimator?",
         ),
         ({"usageTresholds": {}}, "unknown argument; did you mean usageThresholds?"),
-        ({"aggregated": {"usageAggregationType": "p42"}}, "aggregated: invalid enum value 'p42'"),
+        (
+            {"aggregated": {"usageAggregationType": "p42"}},
+            "aggregated.usageAggregationType: must be avg, p50, p90, p95 or p99",
+        ),
         (
             {"nodeMetricSource": "cluster", "aggregated": {"scoreAggregatedDuration": "-5m"}},
             'aggregated.scoreAggregatedDuration: must be a duration like "5m", not negative',

@@ -28,7 +28,7 @@ from watcher.core.koordinator.report import Capacity, NodeUsages, measure
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import Snapshot, Window
-from watcher.platform.settings import loading
+from watcher.service.settings import loading
 
 RESOURCE = f"{NODE_METRIC_OBJECTS.group_version}/{NODE_METRIC_OBJECTS.plural}"
 POD = info(containers=[{"requests": {"cpu": "1", "memory": "1Gi"}}])
