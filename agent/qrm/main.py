@@ -36,7 +36,6 @@ from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import Adopted, CpuPlugin, CpuSettings
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.external import outside_plugins
-from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import NicPlugin
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
@@ -45,7 +44,7 @@ from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.recording import RecordingRuntime
-from agent.qrm.settings import APPLYING, AS_KATALYST, CRI, DRY_RUN, NRI, SERVER, QrmSettings
+from agent.qrm.settings import APPLYING, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
 from agent.qrm.store.last_mode import record_mode
@@ -97,35 +96,17 @@ def read_topology(settings: QrmSettings) -> CpuTopology:
     return machine
 
 
-def cpu_plugin(settings: QrmSettings, machine: CpuTopology) -> ResourcePlugin:
-    """The CPU plug-in for qrm.cpu_policy. Raises ValueError if the machine has too few CPUs or the reserved CPUs do not
-    exist."""
-    if settings.cpu_policy == AS_KATALYST:
-        # The state contains timestamps, which must remain valid after a restart: use the wall clock.
-        return KatalystCpuPlugin(
-            machine,
-            KatalystSettings(
-                settings.reserved_cpus,
-                reclaim=settings.reclaim,
-                system_namespaces=frozenset(settings.system_namespaces),
-            ),
-            now=time.time,
-        )
-    sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
-    return CpuPlugin(machine, settings.roles(), sizes)
-
-
 def builtin_plugins(settings: QrmSettings, machine: CpuTopology) -> list[ResourcePlugin]:
     """The built-in plug-ins that are enabled and that this machine supports. Raises CannotRun."""
     roles = settings.roles()
     made: list[ResourcePlugin] = []
     try:
         if settings.cpu_plugin:
-            made.append(cpu_plugin(settings, machine))
+            sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
+            made.append(CpuPlugin(machine, roles, sizes))
         if settings.memory_plugin and machine.memory:
             reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
-            bound = settings.cpu_policy == AS_KATALYST  # memory follows the CPUs of bound pods
-            made.append(MemoryPlugin(machine, roles, reserved=reserved, enhancements=bound))
+            made.append(MemoryPlugin(machine, roles, reserved=reserved))
         elif settings.memory_plugin:
             log.warning("the memory of the NUMA nodes is unknown; the memory plug-in is disabled")
     except ValueError as error:
@@ -257,7 +238,7 @@ async def running_components(settings: QrmSettings, everything: Settings) -> Asy
             if settings.adjust:
                 parts.adjuster = metrics.adjuster = await _adjust(parts, builtin[CPU], stack)
         elif settings.watcher is not None:
-            log.warning("ignoring qrm.watcher: load resizes pools only with qrm.cpu_policy roles")
+            log.warning("ignoring qrm.watcher: load resizes only the pools of the built-in CPU plug-in")
         yield parts
 
 
@@ -323,7 +304,6 @@ async def _restored_manager(parts: QrmComponents, machine: CpuTopology) -> Manag
             names=settings.all_names(),
             skip_annotations=frozenset(settings.skip_annotations),
             nic_roles=frozenset(settings.nic_roles),
-            may_skip_errors=settings.cpu_policy == AS_KATALYST,
             # The runtime may create containers of a pod that the last round does not know.
             recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
         ),

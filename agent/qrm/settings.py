@@ -43,9 +43,17 @@ APPLYING = (CRI, NRI)
 """Modes in which the manager sets properties of containers."""
 REMOVED_MODE = "cgroup"
 """Wrote cgroup files. The files of a node can still name it."""
+REMOVED = {
+    "cpu_policy": (
+        "the built-in plug-in assigns CPUs by role; for Katalyst's policy, set qrm.cpu_plugin = false and "
+        "qrm.memory_plugin = false, and run Katalyst's own plug-ins on the node"
+    ),
+    "system_namespaces": "it applied to the removed qrm.cpu_policy only",
+    "reclaim": "it applied to the removed qrm.cpu_policy only",
+}
+"""What replaces each setting that was removed in load-watcher 0.1.0."""
 OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
 SCOPES = ("container", "pod")
-BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 CPUS = values.integer(lowest=0, highest=8192)
 SECONDS = quantities.duration(lowest=0.1, highest=3600)
 DEFAULTS = ResizeSettings()
@@ -248,26 +256,6 @@ class QrmSettings(NodeTable):
         example='["example.org/unmanaged"]',
     )
     cpu_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in CPU plug-in.")
-    cpu_policy: str = setting(
-        BY_ROLE,
-        values.choice(CPU_POLICIES),
-        "How CPUs are assigned: by pod role, or by Katalyst's QoS levels and enhancements. With katalyst, the size "
-        "of a pool follows the requests of its pods, load does not resize it, and the memory of pods that are "
-        "bound to NUMA nodes is on these nodes.",
-    )
-    system_namespaces: tuple[str, ...] = setting(
-        ("kube-system",),
-        values.list_of(values.NAME, called="namespaces", may_be_empty=True),
-        "With qrm.cpu_policy katalyst: the namespaces whose pods may have the level system_cores, which gives them "
-        "CPUs of other pods and reserved CPUs.",
-        example='["kube-system", "monitoring"]',
-    )
-    reclaim: bool = setting(
-        False,
-        values.BOOLEAN,
-        "With qrm.cpu_policy katalyst: whether reclaimed_cores pods get the CPUs that shared pools do not need, or "
-        "only a reserve of 4 CPUs (at least one per NUMA node).",
-    )
     memory_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in memory plug-in.")
     nic_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in network card plug-in.")
     reserved_cpus: CpuSet = setting(
@@ -498,8 +486,13 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
 
 
 def _without_removed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The table without values that this version has removed, and a problem for each of them."""
-    kept, problems = dict(given), []
+    """The table without settings and values that this version has removed, and a problem for each of them."""
+    kept = {name: value for name, value in given.items() if name not in REMOVED}
+    problems = [
+        Problem(f"qrm.{name}", "removed in load-watcher 0.1.0", f"remove the setting: {instead}")
+        for name, instead in REMOVED.items()
+        if name in given
+    ]
     if str(given.get("mode")).strip().lower() == REMOVED_MODE:
         del kept["mode"]
         cure = (

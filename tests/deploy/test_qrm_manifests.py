@@ -218,7 +218,7 @@ def test_its_pod_starts_where_the_runtime_requires_the_plugin(
 
 
 def test_in_the_mode_server_it_has_no_token_and_no_rights(tmp_path: Path) -> None:
-    rendered = charted({"qrm": {"enabled": True, "config": {"qrm": {"mode": "server", "cpu_policy": "katalyst"}}}})
+    rendered = charted({"qrm": {"enabled": True, "config": {"qrm": {"mode": "server", "cpu_plugin": False}}}})
     assert set() == rights(rendered)
     assert not daemon(rendered)["automountServiceAccountToken"]
     assert settings(rendered, tmp_path).watcher is None

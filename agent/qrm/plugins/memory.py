@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,23 +23,17 @@ from agent.qrm.manager.request import (
     whole_exclusive,
 )
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.calculator import fits_sockets, hints_that_hold, nodes_open_to, sets_that_hold
+from agent.qrm.plugins.calculator import hints_that_hold, nodes_open_to
 from agent.qrm.plugins.cpu_topology import CpuTopology
-from agent.qrm.plugins.enhancements import NUMA_EXCLUSIVE, qos_request
 from agent.qrm.plugins.records import Records
-from agent.qrm.pods import DEDICATED_CORES, SHARED_CORES
 from agent.qrm.roles import RoleTable
 
 NO_HINTS = "no available memory hints"
 NOT_MET = "results can't meet memory request"
-BOUND_GROUP = ""
-"""The group of pods that Katalyst's annotations bind to NUMA nodes. Exclusive roles are never empty."""
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The memory of one container: exclusive bytes by NUMA node, empty without exclusive memory. `bound`: the pod has
-    exclusive memory because Katalyst's annotations bind it to NUMA nodes, not because of its role. A sidecar of such a
-    pod has 0 bytes on the nodes of its main container."""
+    """The memory of one container: exclusive bytes by NUMA node, empty without exclusive memory."""
 
     pod_uid: str
     container_name: str
@@ -51,23 +44,6 @@ class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     container_type: int = ContainerType.MAIN
     container_index: int = 0
     numa: dict[int, int] = {}
-    bound: bool = False
-
-    @property
-    def group(self) -> str:
-        """Pods of different groups do not share a NUMA node."""
-        return BOUND_GROUP if self.bound else self.pod_role
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryClaim:
-    """Whether a container gets exclusive memory, and the group of pods that it shares NUMA nodes with. `bound` as in
-    the record; `whole`: it gets all memory of its nodes, which must be free."""
-
-    own: bool = False
-    bound: bool = False
-    whole: bool = False
-    group: str = ""
 
 
 class MemoryDocument(msgspec.Struct, frozen=True):
@@ -79,25 +55,16 @@ class MemoryDocument(msgspec.Struct, frozen=True):
 
 
 class MemoryPlugin:
-    """Assigns the memory of a machine by NUMA node. `reserved` are bytes for the system by NUMA node. `enhancements`:
-    pods that Katalyst's annotations bind to NUMA nodes get exclusive memory of these nodes, like their CPUs."""
+    """Assigns the memory of a machine by NUMA node. `reserved` are bytes for the system by NUMA node."""
 
     name = "qrm_memory_plugin"
     resource = MEMORY
     aligned = True
     reconciled = True
 
-    def __init__(
-        self,
-        machine: CpuTopology,
-        roles: RoleTable,
-        *,
-        reserved: Mapping[int, int] | None = None,
-        enhancements: bool = False,
-    ) -> None:
+    def __init__(self, machine: CpuTopology, roles: RoleTable, *, reserved: Mapping[int, int] | None = None) -> None:
         self.machine = machine
         self.roles = roles
-        self.enhancements = enhancements
         kept = reserved or {}
         self.allocatable = {node: max(0, size - kept.get(node, 0)) for node, size in machine.memory.items()}
         self._records: Records[MemoryRecord] = Records()
@@ -107,53 +74,37 @@ class MemoryPlugin:
     # --- calls of the manager ------------------------------------------------------------------------------------
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """NUMA nodes for a pod with exclusive memory, empty if none fit; None for other pods. Raises CannotAllocate for
-        invalid annotations."""
-        claim = self._claim(request)
-        if request.container_type == ContainerType.INIT or not claim.own:
+        """NUMA nodes for a pod with exclusive memory, empty if none fit; None for other pods."""
+        if request.container_type == ContainerType.INIT or not self._is_exclusive(request):
             return None
-        if claim.bound and request.container_type == ContainerType.SIDECAR:
-            return None  # it follows its pod's main container
-        needed, free = whole_exclusive(request), self._open_nodes(request, claim)
-        kept = self._same_kind(request, claim)
+        needed, free = whole_exclusive(request), self._open_nodes(request)
+        kept = self._same_kind(request)
         if kept is not None and (kept.request >= needed or _holds(kept.numa, needed, free)):
             return (Hint(frozenset(kept.numa), preferred=True),)
         try:
             fewest, _ = nodes_for_memory(needed, each=max(self.allocatable.values()), nodes=len(self.allocatable))
         except CannotAllocate:
             return ()
-        if not claim.bound:
-            return hints_that_hold(needed, free, fewest=fewest)
-        most = len(self.allocatable) if claim.whole else 1  # as in Katalyst
-        found = sets_that_hold(needed, free, fewest=fewest, most=most)
-        return tuple(
-            Hint(nodes, preferred=len(nodes) == fewest) for nodes in found if fits_sockets(self.machine, nodes)
-        )
+        return hints_that_hold(needed, free, fewest=fewest)
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container, and for a sidecar of a bound pod whose main
-        container has no allocation yet. An earlier allocation for the same request is returned unchanged, and replaced
-        if the request has changed. Raises CannotAllocate; the container then keeps its earlier allocation."""
+        """The allocation for a request; None for an init container. An earlier allocation for the same request is
+        returned unchanged, and replaced if the request has changed. Raises CannotAllocate; the container then keeps its
+        earlier allocation."""
         if request.container_type == ContainerType.INIT:
             return None
-        claim = self._claim(request)
-        sidecar = request.container_type == ContainerType.SIDECAR
-        if claim.bound and sidecar and self._main_of(request) is None:
-            return None
-        kept = self._same_kind(request, claim)
-        if kept is None or not (kept.request == whole(request) or (claim.bound and kept.request > whole(request))):
-            kept = self._new_record(request, claim)
-            self._records[request.pod_uid, request.container_name] = kept
-        elif not kept.pod_role and not kept.bound:
-            kept = self._record(request, kept.numa, bound=False)
-            self._records[request.pod_uid, request.container_name] = kept
+        key, kept = (request.pod_uid, request.container_name), self._same_kind(request)
+        if kept is None or kept.request != whole(request):
+            kept = self._records[key] = self._new_record(request)
+        elif not kept.pod_role:
+            kept = self._records[key] = self._record(request, kept.numa)
         return self._info(kept)
 
     def adopt(self, allocations: Iterable[tuple[str, str, AllocationInfo]]) -> list[tuple[str, str]]:
         """Keep the exclusive memory of containers that the manager's checkpoint has and this state lacks, as the CPU
-        plug-in does. Memory that Katalyst's annotations bind is allocated again."""
+        plug-in does."""
         adopted = []
-        for pod, container, info in () if self.enhancements else allocations:
+        for pod, container, info in allocations:
             taken, numa = self._taken(self._records.values()), dict(info.topology_assignments)
             free = {node: size - taken[node] for node, size in self.allocatable.items()}
             fits = all(size <= free.get(node, 0) for node, size in numa.items())
@@ -234,25 +185,13 @@ class MemoryPlugin:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    def _claim(self, request: ResourceRequest) -> MemoryClaim:
-        """Raises CannotAllocate for invalid annotations."""
-        if self.enhancements:
-            wish = qos_request(request)
-            if wish.bound and wish.level in (DEDICATED_CORES, SHARED_CORES):
-                whole_nodes = wish.exclusive and wish.level == DEDICATED_CORES  # as for CPUs
-                return MemoryClaim(own=True, bound=True, whole=whole_nodes, group=BOUND_GROUP)
-        return MemoryClaim(own=self.roles.is_exclusive(request.pod_role), group=request.pod_role)
+    def _is_exclusive(self, request: ResourceRequest) -> bool:
+        return self.roles.is_exclusive(request.pod_role)
 
-    def _same_kind(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord | None:
-        """The existing record of the container, if it is of the same kind."""
+    def _same_kind(self, request: ResourceRequest) -> MemoryRecord | None:
+        """The existing record of the container, if it is exclusive or not as the request."""
         record = self._records.get((request.pod_uid, request.container_name))
-        return record if record and (bool(record.numa), record.bound) == (claim.own, claim.bound) else None
-
-    def _main_of(self, request: ResourceRequest) -> MemoryRecord | None:
-        """For a sidecar of a bound pod, the record of its pod's main container."""
-        if request.container_type != ContainerType.SIDECAR:
-            return None
-        return next((r for key, r in sorted(self._records.items()) if key[0] == request.pod_uid and r.numa), None)
+        return record if record is not None and bool(record.numa) == self._is_exclusive(request) else None
 
     def _taken(self, records: Iterable[MemoryRecord]) -> dict[int, int]:
         taken = dict.fromkeys(self.allocatable, 0)
@@ -266,23 +205,21 @@ class MemoryPlugin:
         own = (request.pod_uid, request.container_name)
         return [record for key, record in self._records.items() if key != own]
 
-    def _open_nodes(self, request: ResourceRequest, claim: MemoryClaim) -> dict[int, int]:
+    def _open_nodes(self, request: ResourceRequest) -> dict[int, int]:
         """The nodes on which the container may have exclusive memory, and the free bytes on each."""
         others = self._without(request)
         taken = self._taken(others)
-        groups = {node: frozenset(r.group for r in others if r.numa.get(node)) for node in self.allocatable}
-        open_nodes = nodes_open_to(claim.group, groups)
-        if claim.whole:
-            open_nodes = [node for node in open_nodes if not taken[node]]
-        return {node: max(0, self.allocatable[node] - taken[node]) for node in open_nodes}
+        roles = {node: frozenset(r.pod_role for r in others if r.numa.get(node)) for node in self.allocatable}
+        return {node: max(0, self.allocatable[node] - taken[node]) for node in nodes_open_to(request.pod_role, roles)}
 
-    def _new_record(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord:
-        if not claim.own and not self.enhancements:
-            self._check_room(request)
-        return self._record(request, self._take(request, claim) if claim.own else {}, bound=claim.bound)
+    def _new_record(self, request: ResourceRequest) -> MemoryRecord:
+        if self._is_exclusive(request):
+            return self._record(request, self._take(request))
+        self._check_room(request)
+        return self._record(request, {})
 
     @staticmethod
-    def _record(request: ResourceRequest, numa: dict[int, int], *, bound: bool) -> MemoryRecord:
+    def _record(request: ResourceRequest, numa: dict[int, int]) -> MemoryRecord:
         return MemoryRecord(
             pod_uid=request.pod_uid,
             container_name=request.container_name,
@@ -293,7 +230,6 @@ class MemoryPlugin:
             container_type=request.container_type,
             container_index=request.container_index,
             numa=numa,
-            bound=bound,
         )
 
     def _check_room(self, request: ResourceRequest) -> None:
@@ -303,27 +239,23 @@ class MemoryPlugin:
         if whole(request) > room:
             raise CannotAllocate(f"{NOT_MET}: requested {whole(request)} bytes, but shared NUMA nodes have {room}")
 
-    def _take(self, request: ResourceRequest, claim: MemoryClaim) -> dict[int, int]:
+    def _take(self, request: ResourceRequest) -> dict[int, int]:
         """Select bytes by node: the nodes of the hint, or of the best hint, are filled in order. A container that has
         memory stays on its nodes if these have room. Raises CannotAllocate."""
-        if claim.bound and (main := self._main_of(request)) is not None:
-            return dict.fromkeys(main.numa, 0)
-        needed, free = whole_exclusive(request), self._open_nodes(request, claim)
-        nodes, left, taken = self._nodes_for(request, claim, needed, free), needed, dict[int, int]()
+        needed, free = whole_exclusive(request), self._open_nodes(request)
+        nodes, left, taken = self._nodes_for(request, needed, free), needed, dict[int, int]()
         for node in sorted(nodes):
-            taken[node] = free[node] if claim.whole else min(left, free[node])
+            taken[node] = min(left, free[node])
             left -= taken[node]
         if left > 0:
             raise CannotAllocate(f"{NOT_MET}: {left} bytes more than NUMA nodes {cpuset.text(nodes)} have free")
         return taken
 
-    def _nodes_for(
-        self, request: ResourceRequest, claim: MemoryClaim, needed: int, free: Mapping[int, int]
-    ) -> frozenset[int]:
+    def _nodes_for(self, request: ResourceRequest, needed: int, free: Mapping[int, int]) -> frozenset[int]:
         """The NUMA nodes of the hint or, without a preferred hint that has enough memory, those of the best hint.
         Raises CannotAllocate."""
         kept = self._records.get((request.pod_uid, request.container_name))
-        if kept is not None and not claim.bound and kept.numa and _holds(kept.numa, needed, free):
+        if kept is not None and kept.numa and _holds(kept.numa, needed, free):
             return frozenset(kept.numa)
         nodes = request.nodes
         if not request.must_follow_hint and not (nodes and _holds(nodes, needed, free)):
@@ -336,8 +268,6 @@ class MemoryPlugin:
         closed = sorted(nodes - free.keys())
         if closed:
             raise CannotAllocate(f"{NO_HINTS}: other pods have exclusive memory of NUMA node {closed[0]}")
-        if claim.bound and not claim.whole and len(nodes) > 1:
-            raise CannotAllocate(f"{NO_HINTS}: only a pod with {NUMA_EXCLUSIVE} can have several NUMA nodes")
         return nodes
 
     def _info(self, record: MemoryRecord, shared: frozenset[int] | None = None) -> AllocationInfo:
@@ -345,7 +275,7 @@ class MemoryPlugin:
         return AllocationInfo(
             CPUSET_MEMS,
             is_scalar_resource=True,
-            allocated_quantity=float(sum(record.numa.values()) if record.bound else record.request),
+            allocated_quantity=float(record.request),
             allocation_result=cpuset.text(nodes),
             resource_hints=wire_hints((Hint(nodes, preferred=True),)) if record.numa else WireHints(),
             topology_assignments=record.numa,

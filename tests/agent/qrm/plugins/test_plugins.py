@@ -16,7 +16,6 @@ from agent.qrm.manager.request import (
     CannotAllocate,
     ContainerType,
     ResourceRequest,
-    nodes_for_cpus,
     nodes_for_memory,
     whole,
 )
@@ -183,16 +182,6 @@ def test_whole(case: dict[str, Any]):
             whole(request)
     else:
         assert whole(request) == case["expected"]
-
-
-@cases("numa_count_for_cpu")
-def test_nodes_for_cpus(case: dict[str, Any]):
-    if case["error"]:
-        with pytest.raises(CannotAllocate):
-            nodes_for_cpus(case["cpu_request"], total=case["num_cpus"], nodes=case["num_numa"])
-    else:
-        expected = case["expected"]["nodes"], case["expected"]["cpus_per_node"]
-        assert nodes_for_cpus(case["cpu_request"], total=case["num_cpus"], nodes=case["num_numa"]) == expected
 
 
 @cases("numa_count_for_memory")
@@ -636,6 +625,16 @@ def test_a_pool_that_there_is_not():
     document["pods"]["b"]["container0"]["pool"] = "nightly"
     with pytest.raises(ValueError, match="unknown pool 'nightly'"):
         cpu_plugin().load(document)
+
+
+def test_memory_that_the_removed_policy_of_katalyst_bound_is_kept_until_the_pod_is_allocated_again():
+    bound = {"pod_uid": "p", "container_name": "container0", "pod_role": "ETL", "request": 1 << 30, "bound": True}
+    document = {"machineState": {}, "pods": {"p": {"container0": {**bound, "numa": {"1": 1 << 30}}}}, "policyName": ""}
+    memory = memory_plugin()
+    memory.load(document)
+    assert memory.by_node("p", "container0") == {1: float(1 << 30)}
+    info = memory.allocate(ask("memory", "p", "ETL", 1 << 30))
+    assert (info.allocation_result, memory.by_node("p", "container0")) == ("0-1", {})
 
 
 # --- any sequence of pods --------------------------------------------------------------------------------------------
