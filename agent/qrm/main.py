@@ -33,11 +33,12 @@ from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.pages import QrmComponents, QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import Adopted, CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.external import outside_plugins
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import NicPlugin
+from agent.qrm.plugins.records import Adopted, BuiltinPlugin
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler, Report
@@ -329,9 +330,7 @@ async def _adopt(builtin: Mapping[str, PluginServer], allocations: Allocations) 
 
 
 def _adopted(known: list[tuple[str, str, AllocationInfo]], plugin: ResourcePlugin) -> Adopted:
-    if isinstance(plugin, CpuPlugin):
-        return plugin.adopt(known)
-    return Adopted(plugin.adopt(known) if isinstance(plugin, MemoryPlugin) else ())
+    return plugin.adopt(known) if isinstance(plugin, BuiltinPlugin) else Adopted()
 
 
 async def _pods_and_cluster(

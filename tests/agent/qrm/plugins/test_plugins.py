@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agent import cpuset
-from agent.qrm.manager.allocation import AllocationInfo
+from agent.qrm.manager.allocation import AllocationInfo, wire_hints
 from agent.qrm.manager.request import (
     CannotAllocate,
     ContainerType,
@@ -317,7 +317,7 @@ def test_a_lost_state_takes_exclusive_memory_from_the_checkpoint():
     assert {0, 1} == set(known[1][2].topology_assignments)
     after = memory_plugin()
     found = after.adopt([*known, ("more", "container0", known[0][2])])
-    assert [("a", "container0"), ("b", "container0")] == found
+    assert [("a", "container0"), ("b", "container0")] == found.kept
     for name in ("b", "a"):
         assert infos[name] == after.allocate(ask("memory", name, role, float(sizes[name])))
     assert before.document() == after.document()
@@ -625,6 +625,26 @@ def test_a_pool_that_there_is_not():
     document["pods"]["b"]["container0"]["pool"] = "nightly"
     with pytest.raises(ValueError, match="unknown pool 'nightly'"):
         cpu_plugin().load(document)
+
+
+def test_records_of_earlier_versions_are_read_and_written_alike():
+    """Role and request are written also if they are empty; earlier records of network cards had neither."""
+    adopted = {"pod_uid": "p", "container_name": "c", "pod_role": "", "request": 4, "cpus": "2-5"}
+    pooled = {"pod_uid": "q", "container_name": "c", "pod_role": "ETL", "request": 0, "pool": "offline"}
+    cpu, pods = cpu_plugin(), {"p": {"c": adopted}, "q": {"c": pooled}}
+    expected = cpu_plugin()
+    hints = wire_hints([Hint(frozenset({0}), preferred=True)])
+    expected.adopt([("p", "c", AllocationInfo("CpusetCpus", False, True, 4.0, "2-5", resource_hints=hints))])
+    cpu.load({**expected.document(), "pods": pods})
+    assert cpu.document()["pods"] == pods
+    memory, pods = memory_plugin(), {"p": {"c": {**pooled, "pod_uid": "p", "pool": "x", "numa": {"1": 5}}}}
+    memory.load({"machineState": {}, "pods": pods, "policyName": "role-numa"})
+    del pods["p"]["c"]["pool"]
+    assert memory.document()["pods"] == pods
+    nic = NicPlugin(NICS, nodes=SEED.nodes)
+    earlier = {"pod_uid": "p", "container_name": "c", "interface_name": "eth1"}
+    nic.load({"machineState": {}, "pods": {"p": {"c": earlier}}})
+    assert nic.by_node("p", "c") == {1: 1.0}
 
 
 def test_memory_that_the_removed_policy_of_katalyst_bound_is_kept_until_the_pod_is_allocated_again():
