@@ -16,20 +16,19 @@ from typing import Any
 from agent.cgroups.detection import Layout, find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.cluster.client import QrmClusterClient
+from agent.qrm.cluster.own_managers import objection
 from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
-from agent.qrm.kubelet.contact import SilenceReport
-from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources
-from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
-from agent.qrm.kubelet.own_managers import objection
-from agent.qrm.kubelet.plugin_client import PluginEndpoint
-from agent.qrm.kubelet.registration import Registry, ResourcePlugins
-from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
+from agent.qrm.grpc.contact import SilenceReport
+from agent.qrm.grpc.grpc_server import LegacyRegistration, PluginServer, PodResources
+from agent.qrm.grpc.messages import PLUGIN_TYPE, info_from_bytes
+from agent.qrm.grpc.plugin_client import PluginEndpoint
+from agent.qrm.grpc.registration import Registry, ResourcePlugins
+from agent.qrm.grpc.socket_server import CannotServe, SocketServer
 from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply, ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
 from agent.qrm.manager.topology import TopologyPolicy, check_nodes
-from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.pages import QrmComponents, QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
@@ -44,6 +43,7 @@ from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cri import CriRuntime
+from agent.qrm.runtime.nri.runtime import NriRuntime
 from agent.qrm.runtime.recording import RecordingRuntime
 from agent.qrm.settings import APPLYING, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of

@@ -18,17 +18,17 @@ from enum import StrEnum
 from pathlib import Path
 
 from agent import cpuset
-from agent.qrm.kubelet.messages import info_from_bytes
-from agent.qrm.kubelet.own_managers import BadKubeletState, KubeletSets, read_kubelet_sets
-from agent.qrm.kubelet.socket_server import CannotServe, SocketClaim, SocketInUse
+from agent.qrm.cluster.own_managers import BadKubeletState, KubeletSets, read_kubelet_sets
+from agent.qrm.grpc.messages import info_from_bytes
+from agent.qrm.grpc.socket_server import CannotServe, SocketClaim, SocketInUse
 from agent.qrm.main import CHECKPOINT
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, Allocations, Properties
-from agent.qrm.nri.messages import OOM_SCORE
-from agent.qrm.nri.restoring import NriRestorer
 from agent.qrm.plugins.sysfs import NoTopology, memory_nodes, read_machine
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.found import ContainerGone, FoundContainer, RestoringRuntime
+from agent.qrm.runtime.nri.messages import OOM_SCORE
+from agent.qrm.runtime.nri.restoring import NriRestorer
 from agent.qrm.settings import APPLYING, CRI, NRI, REMOVED_MODE, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, decode
 from agent.qrm.store.files import BadState

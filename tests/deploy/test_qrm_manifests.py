@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from agent.qrm.nri.runtime_config import TOLERATION
+from agent.qrm.runtime.nri.runtime_config import TOLERATION
 from agent.qrm.settings import QrmSettings, read_settings
 from tests.agent.qrm.test_main import NODE, Qrm, World, cri, world
 from tests.deploy.rendering import (

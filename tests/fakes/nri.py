@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from agent.qrm.nri.calls import decode_request
-from agent.qrm.nri.frames import (
+from agent.qrm.runtime.nri.ttrpc import (
     PLUGIN_CONNECTION,
     REQUEST,
     RESPONSE,
     RUNTIME_CONNECTION,
     FrameDecoder,
     Message,
+    decode_request,
 )
 from tests.waiting import PATIENCE_SECONDS
 

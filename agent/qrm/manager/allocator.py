@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from agent.qrm.kubelet.plugin_api import PluginCallError
+from agent.qrm.grpc.plugin_api import PluginCallError
 from agent.qrm.manager.admission import ManagerSettings, NotAllocated, suffices
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, BadProperty, checked_properties
 from agent.qrm.manager.hint_merger import HintMerger

@@ -14,9 +14,9 @@ import grpc
 import grpc.aio
 
 from agent import cpuset
-from agent.qrm.kubelet.channel import open_channel
-from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as pb
-from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
+from agent.qrm.grpc.channel import open_channel
+from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as pb
+from agent.qrm.grpc.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSETS, FIELDS, UNIFIED, Properties, Value
 from agent.qrm.pods import PodContainer, QrmPod

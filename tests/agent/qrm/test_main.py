@@ -14,9 +14,9 @@ import grpc.aio
 import pytest
 
 from agent import cpuset
-from agent.qrm.kubelet.plugin_client import ask_info, notify
-from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as podresources_pb
-from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
+from agent.qrm.grpc.plugin_client import ask_info, notify
+from agent.qrm.grpc.protos import qrm_podresources_v1_pb2 as podresources_pb
+from agent.qrm.grpc.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, WireHint, WireHints
 from agent.qrm.store.checkpoint import encode
 from tests.agent.qrm.plugins.test_sysfs import as_files, put

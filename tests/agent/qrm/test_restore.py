@@ -13,19 +13,23 @@ import pytest
 
 from agent.qrm.main import CHECKPOINT
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
-from agent.qrm.nri.calls import (
+from agent.qrm.restore import RestoredContainer, restore
+from agent.qrm.runtime.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.runtime.nri.table import MAX_SYNCHRONIZED
+from agent.qrm.runtime.nri.ttrpc import (
+    PLUGIN_CONNECTION,
     PLUGIN_SERVICE,
+    REQUEST,
+    RESPONSE,
+    RUNTIME_CONNECTION,
     CallFailed,
     CallRequest,
+    Message,
     decode_response,
     encode_request,
     encode_response,
 )
-from agent.qrm.nri.frames import PLUGIN_CONNECTION, REQUEST, RESPONSE, RUNTIME_CONNECTION, Message
-from agent.qrm.nri.frames import encode as encode_message
-from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
-from agent.qrm.nri.table import MAX_SYNCHRONIZED
-from agent.qrm.restore import RestoredContainer, restore
+from agent.qrm.runtime.nri.ttrpc import encode as encode_message
 from agent.qrm.settings import QrmSettings, read_settings
 from agent.qrm.store.checkpoint import encode
 from agent.qrm.store.last_mode import record_mode

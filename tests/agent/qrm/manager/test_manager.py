@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions, Quantity
+from agent.qrm.grpc.plugin_api import PluginCallError, PluginOptions, Quantity
 from agent.qrm.manager.admission import (
     ADMISSION_GRACE_S,
     Admission,
