@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from agent import cpuset
 from agent.policy.source import check_policies
-from agent.qrm.grpc import own_managers
+from agent.qrm.cluster import own_managers
 from agent.qrm.grpc.messages import info_from_bytes, info_to_message
 from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as cri_pb
 from agent.qrm.main import Checkpoint

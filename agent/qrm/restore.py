@@ -123,7 +123,7 @@ def _mode(settings: QrmSettings) -> str:
         ) from None
     if recorded == REMOVED_MODE:
         raise CannotRun(
-            f"the manager had the mode {REMOVED_MODE}, which was removed in load-watcher 0.1.0\n"
+            f"the manager had the mode {REMOVED_MODE}, which was removed in this version\n"
             f"  run load-watcher qrm restore of the earlier version; or restart the pods, and delete {file}"
         )
     if recorded not in (None, *APPLYING):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from agent import cpuset
 from agent.cpuset import EMPTY, CpuSet
@@ -43,15 +43,7 @@ APPLYING = (CRI, NRI)
 """Modes in which the manager sets properties of containers."""
 REMOVED_MODE = "cgroup"
 """Wrote cgroup files. The files of a node can still name it."""
-REMOVED = {
-    "cpu_policy": (
-        "the built-in plug-in assigns CPUs by role; for Katalyst's policy, set qrm.cpu_plugin = false and "
-        "qrm.memory_plugin = false, and run Katalyst's own plug-ins on the node"
-    ),
-    "system_namespaces": "it applied to the removed qrm.cpu_policy only",
-    "reclaim": "it applied to the removed qrm.cpu_policy only",
-}
-"""What replaces each setting that was removed in load-watcher 0.1.0."""
+OF_CPU_POLICY = "remove it: it applied to the removed qrm.cpu_policy only"
 OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
 SCOPES = ("container", "pod")
 CPUS = values.integer(lowest=0, highest=8192)
@@ -190,9 +182,21 @@ def _roles_of(name: str) -> tuple[str, ...]:
 class QrmSettings(NodeTable):
     """The table [qrm] of load-watcher.toml."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "cpu_policy": "remove it: the built-in plug-in assigns CPUs by role; for Katalyst's policy, set qrm.cpu_plugin "
+        "and qrm.memory_plugin to false, and run Katalyst's own plug-ins on the node",
+        "system_namespaces": OF_CPU_POLICY,
+        "reclaim": OF_CPU_POLICY,
+    }
     mode: str = setting(
         DRY_RUN,
-        values.choice(MODES),
+        values.choice(
+            MODES,
+            removed={
+                REMOVED_MODE: f"use {NRI} or {CRI}, which set the allocations of running containers again; to switch "
+                "the manager off instead, run load-watcher qrm restore of the earlier version, or restart the pods"
+            },
+        ),
         "How allocations are applied: dry-run only decides, nri sets them before containers start (NRI of containerd "
         "or CRI-O), cri calls the container runtime after the start; server only serves the plug-ins, for an external "
         "manager such as Katalyst's kubelet.",
@@ -450,9 +454,7 @@ class QrmSettings(NodeTable):
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
     """Read the table [qrm]. Returns the settings and all problems that were found."""
-    given, removed = _without_removed(given)
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
-    problems += removed
     if settings.on_failure == REFUSE and settings.mode != NRI:
         message = f'refuse has no effect with qrm.mode = "{settings.mode}": only the mode nri can prevent a container'
         problems.append(Problem("qrm.on_failure", message, 'set qrm.mode = "nri", or remove qrm.on_failure'))
@@ -483,24 +485,6 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
             cure = "create the file, with one line that contains a random token"
             problems.append(Problem(f"qrm.{key}", f"file {path} does not exist", cure))
     return settings, problems
-
-
-def _without_removed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The table without settings and values that this version has removed, and a problem for each of them."""
-    kept = {name: value for name, value in given.items() if name not in REMOVED}
-    problems = [
-        Problem(f"qrm.{name}", "removed in load-watcher 0.1.0", f"remove the setting: {instead}")
-        for name, instead in REMOVED.items()
-        if name in given
-    ]
-    if str(given.get("mode")).strip().lower() == REMOVED_MODE:
-        del kept["mode"]
-        cure = (
-            f'set qrm.mode = "{NRI}" or "{CRI}", which set the allocations of running containers again; to switch the '
-            "manager off instead, run load-watcher qrm restore of the earlier version, or restart the pods"
-        )
-        problems.append(Problem("qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0', cure))
-    return kept, problems
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:

@@ -23,7 +23,7 @@ from agent.qrm.runtime.nri.ttrpc import (
 )
 from tests.waiting import PATIENCE_SECONDS
 
-RECORDED = Path(__file__).parents[1] / "agent" / "qrm" / "nri" / "recorded"
+RECORDED = Path(__file__).parents[1] / "agent" / "qrm" / "runtime" / "nri" / "recorded"
 
 
 def recorded(name: str) -> list[bytes]:

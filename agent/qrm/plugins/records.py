@@ -162,7 +162,7 @@ class BuiltinPlugin(ABC, Generic[RecordT]):
 
     @abstractmethod
     def _new_record(self, request: ResourceRequest) -> RecordT:
-        """Raises CannotAllocate."""
+        """A new record for the request, which replaces that of the container. Raises CannotAllocate."""
 
     @abstractmethod
     def _infos(self) -> Callable[[RecordT], AllocationInfo | None]:

@@ -300,7 +300,7 @@ async def test_a_manager_that_had_the_removed_mode_cgroup(node: Node, mode: str)
     with pytest.raises(CannotRun) as caught:
         await restore(node.settings(mode))
     assert str(caught.value) == (
-        "the manager had the mode cgroup, which was removed in load-watcher 0.1.0\n  run load-watcher qrm restore of "
+        "the manager had the mode cgroup, which was removed in this version\n  run load-watcher qrm restore of "
         f"the earlier version; or restart the pods, and delete {node.state / 'last_mode'}"
     )
 
