@@ -22,7 +22,6 @@ from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as cri_pb
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.allocation import FIELDS, UNIFIED, AllocationInfo, Allocations
 from agent.qrm.manager.request import CannotAllocate
-from agent.qrm.plugins.enhancements import NUMA_IDS, NUMA_NUMBER, QosRequest
 from agent.qrm.pods import MAIN_ANNOTATION
 from agent.qrm.runtime.cri import properties_in as cri_properties_in
 from agent.qrm.runtime.nri.messages import cpus_of, pod_from_runtime
@@ -402,10 +401,6 @@ STATUS = cri_pb.ContainerStatusResponse(
 )
 
 
-def qos(enhancement: str, said: str) -> QosRequest:
-    return QosRequest("dedicated_cores", cpu={enhancement: said})
-
-
 def entrances(directory: Path) -> dict[str, Entrance]:
     """All entrances by name; `directory` is used to write what programs write."""
     return {
@@ -556,8 +551,6 @@ def entrances(directory: Path) -> dict[str, Entrance]:
             ValueError,
         ),
         # annotations, and other texts with numbers
-        "annotation numa_number": text("2", lambda said: qos(NUMA_NUMBER, said).numa_number(), CannotAllocate),
-        "annotation numa_ids": text("0-1", lambda said: qos(NUMA_IDS, said).numa_ids(), CannotAllocate),
         "set of CPUs": text("0-1,8", cpuset.parse, ValueError),
         "ratio of an annotation": text("120%", read_ratio, ValueError),
         "quantity": text("250m", nano, ValueError),
