@@ -21,7 +21,6 @@ from agent.qrm.grpc.messages import info_from_bytes, info_to_message
 from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as cri_pb
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.allocation import FIELDS, UNIFIED, AllocationInfo, Allocations
-from agent.qrm.manager.request import CannotAllocate
 from agent.qrm.pods import MAIN_ANNOTATION
 from agent.qrm.runtime.cri import properties_in as cri_properties_in
 from agent.qrm.runtime.nri.messages import cpus_of, pod_from_runtime
