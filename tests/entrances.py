@@ -43,10 +43,9 @@ from agent.qrm.runtime.nri.ttrpc import (
     encode_response,
 )
 from agent.qrm.runtime.nri.ttrpc import encode as encode_frames
+from agent.qrm.runtime.restore import OriginalValues, recorded_mode
 from agent.qrm.store.checkpoint import encode
 from agent.qrm.store.files import BadState, StateFile
-from agent.qrm.store.last_mode import recorded_mode
-from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.state.proc_reader import ProcReader
 from agent.state.queries import read_samples as read_agent_samples

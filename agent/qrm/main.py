@@ -44,12 +44,10 @@ from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.nri.runtime import NriRuntime
-from agent.qrm.runtime.recording import RecordingRuntime
+from agent.qrm.runtime.restore import OriginalValues, RecordingApply, record_mode
 from agent.qrm.settings import APPLYING, CRI, DRY_RUN, NRI, SERVER, QrmSettings
-from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of
+from agent.qrm.store.checkpoint import CHECKPOINT, BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
-from agent.qrm.store.last_mode import record_mode
-from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.service import node_server
 from agent.service.build import kube_client
@@ -64,8 +62,6 @@ from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT = "kubelet_qrm_checkpoint"
-"""Name of the checkpoint file, as in Katalyst's kubelet."""
 REGISTER_S = 60.0
 REGISTER_RETRY_S = 0.2
 
@@ -209,7 +205,7 @@ def applier(settings: QrmSettings, stack: AsyncExitStack, pods: Callable[[], Col
         originals.read()
     except OSError as error:
         raise CannotRun(f"cannot read {originals.path}: {error.strerror}") from None
-    return RecordingRuntime(runtime, originals, pods).apply
+    return RecordingApply(runtime, originals, pods).apply
 
 
 # --- startup -----------------------------------------------------------------------------------------------------

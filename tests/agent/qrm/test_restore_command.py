@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.qrm.main import CHECKPOINT
+from agent.qrm.store.checkpoint import CHECKPOINT
 from tests.agent.qrm.test_main import RESERVED, Qrm, World, cri, refused, the_seeds_machine
 from tests.fakes.cri import FakeRuntime
 from tests.real.parts import REPOSITORY

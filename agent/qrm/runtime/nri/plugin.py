@@ -45,7 +45,7 @@ from agent.qrm.runtime.nri.runtime_config import TOLERATION, may_deadlock
 from agent.qrm.runtime.nri.table import RuntimePods, RuntimeTable, SynchronizedParts
 from agent.qrm.runtime.nri.ttrpc import CallFailed, Code, Method
 from agent.qrm.runtime.nri.updates import Collected
-from agent.qrm.store.originals import OriginalValues
+from agent.qrm.runtime.restore import OriginalValues
 from agent.state.pod_facts import is_static
 from agent.state.readings import PodsUnknown
 

@@ -15,8 +15,8 @@ from agent.qrm.runtime.nri.plugin import NriPlugin
 from agent.qrm.runtime.nri.table import RuntimePods, RuntimeTable
 from agent.qrm.runtime.nri.ttrpc import FIRST_DELAY_S, NriSession
 from agent.qrm.runtime.nri.updates import RoundUpdates
+from agent.qrm.runtime.restore import OriginalValues
 from agent.qrm.settings import REFUSE, QrmSettings
-from agent.qrm.store.originals import OriginalValues
 
 
 class NriRuntime:

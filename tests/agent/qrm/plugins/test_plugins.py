@@ -654,6 +654,7 @@ def test_memory_that_the_removed_policy_of_katalyst_bound_is_kept_until_the_pod_
     memory.load(document)
     assert memory.by_node("p", "container0") == {1: float(1 << 30)}
     info = memory.allocate(ask("memory", "p", "ETL", 1 << 30))
+    assert info is not None
     assert (info.allocation_result, memory.by_node("p", "container0")) == ("0-1", {})
 
 

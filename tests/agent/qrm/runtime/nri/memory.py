@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_api import PluginCallError, PluginOptions, Quantity
-from agent.qrm.main import CHECKPOINT, Checkpoint
+from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ADMISSION_GRACE_S, ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.manager import Manager
@@ -31,6 +31,7 @@ from agent.qrm.reconciler import Reconciler
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.runtime.nri.runtime import NriRuntime
 from agent.qrm.settings import read_settings
+from agent.qrm.store.checkpoint import CHECKPOINT
 from agent.qrm.store.files import StateFile
 from agent.qrm.telemetry import QrmMetrics
 from agent.state.readings import PodsUnknown

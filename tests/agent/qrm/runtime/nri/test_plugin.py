@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from agent.qrm.grpc.plugin_api import PluginCallError, PluginOptions
-from agent.qrm.main import CHECKPOINT
 from agent.qrm.manager.allocation import AllocationInfo, DeviceNode
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint
@@ -23,6 +22,7 @@ from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.runtime.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.runtime.nri.runtime_config import TOLERATION
 from agent.qrm.runtime.nri.ttrpc import CallFailed
+from agent.qrm.store.checkpoint import CHECKPOINT
 from tests.agent.qrm.manager.test_manager import Fake
 from tests.agent.qrm.runtime.nri.memory import GIB, MemoryManager, PodsCopy, node_loop
 from tests.agent.qrm.runtime.nri.overlap import overlaps

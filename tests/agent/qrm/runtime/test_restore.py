@@ -4,16 +4,18 @@ and what cannot be restored is an error."""
 import asyncio
 import fcntl
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.qrm.main import CHECKPOINT
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
-from agent.qrm.restore import RestoredContainer, restore
+from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 from agent.qrm.runtime.nri.table import MAX_SYNCHRONIZED
 from agent.qrm.runtime.nri.ttrpc import (
@@ -30,10 +32,17 @@ from agent.qrm.runtime.nri.ttrpc import (
     encode_response,
 )
 from agent.qrm.runtime.nri.ttrpc import encode as encode_message
+from agent.qrm.runtime.restore import (
+    UNKNOWN,
+    OriginalValues,
+    RecordingApply,
+    RestoredContainer,
+    record_mode,
+    recorded_mode,
+    restore,
+)
 from agent.qrm.settings import QrmSettings, read_settings
-from agent.qrm.store.checkpoint import encode
-from agent.qrm.store.last_mode import record_mode
-from agent.qrm.store.originals import UNKNOWN, OriginalValues
+from agent.qrm.store.checkpoint import CHECKPOINT, encode
 from agent.service.node_server import CannotRun
 from tests.agent.qrm.plugins.test_sysfs import as_files, put
 from tests.agent.qrm.vectors import machine
@@ -270,6 +279,63 @@ async def test_lists_of_the_runtime_beyond_the_limit_are_an_error_at_once(node: 
     with pytest.raises(CallFailed, match=f"exceed {MAX_SYNCHRONIZED} bytes"):
         decode_response(refused)
     assert str(caught.value).startswith(f"cannot list the containers: {socket}: Synchronize: the pods and containers")
+
+
+# --- several pods with several containers ----------------------------------------------------------------------------
+
+
+def pods_of(ids: Mapping[tuple[str, str], str]) -> list[QrmPod]:
+    found: dict[str, QrmPod] = {}
+    for (uid, name), id in ids.items():
+        pod = found.get(uid, QrmPod(uid, "shop", f"pod-{uid[7]}"))
+        found[uid] = replace(pod, containers=(*pod.containers, PodContainer(name, id=id)))
+    return list(found.values())
+
+
+async def test_each_container_of_several_pods_gets_its_own_values_back(node: Node):
+    """The manager sets them in several rounds, starts again, and sets them once more; a container is replaced."""
+    ids = {(uid, name): f"{uid[7]}{name}" * 8 for uid in UIDS[:3] for name in ("main", "proxy")}
+    shares = {id: 1000 + number for number, id in enumerate(ids.values())}
+    async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
+        client = CriRuntime(runtime.path)
+        for (uid, name), id in ids.items():
+            node.allocated(uid, name, CpuShares="512", CpusetCpus="2-5")
+            runtime.add(id, name, f"shop/pod-{uid[7]}", uid, cpu_shares=shares[id])
+        for given in (512, 256):
+            originals = OriginalValues(node.state)
+            originals.read()
+            manager = RecordingApply(client, originals, lambda: pods_of(ids))
+            for pod in pods_of(ids):
+                for container in pod.containers:
+                    await manager.apply(pod, container, {"CpuShares": given, "CpusetCpus": "2-5"})
+        ended = ids.pop((UIDS[1], "proxy"))
+        runtime.containers.remove(ended)
+        successor = ids[UIDS[1], "proxy"] = "successor" * 4
+        runtime.add(successor, "proxy", f"shop/pod-{UIDS[1][7]}", UIDS[1], cpu_shares=700)
+        (pod,) = (each for each in pods_of(ids) if each.uid == UIDS[1])
+        await manager.apply(pod, pod.containers[-1], {"CpuShares": 256, "CpusetCpus": "2-5"})
+        shares[successor] = 700
+        assert {runtime.resources[id].cpu_shares for id in ids.values()} == {256}
+
+        results = await restored(node.settings("cri", runtime_socket=str(runtime.path)))
+        assert {each.outcome.value for each in results} == {"done"}
+        assert {(each.pod, each.container) for each in results} == {(f"shop/pod-{u[7]}", name) for u, name in ids}
+        for id in ids.values():
+            assert (runtime.resources[id].cpu_shares, runtime.cpuset_of(id)[0]) == (shares[id], "0-79")
+        await client.close()
+
+
+async def test_values_of_earlier_versions_are_read(node: Node):
+    """Files with the names and contents that version 0.1.0 wrote before its restore was one module."""
+    content = b'{"containers":{"a":{"CpuShares":1024,"Unified.io.weight":""},"b":{"CpuShares":2}}}'
+    (node.state / "original_values").write_bytes(content[:-1] + b',"crc32":%d}' % zlib.crc32(content))
+    mode = b'{"mode":"nri"}'
+    (node.state / "last_mode").write_bytes(mode[:-1] + b',"crc32":%d}' % zlib.crc32(mode))
+    originals = OriginalValues(node.state)
+    originals.read(replace_damaged=False)
+    assert (originals.of("a"), originals.of("b"), originals.of("c")) == ({"CpuShares": 1024}, {"CpuShares": 2}, {})
+    assert originals.missing("a", {"CpuShares", "Unified.io.weight"}) == set()
+    assert recorded_mode(node.state) == "nri"
 
 
 # --- what restore needs ----------------------------------------------------------------------------------------------
