@@ -50,7 +50,7 @@ from agent.qrm.store.checkpoint import CHECKPOINT, BadCheckpoint, Entry, decode,
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
 from agent.qrm.telemetry import QrmMetrics
 from agent.service import node_server
-from agent.service.build import kube_client
+from agent.service.dependencies import kube_client
 from agent.service.node_server import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
