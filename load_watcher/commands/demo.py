@@ -68,7 +68,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     from load_watcher.demo.past import past_windows
     from load_watcher.demo.scheduler import DEFAULT_SCHEDULER, DemoSchedulerModule
     from load_watcher.demo.source import DemoProvider
-    from scorers.trial.module import TrialModule
+    from scorers.pasted_profile.module import PastedProfileModule
     from watcher.fleet.cluster import SimulatedCluster
     from watcher.service.build import Sources
 
@@ -89,7 +89,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
         code = run(
             settings,
             lambda: of_demo(load(given, overrides=demo_settings.FORCED)),
-            parts=(DemoSchedulerModule(cluster), TrialModule()),
+            parts=(DemoSchedulerModule(cluster), PastedProfileModule()),
             sources=sources,
         )
     raise SystemExit(code)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.decisions.listing import PlacementsHandler
 from scorers.decisions.log import DECISION_SPAN_S, HELD_S, DecisionLog, RankedResponse
-from scorers.decisions.pages import DecisionsHandler
+from scorers.decisions.pages import DecisionPages
 from scorers.decisions.recorder import MOST_NEW, DecisionRecorder
+from scorers.decisions.shadow import ShadowMode
 from scorers.extender.handlers import Extender
 from scorers.plugin_api.framework import Scores
 from scorers.plugin_api.wire import ExtenderBindingArgs
@@ -71,10 +71,9 @@ class Served:
         )
         profiles = {name: ProfileRunner(replace(settings, name=name), self.table) for name in ("p", "q")}
         extender = Extender(self.table, profiles, now=self.clock, bind=self._bind, decisions=self.log)
-        answers = DecisionsHandler(recorder, now=self.clock, pod=self.pods.get)
-        listed = PlacementsHandler(recorder, now=self.clock, pod=self.pods.get)
-        routes = [*extender.routes(), *answers.routes(), *listed.routes()]
-        self.live = Live(routes=routes, protection=protection)
+        shadow = ShadowMode(self.table, profiles, (), recorder, now=self.clock)
+        pages = DecisionPages(recorder, shadow, now=self.clock, pod=self.pods.get, window=lambda: "15m")
+        self.live = Live(routes=[*extender.routes(), *pages.routes()], protection=protection)
 
     async def _bind(self, args: ExtenderBindingArgs) -> None:
         self.table.reserve(pod(args.name, uid=args.uid), args.node, now=self.clock.now, until=NOW + 1e6)

@@ -14,7 +14,7 @@ import pytest
 
 from scorers.cluster.informer import KubernetesCluster, OnNode, OnNodeMetric, OnPod
 from scorers.decisions.records import BEST_NODES
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.reservations import MOST_UNREPORTED, RESERVED_S, UNREPORTED_S
 from scorers.extender.service import SchedulingService
 from tests.fakes.decisions import DecisionList
@@ -84,7 +84,9 @@ class Served:
 
     def __init__(self, *, scheduler_clients: tuple[str, ...] = ()) -> None:
         self.cluster, self.watcher = Cluster(), ProtectedWatcher(DecisionList(), scheduler_clients)
-        self.service = service = SchedulingService(TABLE, InProcessHost(self.watcher), cluster=self.cluster)
+        self.service = service = SchedulingService(
+            TABLE, self.watcher, InProcessLoad(self.watcher), cluster=self.cluster
+        )
         self.recorder = service.recorder
         built = service.build()
         self.live = Live(self.watcher, routes=built.routes, lives=built.lives)

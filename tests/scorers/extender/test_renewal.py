@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.service import SchedulingService
 from tests.fakes.snapshots import WINDOWS
 from tests.scorers.plugins.koordinator.test_service import Service
@@ -31,7 +31,7 @@ def service(tmp_path: Path) -> Service:
 
 @pytest.fixture
 def scheduling(service: Service) -> SchedulingService:
-    made = SchedulingService(profiles(a=[PACKING, LIMITS], b=[AWARE]), InProcessHost(service))
+    made = SchedulingService(profiles(a=[PACKING, LIMITS], b=[AWARE]), service, InProcessLoad(service))
     fill(made.table)
     return made
 
@@ -56,7 +56,7 @@ def scores(of: SchedulingService, profile: str) -> list[float]:
 
 def anew(service: Service, settings: dict[str, Any], profile: str) -> list[float]:
     """What a service that starts with these settings answers."""
-    made = SchedulingService(settings, InProcessHost(service))
+    made = SchedulingService(settings, service, InProcessLoad(service))
     fill(made.table)
     return scores(made, profile)
 
@@ -80,7 +80,7 @@ def test_other_profiles_answer_as_after_a_restart(
     assert sorted(wanted) == sorted(scheduling.extender.profiles)
     for name in wanted:
         assert anew(service, wanted, name) == scores(scheduling, name)
-    at_start = SchedulingService(wanted, InProcessHost(service)).table
+    at_start = SchedulingService(wanted, service, InProcessLoad(service)).table
     assert at_start.needs == scheduling.table.needs
     told = [[type(each).__name__ for each in table.listeners] for table in (at_start, scheduling.table)]
     assert sorted(told[0]) == sorted(told[1])

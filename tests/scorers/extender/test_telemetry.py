@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from scorers.cluster.table import ClusterTable
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.reservations import Reservations
 from scorers.extender.service import SchedulerModule, SchedulingService
 from scorers.extender.telemetry import SchedulerTelemetry
@@ -159,7 +159,7 @@ async def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> 
     async def story(server: FakeKube) -> None:
         service = Service(server.kubeconfig(tmp_path / "config"))
         scheduling = SchedulingService(
-            {"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, InProcessHost(service)
+            {"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service, InProcessLoad(service)
         )
         table = scheduling.table
         async with scheduling.life(web.Application()):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.service import SchedulingService
 from scorers.plugin_api.framework import round_half_away_one
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
@@ -86,7 +86,7 @@ def serving(
     service = Service(kube.kubeconfig(tmp_path / "kubeconfig"))
     service.published = None if load is None else publish(load)
     profile = {"plugins": [{"name": plugin, "args": args}], "precise_scores": True}
-    scheduling = SchedulingService({"p": profile}, InProcessHost(service))
+    scheduling = SchedulingService({"p": profile}, service, InProcessLoad(service))
     table = scheduling.table
     pods = sum("nodeName" in kube.content(PODS, name)["spec"] for name in kube.names(PODS))
     with Live(routes=scheduling.extender.routes(), lives=[scheduling.life]) as live:

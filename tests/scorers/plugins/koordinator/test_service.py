@@ -15,7 +15,7 @@ from aiohttp import web
 
 from scorers.cluster.node_metrics import NODE_METRIC_OBJECTS
 from scorers.cluster.pods import PodInfo
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.service import SchedulingService
 from tests.fakes.decisions import DecisionList
 from tests.fakes.kube import FakeKube
@@ -77,7 +77,7 @@ def ask(
     """Wait until the score of the node has, in this step, each of these values in turn; `change` comes between."""
     service = Service(server.kubeconfig(tmp_path / "config"))
     profile = {"plugins": [{"name": "LoadAwareScheduling", "args": dict(args)}]}
-    scheduling = SchedulingService({"default": profile}, InProcessHost(service))
+    scheduling = SchedulingService({"default": profile}, service, InProcessLoad(service))
     profiles, cluster = scheduling.extender.profiles, scheduling.table
 
     def is_there(value: float) -> bool:

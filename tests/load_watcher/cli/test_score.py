@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from load_watcher.cli.extender_client import by_plugins
+from load_watcher.cli.score_texts import number
+from load_watcher.cli.scores import MOST_SHOWN, score_tables
 from load_watcher.main import main
-from scorers.cli.numbers import number
-from scorers.cli.score import MOST_SHOWN, as_tables, by_plugins
 from scorers.extender.handlers import Extender
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pod
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
@@ -143,7 +144,7 @@ def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
     console = Console(width=80)
     with console.capture() as captured:
         console.print(
-            *as_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": [node]}, explained=False), sep="\n"
+            *score_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": [node]}, explained=False), sep="\n"
         )
     lines = [" ".join(each.split()) for each in captured.get().splitlines()]
     assert lines == [
@@ -182,7 +183,9 @@ def test_a_node_is_a_line_of_80_columns_on_a_terminal() -> None:
     ]
     console = Console(width=80, force_terminal=True, highlight=False, color_system="standard")
     with console.capture() as captured:
-        console.print(*as_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": nodes}, explained=False), sep="\n")
+        console.print(
+            *score_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": nodes}, explained=False), sep="\n"
+        )
     lines = [each.rstrip() for each in captured.get().splitlines()]
     assert "target of TargetLoadPacking: 50 %" == lines[2]
     assert [
@@ -207,7 +210,7 @@ def test_a_long_ranking_ends_where_nobody_reads_on() -> None:
     names = [f"n{number:02}" for number in range(MOST_SHOWN + 2)]
     told: list[Any] = [{"name": name, "score": 1.0, "passes": True, "sampled": None, "plugins": []} for name in names]
     lines = list(
-        as_tables(
+        score_tables(
             {"pod": NOBODY, "load": None, "time": NOW, "nodes": told},
             explained=True,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scorers.trial.module import TrialModule
+from scorers.pasted_profile.module import PastedProfileModule
 from tests.fakes.kube import FakeKube
 from tests.fakes.service import Answer, Live, Protection
 from tests.fakes.snapshots import publish, snapshot_of, steady
@@ -58,7 +58,7 @@ def service(tmp_path: Path) -> Iterator[Sized]:
 
 def ask(service: Sized, profile: str, *, protection: Protection | None = None, **given: Any) -> Answer:
     body = json.dumps({"pod": POD, "profile": profile, **given}).encode()
-    with Live(routes=TrialModule().build({}, service).routes, protection=protection) as live:
+    with Live(routes=PastedProfileModule().build({}, service).routes, protection=protection) as live:
         return live.ask("/scheduler/try", method="POST", body=body)
 
 

@@ -17,25 +17,24 @@ from click.testing import CliRunner
 
 from load_watcher.main import main
 from scorers.cluster.table import ClusterTable
+from scorers.decisions import shadow_report
+from scorers.decisions.pages import DecisionPages
 from scorers.decisions.recorder import DecisionRecorder
-from scorers.decisions.shadow_records import (
+from scorers.decisions.records import (
     GRACE_S,
     LATER_S,
     LEFT_OUT,
     Choice,
     Load,
     ShadowBinding,
-    decode,
-    settings_of,
+    decode_binding,
 )
+from scorers.decisions.shadow import MAX_BINDING_AGE_S, MAX_REQUESTS, MOST_WAITING, ShadowMode, settings_of
 from scorers.extender.handlers import Extender
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.framework import Scores
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
-from scorers.shadow import report as shadow_report
-from scorers.shadow.mode import MAX_BINDING_AGE_S, MAX_REQUESTS, MOST_WAITING, ShadowMode
-from scorers.shadow.pages import ShadowHandler
 from tests.fakes.decisions import DecisionList
 from tests.fakes.service import Answer, Live, Protection
 from tests.scorers.extender.test_handlers import Clock, asking
@@ -80,7 +79,7 @@ class Served:
         self.mode = ShadowMode(self.table, self.profiles, names or tuple(PROFILES), recorder, now=self.clock)
         self.pods: dict[str, Pod] = {}
         extender = Extender(self.table, self.profiles, now=self.clock, shadow=self.mode, find_pod=self._find_pod)
-        answers = ShadowHandler(self.mode, recorder, now=self.clock, window=lambda: "15m")
+        answers = DecisionPages(recorder, self.mode, now=self.clock, pod=lambda _: None, window=lambda: "15m")
         routes = [*extender.routes(), *answers.routes()]
         self.live = Live(routes=routes, lives=[self._life] if runs else [], protection=protection)
 
@@ -416,7 +415,7 @@ def test_a_plug_in_that_fails_costs_the_binding_and_is_told_once(
         served.bind(name, to="n0")
     assert {"failed": 2} == served.left_out(seen=2)
     assert ["shadow mode failed for pod default/a (further failures are only counted): no score today"] == [
-        record.message for record in caplog.records if record.name == "scorers.shadow.mode"
+        record.message for record in caplog.records if record.name == "scorers.decisions.shadow"
     ]
 
 
@@ -583,8 +582,8 @@ def test_what_two_replicas_saw_is_one_binding() -> None:
 
 def test_a_record_comes_back_as_it_went_and_nonsense_is_none() -> None:
     made = binding(10.0, other=True)
-    assert made == decode(made.encode())
-    assert decode(b"\x00") is None
+    assert made == decode_binding(made.encode())
+    assert decode_binding(b"\x00") is None
     one = ProfileSettings("p", (PluginSettings("A", 1, {"x": 1, "y": 2}, ("score",)),))
     same = ProfileSettings("q", (PluginSettings("A", 1, {"y": 2, "x": 1}, ("score",)),))
     assert settings_of(one) == settings_of(same) != settings_of(ProfileSettings("p", (), True))
