@@ -134,7 +134,8 @@ def served() -> Iterator[Served]:
 
 
 def test_requests_about_pods_that_do_not_exist_reserve_little(served: Served) -> None:
-    """Each of them would make a node look full for five seconds: it does for one second, and only some at a time."""
+    """Each of them would make a node look full for five seconds; they reserve for one second, and only some at a
+    time."""
     served.report("web")
     before = served.ask("web")
     served.live.run(served.cluster.report(pod("web", node="a")))
@@ -171,8 +172,8 @@ def test_pods_of_a_burst_do_not_get_one_node_while_their_reports_are_late(served
 
 
 @pytest.mark.parametrize("reason", ["failing watch", "client certificate"])
-def test_requests_are_believed_where_they_are_the_only_or_a_proven_source(reason: str) -> None:
-    """While the API reports no changes, and if only kube-scheduler can send requests."""
+def test_requests_are_trusted_without_other_sources_or_with_certificates(reason: str) -> None:
+    """While the API reports no changes, or if only kube-scheduler can send requests."""
     made = Served(scheduler_clients=("system:kube-scheduler",) if reason == "client certificate" else ())
     made.cluster.is_watched = reason != "failing watch"
     with made.live:
@@ -295,7 +296,7 @@ def test_a_decision_is_recorded_when_the_api_reports_its_pod(served: Served) -> 
     assert len(served.why("web")) == 1
 
 
-def test_two_forged_requests_that_meet_are_not_recorded(served: Served) -> None:
+def test_two_forged_requests_in_one_second_are_not_recorded(served: Served) -> None:
     """The second replaces the first before the first is written."""
     service = served.service
 

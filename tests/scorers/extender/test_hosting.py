@@ -233,7 +233,7 @@ def answers(service: SchedulingService, profile: str, asked: PodInfo) -> dict[st
     }
 
 
-async def test_every_plugin_answers_alike_in_both_processes(tmp_path: Path) -> None:
+async def test_every_plug_in_returns_equal_results_in_both_processes(tmp_path: Path) -> None:
     """All plug-ins, and for LoadAwareScheduling each source of data: equal scores, verdicts and steps."""
     assert {each["name"] for plugins in PROFILES.values() for each in plugins} == set(known_names())
     watcher = Watcher(published=load(), pods=pod_load(), forecast=FORECAST)
@@ -270,7 +270,7 @@ def distinct_values(values: np.ndarray[Any, Any]) -> int:
 async def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line when it goes and one when it is back; the plug-ins use their fallback in between."""
+    """One log line when it begins and one when it ends; the plug-ins use their fallback in between."""
     caplog.set_level(logging.INFO, logger="scorers.extender.service")
     watcher = Watcher(published=load(), pods=pod_load())
 

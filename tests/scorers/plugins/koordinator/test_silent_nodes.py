@@ -107,8 +107,8 @@ def test_while_the_watcher_does_not_answer_no_other_node_is_rejected_for_its_age
     assert found == {"a": EXPIRED, "x": EXPIRED}
 
 
-def test_without_load_the_silent_nodes_may_be_known() -> None:
-    """In a partial outage; the watcher says how many nodes have samples. The scores are those without load."""
+def test_without_load_silent_nodes_can_be_known() -> None:
+    """During a partial outage, the watcher says how many nodes have samples. The scores are those without load."""
     cluster, before = verdicts_of(None)
     assert before == {}
     for served, expected in ((1, {"x": EXPIRED}), (0, {})):
