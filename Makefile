@@ -14,7 +14,6 @@ export PYTHONDONTWRITEBYTECODE :=
 # The top-level packages that exist; mypy fails for a missing argument.
 TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/release scripts/soak)
 
-RULE := deploy/components/prometheusrule/prometheusrule.yaml
 
 # loadscope runs the tests of a module in one worker; otherwise each worker would start the module's own Prometheus. Two
 # workers more than cores, because many tests wait for real programs most of the time.
@@ -23,7 +22,7 @@ WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak faults hostile properties fuzz removal alerts constraints \
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak faults hostile properties fuzz removal constraints \
         lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers cluster cluster-v2 originals plans mutants fleet real-parts clean
 
 help: ## list the targets
@@ -85,10 +84,6 @@ properties: $(VENV)/.installed-dev ## run the property tests, with 500 examples 
 
 fuzz: $(VENV)/.installed-dev ## send 20,000 random requests to a demo; ARGS="--requests 5000 --seed 7"
 	$(BIN)/python -m tests.fuzz.http $(ARGS)
-
-alerts: ## copy deploy/alerts.yaml into the PrometheusRule manifest
-	sed -i '/^  groups:$$/,$$d' $(RULE)
-	sed -n '/^groups:$$/,$$ { s/^./  &/; p }' deploy/alerts.yaml >> $(RULE)
 
 constraints: $(VENV)/.made ## update constraints.txt to the newest releases; commit it if `make check` passes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable '.[dev]'

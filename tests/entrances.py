@@ -63,7 +63,6 @@ from scorers.plugins.node_resource_limits import read_ratio
 from scorers.profiles.profiles import read_profiles
 from tests.agent.policy.writing import METRICS, node_qos, text_of, throttling
 from tests.agent.qrm.plugins.test_plugins import cpu_plugin
-from tests.watcher.replicas.test_transfer import BOUNDS, HERE, SAMPLES, THERE
 from watcher.client.arrays import decode_columns, decode_pods, to_columns, to_pods
 from watcher.client.errors import WatcherError
 from watcher.core.kubernetes.errors import KubeError
@@ -85,7 +84,6 @@ from watcher.platform.sources.errors import ProviderError
 from watcher.platform.sources.prometheus import read_envelope, series_of
 from watcher.providers.influxdb.responses import read_flux, read_influxql
 from watcher.providers.prometheus.responses import read_labels, read_series
-from watcher.replicas import transfer
 from watcher.traces.alibaba import TABLES, convert
 from watcher.traces.files import open_writer, read_trace
 from watcher.traces.parsing import TraceError
@@ -512,11 +510,6 @@ def entrances(directory: Path) -> dict[str, Entrance]:
             encoded({"metric": {"node": "ä"}, "value": [1.5, "0.25"]}),
             lambda data: read_agent_samples([msgspec.Raw(data)]),
             ProviderError,
-        ),
-        "samples of a replica": response(
-            transfer.encode(SAMPLES, THERE),
-            lambda data: transfer.decode(data, own_origin=HERE, bounds=BOUNDS),
-            transfer.TransferRejected,
         ),
         "loads of another service": response(
             encoded(

@@ -51,7 +51,6 @@ from watcher.platform.sources.config import ConnectionConfig
 from watcher.platform.sources.errors import ProviderError
 from watcher.providers.prometheus.metric_names import similar_names
 from watcher.providers.registry import build
-from watcher.service.build import peers_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -186,16 +185,6 @@ async def agent_pages(given: Connection) -> str:
     return ""
 
 
-async def peers(given: Connection) -> str:
-    named = {"peers__urls": [given.url], "peers__ca_file": str(given.ca)}
-    client = peers_of(
-        settings(given.directory, provider__name="prometheus", provider__address="http://127.0.0.1:9090", **named)
-    )
-    assert client is not None
-    await client.ask(lambda _: None, timeout=5.0)  # type: ignore[arg-type,return-value]
-    return ""
-
-
 async def watcher(given: Connection) -> str:
     access = WatcherAccess(given.url, None, given.ca.read_text())
     client = WatcherClient(given.url, tls=access.tls(), timeout=5.0, retries=0)
@@ -257,7 +246,6 @@ CONNECTIONS: dict[str, Connect] = {
     "in cluster": in_cluster,
     "kubelet": kubelet,
     "agent pages": agent_pages,
-    "peers": peers,
     "watcher": watcher,
     "issuer": issuer,
     "doctor": doctor,

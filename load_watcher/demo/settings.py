@@ -8,7 +8,7 @@ from pathlib import Path
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.platform.settings.quantities import DAY, write_duration
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
-from watcher.platform.settings.sections.peers import AgentsSettings, PeersSettings
+from watcher.platform.settings.sections.peers import AgentsSettings
 from watcher.platform.settings.sections.provider import ProviderSettings
 from watcher.platform.settings.tables import Settings
 
@@ -35,7 +35,6 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
         settings,
         provider=ProviderSettings(name=PROVIDER, reason="simulated cluster of load-watcher demo"),
         kubernetes=KubernetesSettings(),
-        peers=PeersSettings(),
         agents=AgentsSettings(),
         refresh=refresh,
         store=kept,

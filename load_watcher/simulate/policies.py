@@ -266,7 +266,7 @@ def _with_forecasts(name: str, policy: PlacementPolicy) -> ProfilePolicy:
     plugins = policy.settings.plugins if isinstance(policy, ProfilePolicy) else ()
     usable = [issubclass(factory_of(each.name).arguments, ForecastArguments) for each in plugins]
     if not isinstance(policy, ProfilePolicy) or not any(usable):
-        raise PolicyError(f"{policy.name} cannot use forecasts", "omit :forecast, or use TargetLoadPacking")
+        raise PolicyError(f"{policy.name} cannot use forecasts", "omit :forecast, or use LoadAwareScheduling")
     changed = tuple(
         replace(each, args={**each.args, "use": FORECAST}) if can else each
         for each, can in zip(plugins, usable, strict=True)

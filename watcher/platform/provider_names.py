@@ -16,7 +16,11 @@ PROVIDERS: Mapping[str, str] = {
     "replay": "watcher.providers.replay:from_settings",
 }
 # provider.name -> the directory of the package that has the provider
-EXAMPLES: Mapping[str, str] = {"datadog": "examples/cloud", "signalfx": "examples/cloud"}
+EXAMPLES: Mapping[str, str] = {"datadog": "examples/cloud"}
+# former provider.name -> what to use instead
+REMOVED: Mapping[str, str] = {
+    "signalfx": "use metrics-server, prometheus or influxdb, or a source in a package (docs/learn/own-source.md)"
+}
 
 
 def known_names() -> tuple[str, ...]:

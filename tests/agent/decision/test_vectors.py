@@ -19,9 +19,9 @@ from agent.decision.plan_inputs import PlanInputs, gaps, reducible
 from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
 from agent.decision.watermark import gathered
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.metrics.sorters import CHAINS
+from agent.metrics.sorters import CHAINS, Chains, Sorter
 from agent.model import (
     AvoidanceAction,
     CpuThrottle,
@@ -35,7 +35,7 @@ from agent.model import (
     Rule,
     StageKind,
 )
-from tests.agent.crane import VECTORS, cases, names, pod_of, quantity, state_of, watermarks
+from tests.agent.crane import CRANE_CHAINS, VECTORS, cases, names, pod_of, quantity, state_of, watermarks
 from tests.agent.scenes import analysis
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
@@ -104,10 +104,15 @@ def test_metrics_are_divided_by_what_reduces_them(case: dict[str, Any]):
         assert next(iter(able), "") in expected[f"highest_{kind}able_any_of"]
 
 
+def sorter_of(chains: Chains, case: dict[str, Any]) -> Sorter:
+    return {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+
+
 @cases("sort")
 def test_upstreams_order(case: dict[str, Any]):
-    chains = CHAINS[Order.UPSTREAM]
-    sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+    sorter = {"cpu": CRANE_CHAINS.cpu, "mem": CRANE_CHAINS.memory, "general": CRANE_CHAINS.general}[
+        case["input"]["sorter"]
+    ]
     # Upstream leaves pods that nothing tells apart in the order in which they came.
     pods = [replace(pod_of(each), namespace=f"{place:02}") for place, each in enumerate(case["input"]["pods"])]
     assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(pods)]
@@ -118,8 +123,7 @@ def test_upstreams_order(case: dict[str, Any]):
 )
 def test_the_seeds_order_is_upstreams_where_only_use_and_age_differ(case_id: str):
     case = next(each for each in VECTORS if each["id"] == case_id)
-    chains = CHAINS[Order.QOS_FIRST]
-    sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+    sorter = sorter_of(CHAINS, case)
     given = [pod_of(each) for each in case["input"]["pods"]]
     assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(given)]
 

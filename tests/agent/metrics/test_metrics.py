@@ -8,7 +8,6 @@ import pytest
 
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.cpu_quota import lowered, raised
-from agent.metrics.options import Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
@@ -201,11 +200,10 @@ def test_which_steps_reduce_a_metric(name: str, reduced: set[str], quantified: s
 
 
 def test_a_metric_of_the_users_own():
-    chains = CHAINS[Order.QOS_FIRST]
-    own = triggering("queue_length", chains, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
-    metrics = Metrics(extra=[own])
+    own = triggering("queue_length", CHAINS, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
+    metrics = Metrics([own])
     assert own is metrics["queue_length"]
-    assert chains.cpu is own.sort
+    assert CHAINS.cpu is own.sort
     assert (True, False, False) == (own.throttleable, own.throttle_quantified, own.evictable)
     with pytest.raises(ValueError, match="the metric name cpu_total_usage is already in use"):
         metrics.register(ActionMetric(name=CPU))

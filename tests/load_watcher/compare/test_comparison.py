@@ -98,7 +98,7 @@ def test_equal_scores_are_in_common() -> None:
 def test_the_dialects_of_the_go_service_are_read() -> None:
     """No rollup, null where a list could be, other types, several CPU metrics of which the last counts, ..."""
     found = read_answer(
-        b'{"timestamp":1,"window":{"duration":"15m","start":1,"end":2},"source":"SignalFx","extra":[1],"data":'
+        b'{"timestamp":1,"window":{"duration":"15m","start":1,"end":2},"source":"Datadog","extra":[1],"data":'
         b'{"NodeMetricsMap":{"a":{"metrics":[{"type":"CPU","operator":"AVG","value":1},'
         b'{"type":"CPU","operator":"Latest","value":7.5},{"type":"Bandwidth","operator":"AVG","value":1e9},'
         b'{"type":"CPU","operator":"STD","value":null}]},"b":{"metrics":null},"c":null}}}'

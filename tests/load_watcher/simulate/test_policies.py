@@ -93,10 +93,10 @@ def test_a_profile_of_the_settings():
 
 
 def test_the_suffix_forecast_keeps_the_other_arguments_and_plugins():
-    plugins = [{"name": "TargetLoadPacking", "args": {"targetUtilization": 70}}, {"name": "LowRiskOverCommitment"}]
+    plugins = [{"name": "HighLoadFilter", "args": {"failOpen": False}}, {"name": "TargetLoadPacking"}]
     policy, _ = find("mine:forecast", {"mine": {"plugins": plugins}})
     assert "mine:forecast" == policy.name
-    assert [{"targetUtilization": 70, "use": "forecast"}, {}] == [each.args for each in policy.settings.plugins]
+    assert [{"failOpen": False, "use": "forecast"}, {}] == [each.args for each in policy.settings.plugins]
     table = ClusterTable()
     policy.bind(table, seed=1)
     assert table.needs.horizon == "6h"
@@ -118,7 +118,7 @@ def test_a_kube_scheduler_configuration(tmp_path: Path):
         ("leastallocated", "unknown policy leastallocated", "did you mean LeastAllocated?"),
         ("xyz", "known: LeastAllocated", "FILE.yaml:PROFILE"),
         ("LeastAllocated:forecast", "LeastAllocated cannot use forecasts", "omit :forecast"),
-        ("LowRiskOverCommitment:forecast", "LowRiskOverCommitment cannot use forecasts", "TargetLoadPacking"),
+        ("LowRiskOverCommitment:forecast", "LowRiskOverCommitment cannot use forecasts", "LoadAwareScheduling"),
     ],
 )
 def test_a_name_that_is_none(name: str, what: str, hint: str):

@@ -131,7 +131,7 @@ def by_name(nodes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in nodes}
 
 
-# --- what is remembered ----------------------------------------------------------------------------------------------
+# --- records ---------------------------------------------------------------------------------------------------------
 
 
 def test_filter_and_prioritize_are_one_decision_with_all_inputs(served: Served) -> None:
@@ -257,7 +257,7 @@ def test_explain_and_invalid_requests_are_not_recorded(served: Served) -> None:
     assert "the log is empty" in served.ask(pod="web").error["hint"]
 
 
-# --- what became of it -----------------------------------------------------------------------------------------------
+# --- outcomes --------------------------------------------------------------------------------------------------------
 
 
 def test_the_watch_reports_the_node_of_the_pod(served: Served) -> None:
@@ -416,7 +416,7 @@ def test_after_a_restart_the_outcome_is_that_of_the_current_pod() -> None:
         assert "unknown" == after.outcome("gone")["kind"]
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 def test_the_decision_before_a_time_is_found_and_the_others_are_listed(served: Served) -> None:
@@ -529,7 +529,7 @@ def test_decisions_require_the_token() -> None:
         assert 200 == answer.status
 
 
-# --- what cannot be remembered ---------------------------------------------------------------------------------------
+# --- records that are lost -------------------------------------------------------------------------------------------
 
 
 def of_somebody_else(reason: Any = lambda _: "", inputs: Mapping[str, Any] = {}) -> RankResult:

@@ -174,7 +174,7 @@ def test_the_resources_of_a_recorded_pod_are_limited() -> None:
     assert records.MOST_RESOURCES == len(decision.requests)
 
 
-# --- in words --------------------------------------------------------------------------------------------------------
+# --- sentences -------------------------------------------------------------------------------------------------------
 
 
 def ranked(*scores: float, **more: Any) -> RankingRecord:

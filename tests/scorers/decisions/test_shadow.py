@@ -246,7 +246,7 @@ def test_a_profile_whose_filters_reject_all_nodes_chooses_none() -> None:
         assert {"same": 0, "tied": 0, "other": 0, "none": 1} == kinds(made.report(), "picky")
 
 
-# --- which nodes it could have had -----------------------------------------------------------------------------------
+# --- candidates ------------------------------------------------------------------------------------------------------
 
 
 def test_the_nodes_of_a_request_are_the_candidates(served: Served) -> None:
@@ -342,7 +342,7 @@ def test_a_pod_with_rules_that_are_not_evaluated_is_left_out(served: Served, spe
     assert ({reason: 1} if reason else {}) == served.left_out()
 
 
-# --- what is left out ------------------------------------------------------------------------------------------------
+# --- bindings that are left out --------------------------------------------------------------------------------------
 
 
 def test_bindings_that_are_left_out_are_counted_by_reason(served: Served) -> None:
@@ -421,7 +421,7 @@ def test_a_plug_in_that_fails_loses_the_binding_and_is_logged_once(
     ]
 
 
-# --- over restarts and changes ---------------------------------------------------------------------------------------
+# --- restarts and other settings -------------------------------------------------------------------------------------
 
 
 def test_after_a_restart_the_later_load_is_read(served: Served) -> None:
@@ -591,7 +591,7 @@ def test_a_decoded_binding_is_equal_and_invalid_bytes_are_none() -> None:
     assert settings_of(one) == settings_of(same) != settings_of(ProfileSettings("p", (), True))
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- the command -----------------------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_tables_and_json(served: Served) -> None:

@@ -690,7 +690,7 @@ def test_binding_from_loopback_needs_a_local_host() -> None:
         assert 1 == len(bound)
 
 
-# --- score: a manifest as people write it ----------------------------------------------------------------------------
+# --- score: a hand-written manifest ----------------------------------------------------------------------------------
 
 MANIFEST = """
 apiVersion: apps/v1

@@ -115,7 +115,7 @@ def ranked(
     return ranking.values
 
 
-# --- what stands in for load -----------------------------------------------------------------------------------------
+# --- fallbacks -------------------------------------------------------------------------------------------------------
 
 
 @given(clusters(), ASKING, st.sampled_from([20.0, 40.0, 75.0]))
@@ -276,7 +276,7 @@ def test_without_load_no_filter_rejects_a_node(of: Cluster, asking: PodInfo, exp
     assert {} == made.filter(asking, rows(cluster), now=NOW).failures(of.names)
 
 
-# --- kube-scheduler's own formulas, which stand in -------------------------------------------------------------------
+# --- formulas of kube-scheduler --------------------------------------------------------------------------------------
 
 
 @given(clusters(), ASKING)

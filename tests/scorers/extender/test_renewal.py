@@ -25,7 +25,7 @@ ASKING = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}])
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text("kind: Config")  # nobody is asked here
+    kubeconfig.write_text("kind: Config")  # no request uses it
     return Service(kubeconfig)
 
 

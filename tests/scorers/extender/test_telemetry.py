@@ -107,7 +107,7 @@ def test_a_fallback_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Log
         cluster.set_load(load({"a": {("Memory", "AVG"): 5.0}}), now=NOW)
         for _ in range(2):
             made.update(now=NOW)
-        # packing is by the CPU, which still nobody measures
+        # packing needs the CPU, which is still not measured
         assert ["scheduler profile p: plug-in LoadVariationRiskBalancing uses load data again"] == caplog.messages
         assert [1, 0] == [told(made)["fallback", name, "p"] for name in both]
 
@@ -118,7 +118,7 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
     cluster = table(NODES, loads=load(loads, horizon="6h"))
     settings = tuple(
         PluginSettings(name, args=args, points=("filter", "score"))
-        for name, args in (("HighLoadFilter", {"use": "forecast"}), ("TargetLoadPacking", {}))
+        for name, args in (("HighLoadFilter", {"use": "forecast"}), ("LoadAwareScheduling", {}))
     )
     made = SchedulerTelemetry(
         cluster, {"p": ProfileRunner(ProfileSettings("p", settings), cluster)}, reservations_of(cluster)
@@ -130,7 +130,7 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
         assert [f"{begin}less than a day of history"] == caplog.messages
         found = told(made)
         assert (1, 0) == tuple(
-            found["without_forecasts", name, "p"] for name in ("HighLoadFilter", "TargetLoadPacking")
+            found["without_forecasts", name, "p"] for name in ("HighLoadFilter", "LoadAwareScheduling")
         )
         caplog.clear()
         cluster.set_load(load({**loads, "a": {("CPU", "AVG"): 5.0, ("CPU", "FORECAST"): 9.0}}, horizon="6h"), now=NOW)

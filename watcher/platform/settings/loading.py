@@ -46,13 +46,12 @@ UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
         "the provider metrics-server connects to the cluster of the kubeconfig, or to its own cluster",
     ),
     "datadog": (("username",), "the provider datadog authenticates with its two keys"),
-    "signalfx": (("username",), "the provider signalfx authenticates with a token"),
     "replay": (("address", "token", "token_file", "username", "queries"), "the provider replay reads provider.trace"),
 }
 UPSTREAM_NAMES = {"kubernetesmetricsserver": "metrics-server"}
 UPSTREAM_ADDRESS = "http://prometheus-k8s:9090"
-# Addresses of the default sites; other Datadog sites and SignalFx realms have other addresses.
-CLOUD_ADDRESSES = {"datadog": "https://api.datadoghq.com", "signalfx": "https://api.signalfx.com"}
+# Address of the default site; other sites of Datadog have other addresses.
+CLOUD_ADDRESSES = {"datadog": "https://api.datadoghq.com"}
 
 
 def load(
@@ -191,6 +190,9 @@ def _choose_provider(given: RawValue | None, *, environ: Mapping[str, str]) -> _
         install = f"run pip install ./{provider_names.EXAMPLES[folded]} in a clone of load-watcher"
         cure = f"{install}, or choose one of {_known()}"
         return _Chosen("host", "", given, [Problem(NAME, message, cure)])
+    if instead := provider_names.REMOVED.get(folded):
+        message = f"the provider {folded} was removed in this version ({given.origin})"
+        return _Chosen("host", "", given, [Problem(NAME, message, instead)])
     guess = nearest(folded, spelt)
     message = f"unknown provider {describe(given.value)} ({given.origin})"
     cure = f"choose one of {_known()}" + (f"; did you mean {spelt[guess]}?" if guess else "")
@@ -355,9 +357,10 @@ def _part_problems(layers: _Layers, parts: Mapping[str, Any], validators: Mappin
     origins = {**layers.defaults.part_keys, **layers.environment.part_keys, **layers.flags.part_keys}
     for name, table in parts.items():
         for problem in validators[name](table) if name in validators else ():
-            origin, start = origins.get(problem.key), f"for example {problem.key} = "
-            if origin is None or not problem.cure.startswith(start):
+            origin, cure, start = origins.get(problem.key), problem.cure, f"for example {problem.key} = "
+            if origin is None:
                 yield problem
                 continue
-            example = RawValue(None, origin).example(problem.key, problem.cure.removeprefix(start))
-            yield Problem(problem.key, f"{problem.message} ({origin})", f"for example {example}")
+            if cure.startswith(start):
+                cure = f"for example {RawValue(None, origin).example(problem.key, cure.removeprefix(start))}"
+            yield Problem(problem.key, f"{problem.message} ({origin})", cure)

@@ -241,7 +241,7 @@ def test_a_node_at_the_threshold_passes_or_not_by_argument() -> None:
     assert [ask(cluster, {"comparison": each})[1].passed.tolist() for each in ("gt", "ge")] == [[True], [False]]
 
 
-# --- koordlet's percentiles over our samples -------------------------------------------------------------------------
+# --- koordlet's percentiles over the watcher's samples ---------------------------------------------------------------
 
 POLICY = CollectPolicy()
 CALM = {"CPU": [10.0] * 60, "Memory": [20.0] * 60}
@@ -383,7 +383,7 @@ THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
     ("annotation", "threshold", "kind"),
     [
         ({"usageThresholds": {"cpu": 30}}, 30, "usage"),
-        ({"prodUsageThresholds": {"cpu": 5}}, 65, "usage"),  # nobody says what prod pods use
+        ({"prodUsageThresholds": {"cpu": 5}}, 65, "usage"),  # the usage of prod pods is unknown
         ({"aggregatedUsage": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p95"}}, 40, "aggregated usage"),
         ({"aggregatedUsage": {"usageThresholds": {"cpu": 40}}}, 65, "usage"),
         ({}, 65, "usage"),

@@ -63,7 +63,7 @@ def test_an_expiration_longer_than_the_watcher_serves_samples_applies_to_silent_
     [
         ({"b": 0.0}, ["x"], True),  # half of the nodes are not more than half
         ({"b": 0.0, "c": 200.0}, ["x"], False),
-        ({"b": 0.0}, ["x", "gone"], True),  # "gone" is no node of the cluster
+        ({"b": 0.0}, ["x", "gone"], True),  # "gone" is not a node of the cluster
         ({"b": 0.0}, ["x", "a"], False),
         ({}, ["x"], False),  # the source answers for no other node
     ],

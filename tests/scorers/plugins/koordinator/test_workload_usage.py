@@ -58,7 +58,7 @@ def asked(pods: list[Pod], used: PodColumns | None, args: Mapping[str, Any] = {}
     return inputs["podEstimate"], inputs["estimator"]
 
 
-# --- whose pods ------------------------------------------------------------------------------------------------------
+# --- workloads of pods -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def asked(pods: list[Pod], used: PodColumns | None, args: Mapping[str, Any] = {}
         (owned("StatefulSet", "db"), PodController("default", "StatefulSet", "db")),
         (owned("StatefulSet", "db", controller=False), None),
         (owned("ReplicaSet", "web-5d8f", template="5d8f"), PodController("default", "Deployment", "web")),
-        # a ReplicaSet that somebody made: its pods have no such label, or a name that does not end so
+        # a ReplicaSet without a Deployment: its pods lack the label, or its name does not end with the hash
         (owned("ReplicaSet", "web-5d8f"), PodController("default", "ReplicaSet", "web-5d8f")),
         (owned("ReplicaSet", "web-5d8f", template="7"), PodController("default", "ReplicaSet", "web-5d8f")),
         (owned("Job", "run-1", template="1"), PodController("default", "Job", "run-1")),
@@ -81,7 +81,7 @@ def test_the_workload_is_the_controller_or_its_deployment(
     assert expected == workload_of(pod(metadata=metadata))
 
 
-# --- what they used --------------------------------------------------------------------------------------------------
+# --- usage of workloads ----------------------------------------------------------------------------------------------
 
 
 def test_a_pod_is_estimated_by_pods_of_another_version() -> None:
@@ -177,7 +177,7 @@ def test_the_default_estimator_adds_no_explanation() -> None:
     assert "estimator" not in plugin.score(info(), cluster, rows(cluster), now=NOW).inputs
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- invalid input ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ class Events(RuleBasedStateMachine):
 
     @invariant()
     def equals_what_is_made_anew(self) -> None:
-        anew = WorkloadUsage(90)
+        rebuilt = WorkloadUsage(90)
         for key, each in self.pods.items():
-            anew.add(key, each)
-        anew.take(self.used)
-        assert [self.kept.of(each) for each in WORKLOADS] == [anew.of(each) for each in WORKLOADS]
+            rebuilt.add(key, each)
+        rebuilt.take(self.used)
+        assert [self.kept.of(each) for each in WORKLOADS] == [rebuilt.of(each) for each in WORKLOADS]
 
 
 def test_deleted_workloads_are_removed() -> None:
