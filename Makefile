@@ -12,7 +12,7 @@ export LOAD_WATCHER_KUBERNETES := $(KUBERNETES)
 # each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=
 # The top-level packages that exist; mypy fails for a missing argument.
-TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/release scripts/soak)
+TYPED := $(wildcard load_watcher lab watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/release scripts/soak scripts/code-lines scripts/flow-files)
 
 
 # loadscope runs the tests of a module in one worker; otherwise each worker would start the module's own Prometheus. Two
@@ -56,7 +56,7 @@ format: $(VENV)/.installed-dev ## format the code and sort imports with ruff
 types: $(VENV)/.installed-dev ## run mypy in strict mode
 	$(BIN)/mypy $(TYPED)
 
-removal: $(VENV)/.installed-dev ## run the fast tests without the agent, the QoS Resource Manager, and simulate in turn; `make test` imports them without the agent
+removal: $(VENV)/.installed-dev ## run the fast tests without the agent, the QoS Resource Manager, and the laboratory in turn; `make test` imports them without the agent
 	LOAD_WATCHER_REMOVAL=all $(BIN)/python -m pytest tests/test_removal.py --timeout 900
 
 check: lint types test ## run lint, types, and test

@@ -33,13 +33,13 @@ import msgspec
 from benchmarks.bench_backtest import DAYS, SIZES, USAGE
 from benchmarks.report import Table
 from benchmarks.vm_pods import vm_trace
-from load_watcher.forecast.layouts import read_bitbrains, read_planetlab
-from load_watcher.simulate.engine import SimulationOptions, simulate
-from load_watcher.simulate.policies import find_policy
-from load_watcher.simulate.trace_columns import TraceColumns, read_course
+from lab.backtest.layouts import read_bitbrains, read_planetlab
+from lab.simulate.engine import SimulationOptions, simulate
+from lab.simulate.policies import find_policy
+from lab.simulate.trace_columns import TraceColumns, read_course
+from lab.traces.generating import generate
+from lab.traces.records import Record
 from watcher.core.intervals import student_975
-from watcher.traces.generating import generate
-from watcher.traces.records import Record
 
 BASELINES = ("Random", "PowerOfTwoChoices", "LeastAllocated", "DefaultScheduler")
 BY_WINDOWS = ("Packing", "Packing80", "Risk")

@@ -17,8 +17,8 @@ from aiohttp.web import Application
 from yarl import URL
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
-from agent.state.prometheus import PrometheusQueryClient
-from load_watcher.demo.scheduler import _trusting
+from agent.state.remote import PrometheusQueryClient
+from lab.demo.scheduler import _trusting
 from load_watcher.doctor.listening import _session
 from scorers.extender.remote import WatcherAccess
 from tests.certificates import (
@@ -414,9 +414,8 @@ def calls_outside(source: str) -> list[str]:
 def test_contexts_and_sessions_are_made_in_one_place() -> None:
     """That of a server is another matter."""
     homes = {"watcher/platform/net/tls.py", "watcher/platform/net/session.py", "watcher/platform/http/tls.py"}
-    files = [
-        path for root in ("watcher", "scorers", "agent", "load_watcher") for path in (REPOSITORY / root).rglob("*.py")
-    ]
+    roots = ("watcher", "scorers", "agent", "lab", "load_watcher")
+    files = [path for root in roots for path in (REPOSITORY / root).rglob("*.py")]
     found = {str(path.relative_to(REPOSITORY)): calls_outside(path.read_text()) for path in files}
     assert {} == {path: calls for path, calls in found.items() if calls and path not in homes}
     assert ["aiohttp.ClientSession"] == calls_outside("aiohttp.ClientSession(timeout=5)")

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from agent.metrics import (
-    cpu_total_usage,
-    cpu_total_utilization,
-    disk,
-    extended_cpu,
-    memory_total_usage,
-    memory_total_utilization,
-    network,
-    trigger_only,
-)
+from agent.metrics import cpu_total, device_rates, extended_cpu, memory_total, trigger_only
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.sorters import CHAINS, Chains
 
 TABLE: tuple[Callable[[Chains], tuple[ActionMetric, ...]], ...] = (
-    cpu_total_usage.metrics,
-    cpu_total_utilization.metrics,
-    memory_total_usage.metrics,
-    memory_total_utilization.metrics,
+    cpu_total.metrics,
+    memory_total.metrics,
     extended_cpu.metrics,
-    disk.metrics,
-    network.metrics,
+    device_rates.metrics,
 )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.policy.api_groups import POLICY_RESOURCES
 from agent.policy.schema import GROUP
+from agent.policy.source import POLICY_RESOURCES
 from agent.service.settings import KUBELET, AgentSettings
 from agent.state.daemon_sets import DAEMON_SETS
 from watcher.core.kubernetes.objects import CONFIG_MAPS, EVENTS, NODES, PODS

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from agent.decision.eviction_limits import EvictionLimits
-from agent.executor.permissions import OnExit
+from agent.executor.executor import OnExit
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.options import DecisionOptions
 from agent.metrics.sorters import CHAINS

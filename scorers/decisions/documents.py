@@ -20,8 +20,8 @@ from scorers.decisions.records import (
     RankedNodes,
     RankingRecord,
     decode_outcome,
-    integer_scores,
 )
+from scorers.plugin_api.wire import integer_scores
 from watcher.core.decisions import MICROSECONDS, StoredDecision
 from watcher.core.kubernetes.objects import Pod
 

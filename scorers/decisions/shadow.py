@@ -31,8 +31,8 @@ from scorers.decisions.records import (
     Load,
     ShadowBinding,
     decode_binding,
-    integer_scores,
 )
+from scorers.plugin_api.wire import integer_scores
 from scorers.profiles.default_filters import lacking_room, matches_selector
 from scorers.profiles.overload_risk import overload_notices
 from scorers.profiles.profiles import ProfileSettings

@@ -22,7 +22,7 @@ from agent.metrics.sorters import (
     running_time,
 )
 from agent.model import ContainerState, MetricSample, PodState, State
-from agent.policy.node_qos import whole_number
+from agent.policy.objects import whole_number
 from agent.qos import QosClass
 from watcher.core.kubernetes.quantity import nano
 

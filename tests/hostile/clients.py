@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
-from agent.state.prometheus import PrometheusQueryClient
+from agent.state.remote import PrometheusQueryClient
 from tests.hostile import TOKEN
 from watcher.agents import usage as agents_usage
 from watcher.agents.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind
@@ -250,8 +250,8 @@ def command(*arguments: str) -> Callable[[str, Path], Exchange]:
 
 
 def recorder(url: str, directory: Path) -> Exchange:
-    from load_watcher.recording.file import RecordingFile
-    from load_watcher.recording.recorder import RecordError, Recording, record
+    from lab.record.file import RecordingFile
+    from lab.record.recorder import RecordError, Recording, record
 
     async def exchange() -> str:
         stop = asyncio.Event()

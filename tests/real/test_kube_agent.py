@@ -12,10 +12,9 @@ import pytest
 
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
-from agent.executor.executor import Executor
-from agent.executor.permissions import Permissions
+from agent.executor.executor import Executor, Permissions
 from agent.executor.report import PlanReport, StepOutcome
-from agent.model import EvictStep
+from agent.model import Step
 from tests.agent.executor.node import FakeNode, always, evict, generous
 from tests.deploy.rendering import Manifest, charted
 from tests.doctor import Told, doctor
@@ -46,7 +45,7 @@ def control(apiserver: ApiServer) -> None:
         apiserver.make("/api/v1/nodes", metadata={"name": f"node-{number}"})
 
 
-def run_pod(apiserver: ApiServer, name: str, **labels: str) -> EvictStep:
+def run_pod(apiserver: ApiServer, name: str, **labels: str) -> Step:
     """A running pod of a controller, and the step that evicts it."""
     metadata = {"name": name, "labels": labels, "ownerReferences": [CONTROLLER]}
     spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "x"}]}
@@ -110,7 +109,7 @@ async def test_a_pod_under_two_budgets_costs_no_other_pod_and_no_other_node_its_
         permissions = Permissions(enforce=True, proc=directory / "proc", limits=generous())
         executor = Executor(node.audit, node.groups(), cluster=cluster, permissions=permissions)
 
-        async def run(*steps: EvictStep) -> PlanReport:
+        async def run(*steps: Step) -> PlanReport:
             return await executor.run(Plan(time.time(), steps), state=node.state(), cycle=1, needed=always)
 
         try:

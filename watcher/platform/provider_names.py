@@ -13,7 +13,6 @@ PROVIDERS: Mapping[str, str] = {
     "prometheus": "watcher.providers.prometheus.provider:from_settings",
     "influxdb": "watcher.providers.influxdb.provider:from_settings",
     "metrics-server": "watcher.providers.metrics_server.provider:from_settings",
-    "replay": "watcher.providers.replay:from_settings",
 }
 # provider.name -> the directory of the package that has the provider
 EXAMPLES: Mapping[str, str] = {"datadog": "examples/cloud"}

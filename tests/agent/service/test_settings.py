@@ -1,4 +1,4 @@
-"""[agent] of the settings."""
+"""The table [agent] of the settings."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def problems(**given: Any) -> dict[str, str]:
     return {each.key: f"{each.message} | {each.cure}" for each in validate(given)}
 
 
-def test_by_default_nothing_is_changed_and_nobody_can_reach_it():
+def test_by_default_the_agent_is_in_preview_on_a_loopback_address():
     settings = read()
     assert (settings.mode, settings.host, settings.port, settings.on_exit) == ("preview", "127.0.0.1", 2021, "keep")
     assert settings.options() == DecisionOptions()
@@ -28,7 +28,7 @@ def test_by_default_nothing_is_changed_and_nobody_can_reach_it():
 
 
 def test_values_of_the_file_and_texts_of_flags():
-    """The environment and flags give texts."""
+    """Values of the environment and of flags are texts."""
     typed = read(interval=5, excess=0.2, evictions_per_node=2, interfaces=["eth0", "eth1"], run_queues=True)
     texts = read(interval="5s", excess="0.2", evictions_per_node="2", interfaces="eth0,eth1", run_queues="yes")
     assert typed == texts
@@ -37,7 +37,7 @@ def test_values_of_the_file_and_texts_of_flags():
     assert read(excess=0).options() == DecisionOptions(excess=0.0)
 
 
-def test_who_this_node_is():
+def test_the_name_of_the_node():
     assert read(node="n").node_name({"NODE_NAME": "other"}) == "n"
     assert read().node_name({"NODE_NAME": "other"}) == "other"
     assert read().node_name({})
@@ -68,15 +68,15 @@ def test_who_this_node_is():
         ({"queries": {"a": {"expression": "up"}}}, "agent.prometheus", "must be set, because agent.queries need"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_cure(given: dict[str, Any], key: str, words: str):
+def test_a_problem_is_reported_with_its_hint(given: dict[str, Any], key: str, words: str):
     assert words in problems(**given)[key]
 
 
-def test_all_problems_at_once():
+def test_all_problems_are_reported():
     assert set(problems(mode="x", intervall=1, excess=-1)) == {"agent.mode", "agent.intervall", "agent.excess"}
 
 
-def test_a_metric_of_the_users_own():
+def test_a_user_defined_metric():
     settings = read(
         prometheus="http://p:9090", queries={"p99": {"expression": "up", "acts_on": "cpu", "throttleable": True}}
     )

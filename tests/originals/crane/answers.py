@@ -19,7 +19,7 @@ from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.model import CpuThrottle, EvictStep, MetricSample, QuotaStep, StageKind, State
+from agent.model import CpuThrottle, Eviction, MetricSample, QuotaChange, StageKind, State
 from agent.policy.policy_set import read_texts
 from tests.agent.crane import CRANE_CHAINS, watermarks
 from tests.agent.scenes import analysis
@@ -131,9 +131,13 @@ def agent_plan(case: Case) -> Case:
     )
     steps = plan(analysis(demand, may_restore=True), given).steps
     return {
-        "evicted": {name_of(each.pod): int(each.grace_seconds) for each in steps if isinstance(each, EvictStep)},
+        "evicted": {
+            name_of(each.pod): int(each.change.grace_seconds) for each in steps if isinstance(each.change, Eviction)
+        },
         "quotas": {
-            each.container_id: -1 if each.after is None else each.after for each in steps if isinstance(each, QuotaStep)
+            each.change.container_id: -1 if each.change.after is None else each.change.after
+            for each in steps
+            if isinstance(each.change, QuotaChange)
         },
     }
 

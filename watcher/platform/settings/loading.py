@@ -46,7 +46,10 @@ UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
         "the provider metrics-server connects to the cluster of the kubeconfig, or to its own cluster",
     ),
     "datadog": (("username",), "the provider datadog authenticates with its two keys"),
-    "replay": (("address", "token", "token_file", "username", "queries"), "the provider replay reads provider.trace"),
+    "replay": (
+        ("address", "token", "token_file", "username", "matchers", "queries"),
+        "the provider replay reads provider.trace",
+    ),
 }
 UPSTREAM_NAMES = {"kubernetesmetricsserver": "metrics-server"}
 UPSTREAM_ADDRESS = "http://prometheus-k8s:9090"
