@@ -59,7 +59,7 @@ from lab.traces.records import Begin, EndRecord, NodeRecord
 from load_watcher.cli.options import read_token as read_option_token
 from load_watcher.doctor.scheduler import check_configuration
 from load_watcher.doctor.thresholds import evictors_in
-from scorers.decisions import records, shadow_records
+from scorers.decisions import records
 from scorers.extender.manifest import read_pod
 from scorers.extender.remote import read_access
 from scorers.plugin_api import wire
@@ -547,12 +547,14 @@ def entrances(directory: Path) -> dict[str, Entrance]:
         "value of a setting": text("1h30m", read_duration, InvalidValue),
         "size in a setting": text("1.5GiB", lambda said: read_argument(size(lowest=1), said), InvalidValue),
         # stored rows
-        "decision": response(DECISION.encode(), records.decode, ValueError),
+        "decision": response(DECISION.encode(), records.decode_decision, ValueError),
         "content of a decision": response(
-            encoded(DECISION), lambda data: records.decode(zstandard.ZstdCompressor().compress(data)), ValueError
+            encoded(DECISION),
+            lambda data: records.decode_decision(zstandard.ZstdCompressor().compress(data)),
+            ValueError,
         ),
         "outcome": text(
             records.encode_outcome(records.PlacementOutcome("bound", 2.0, "n")), records.decode_outcome, ValueError
         ),
-        "shadow decision": response(shadow_records.ShadowBinding(1.0, "shop", "web").encode(), shadow_records.decode),
+        "shadow decision": response(records.ShadowBinding(1.0, "shop", "web").encode(), records.decode_binding),
     }

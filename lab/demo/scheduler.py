@@ -24,7 +24,7 @@ from aiohttp import web
 from lab.fleet.cluster import SimulatedCluster
 from lab.fleet.noise import key_of
 from scorers.cluster.informer import OnNode, OnNodeMetric, OnPod
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.service import SchedulingService
 from scorers.plugin_api import wire
 from scorers.profiles.ranking import ProfileRunner
@@ -329,7 +329,7 @@ class DemoSchedulerModule:
     def build(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
         """Build the extender's routes and lifecycle, and the lifecycle of the simulated cluster."""
         api = SimulatedApi(self._cluster, now=serving.now)
-        scheduling = SchedulingService(table, InProcessHost(serving), cluster=api)
+        scheduling = SchedulingService(table, serving, InProcessLoad(serving), cluster=api)
         scheduler = SimulatedScheduler(
             self._cluster,
             api,

@@ -71,7 +71,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     from lab.demo.scheduler import DEFAULT_SCHEDULER, DemoSchedulerModule
     from lab.demo.source import DemoProvider
     from lab.fleet.cluster import SimulatedCluster
-    from scorers.trial.module import TrialModule
+    from scorers.pasted_profile.module import PastedProfileModule
     from watcher.service.build import Sources
 
     with tempfile.TemporaryDirectory(prefix="load-watcher-demo-") as directory:
@@ -93,7 +93,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
         code = run(
             settings,
             lambda: of_demo(load(given, overrides=demo_settings.FORCED)),
-            parts=(DemoSchedulerModule(cluster), TrialModule()),
+            parts=(DemoSchedulerModule(cluster), PastedProfileModule()),
             sources=sources,
         )
     raise SystemExit(code)

@@ -60,10 +60,10 @@ def run(
 
 def _parts(settings: Settings) -> Sequence[ServiceModule]:
     """Return the modules of other packages that these settings enable; they are imported only if used."""
-    from scorers.trial.module import TrialModule
+    from scorers.pasted_profile.module import PastedProfileModule
 
     if "scheduler" not in settings.parts:
-        return (TrialModule(),)
+        return (PastedProfileModule(),)
     from scorers.extender.service import SchedulerModule
 
-    return SchedulerModule(), TrialModule()
+    return SchedulerModule(), PastedProfileModule()

@@ -42,7 +42,7 @@ async def check_watcher(found: Settings, examination: CheckContext) -> Sequence[
     described = host.description
     version = "" if described is None else described.version
     windows = ", ".join(window.label for window in host.windows)
-    unmet = unmet_profiles(found.parts["scheduler"], host, cwd=examination.cwd)
+    unmet = unmet_profiles(found.parts["scheduler"], host, windows=host.windows, cwd=examination.cwd)
     return [
         ok(f"the watcher at {host.url} answers: version {version}, windows {windows}"),
         *(fail(f"{each.key}: {each.message}", each.cure) for problems in unmet.values() for each in problems),

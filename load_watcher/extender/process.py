@@ -101,7 +101,7 @@ def _check_files(settings: Settings) -> None:
 
 
 def _check_data(scheduler: Mapping[str, Any], host: RemoteHost) -> None:
-    unmet = unmet_profiles(scheduler, host, cwd=Path.cwd())
+    unmet = unmet_profiles(scheduler, host, windows=host.windows, cwd=Path.cwd())
     if unmet:
         raise SettingsError(problem for problems in unmet.values() for problem in problems)
 
@@ -115,7 +115,7 @@ class ExtenderProcess:
         self._settings = settings
         self._host = host
         self._store = store
-        self.scheduling = SchedulingService(settings.parts["scheduler"], host, cluster=cluster)
+        self.scheduling = SchedulingService(settings.parts["scheduler"], host, host, cluster=cluster)
         built = self.scheduling.build()
         telemetry = Instruments(version=__version__, cluster=settings[ClusterSettings].name or "")
         for collector in (*built.collectors, ExtenderTelemetry(self.scheduling, host, store)):

@@ -66,7 +66,7 @@ def _with_cure(error: WatcherError, url: str) -> WatcherError:
 
 
 class RemoteHost:
-    """The host for a watcher at another address."""
+    """The host process, and the load of a watcher at another address."""
 
     def __init__(self, settings: Settings, decisions: DecisionStore, *, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -102,7 +102,7 @@ class RemoteHost:
         return self._clock.monotonic()
 
     async def renew(self) -> bool:
-        """See hosting.LoadHost for the contract."""
+        """See hosting.LoadAccess for the contract."""
         try:
             access = await asyncio.to_thread(read_access, self.settings)
             if access == self._access and self._clock.monotonic() - self._described_at < DESCRIBE_EVERY_S:
@@ -144,7 +144,7 @@ class RemoteHost:
         )
 
     def unmet(self, needs: DataNeeds) -> tuple[str, str] | None:
-        """See hosting.LoadHost for the contract."""
+        """See hosting.LoadAccess for the contract."""
         offered = self.description
         if offered is None:
             return None

@@ -13,7 +13,7 @@ import pytest
 import requests
 from aiohttp import web
 
-from scorers.trial.module import TrialModule
+from scorers.pasted_profile.module import PastedProfileModule
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import eventually
 from tests.watcher.refresh.test_forecasts import NOW, SourceOfMaxima, wave
@@ -57,7 +57,7 @@ async def serving(directory: Path, of: MemorySource, clock: FakeClock) -> AsyncI
         "refresh.max_staleness": "1h",
     }
     settings = load(flags={**given, "store.url": f"sqlite:///{directory / 'a.db'}"}, environ={}, cwd=directory)
-    watcher = Watcher(settings, clock=clock, parts=(TrialModule(),), sources=Sources(provider=lambda _: of))
+    watcher = Watcher(settings, clock=clock, parts=(PastedProfileModule(),), sources=Sources(provider=lambda _: of))
     runner = Runner(watcher.app, shutdown_timeout=1.0)
     try:
         await runner.setup()

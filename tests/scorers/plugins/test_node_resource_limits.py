@@ -1,178 +1,27 @@
-"""Peaks, HighLoadFilter and NodeResourceLimits: golden cases, and what upstream has wrong."""
+"""NodeResourceLimits: golden cases, the use case of its proposal, and known faults of the original."""
 
 from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import create_plugin
 from scorers.plugins import node_resource_limits as limits
-from scorers.plugins import peaks
-from scorers.plugins.high_load_filter import HighLoadFilter
 from scorers.plugins.node_resource_limits import NodeResourceLimits
-from scorers.plugins.peaks import Peaks
-from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
-from tests.scorers.vectors import cases, tolerance
-
-# --- Peaks -----------------------------------------------------------------------------------------------------------
-
-MODEL = {"k0": 471.7412504314313, "k1": -91.50493019588365, "k2": -0.07186049052516228}
-
-
-@cases("Peaks", "raw_score")
-def test_golden_rise(case):
-    """Upstream has it in units of 1e-15 watts."""
-    of = case["inputs"]
-    rise = peaks.rises(
-        np.array([[of["k1"], of["k2"]]]), *(np.array([float(of[f"{key}_percent"])]) for key in ("current", "predicted"))
-    )
-    assert rise[0] * 1e15 == tolerance(case, float(case["expected"]["raw"]))
-
-
-@cases("Peaks", "normalize")
-def test_golden_normalisation(case):
-    """But where all is zero: there upstream cannot tell "costs nothing" from "not possible"."""
-    raw = np.array(case["inputs"]["raw"], dtype=np.float64)
-    if raw.any():
-        assert peaks.normalised(raw).tolist() == case["expected"]["scores"]
-    else:
-        assert peaks.normalised(np.full(len(raw), np.nan)).tolist() == pytest.approx([np.nan] * len(raw), nan_ok=True)
-
-
-@given(st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=8))
-@example([3.8, 9.4])
-def test_the_highest_rise_scores_zero_and_the_lowest_a_hundred(rises):
-    """Upstream multiplies before it divides, so that its highest rise sometimes scores 1."""
-    rise = np.array(rises)
-    scores = peaks.normalised(rise)
-    if rise.min() < rise.max():
-        assert set(scores[rise == rise.max()]) == {0.0}
-    assert set(scores[rise == rise.min()]) == {100.0}
-    assert (np.diff(scores[np.argsort(rise)]) <= 0).all()
-
-
-def test_what_cannot_be_told_is_no_favourite():
-    """No metrics, no model, no room, no capacity: 0. Upstream prefers these four."""
-    nodes = [node(name, {"cpu": "4"}) for name in ("low", "high", "silent", "no-model", "full")] + [node("empty", {})]
-    loads = load(
-        {
-            name: {("CPU", "AVG"): cpu}
-            for name, cpu in {"low": 10.0, "high": 60.0, "no-model": 10.0, "full": 90.0, "empty": 10.0}.items()
-        }
-    )
-    models = dict.fromkeys(("low", "high", "silent", "full", "empty"), MODEL)
-    cluster = table(nodes, loads=loads)
-    plugin, _ = create_plugin(Peaks, {"NodePowerModel": models, "WatcherAddress": "http://x"}, cluster)
-    names = ("low", "high", "silent", "no-model", "full", "empty")
-    scores = plugin.score(info(containers=[{"requests": {"cpu": "1"}}]), cluster, rows(cluster, *names), now=NOW)
-    assert scores.values.tolist() == [
-        0.0,
-        100.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-    ]  # this model is concave: the loaded node rises less
-    assert scores.reason(1).startswith("cpu from 60.0 to 85.0 % adds")
-    assert [scores.reason(i).split(":")[0] for i in (2, 3, 4)] == [
-        "no metrics of this node",
-        "this node has no power model or no CPU capacity",
-        "cpu would be at 115.0 %, above capacity",
-    ]
-    cluster.set_load(None, now=NOW)
-    assert plugin.score(info(), cluster, rows(cluster), now=NOW).values.tolist() == [0.0] * 6
-
-
-def test_the_models_may_stand_in_a_file(tmp_path, monkeypatch):
-    """Named by the environment, as upstream has it."""
-    with pytest.raises(ValueError, match="file named by NODE_POWER_MODEL"):
-        create_plugin(Peaks, {}, ClusterTable())
-    file = tmp_path / "models.json"
-    monkeypatch.setenv("NODE_POWER_MODEL", str(file))
-    with pytest.raises(ValueError, match="No such file"):
-        create_plugin(Peaks, {}, ClusterTable())
-    file.write_text(json.dumps({"a": {**MODEL, "k3": 1}}))
-    with pytest.raises(ValueError, match="k3"):
-        create_plugin(Peaks, {}, ClusterTable())
-    file.write_text(json.dumps({"a": MODEL}))
-    create_plugin(Peaks, {}, ClusterTable())
-    with pytest.raises(ValueError, match="k2 90 is too large"):
-        create_plugin(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 90}}}, ClusterTable())
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ({"k1": math.nan}, "NodePowerModel.a.k1: must be a number (given: nan)"),
-        ({"k0": math.inf}, "NodePowerModel.a.k0: must be a number (given: inf)"),
-        ({"k2": math.nan}, "NodePowerModel.a.k2: must be a number (given: nan)"),
-        ({"k1": 1e300, "k2": 6.9}, "NodePowerModel.a: k1 1e+300 is too large"),
-        ({"k2": -90.0}, "NodePowerModel.a: k2 -90 is too large"),
-    ],
-)
-def test_a_model_that_is_no_number_is_named(model, said):
-    """TOML and YAML have NaN and infinity; a node with such a model would be nowhere in the order."""
-    with pytest.raises(ValueError, match="arguments of Peaks") as caught:
-        create_plugin(Peaks, {"NodePowerModel": {"a": {**MODEL, **model}}}, ClusterTable())
-    assert said in str(caught.value)
-
-
-def test_a_load_beyond_all_of_the_cpu_takes_no_power_and_warns_of_nothing():
-    """Measured load may go above 100 percent, where a steep model is no number any more."""
-    cluster = table([node("a", {"cpu": "1"})], loads=load({"a": {("CPU", "AVG"): 150.0}}))
-    plugin, _ = create_plugin(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 6.9}}}, cluster)
-    scores = plugin.score(info(), cluster, rows(cluster), now=NOW)
-    assert scores.values.tolist() == [0.0]
-    assert "above capacity" in scores.reason(0)
-
-
-# --- HighLoadFilter --------------------------------------------------------------------------------------------------
-
-REASON = {None: 0, "cpu": 1, "memory": 2, "metrics-unavailable": 3, "metrics-stale": 4}
-
-
-@cases("HighLoadFilter", "filter")
-def test_golden_verdicts(case):
-    of = case["inputs"]
-    values = {(kind, "AVG"): of[f"{kind.lower()}_percent"] for kind in ("CPU", "Memory")}
-    known = {key: value for key, value in values.items() if value is not None}
-    there = of["snapshot"] and of["node_present"]
-    loads = load(
-        {**({"n": known} if there and known else {}), "x": {("CPU", "AVG"): 1.0}},
-        sampled=NOW - of["snapshot_age_seconds"],
-    )
-    shape = {"cpu": f"{of['allocatable_cpu_milli']}m", "memory": str(of["allocatable_memory_bytes"])}
-    cluster = table([node("n", shape)], loads=loads if of["snapshot"] else None)
-    args = {
-        "usageThresholds": {"cpu": of["threshold_cpu"], "memory": of["threshold_memory"]},
-        "failOpen": of["fail_open"],
-        "nodeMetricExpirationSeconds": of["expiration_seconds"],
-    }
-    plugin, _ = create_plugin(HighLoadFilter, args, cluster)
-    requests = {"cpu": f"{of['pod_cpu_milli']}m", "memory": str(of["pod_memory_bytes"])}
-    verdicts = plugin.filter(info(containers=[{"requests": requests}]), cluster, rows(cluster, "n"), now=NOW)
-    assert verdicts.passed.tolist() == [case["expected"]["allowed"]]
-    assert verdicts.codes.tolist() == [REASON[case["expected"]["reason"]]]
-
-
-def test_a_node_without_capacity_takes_no_request():
-    """Infinitely much, not NaN."""
-    cluster = table([node("n", {})], loads=load({"n": {("CPU", "AVG"): 1.0, ("Memory", "AVG"): 1.0}}))
-    plugin, _ = create_plugin(HighLoadFilter, {}, cluster)
-    assert plugin.filter(info(), cluster, rows(cluster), now=NOW).passed.tolist() == [True]
-    asking = info(containers=[{"requests": {"memory": "1"}}])
-    verdicts = plugin.filter(asking, cluster, rows(cluster), now=NOW)
-    assert verdicts.reasons[verdicts.codes[0]] == "node(s) had memory load above the threshold with the pod"
-
-
-# --- NodeResourceLimits ----------------------------------------------------------------------------------------------
+from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
+from tests.fakes.kube import FakeKube
+from tests.scorers.extender.test_never_worse import CONTAINERS, Cluster, clusters
+from tests.scorers.plugins.served import a_pod, serving
+from tests.scorers.simulated_cluster import NOW, info, milli, node, pod, rows, table
+from tests.scorers.vectors import cases
 
 
 def sized(amounts: dict[str, int]) -> dict[str, str]:
@@ -197,7 +46,7 @@ def test_golden_normalisation_of_limits(case):
 
 @cases("LimitAware", "raw_score_int_and_normalize")
 def test_golden_weighted_scores(case):
-    """Through the whole plug-in: one pod on each node has what the case says, the asking one nothing."""
+    """Through the whole plug-in: one pod on each node has the resources of the case, the new pod has none."""
     shapes = case["inputs"]["nodes"]
     nodes = [
         node(f"n{i}", {"cpu": f"{each['cpu']['allocatable']}m", "memory": str(each["memory"]["allocatable"])})
@@ -228,7 +77,7 @@ def test_golden_weighted_scores(case):
 
 @cases("LimitAware", "node_limit_capacity")
 def test_golden_capacities(case):
-    """Allocatable times the ratio; what is not named stays."""
+    """Allocatable times the ratio; resources without a ratio do not change."""
     names = list(case["inputs"]["allocatable"])
     allocatable = {
         name: (f"{size}m" if name == "cpu" else str(size)) for name, size in case["inputs"]["allocatable"].items()
@@ -262,8 +111,8 @@ def seed_cluster() -> ClusterTable:
     return table([node("node1", {"cpu": "8"}), node("node2", {"cpu": "8"})], pods)
 
 
-def test_the_use_case_of_the_seed():
-    """The default scheduler would take node1."""
+def test_the_use_case_of_the_proposal():
+    """The default scheduler would select node1."""
     cluster = seed_cluster()
     plugin, _ = create_plugin(NodeResourceLimits, {}, cluster)
     wanted = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "4"}}])
@@ -274,7 +123,7 @@ def test_the_use_case_of_the_seed():
 
 
 def test_a_pod_counts_the_same_before_and_after_it_is_placed():
-    """Init containers, sidecars, overhead and the default of a container without limit included."""
+    """With init containers, sidecars, overhead, and the default of a container without limit."""
     spec: dict[str, Any] = {
         "containers": [{"limits": {"cpu": "1"}}, {"requests": {"cpu": "300m"}}, {}],
         "initContainers": [{"restartPolicy": "Always", "limits": {"cpu": "500m"}}, {"limits": {"cpu": "3"}}],
@@ -289,8 +138,8 @@ def test_a_pod_counts_the_same_before_and_after_it_is_placed():
     assert plugin.score(nothing, cluster, rows(cluster), now=NOW).steps["cpu limits, with the pod"][0] == before
 
 
-def test_limits_count_as_they_are_during_a_resize():
-    """The limit that is set counts until the new, lower one is."""
+def test_the_current_limits_count_during_a_resize():
+    """The current limit counts until the new, lower one is applied."""
     cluster = table([node("a", {"cpu": "10"})])
     plugin, _ = create_plugin(NodeResourceLimits, {}, cluster)
     reported = [{"name": "c0", "resources": {"limits": {"cpu": "4"}}}]
@@ -304,7 +153,7 @@ def test_limits_count_as_they_are_during_a_resize():
         old = new
 
 
-def test_without_limit_a_pod_may_count_as_the_whole_node():
+def test_without_limit_a_pod_can_count_as_the_whole_node():
     """The other default of the proposal's text."""
     cluster = table(
         [node("a", {"cpu": "10", "memory": "1Gi"}), node("b", {"cpu": "4", "memory": "1Gi"})],
@@ -316,8 +165,8 @@ def test_without_limit_a_pod_may_count_as_the_whole_node():
     assert scores.inputs["podLimits"] == {"cpu": "allocatable", "memory": 0}
 
 
-def test_the_filter_keeps_limits_within_what_there_is():
-    """Only where it is asked for; limits of zero always fit."""
+def test_the_filter_limits_the_sum_of_limits_to_the_capacity():
+    """Only if the arguments enable it; limits of zero always fit."""
     cluster = seed_cluster()
     wanted = {"containers": [{"limits": {"cpu": "4", "memory": "0"}}]}
     off, _ = create_plugin(NodeResourceLimits, {}, cluster)
@@ -330,8 +179,8 @@ def test_the_filter_keeps_limits_within_what_there_is():
     assert plugin.filter(info(containers=[{"limits": {"cpu": "0"}}]), cluster, rows(cluster), now=NOW).passed.all()
 
 
-def test_a_broken_annotation_is_passed_over(caplog):
-    """With one line that names the node."""
+def test_an_invalid_annotation_is_ignored(caplog):
+    """One log line names the node."""
     cluster = table([node("a", {"cpu": "10"}, annotations={limits.RATIO_ANNOTATION: '{"cpu": -5}'})])
     plugin, _ = create_plugin(NodeResourceLimits, {}, cluster)
     assert plugin.score(info(), cluster, rows(cluster), now=NOW).steps["cpu capacity"].tolist() == [10000]
@@ -352,21 +201,21 @@ def test_a_broken_annotation_is_passed_over(caplog):
         ({"limitToAllocatableRatio": {"cpu": 0}}, "limitToAllocatableRatio.cpu: must be a percentage"),
     ],
 )
-def test_bad_arguments_are_named(args, said):
+def test_invalid_arguments_are_named(args, said):
     with pytest.raises(ValueError, match="arguments of NodeResourceLimits") as caught:
         create_plugin(NodeResourceLimits, args, ClusterTable())
     assert said in str(caught.value)
 
 
 @given(st.integers(-(1 << 53), 1 << 53), st.integers(1, limits.LARGEST_RATIO))
-def test_a_ratio_is_exact_where_its_product_does_not_fit_64_bits(allocatable, ratio):
-    """Up to 2^56, and cut there."""
+def test_a_ratio_is_exact_if_its_product_exceeds_64_bits(allocatable, ratio):
+    """Up to 2^56, which is the maximum."""
     found = limits.scaled(np.array([allocatable]), np.array([ratio]))
     assert found.tolist() == [min(allocatable * ratio // 100, 1 << 56)]
 
 
-def test_the_largest_node_at_the_largest_ratio_is_the_emptiest():
-    """Its capacity overflowed, and it counted as a node without any."""
+def test_the_largest_node_at_the_largest_ratio_scores_highest():
+    """Its capacity overflowed before, and it counted as a node without capacity."""
     ratio = {"memory": "100000%"}
     nodes = [node("large", {"memory": "8Pi"}), node("small", {"memory": "1Gi"})]
     cluster = table(nodes, [pod("p", node="large", containers=[{"limits": {"memory": "1Gi"}}])])
@@ -381,17 +230,122 @@ def test_the_largest_node_at_the_largest_ratio_is_the_emptiest():
     assert plugin.filter(wanted, cluster, at, now=NOW).passed.all()
 
 
-def test_limits_below_zero_overflow_nothing():
-    """An extender may be sent anything."""
+def test_negative_limits_cause_no_overflow():
+    """Clients may send any values to an extender."""
     raw = limits.raw_scores(np.array([-(1 << 60), 0, 1 << 60]), np.array([1, 1, 1]))
     assert limits.normalised(raw).tolist() == [100, 50, 0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 62), st.integers(0, 1 << 50)), min_size=1, max_size=10))
-def test_nonsense_overflows_nothing(shapes):
+def test_invalid_amounts_cause_no_overflow(shapes):
     """Scores stay 0 to 100, and more limits never score higher on the same capacity."""
     raw = limits.raw_scores(np.array([each[0] for each in shapes]), np.array([each[1] for each in shapes]))
     scores = limits.normalised(raw)
     assert ((scores >= 0) & (scores <= 100)).all()
     same = limits.raw_scores(np.array(sorted(each[0] for each in shapes)), np.full(len(shapes), 1000))
     assert (np.diff(same) <= 0).all()
+
+
+# --- against the reference, node by node ------------------------------------------------------------------------------
+
+GIB = 1 << 30
+
+
+def toward_zero(value: int, by: int) -> int:
+    return abs(value) // by * (1 if value >= 0 else -1)
+
+
+def counted_limit(containers: list[dict[str, Any]], resource: str) -> int:
+    """A container without limit counts with 100m and 200Mi, and at least with its request."""
+    total = 0
+    default = 100 if resource == "cpu" else 200 << 20
+    for each in containers:
+        request, limit = (size(each.get(part, {}).get(resource), resource) for part in ("requests", "limits"))
+        total += max(default if limit is None else limit, request or 0)
+    return total
+
+
+def size(quantity: str | None, resource: str) -> int | None:
+    if resource == "cpu" or quantity is None:
+        return milli(quantity)
+    return int(quantity.removesuffix("Gi")) * (GIB if quantity.endswith("Gi") else 1)
+
+
+@pytest.mark.slow
+@given(
+    clusters(least=1),
+    CONTAINERS,
+    st.integers(1, 5),
+    st.lists(st.tuples(st.integers(0, 6), CONTAINERS), max_size=5),
+    st.sampled_from([50, 100, 130]),
+)
+def test_scores_equal_the_reference(
+    of: Cluster,
+    containers: list[dict[str, Any]],
+    weight: int,
+    pods: list[tuple[int, list[dict[str, Any]]]],
+    ratio: int,
+) -> None:
+    """Integers, rounded toward zero at each division; a resource that a node lacks is left out with its weight."""
+    cluster = Cluster(of.has, (), of.loads).table(None)
+    args = {
+        "resources": [{"name": "cpu", "weight": weight}, {"name": "memory"}],
+        "limitToAllocatableRatio": {"cpu": ratio},
+    }
+    plugin, _ = create_plugin(NodeResourceLimits, args, cluster)
+    on: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in of.names}
+    for i, (where, of_pod) in enumerate(pods):
+        name = of.names[where % len(of.names)]
+        on[name].append(of_pod)
+        cluster.set_pod(None, pod(f"p{i}", node=name, containers=of_pod), now=NOW)
+    raws: dict[str, int] = {}
+    for name, has in of.has.items():
+        total = weights = 0
+        for resource, of_resource in (("cpu", weight), ("memory", 1)):
+            capacity = has[resource] * (ratio if resource == "cpu" else 100) // 100
+            if capacity == 0:
+                continue
+            limits = sum(counted_limit(each, resource) for each in (*on[name], containers))
+            total += toward_zero((capacity - limits) * 100, capacity) * of_resource
+            weights += of_resource
+        if weights:
+            raws[name] = toward_zero(total, weights)
+    low, high = min(raws.values(), default=0), max(raws.values(), default=0)
+    expected = [
+        float((raws[name] - low) * 100 // (high - low)) if name in raws and high > low else 0.0 for name in of.names
+    ]
+    found = plugin.score(info(containers=containers), cluster, rows(cluster, *of.names), now=NOW)
+    assert expected == found.values.tolist()
+
+
+# --- over HTTP --------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_with_lower_limits_wins_over_one_with_lower_requests(kube: FakeKube, tmp_path: Path) -> None:
+    """The use case of the text: the limits with the pod are 14/8 and 9/8, the raw scores -75 and -12.5, so node2 wins.
+    LeastAllocated would select node1, 4/8 against 5/8. In Go's integers, -12.5 is -12."""
+    for name in ("node1", "node2"):
+        kube.node(name, cpu="8", memory="16Gi")
+    pods = {"pod1": ("node1", 2, 6), "pod2": ("node1", 2, 4), "pod3": ("node2", 3, 3), "pod4": ("node2", 2, 2)}
+    for name, (where, request, limit) in pods.items():
+        container = {"name": "c", "resources": {"requests": {"cpu": f"{request}"}, "limits": {"cpu": f"{limit}"}}}
+        kube.pod(name, node=where, spec={"containers": [container]})
+    pod = a_pod(requests={"cpu": "1"}, limits={"cpu": "4"})
+    kube.pod("pod5", phase="Pending", **pod)  # only pods that the API has are reserved
+    how: dict[str, Any] = {"resources": [{"name": "cpu"}]}
+    with serving(kube, tmp_path, "NodeResourceLimits", load=None, names=["node1", "node2"], **how) as asked:
+        before = {name: asked.of_node(name) for name in ("node1", "node2")}
+        assert {"node1": 4000, "node2": 5000} == {name: each["requested"]["cpu"] for name, each in before.items()}
+        assert {"node1": 10000, "node2": 5000} == {name: each["limits"]["cpu"] for name, each in before.items()}
+        steps = asked.steps(pod)
+        assert {"node1": 14000, "node2": 9000} == {
+            name: each["cpu limits, with the pod"] for name, each in steps.items()
+        }
+        assert {"node1": -75, "node2": -12} == {name: each["raw"] for name, each in steps.items()}
+        asking = info(containers=[pod["spec"]["containers"][0]["resources"]])
+        at = rows(asked.table, "node1", "node2")
+        requested, allocatable = requested_and_allocatable(asking, asked.table, at, counted=True)
+        assert 0 == least_allocated(requested[:1], allocatable[:1]).argmax()
+        assert {"node1": 0, "node2": 100} == asked.scores(pod)
+        after = asked.of_node("node2")  # where it is counted already
+        assert (6000, 9000) == (after["requested"]["cpu"], after["limits"]["cpu"])

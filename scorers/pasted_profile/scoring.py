@@ -20,11 +20,11 @@ import numpy as np
 from scorers.cluster.pods import PodInfo, pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.extender.handlers import MAX_LIMIT, pasted_info
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.score_documents import ranked_nodes
+from scorers.pasted_profile.module import TrialRequest
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_pasted_profile
 from scorers.profiles.ranking import FilterResult, ProfileRunner
-from scorers.trial.module import TrialRequest
 from watcher.client import Columns, WatcherError
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.objects import Node, NodeStatus, Pod
@@ -45,7 +45,7 @@ _AMOUNTS = re.compile(r" (capacity|allocatable|measured|of recent pods|of pods n
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _KnownCluster:
     """The cluster as far as it is known: `is_sized` is false if no capacity is known, `unsized` are the nodes without
     a capacity if others have one, and `assumed` is the number of nodes with the size of the request."""
 
@@ -55,7 +55,7 @@ class _Trial:
     assumed: int
 
 
-async def trial(body: bytes, serving: ModuleHost) -> bytes:
+async def score_pasted(body: bytes, serving: ModuleHost) -> bytes:
     """Return the response to a TrialRequest. Raises ApiError."""
     try:
         asked = decode_json(body, type=TrialRequest)
@@ -108,12 +108,12 @@ def _profile_of(text: str, serving: ModuleHost) -> tuple[ProfileSettings, list[s
 
 
 async def _load(profile: ProfileSettings, serving: ModuleHost) -> Columns:
-    trial_table = ClusterTable(windows=serving.windows)
+    table = ClusterTable(windows=serving.windows)
     try:
-        ProfileRunner(profile, trial_table)
+        ProfileRunner(profile, table)
     except ValueError as error:
         raise ApiError(400, "bad_request", f"invalid profile: {error}", "see docs/concepts/scheduling.md") from None
-    client = InProcessHost(serving).client(replace(trial_table.needs, pods=False, minutes=False, node_metrics=False))
+    client = InProcessLoad(serving).client(replace(table.needs, pods=False, minutes=False, node_metrics=False))
     try:
         return await client.refresh()
     except WatcherError as error:
@@ -129,7 +129,7 @@ def _cluster(
     size: Capacity | None,
     now: float,
     windows: tuple[Window, ...],
-) -> _Trial:
+) -> _KnownCluster:
     known = {name: each for name in columns.row if (each := capacities.get(name, size)) is not None}
     table = ClusterTable(windows=windows)
     for name in sorted(known or columns.row):
@@ -139,7 +139,7 @@ def _cluster(
     table.set_load(columns, now=now)
     unsized = tuple(sorted(columns.row.keys() - known.keys())) if known else ()
     assumed = sum(name not in capacities for name in known)
-    return _Trial(table, bool(known), unsized, assumed)
+    return _KnownCluster(table, bool(known), unsized, assumed)
 
 
 def _answer(
@@ -180,7 +180,7 @@ def _lack(plugin: PluginSettings, *, is_sized: bool) -> str:
     return NEEDS_CAPACITY if plugin.name in OF_CAPACITY and not is_sized else ""
 
 
-def _notes(cluster: _Trial, size: Capacity | None) -> list[str]:
+def _notes(cluster: _KnownCluster, size: Capacity | None) -> list[str]:
     notes = []
     if not cluster.is_sized:
         notes.append(
@@ -198,7 +198,7 @@ def _notes(cluster: _Trial, size: Capacity | None) -> list[str]:
     return notes
 
 
-def _nodes(info: PodInfo, profile: ProfileSettings, cluster: _Trial, *, now: float) -> Iterator[dict[str, Any]]:
+def _nodes(info: PodInfo, profile: ProfileSettings, cluster: _KnownCluster, *, now: float) -> Iterator[dict[str, Any]]:
     table = cluster.table
     runner = ProfileRunner(profile, table)
     for _ in runner.prepare():

@@ -1,4 +1,4 @@
-"""`load-watcher why NAMESPACE/POD` against a running extender that remembers."""
+"""`load-watcher why NAMESPACE/POD` against a running extender with a decision log."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from load_watcher.cli.decisions import duration
+from load_watcher.cli.extender_client import service_time
 from load_watcher.main import main
-from scorers.cli.score import service_time
-from scorers.cli.why import duration
 from tests.fakes.service import Protection
 from tests.scorers.decisions.test_log import NAMES, Served
 from tests.scorers.simulated_cluster import NOW
@@ -19,7 +19,7 @@ from tests.scorers.simulated_cluster import NOW
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    """A pod that was asked about twice and went to our 14th, and one that waits."""
+    """A pod that was decided twice and bound to the 14th node, and one that waits."""
     made = Served()
     with made.live:
         made.place(*NAMES)
@@ -34,8 +34,8 @@ def why(served: Served, *arguments: str) -> Result:
     return CliRunner().invoke(main, command, prog_name="load-watcher", env={"COLUMNS": "250"})
 
 
-def test_controls_in_names_are_visible_escapes(served: Served) -> None:
-    """Also of a pod that only a forged request has named."""
+def test_control_characters_in_names_are_escaped(served: Served) -> None:
+    """Also those of a pod that only a forged request has."""
     name = "w\x1b[2Jeb\nx\x9b\u202e"
     served.place(*NAMES, pod=name)
     for arguments in (["default/" + name], ["default/" + name, "-o", "json"], ["default/no" + name]):
@@ -46,8 +46,8 @@ def test_controls_in_names_are_visible_escapes(served: Served) -> None:
     assert json.loads(why(served, "default/" + name, "-o", "json").stdout)["pod"] == "default/" + name
 
 
-def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
-    """When, about what, by which load, whom the filter rejected, the ranking with sentences, and what became of it."""
+def test_a_decision_is_printed_as_text(served: Served) -> None:
+    """With the time, the pod, the load, the rejected nodes, the ranking with reasons, and the outcome."""
     result = why(served, "default/web")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -75,7 +75,7 @@ def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
 
 
 def test_every_number_is_explained(served: Served) -> None:
-    """--explain; of the node that it went to as well."""
+    """With --explain; also for the node that the pod was bound to."""
     result = why(served, "web", "--explain", "--others", "0")
     assert result.stdout.count("    podDemand: cpu 0.15 cores") == 11
     assert "    cpu load: 86.0 %" in result.stdout
@@ -83,8 +83,8 @@ def test_every_number_is_explained(served: Served) -> None:
 
 
 @pytest.mark.parametrize("at", ["2023-11-14T22:13:20Z", str(int(NOW)), "9.5m", "9 min 30 s ago"])
-def test_the_decision_of_a_moment_is_told(served: Served, at: str) -> None:
-    """As why prints it, unix seconds, or how long ago."""
+def test_at_selects_the_decision_before_a_time(served: Served, at: str) -> None:
+    """A time as why prints it, unix seconds, or a duration before now."""
     result = why(served, "web", "--at", at)
     assert result.exit_code == 0, result.output
     assert "decided 2023-11-14T22:13:20Z, 10 min ago" in result.stdout
@@ -94,13 +94,13 @@ def test_the_decision_of_a_moment_is_told(served: Served, at: str) -> None:
     assert "  2023-11-14T22:14:20Z  bound to n01" in result.stdout
 
 
-def test_programs_get_json(served: Served) -> None:
+def test_json_output(served: Served) -> None:
     document = json.loads(why(served, "web", "-o", "json").stdout)
     assert document["decision"]["outcome"]["node"] == "n01"
 
 
-def test_what_is_odd_is_told(served: Served) -> None:
-    """No load, nodes that are not known, a filter that nobody passes."""
+def test_unusual_decisions_are_printed(served: Served) -> None:
+    """Without load, with unknown nodes, or with a filter that rejects all nodes."""
     served.post("filter", {**_asking("n00"), "NodeNames": ["n00", "x", "y"]})
     served.table.set_load(None, now=NOW)
     served.post("prioritize", {**_asking("n00"), "NodeNames": ["n01", "x", "y"]})
@@ -130,15 +130,15 @@ def _asking(name: str) -> dict[str, object]:
         (("web", "--url", "http://127.0.0.1:1"), "check that load-watcher runs at this address"),
     ],
 )
-def test_what_cannot_be_told_is_said(served: Served, arguments: tuple[str, ...], said: str) -> None:
-    """Exit 2, with what can be done."""
+def test_a_missing_decision_is_an_error_with_a_hint(served: Served, arguments: tuple[str, ...], said: str) -> None:
+    """With exit code 2."""
     command = ["why", "--url", f"http://127.0.0.1:{served.live.port}", *arguments]
     result = CliRunner().invoke(main, command, prog_name="load-watcher")
     assert result.exit_code == 2
     assert said in result.stderr
 
 
-def test_a_token_is_sent_where_one_is_needed(tmp_path: Path) -> None:
+def test_the_token_is_sent(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     made = Served(protection=Protection(token="s3cret"))
     with made.live:
@@ -166,8 +166,8 @@ def test_a_token_is_sent_where_one_is_needed(tmp_path: Path) -> None:
         ("ago", "ago"),
     ],
 )
-def test_how_long_ago_is_said_as_people_do(said: str, asked: str) -> None:
-    """What is none of these, the service reads or refuses."""
+def test_durations_before_now_are_read(said: str, asked: str) -> None:
+    """The service reads or refuses other texts."""
     assert asked == service_time(said)
 
 

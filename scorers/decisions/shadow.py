@@ -9,6 +9,7 @@ affects only one binding, which is left out and counted.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_a
 from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.recorder import DecisionRecorder
-from scorers.decisions.shadow_records import (
+from scorers.decisions.records import (
     GRACE_S,
     LATER_S,
     Candidates,
@@ -29,8 +30,7 @@ from scorers.decisions.shadow_records import (
     Kind,
     Load,
     ShadowBinding,
-    decode,
-    settings_of,
+    decode_binding,
 )
 from scorers.plugin_api.wire import integer_scores
 from scorers.profiles.default_filters import lacking_room, matches_selector
@@ -386,7 +386,7 @@ class ShadowMode:
         self._needs_recovery = False
         known = {key for key, _ in self._observing}
         others = [each for each in found if each.time not in known and not self._recorder.is_new(each.time)]
-        read = ((each.time, decode(each.payload)) for each in others)
+        read = ((each.time, decode_binding(each.payload)) for each in others)
         old = [(key, each) for key, each in read if each is not None and each.has_other_choice and each.later is None]
         self._observing = deque(sorted([*old, *self._observing], key=lambda each: each[0])[-MOST_OBSERVED:])
 
@@ -427,3 +427,10 @@ def _info(pod: Pod) -> PodInfo:
 
 def _finite(value: np.float64) -> float | None:
     return None if np.isnan(value) else round(float(value), 4)
+
+
+def settings_of(profile: ProfileSettings) -> str:
+    """Return a hash that is equal for profiles with equal plug-ins, weights, arguments, and score scale."""
+    plugins = [(each.name, each.weight, each.points, dict(each.args)) for each in profile.plugins]
+    text = msgspec.json.encode((plugins, profile.precise_scores), order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:12]

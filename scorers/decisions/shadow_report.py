@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from scorers.decisions.shadow_records import GRACE_S, LATER_S, LEFT_OUT, Load, ShadowBinding
+from scorers.decisions.records import GRACE_S, LATER_S, LEFT_OUT, Load, ShadowBinding
 from watcher.arrays import F64
 from watcher.core.intervals import NORMAL_975, student_975
 

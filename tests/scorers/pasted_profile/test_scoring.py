@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scorers.trial.module import TrialModule
+from scorers.pasted_profile.module import PastedProfileModule
 from tests.fakes.kube import FakeKube
 from tests.fakes.service import Answer, Live, Protection
 from tests.fakes.snapshots import publish, snapshot_of, steady
@@ -58,7 +58,7 @@ def service(tmp_path: Path) -> Iterator[Sized]:
 
 def ask(service: Sized, profile: str, *, protection: Protection | None = None, **given: Any) -> Answer:
     body = json.dumps({"pod": POD, "profile": profile, **given}).encode()
-    with Live(routes=TrialModule().build({}, service).routes, protection=protection) as live:
+    with Live(routes=PastedProfileModule().build({}, service).routes, protection=protection) as live:
         return live.ask("/scheduler/try", method="POST", body=body)
 
 
@@ -83,7 +83,7 @@ def test_a_pod_is_scored_on_nodes_of_a_known_size(service: Sized, profile: str) 
     assert document["nodes"][0]["plugins"][0]["reason"] == "cpu would be at 45.0 %, 5.0 below the target: 95"
 
 
-def test_an_entered_size_counts_for_nodes_of_unknown_capacity_alone(service: Sized) -> None:
+def test_an_entered_size_counts_only_for_nodes_of_unknown_capacity(service: Sized) -> None:
     service.sizes = {"warm": Capacity(4000, 32 << 30)}
     document = trial(service, PACKING, node=SIZE)
     assert scores(document) == {"warm": 30.0, "cold": 80.0, "hot": 15.0}
@@ -91,7 +91,7 @@ def test_an_entered_size_counts_for_nodes_of_unknown_capacity_alone(service: Siz
 
 
 def test_without_any_capacity_the_nodes_are_scored_without_the_pod(service: Sized) -> None:
-    """And no number that follows from a capacity is shown."""
+    """No number that depends on a capacity is shown."""
     document = trial(service, PACKING)
     assert scores(document) == {"warm": 70.0, "cold": 55.0, "hot": 40.0}
     assert document["with_pod"] is False
@@ -149,5 +149,5 @@ def test_without_load_the_error_is_that_of_the_watcher(service: Sized) -> None:
     assert (answer.status, answer.json()["error"]["code"]) == (503, "no_metrics")
 
 
-def test_a_token_protects_it_as_it_protects_explain(service: Sized) -> None:
+def test_the_token_protects_try_as_explain(service: Sized) -> None:
     assert ask(service, PACKING, protection=Protection(token="x")).status == 401

@@ -30,7 +30,7 @@ class TrialRequest(msgspec.Struct, forbid_unknown_fields=True):
     limit: int = 100
 
 
-class TrialModule:
+class PastedProfileModule:
     """The module without a section in the settings."""
 
     section = ""
@@ -51,7 +51,7 @@ class TrialModule:
         route = Route(
             "/scheduler/try",
             "scheduler_try",
-            _TrialHandler(serving).score,
+            _PastedProfileHandler(serving).score,
             operation,
             method="POST",
             access=Access.DETAIL,
@@ -59,7 +59,7 @@ class TrialModule:
         return BuiltModule((route,))
 
 
-class _TrialHandler:
+class _PastedProfileHandler:
     def __init__(self, serving: ModuleHost) -> None:
         self._serving = serving
         self._scoring = asyncio.Lock()
@@ -68,7 +68,7 @@ class _TrialHandler:
         """TrialRequest -> the ranking with explanations."""
         body = await read_body(request, MOST_BODY, hint="send one pod and one profile")
         async with self._scoring:
-            scoring = await asyncio.to_thread(import_module, "scorers.trial.scoring")
-            document = await scoring.trial(bytes(body), self._serving)
+            scoring = await asyncio.to_thread(import_module, "scorers.pasted_profile.scoring")
+            document = await scoring.score_pasted(bytes(body), self._serving)
         headers = CIMultiDict({hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"})
         return large_response(request, document, headers)

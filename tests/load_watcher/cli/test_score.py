@@ -1,4 +1,4 @@
-"""`load-watcher score POD.yaml` against a running extender, and the manifests that it takes."""
+"""`load-watcher score POD.yaml` against a running extender, and the manifests that it reads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from load_watcher.cli.extender_client import by_plugins
+from load_watcher.cli.score_texts import number
+from load_watcher.cli.scores import MOST_SHOWN, score_tables
 from load_watcher.main import main
-from scorers.cli.numbers import number
-from scorers.cli.score import MOST_SHOWN, as_tables, by_plugins
 from scorers.extender.handlers import Extender
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pod
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
@@ -56,7 +57,7 @@ def score(live: Live, *arguments: str, manifest: str = POD) -> Result:
 
 
 def test_nodes_are_ranked_as_a_table(live: Live) -> None:
-    """Best first, with how old its load is, and why it got its score or is rejected."""
+    """The best node first, with the age of its load and the reasons of its score or rejection."""
     result = score(live)
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
@@ -71,7 +72,7 @@ def test_nodes_are_ranked_as_a_table(live: Live) -> None:
 
 
 def test_nodes_without_room_are_last_and_name_the_resource(live: Live) -> None:
-    """Also if only one plug-in ranks, and rules that are not checked are named."""
+    """Also if only one plug-in ranks; rules that are not checked are named."""
     large = POD.replace('"1"', '"5"').replace("spec:", "spec:\n  topologySpreadConstraints: [{topologyKey: zone}]")
     for arguments, why in (((), "NodeResourcesFit: no room: cpu"), (("--plugin", "TargetLoadPacking"), "no room: cpu")):
         result = score(live, *arguments, manifest=large)
@@ -83,16 +84,16 @@ def test_nodes_without_room_are_last_and_name_the_resource(live: Live) -> None:
     assert "its plug-ins: HighLoadFilter, TargetLoadPacking;" in score(live, "--plugin", "x", manifest=large).stderr
 
 
-def test_where_no_terminal_is_a_node_is_a_line(live: Live) -> None:
-    """However narrow somebody's terminal is: grep finds the node with its score and its reason."""
+def test_without_a_terminal_each_node_is_one_line(live: Live) -> None:
+    """At any width, so that grep finds the node with its score and reasons."""
     command = ["score", "-", "--url", f"http://127.0.0.1:{live.port}"]
     found = CliRunner().invoke(main, command, input=POD, prog_name="load-watcher", env={"COLUMNS": "40"})
     (line,) = [line for line in found.stdout.splitlines() if line.startswith("b ")]
     assert line.rstrip().endswith("above the threshold with the pod, cpu 120.0 %, above 100 %")
 
 
-def test_a_ranking_may_be_by_some_of_the_plug_ins(live: Live) -> None:
-    """As if the profile had no others: nobody rejects, or nobody scores."""
+def test_the_ranking_can_be_limited_to_some_plug_ins(live: Live) -> None:
+    """As if the profile had no others: no plug-in rejects, or none scores."""
 
     def ranked(*arguments: str) -> list[tuple[str, float, bool, list[str]]]:
         result = score(live, *arguments, "-o", "json")
@@ -109,8 +110,8 @@ def test_a_ranking_may_be_by_some_of_the_plug_ins(live: Live) -> None:
     assert ranked("--plugin", *packing, "--plugin", *filtering) == ranked()
 
 
-def test_scores_of_some_plug_ins_are_added_up_by_weight() -> None:
-    """As the profile does; what is no number counts as 0, and the best is first again."""
+def test_scores_of_some_plug_ins_are_combined_by_weight() -> None:
+    """As in the profile; NaN counts as 0, and the best node is first."""
 
     def of(name: str, *given: float | None) -> dict[str, Any]:
         parts = [
@@ -124,8 +125,8 @@ def test_scores_of_some_plug_ins_are_added_up_by_weight() -> None:
     assert [(each["name"], each["score"]) for each in told] == [("b", 60.0), ("a", 30.0)]
 
 
-def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
-    """With the score that it gave, in the order of the profile; narrow terminals leave names of nodes whole."""
+def test_each_of_several_plug_ins_has_its_own_line() -> None:
+    """With its score, in the order of the profile; narrow terminals do not break names of nodes."""
 
     empty: dict[str, Any] = {"inputs": {}, "steps": {}}
 
@@ -143,7 +144,7 @@ def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
     console = Console(width=80)
     with console.capture() as captured:
         console.print(
-            *as_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": [node]}, explained=False), sep="\n"
+            *score_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": [node]}, explained=False), sep="\n"
         )
     lines = [" ".join(each.split()) for each in captured.get().splitlines()]
     assert lines == [
@@ -182,7 +183,9 @@ def test_a_node_is_a_line_of_80_columns_on_a_terminal() -> None:
     ]
     console = Console(width=80, force_terminal=True, highlight=False, color_system="standard")
     with console.capture() as captured:
-        console.print(*as_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": nodes}, explained=False), sep="\n")
+        console.print(
+            *score_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": nodes}, explained=False), sep="\n"
+        )
     lines = [each.rstrip() for each in captured.get().splitlines()]
     assert "target of TargetLoadPacking: 50 %" == lines[2]
     assert [
@@ -192,8 +195,8 @@ def test_a_node_is_a_line_of_80_columns_on_a_terminal() -> None:
     ] == lines[4:]
 
 
-def test_bytes_are_told_to_the_last_one() -> None:
-    """And what is not whole to six digits."""
+def test_bytes_are_printed_exactly() -> None:
+    """Fractions have six digits."""
     assert [number(each) for each in (34359738368.0, 16.0, 2 / 3, None)] == [
         "34359738368",
         "16",
@@ -202,12 +205,12 @@ def test_bytes_are_told_to_the_last_one() -> None:
     ]
 
 
-def test_a_long_ranking_ends_where_nobody_reads_on() -> None:
-    """The best of them; the others are counted."""
+def test_a_long_ranking_is_cut() -> None:
+    """It has the best nodes, and the number of the others."""
     names = [f"n{number:02}" for number in range(MOST_SHOWN + 2)]
     told: list[Any] = [{"name": name, "score": 1.0, "passes": True, "sampled": None, "plugins": []} for name in names]
     lines = list(
-        as_tables(
+        score_tables(
             {"pod": NOBODY, "load": None, "time": NOW, "nodes": told},
             explained=True,
         )
@@ -218,7 +221,7 @@ def test_a_long_ranking_ends_where_nobody_reads_on() -> None:
 
 
 def test_every_number_is_explained(live: Live) -> None:
-    """--explain."""
+    """With --explain."""
     result = score(live, "--explain", "--node", "a", "--node", "nobody")
     assert "unknown nodes: nobody" in result.stdout
     assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
@@ -229,7 +232,7 @@ def test_every_number_is_explained(live: Live) -> None:
     assert "\nb" not in result.stdout
 
 
-def test_programs_get_json(live: Live) -> None:
+def test_json_output(live: Live) -> None:
     told = json.loads(score(live, "-o", "json").stdout)
     assert [each["name"] for each in told["nodes"]] == ["a", "b"]
 
@@ -257,15 +260,14 @@ def test_programs_get_json(live: Live) -> None:
         ((), "a: &a [*a]\nkind: Pod\nspec: {}", "invalid YAML for Kubernetes"),
     ],
 )
-def test_what_is_wrong_is_said(live: Live, arguments: tuple[str, ...], manifest: str, said: str) -> None:
-    """Exit 2."""
+def test_an_error_is_printed_with_exit_code_2(live: Live, arguments: tuple[str, ...], manifest: str, said: str) -> None:
     result = score(live, *arguments, manifest=manifest)
     assert result.exit_code == 2
     assert said in result.stderr
 
 
-def test_a_service_without_plug_ins_says_what_it_lacks() -> None:
-    """As `make serve` begins one."""
+def test_without_plug_ins_the_error_names_the_missing_settings() -> None:
+    """As a service that `make serve` starts."""
     with Live() as bare:
         for command in (["score", "-"], ["why", "shop/web"], ["shadow"]):
             asked = [*command, "--url", f"http://127.0.0.1:{bare.port}"]
@@ -294,7 +296,7 @@ def test_json_of_another_server_is_an_error_with_its_address(
     assert "check that this is the address of a load-watcher service, and" in result.stderr
 
 
-def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
+def test_the_token_is_sent(tmp_path: Any) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     with running(Protection(token="s3cret")) as served:
         assert "a valid bearer token is required" in score(served).stderr
@@ -311,8 +313,8 @@ def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
     ],
     ids=["a directory", "bytes", "blank", "two lines"],
 )
-def test_what_is_no_token_is_told(tmp_path: Any, live: Live, content: bytes | None, said: str) -> None:
-    """As a slip in the command line, without what is in the file."""
+def test_an_invalid_token_file_is_an_error(tmp_path: Any, live: Live, content: bytes | None, said: str) -> None:
+    """As an error of the command line, without the content of the file."""
     file = tmp_path / "token"
     if content is None:
         file.mkdir()
@@ -325,8 +327,8 @@ def test_what_is_no_token_is_told(tmp_path: Any, live: Live, content: bytes | No
 
 
 @pytest.mark.parametrize("kind", POD_TEMPLATE_PATHS)
-def test_the_pod_of_whatever_makes_pods(kind: str) -> None:
-    """Requests default to limits, as the API server has it."""
+def test_the_pod_template_of_each_kind_of_object_is_read(kind: str) -> None:
+    """Requests default to limits, as in the API server."""
     container = {"name": "c", "resources": {"limits": {"cpu": "1"}}}
     document: Any = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
     for key in reversed(POD_TEMPLATE_PATHS[kind]):
@@ -338,8 +340,8 @@ def test_the_pod_of_whatever_makes_pods(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(POD_TEMPLATE_PATHS) - {"Pod"}))
-def test_a_pod_belongs_to_what_makes_it(kind: str) -> None:
-    """In its namespace, and with its name as owner: pods of a DaemonSet pass where others do not."""
+def test_a_pod_has_the_object_of_its_template_as_owner(kind: str) -> None:
+    """In its namespace, with its name: pods of a DaemonSet pass filters that reject others."""
     document: Any = {"metadata": {"name": "of-the-template"}, "spec": {"containers": []}}
     for key in reversed(POD_TEMPLATE_PATHS[kind]):
         document = {key: document}
@@ -352,8 +354,8 @@ def test_a_pod_belongs_to_what_makes_it(kind: str) -> None:
     assert found["metadata"] == {"name": "of-the-template", "namespace": "shop", "ownerReferences": owners}
 
 
-def test_what_kubectl_gets_is_taken_as_it_is() -> None:
-    """A List where there are several, with nulls where nothing is."""
+def test_the_output_of_kubectl_get_is_read() -> None:
+    """A List for several objects, with null for empty values."""
     template = "{metadata: {creationTimestamp: null, labels: null}, spec: {containers: [{name: c, resources: null}]}}"
     listed = f"kind: List\nitems:\n- {{kind: Service}}\n- {{kind: Job, spec: {{template: {template}}}}}"
     found = read_pod(listed)
@@ -362,7 +364,9 @@ def test_what_kubectl_gets_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("of_container", "expected"), [({}, {"cpu": "2"}), ({"cpu": "1"}, {})])
-def test_the_request_of_a_pod_as_a_whole_is_its_limit_where_no_container_asks(of_container: Any, expected: Any) -> None:
+def test_the_request_of_a_pod_defaults_to_its_limit_without_container_requests(
+    of_container: Any, expected: Any
+) -> None:
     """KEP-2837."""
     containers = [{"name": "c", "resources": {"requests": of_container}}]
     spec = {"resources": {"limits": {"cpu": "2"}}, "containers": containers}

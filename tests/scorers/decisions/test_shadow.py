@@ -1,4 +1,4 @@
-"""Shadow mode through HTTP: what other profiles would have done with pods that somebody bound, and how sure that is."""
+"""Shadow mode over HTTP: the choices of other profiles for bound pods, and their confidence intervals."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from click.testing import CliRunner
 
 from load_watcher.main import main
 from scorers.cluster.table import ClusterTable
+from scorers.decisions import shadow_report
+from scorers.decisions.pages import DecisionPages
 from scorers.decisions.recorder import DecisionRecorder
-from scorers.decisions.shadow_records import (
+from scorers.decisions.records import (
     GRACE_S,
     LATER_S,
     LEFT_OUT,
     Choice,
     Load,
     ShadowBinding,
-    decode,
-    settings_of,
+    decode_binding,
 )
+from scorers.decisions.shadow import MAX_BINDING_AGE_S, MAX_REQUESTS, MOST_WAITING, ShadowMode, settings_of
 from scorers.extender.handlers import Extender
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.framework import Scores
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
-from scorers.shadow import report as shadow_report
-from scorers.shadow.mode import MAX_BINDING_AGE_S, MAX_REQUESTS, MOST_WAITING, ShadowMode
-from scorers.shadow.pages import ShadowHandler
 from tests.fakes.decisions import DecisionList
 from tests.fakes.service import Answer, Live, Protection
 from tests.scorers.extender.test_handlers import Clock, asking
@@ -58,7 +57,7 @@ def loads(cpu: Mapping[str, float]) -> Any:
 
 
 class Served:
-    """An extender with shadow mode beside it, in a cluster where the watch tells what a test says."""
+    """An extender with shadow mode, in a cluster whose events the test reports."""
 
     def __init__(
         self,
@@ -80,12 +79,13 @@ class Served:
         self.mode = ShadowMode(self.table, self.profiles, names or tuple(PROFILES), recorder, now=self.clock)
         self.pods: dict[str, Pod] = {}
         extender = Extender(self.table, self.profiles, now=self.clock, shadow=self.mode, find_pod=self._find_pod)
-        answers = ShadowHandler(self.mode, recorder, now=self.clock, window=lambda: "15m")
+        answers = DecisionPages(recorder, self.mode, now=self.clock, pod=lambda _: None, window=lambda: "15m")
         routes = [*extender.routes(), *answers.routes()]
         self.live = Live(routes=routes, lives=[self._life] if runs else [], protection=protection)
 
     def _find_pod(self, asked: Pod) -> Pod | None:
-        """As the API has it; a pod without a report exists unless its name is that of a late or a forged one."""
+        """The pod as the API has it; a pod that the test does not report exists, unless its name marks it as late or
+        forged."""
         name = asked.metadata.name
         return self.pods.get(name, None if name.startswith(("late", "forged")) else asked)
 
@@ -98,7 +98,7 @@ class Served:
             await task
 
     def do(self, what: Callable[[], object]) -> None:
-        """In the loop that serves."""
+        """Call a function in the event loop of the server."""
 
         async def doing() -> None:
             what()
@@ -106,7 +106,7 @@ class Served:
         self.live.run(doing())
 
     def event(self, new: Pod | None, *, name: str = "web") -> None:
-        """The watch tells of a pod."""
+        """Report a pod event of the watch."""
 
         def tell() -> None:
             old = self.pods.pop(name, None)
@@ -118,7 +118,7 @@ class Served:
         self.do(tell)
 
     def bind(self, name: str = "web", *, to: str, milli: int = 1000, **more: Any) -> None:
-        """It comes, and is bound a moment later."""
+        """Add a pod, and bind it a moment later."""
         containers = [{"requests": {"cpu": f"{milli}m"}}]
         self.event(pod(name, containers=containers, phase="Pending", **more), name=name)
         self.event(pod(name, node=to, containers=containers, scheduled=self.clock.now, **more), name=name)
@@ -134,7 +134,7 @@ class Served:
         self.do(lambda: self.table.set_load(loads(cpu), now=self.clock.now))
 
     def after(self, seconds: float) -> None:
-        """So much later it looks again."""
+        """Advance the clock, and read the load again."""
 
         def look() -> None:
             self.clock.now += seconds
@@ -146,7 +146,7 @@ class Served:
         return self.live.ask(f"/scheduler/shadow{query}")
 
     def report(self, *, seen: int = 1, query: str = "") -> dict[str, Any]:
-        """Once so many bindings were looked at."""
+        """Return the report after this number of bindings was evaluated."""
 
         def there() -> dict[str, Any] | None:
             answer = self.ask(query)
@@ -185,7 +185,7 @@ def kinds(report: dict[str, Any], profile: str) -> dict[str, int]:
 
 
 def counters(mode: ShadowMode) -> dict[tuple[str, ...], float]:
-    """What /metrics has of it, by the end of the name and the values of labels, in the order of their names."""
+    """The samples of a metric on /metrics, by the values of its labels."""
     telemetry, beginning = Telemetry(version="1"), "load_watcher_scheduler_shadow_"
     telemetry.add(ShadowTelemetry(mode))
     return {
@@ -198,8 +198,9 @@ def counters(mode: ShadowMode) -> dict[tuple[str, ...], float]:
 # --- one binding -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_somebody_bound_is_held_against_each_profile(served: Served) -> None:
-    """By what explain would have said a moment before; the load of both nodes then, and as it was a quarter hour on."""
+def test_a_bound_pod_is_compared_with_the_choice_of_each_profile(served: Served) -> None:
+    """The choice is that of explain before the binding; the report has the load of both nodes then and 15 minutes
+    later."""
     best = {name: max(NAMES, key=served.explained(name, *NAMES).__getitem__) for name in PROFILES}
     assert {"packing": "n2", "spreading": "n3"} == best
     served.bind(to="n2")
@@ -223,21 +224,21 @@ def test_a_pod_that_somebody_bound_is_held_against_each_profile(served: Served) 
     assert (1, -42.0, 0, 0) == tuple(later[key] for key in ("count", "mean", "pending", "unknown"))
 
 
-def test_the_pod_itself_is_on_no_node_while_it_is_scored(served: Served) -> None:
-    """Its core would have spoken against n2, where TargetLoadPacking wants it as long as it is not there."""
+def test_the_scores_do_not_count_the_pod_itself(served: Served) -> None:
+    """With the pod's core, n2 would score less; without it, TargetLoadPacking chooses n2."""
     served.bind(to="n2", milli=1000)
     assert 1 == kinds(served.report(), "packing")["same"]
     assert "n2" != max(NAMES, key=served.explained("packing", *NAMES).__getitem__)  # of the next pod
     assert 1 == served.table.pods[served.table.row["n2"]]
 
 
-def test_as_good_by_the_score_that_is_told_is_not_another(served: Served) -> None:
+def test_an_equal_score_as_sent_is_not_another_choice(served: Served) -> None:
     served.measured(dict.fromkeys(NAMES, 30.0))
     served.bind(to="n3")
     assert {"same": 0, "tied": 1, "other": 0, "none": 0} == kinds(served.report(), "packing")
 
 
-def test_a_profile_whose_filters_pass_no_node_would_have_bound_it_nowhere() -> None:
+def test_a_profile_whose_filters_reject_all_nodes_chooses_none() -> None:
     picky = PluginSettings("HighLoadFilter", 1, {"usageThresholds": {"cpu": 1}}, ("filter",))
     made = Served("picky", profiles={"picky": picky})
     with made.live:
@@ -245,11 +246,11 @@ def test_a_profile_whose_filters_pass_no_node_would_have_bound_it_nowhere() -> N
         assert {"same": 0, "tied": 0, "other": 0, "none": 1} == kinds(made.report(), "picky")
 
 
-# --- which nodes it could have had -----------------------------------------------------------------------------------
+# --- candidates ------------------------------------------------------------------------------------------------------
 
 
-def test_what_kube_scheduler_asked_about_is_what_could_have_had_it(served: Served) -> None:
-    """Before our own filters took nodes away; n3 was never asked about."""
+def test_the_nodes_of_a_request_are_the_candidates(served: Served) -> None:
+    """Those before the extender's own filters; n3 was not in the request."""
     for verb, names in (("filter", ("n0", "n1", "n2")), ("prioritize", ("n0", "n1"))):
         body = json.dumps(asking(*names)).encode()
         assert 200 == served.live.ask(f"/scheduler/packing/{verb}", method="POST", body=body).status
@@ -262,7 +263,7 @@ def test_what_kube_scheduler_asked_about_is_what_could_have_had_it(served: Serve
 
 @pytest.mark.parametrize("reported", [1, 2], ids=["between the requests", "after both"])
 def test_the_nodes_of_a_pod_that_the_api_reports_later_are_kept(served: Served, reported: int) -> None:
-    """Those of filter, though many forged requests follow a report."""
+    """Those of filter, although many forged requests follow."""
     asked = (("filter", ("n0", "n1", "n2")), ("prioritize", ("n0", "n1")))
     waiting = pod("late", uid="late", containers=[{"requests": {"cpu": "100m"}}], phase="Pending")
     for number, (verb, names) in enumerate(asked, start=1):
@@ -281,7 +282,7 @@ def test_the_nodes_of_a_pod_that_the_api_reports_later_are_kept(served: Served, 
 
 
 def unfit(served: Served, how: str) -> dict[str, Any]:
-    """Make n3 unfit for a pod that n1 has; what the pod has to say for that."""
+    """Make n3 unfit for a pod that is on n1; return the fields of the pod for that."""
     if how == "selector":
         for name in ("n1", "n2"):
             served.node_changed(name, node(name, {"cpu": "4", "memory": "8Gi"}, labels={"disk": "ssd"}))
@@ -308,12 +309,12 @@ def kept_off(name: str, spec: dict[str, Any]) -> Node:
 
 
 @pytest.mark.parametrize("how", ["selector", "full", "pods", "cordoned", "tainted"])
-def test_where_nobody_asked_nodes_that_are_unfit_are_not_chosen(served: Served, how: str) -> None:
+def test_without_a_request_unfit_nodes_are_not_candidates(served: Served, how: str) -> None:
     served.bind(to="n1", **unfit(served, how))
     assert CPU["n2"] - CPU["n1"] == of(served.report(), "spreading")["difference"]["CPU"]["now"]["mean"]
 
 
-def test_a_taint_of_the_node_that_it_was_bound_to_is_tolerated(served: Served) -> None:
+def test_a_taint_of_the_actual_node_is_tolerated(served: Served) -> None:
     for name in ("n1", "n3"):
         served.node_changed(name, kept_off(name, TAINTED))
     served.bind(to="n1")
@@ -336,15 +337,15 @@ PREFERRED: dict[str, Any] = {"podAntiAffinity": {"preferredDuringSchedulingIgnor
         ({"nodeSelector": {"disk": "none has it"}}, "no_choice"),
     ],
 )
-def test_rules_that_are_not_read_leave_a_pod_out(served: Served, spec: dict[str, Any], reason: str) -> None:
+def test_a_pod_with_rules_that_are_not_evaluated_is_left_out(served: Served, spec: dict[str, Any], reason: str) -> None:
     served.bind(to="n1", **spec)
     assert ({reason: 1} if reason else {}) == served.left_out()
 
 
-# --- what is left out ------------------------------------------------------------------------------------------------
+# --- bindings that are left out --------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_judged_is_counted_with_the_reason(served: Served) -> None:
+def test_bindings_that_are_left_out_are_counted_by_reason(served: Served) -> None:
     served.bind("a", to="nobody-knows")
     served.event(pod("c", phase="Pending"), name="c")
     served.clock.now += MAX_BINDING_AGE_S + 100
@@ -360,7 +361,7 @@ def test_what_cannot_be_judged_is_counted_with_the_reason(served: Served) -> Non
 
 
 @pytest.mark.parametrize("how", ["before us", "mirror", "ended", "again"])
-def test_what_is_no_binding_is_not_counted(served: Served, how: str) -> None:
+def test_other_events_are_not_counted_as_bindings(served: Served, how: str) -> None:
     if how == "before us":
         served.event(pod("old", node="n0", scheduled=NOW - 5), name="old")
     elif how == "mirror":
@@ -379,15 +380,15 @@ def test_what_is_no_binding_is_not_counted(served: Served, how: str) -> None:
     assert (1, []) == (found["bindings"], found["left_out"])
 
 
-def test_a_pod_that_came_bound_since_we_are_there_counts(served: Served) -> None:
-    """Where the watch broke, and the list tells of it."""
+def test_a_pod_that_is_listed_as_bound_after_the_start_counts(served: Served) -> None:
+    """The watch broke, and the list has the pod."""
     served.clock.now += 60
     served.event(pod("web", node="n0", scheduled=served.clock.now - 2))
     assert 1 == served.report()["bindings"]
 
 
-def test_more_than_can_be_looked_at_are_counted_and_cost_no_memory() -> None:
-    """Nobody looks here."""
+def test_too_many_bindings_are_counted_in_one_record() -> None:
+    """Shadow mode does not evaluate any here."""
     made = Served(runs=False)
     with made.live:
 
@@ -407,7 +408,7 @@ class Broken:
         raise RuntimeError("no score today")
 
 
-def test_a_plug_in_that_fails_costs_the_binding_and_is_told_once(
+def test_a_plug_in_that_fails_loses_the_binding_and_is_logged_once(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     profile = served.profiles["packing"]
@@ -416,14 +417,14 @@ def test_a_plug_in_that_fails_costs_the_binding_and_is_told_once(
         served.bind(name, to="n0")
     assert {"failed": 2} == served.left_out(seen=2)
     assert ["shadow mode failed for pod default/a (further failures are only counted): no score today"] == [
-        record.message for record in caplog.records if record.name == "scorers.shadow.mode"
+        record.message for record in caplog.records if record.name == "scorers.decisions.shadow"
     ]
 
 
-# --- over restarts and changes ---------------------------------------------------------------------------------------
+# --- restarts and other settings -------------------------------------------------------------------------------------
 
 
-def test_a_process_that_comes_after_looks_again_at_what_the_one_before_saw(served: Served) -> None:
+def test_after_a_restart_the_later_load_is_read(served: Served) -> None:
     served.bind(to="n0")
     served.report()
     clock = Clock()
@@ -440,7 +441,7 @@ def test_a_process_that_comes_after_looks_again_at_what_the_one_before_saw(serve
         assert 5.0 - 60.0 == wait_for(later, what="the later load")["mean"]
 
 
-def test_a_moment_that_was_missed_is_not_known(served: Served) -> None:
+def test_a_later_load_that_was_not_read_in_time_is_unknown(served: Served) -> None:
     served.bind(to="n0")
     served.report()
     served.after(LATER_S + GRACE_S + 1)
@@ -448,7 +449,7 @@ def test_a_moment_that_was_missed_is_not_known(served: Served) -> None:
     assert (0, 0, 1) == (later["count"], later["pending"], later["unknown"])
 
 
-def test_what_a_profile_chose_with_other_settings_is_left_out_of_its_numbers(served: Served) -> None:
+def test_choices_with_other_settings_are_excluded(served: Served) -> None:
     served.bind(to="n0")
     served.report()
     other = PluginSettings("TargetLoadPacking", 1, {"targetUtilization": 70}, ("score",))
@@ -458,7 +459,7 @@ def test_what_a_profile_chose_with_other_settings_is_left_out_of_its_numbers(ser
     assert 1 == of(found, "spreading")["bindings"]
 
 
-def test_the_store_is_asked_for_a_range(served: Served) -> None:
+def test_the_report_covers_the_requested_range(served: Served) -> None:
     served.bind("a", to="n0")
     served.report()
     served.clock.now += 3600
@@ -468,7 +469,7 @@ def test_the_store_is_asked_for_a_range(served: Served) -> None:
     assert 0 == served.report(seen=0, query="?from=-50m&to=-40m")["bindings"]
 
 
-def test_what_is_asked_wrongly_or_cannot_be_answered_is_refused(served: Served) -> None:
+def test_invalid_requests_and_an_unreadable_store_are_errors(served: Served) -> None:
     assert "from='soon' is not a time" == served.ask("?from=soon").error["message"]
     assert "bad_request" == served.ask("?from=now&to=-1h").error["code"]
     served.store.away = "the disk hangs"
@@ -480,7 +481,7 @@ def test_what_is_asked_wrongly_or_cannot_be_answered_is_refused(served: Served) 
         assert 401 == protected.ask().status
 
 
-def test_it_is_off_where_nothing_is_kept(served: Served) -> None:
+def test_shadow_mode_is_off_without_stored_decisions(served: Served) -> None:
     made = Served(store=DecisionList(kept=0.0))
     with made.live:
         made.bind(to="n0")
@@ -496,7 +497,7 @@ def test_it_is_off_where_nothing_is_kept(served: Served) -> None:
         ([1], "[1] is not a list of profile names"),
     ],
 )
-def test_settings_that_name_no_profiles_are_refused(shadow: object, message: str, tmp_path: Path) -> None:
+def test_unknown_profiles_in_the_settings_are_refused(shadow: object, message: str, tmp_path: Path) -> None:
     plugins = {"plugins": [{"name": "TargetLoadPacking"}]}
     _, problems, _ = read_profiles({"default": plugins, "packing": plugins, "shadow": shadow}, cwd=tmp_path)
     assert [("scheduler.shadow", message)] == [(each.key, each.message) for each in problems]
@@ -520,7 +521,7 @@ def reported(bindings: Sequence[ShadowBinding]) -> dict[str, Any]:
     return of(shadow_report.report(bindings, {"p": "s"}, now=1e9), "p")
 
 
-def test_wilsons_interval_is_that_of_the_textbook() -> None:
+def test_wilsons_interval_equals_published_values() -> None:
     """Newcombe 1998, table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29."""
     for hits, number, low, high in (
         (81, 263, 0.2553, 0.3662),
@@ -532,8 +533,8 @@ def test_wilsons_interval_is_that_of_the_textbook() -> None:
         assert (low, high) == tuple(round(end, 4) for end in found)
 
 
-def test_a_bootstrap_of_blocks_holds_the_mean_as_often_as_it_says() -> None:
-    """Of 200 samples of 40 blocks, each with an effect of its own, some 95 % hold 0."""
+def test_the_bootstrap_interval_covers_the_mean_as_often_as_stated() -> None:
+    """About 95 % of 200 samples of 40 blocks, each with an effect of its own, contain 0."""
     chance = np.random.default_rng(5)
     held = 0
     for _ in range(200):
@@ -544,7 +545,7 @@ def test_a_bootstrap_of_blocks_holds_the_mean_as_often_as_it_says() -> None:
     assert 178 <= held <= 198
 
 
-def test_the_report_is_the_same_each_time_and_says_when_it_cannot_know() -> None:
+def test_the_report_is_deterministic_and_has_no_interval_of_few_blocks() -> None:
     chance = np.random.default_rng(1)
     many = [binding(i * 90.0, other=i % 3 == 0, cpu=float(chance.normal(-8, 4))) for i in range(300)]
     found = reported(many)
@@ -560,8 +561,8 @@ def test_the_report_is_the_same_each_time_and_says_when_it_cannot_know() -> None
     assert (0, None) == (none["bindings"], none["other_share"]["value"])
 
 
-def test_replicas_that_come_together_count_as_little_as_they_tell() -> None:
-    """Ten quarter hours, in half of which all went elsewhere: as sure as ten bindings, not as three hundred."""
+def test_bindings_of_one_block_count_as_one() -> None:
+    """Ten blocks, in half of which all pods went elsewhere, are as certain as ten bindings and not as three hundred."""
     together = [binding(block * 900.0 + i, other=block % 2 == 0) for block in range(10) for i in range(30)]
     apart = [binding(block * 900.0 + i, other=i % 2 == 0) for block in range(10) for i in range(30)]
     wide, narrow = (reported(each)["other_share"] for each in (together, apart))
@@ -573,27 +574,27 @@ def test_replicas_that_come_together_count_as_little_as_they_tell() -> None:
     assert 5.0 == reported(alike)["other_share"]["effective"]  # of five quarter hours nothing else was seen
 
 
-def test_what_two_replicas_saw_is_one_binding() -> None:
-    """The one that saw most of it counts."""
+def test_a_binding_that_two_replicas_recorded_counts_once() -> None:
+    """The more complete record counts."""
     seen = binding(10.0, other=True, uid="u")
     blind = ShadowBinding(9.0, uid="u", node="a", left_out="seen_late")
     found = shadow_report.report([blind, seen, seen], {"p": "s"}, now=1e9)
     assert (1, []) == (found["bindings"], found["left_out"])
 
 
-def test_a_record_comes_back_as_it_went_and_nonsense_is_none() -> None:
+def test_a_decoded_binding_is_equal_and_invalid_bytes_are_none() -> None:
     made = binding(10.0, other=True)
-    assert made == decode(made.encode())
-    assert decode(b"\x00") is None
+    assert made == decode_binding(made.encode())
+    assert decode_binding(b"\x00") is None
     one = ProfileSettings("p", (PluginSettings("A", 1, {"x": 1, "y": 2}, ("score",)),))
     same = ProfileSettings("q", (PluginSettings("A", 1, {"y": 2, "x": 1}, ("score",)),))
     assert settings_of(one) == settings_of(same) != settings_of(ProfileSettings("p", (), True))
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_tells_it_as_tables_and_as_json(served: Served) -> None:
+def test_the_command_prints_tables_and_json(served: Served) -> None:
     served.bind(to="n2")
     served.bind("db", to="nowhere")
     served.report(seen=2)
