@@ -12,12 +12,6 @@ from typing import Any
 import aiohttp
 import msgspec
 
-<<<<<<< HEAD:scorers/cli/score.py
-from scorers.cli.numbers import number, readable
-from scorers.cli.short_reasons import short_reason, targets_of
-from watcher.core.config.quantities import write_size
-=======
->>>>>>> h/decisions:load_watcher/cli/extender_client.py
 from watcher.core.messages import printable
 from watcher.decoding.json_text import decode_json
 from watcher.platform.net.failures import cluster_hint, failure_reason

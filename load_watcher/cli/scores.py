@@ -11,7 +11,7 @@ from rich.table import Table
 
 from load_watcher.cli.extender_client import scoring_plugins
 from load_watcher.cli.score_texts import number, readable, short_reason, targets_of
-from watcher.platform.settings.quantities import write_size
+from watcher.core.config.quantities import write_size
 
 MOST_SHOWN = 40  # nodes per table, best first
 
