@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from agent import cpuset
 from agent.cpuset import EMPTY, CpuSet
@@ -40,13 +40,20 @@ APPLYING = (CRI, NRI)
 """Modes in which the manager sets properties of containers."""
 REMOVED_MODE = "cgroup"
 """Wrote cgroup files. The files of a node can still name it."""
+OF_CPU_POLICY = "remove it: it applied to the removed qrm.cpu_policy only"
 OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
 SCOPES = ("container", "pod")
-BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 CPUS = values.integer(lowest=0, highest=8192)
 SECONDS = quantities.duration(lowest=0.1, highest=3600)
 NUMBER = values.number(lowest=0, highest=1000)
 DEFAULTS = ResizeSettings()
+MODE = values.choice(
+    MODES,
+    removed={
+        REMOVED_MODE: f"use {NRI} or {CRI}, which set the allocations of running containers again; to switch the "
+        "manager off instead, run load-watcher qrm restore of the earlier version, or restart the pods"
+    },
+)
 
 
 # --- types of values that only this package uses ---------------------------------------------------------------------
@@ -150,7 +157,13 @@ def _roles_of(name: str) -> tuple[str, ...]:
 class QrmSettings(NodeTable):
     """The table [qrm] of load-watcher.toml."""
 
-    mode: Annotated[str, values.choice(MODES)] = DRY_RUN
+    removed: ClassVar[Mapping[str, str]] = {
+        "cpu_policy": "remove it: the built-in plug-in assigns CPUs by role; for Katalyst's policy, set qrm.cpu_plugin "
+        "and qrm.memory_plugin to false, and run Katalyst's own plug-ins on the node",
+        "system_namespaces": OF_CPU_POLICY,
+        "reclaim": OF_CPU_POLICY,
+    }
+    mode: Annotated[str, MODE] = DRY_RUN
     """How allocations are applied: dry-run only decides, nri sets them before containers start (NRI of containerd or
     CRI-O), cri calls the container runtime after the start; server only serves the plug-ins, for an external manager
     such as Katalyst's kubelet."""
@@ -196,19 +209,6 @@ class QrmSettings(NodeTable):
     """Keys of annotations; pods with any of these annotations are ignored."""
     cpu_plugin: Annotated[bool, values.BOOLEAN] = True
     """Whether to serve the built-in CPU plug-in."""
-    cpu_policy: Annotated[str, values.choice(CPU_POLICIES)] = BY_ROLE
-    """How CPUs are assigned: by pod role, or by Katalyst's QoS levels and enhancements. With katalyst, the size of a
-    pool follows the requests of its pods, load does not resize it, and the memory of pods that are bound to NUMA nodes
-    is on these nodes."""
-    system_namespaces: Annotated[
-        tuple[str, ...],
-        values.list_of(values.NAME, called="namespaces", may_be_empty=True).like('["kube-system", "monitoring"]'),
-    ] = ("kube-system",)
-    """With qrm.cpu_policy katalyst: the namespaces whose pods may have the level system_cores, which gives them CPUs of
-    other pods and reserved CPUs."""
-    reclaim: Annotated[bool, values.BOOLEAN] = False
-    """With qrm.cpu_policy katalyst: whether reclaimed_cores pods get the CPUs that shared pools do not need, or only a
-    reserve of 4 CPUs (at least one per NUMA node)."""
     memory_plugin: Annotated[bool, values.BOOLEAN] = True
     """Whether to serve the built-in memory plug-in."""
     nic_plugin: Annotated[bool, values.BOOLEAN] = True
@@ -352,9 +352,7 @@ class QrmSettings(NodeTable):
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
     """Read the table [qrm]. Returns the settings and all problems that were found."""
-    given, removed = _without_removed(given)
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
-    problems += removed
     if settings.on_failure == REFUSE and settings.mode != NRI:
         message = f'refuse has no effect with qrm.mode = "{settings.mode}": only the mode nri can prevent a container'
         problems.append(Problem("qrm.on_failure", message, 'set qrm.mode = "nri", or remove qrm.on_failure'))
@@ -385,19 +383,6 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
             cure = "create the file, with one line that contains a random token"
             problems.append(Problem(f"qrm.{key}", f"file {path} does not exist", cure))
     return settings, problems
-
-
-def _without_removed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The table without values that this version has removed, and a problem for each of them."""
-    kept, problems = dict(given), []
-    if str(given.get("mode")).strip().lower() == REMOVED_MODE:
-        del kept["mode"]
-        cure = (
-            f'set qrm.mode = "{NRI}" or "{CRI}", which set the allocations of running containers again; to switch the '
-            "manager off instead, run load-watcher qrm restore of the earlier version, or restart the pods"
-        )
-        problems.append(Problem("qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0', cure))
-    return kept, problems
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:

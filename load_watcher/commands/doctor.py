@@ -136,7 +136,7 @@ async def _examine_qrm(examination: CheckContext) -> Sequence[CheckResult]:
 
     if not examination.get(Settings).parts.get("qrm"):
         return [skipped("these settings have no [qrm] table")]
-    from agent.qrm.nri.doctor import check_qrm
+    from agent.qrm.runtime.nri.doctor import check_qrm
 
     return await check_qrm(examination)
 

@@ -132,7 +132,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
 
     given = {**before, **{name: value for name, value in own.items() if value}}
     settings, _ = settings_of(given)
-    restoring = _with_extra("agent.qrm.restore")
+    restoring = _with_extra("agent.qrm.runtime.restore")
     from agent.service.node_server import CannotRun
 
     checkpoint = settings.state_dir / restoring.CHECKPOINT

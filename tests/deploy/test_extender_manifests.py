@@ -125,7 +125,7 @@ def test_allowed_clients_of_the_watcher_include_it() -> None:
     rendered = charted({**SEPARATE, "networkPolicy": {"from": clients}})
     (rule,) = only(rendered, "NetworkPolicy")["spec"]["ingress"]
     allowed = [each["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for each in rule["from"][:-1]]
-    assert ["load-watcher", NAME, "load-watcher-test"] == allowed
+    assert [NAME, "load-watcher-test"] == allowed
     (own,) = only(rendered, "NetworkPolicy", NAME)["spec"]["ingress"]
     assert [SCHEDULER, *clients] == own["from"]
 

@@ -119,7 +119,7 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
     cluster = table(NODES, loads=load(loads, horizon="6h"))
     settings = tuple(
         PluginSettings(name, args=args, points=("filter", "score"))
-        for name, args in (("HighLoadFilter", {"use": "forecast"}), ("TargetLoadPacking", {}))
+        for name, args in (("HighLoadFilter", {"use": "forecast"}), ("LoadAwareScheduling", {}))
     )
     made = SchedulerTelemetry(
         cluster, {"p": ProfileRunner(ProfileSettings("p", settings), cluster)}, reservations_of(cluster)
@@ -131,7 +131,7 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
         assert [f"{begin}less than a day of history"] == caplog.messages
         found = told(made)
         assert (1, 0) == tuple(
-            found["without_forecasts", name, "p"] for name in ("HighLoadFilter", "TargetLoadPacking")
+            found["without_forecasts", name, "p"] for name in ("HighLoadFilter", "LoadAwareScheduling")
         )
         caplog.clear()
         cluster.set_load(load({**loads, "a": {("CPU", "AVG"): 5.0, ("CPU", "FORECAST"): 9.0}}, horizon="6h"), now=NOW)
