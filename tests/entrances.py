@@ -18,7 +18,6 @@ from agent import cpuset
 from agent.policy.source import check_policies
 from agent.qrm.cluster import own_managers
 from agent.qrm.grpc.messages import info_from_bytes, info_to_message
-from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as cri_pb
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.allocation import FIELDS, UNIFIED, AllocationInfo, Allocations
 from agent.qrm.pods import MAIN_ANNOTATION
@@ -43,6 +42,7 @@ from agent.qrm.runtime.nri.ttrpc import (
     encode_response,
 )
 from agent.qrm.runtime.nri.ttrpc import encode as encode_frames
+from agent.qrm.runtime.protos import qrm_cri_v1_pb2 as cri_pb
 from agent.qrm.runtime.restore import OriginalValues, recorded_mode
 from agent.qrm.store.checkpoint import encode
 from agent.qrm.store.files import BadState, StateFile

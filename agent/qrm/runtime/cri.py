@@ -15,11 +15,11 @@ import grpc.aio
 
 from agent import cpuset
 from agent.qrm.grpc.channel import open_channel
-from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as pb
-from agent.qrm.grpc.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSETS, FIELDS, UNIFIED, Properties, Value
 from agent.qrm.runtime import ContainerGone, FoundContainer
+from agent.qrm.runtime.protos import qrm_cri_v1_pb2 as pb
+from agent.qrm.runtime.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 
 NAME, NAMESPACE, POD, UID = (f"io.kubernetes.{of}" for of in ("container.name", "pod.namespace", "pod.name", "pod.uid"))
 """Labels that the kubelet gives each container."""

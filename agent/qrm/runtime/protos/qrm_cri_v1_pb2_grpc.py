@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2
+from agent.qrm.runtime.protos import qrm_cri_v1_pb2 as agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in agent/qrm/grpc/protos/qrm_cri_v1_pb2_grpc.py depends on'
+        + ' but the generated code in agent/qrm/runtime/protos/qrm_cri_v1_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,18 +36,18 @@ class RuntimeServiceStub(object):
         """
         self.ListContainers = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ListContainers',
-                request_serializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.FromString,
                 _registered_method=True)
         self.ContainerStatus = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ContainerStatus',
-                request_serializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.FromString,
                 _registered_method=True)
         self.UpdateContainerResources = channel.unary_unary(
                 '/runtime.v1.RuntimeService/UpdateContainerResources',
-                request_serializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesResponse.FromString,
                 _registered_method=True)
 
 
@@ -77,18 +77,18 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'ListContainers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListContainers,
-                    request_deserializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.SerializeToString,
             ),
             'ContainerStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ContainerStatus,
-                    request_deserializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.SerializeToString,
             ),
             'UpdateContainerResources': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateContainerResources,
-                    request_deserializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -116,8 +116,8 @@ class RuntimeService(object):
             request,
             target,
             '/runtime.v1.RuntimeService/ListContainers',
-            agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.SerializeToString,
-            agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.FromString,
+            agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ListContainersRequest.SerializeToString,
+            agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ListContainersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -143,8 +143,8 @@ class RuntimeService(object):
             request,
             target,
             '/runtime.v1.RuntimeService/ContainerStatus',
-            agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.SerializeToString,
-            agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.FromString,
+            agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusRequest.SerializeToString,
+            agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.ContainerStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -170,8 +170,8 @@ class RuntimeService(object):
             request,
             target,
             '/runtime.v1.RuntimeService/UpdateContainerResources',
-            agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesRequest.SerializeToString,
-            agent_dot_qrm_dot_grpc_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesResponse.FromString,
+            agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesRequest.SerializeToString,
+            agent_dot_qrm_dot_runtime_dot_protos_dot_qrm__cri__v1__pb2.UpdateContainerResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,
