@@ -477,7 +477,7 @@ class PlanChecker:
         if after > most + 1e-9:
             yield f"{change.container_id} becomes {after} cores in one step, at most {most} allowed"
         if any(room[each.rule.metric] - rise < -TINY for each in rules if each.rule.metric in room):
-            yield f"restoring {step.container_id} gives back {rise}, room {room}"
+            yield f"restoring {change.container_id} gives back {rise}, room {room}"
         for name in gaps:
             gaps[name] -= rise
             room[name] -= rise
