@@ -116,8 +116,7 @@ def access_to_kubelet(
 def metrics_of(settings: AgentSettings) -> Metrics:
     """Built-in metrics, user-defined queries, and metrics of other packages. Raises CannotRun."""
     try:
-        order = settings.options().order
-        return installed_metrics(order, [query.metric(name, order) for name, query in settings.queries.items()])
+        return installed_metrics(query.metric(name) for name, query in settings.queries.items())
     except ExtensionError as error:
         raise CannotRun(f"{error}\n  {error.hint}") from None
 

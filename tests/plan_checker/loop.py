@@ -14,7 +14,7 @@ from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
@@ -24,7 +24,7 @@ from tests.plan_checker.checker import Circumstances, PlanChecker
 from tests.plan_checker.scenarios import LOADED, UNLOADED, Scenario, scenario
 
 OPTIONS = DecisionOptions()
-METRICS = Metrics(extra=[triggering(QUEUE, CHAINS[Order.QOS_FIRST], throttleable=True, lag_seconds=60.0)])
+METRICS = Metrics([triggering(QUEUE, CHAINS, throttleable=True, lag_seconds=60.0)])
 REFUSED = "refused by the API"
 REFUSED_SECONDS = 60.0
 

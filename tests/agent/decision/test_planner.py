@@ -18,7 +18,7 @@ from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
 from agent.decision.restoring import LoweredValues
 from agent.metrics.action_metric import ActionMetric, PodSteps, eviction
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
@@ -74,7 +74,7 @@ def restores(pods: list[PodState], watermark: float, used: float, step: int = 50
 
 def queue_metrics() -> Metrics:
     """The metrics with one that throttles without a gap and shows the effect after five minutes."""
-    return Metrics(extra=[triggering(QUEUE, CHAINS[Order.QOS_FIRST], throttleable=True, lag_seconds=300.0)])
+    return Metrics([triggering(QUEUE, CHAINS, throttleable=True, lag_seconds=300.0)])
 
 
 def gone(made: Plan) -> list[str]:
@@ -732,7 +732,7 @@ def test_a_metric_of_another_package_is_planned_like_a_built_in_one():
     )
     pods = [pod(name, 0.1, labels={"gpu": amount}, start_time=1.0) for name, amount in (("a", "5"), ("b", "3"))]
     demand = Demand(evict={"gpu_memory": (10.0,)}, evicted=wanted(pods, "gpu_memory"))
-    given = PlanInputs(state(pods, gpu_memory=14.0), Metrics(extra=[gpu]), EXACT)
+    given = PlanInputs(state(pods, gpu_memory=14.0), Metrics([gpu]), EXACT)
     made = plan(analysis(demand), given)
     assert ["a"] == gone(made)
     assert "4 gpu_memory must be released" in made.stages[0].text

@@ -18,7 +18,7 @@ from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import CLOSED, plan
 from agent.decision.restoring import LoweredValues
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
@@ -32,7 +32,7 @@ NOW = 1_000.0
 few = settings(max_examples=40)
 """Examples are large here, and these tests are many."""
 cores = st.floats(0.0, 4.0).map(lambda value: round(value, 3))
-RANK = {Order.QOS_FIRST: CHAINS[Order.QOS_FIRST].cpu, Order.UPSTREAM: CHAINS[Order.UPSTREAM].cpu}
+rank = CHAINS.cpu.rank
 
 
 @st.composite
@@ -74,7 +74,7 @@ def pods(draw: Any) -> list[PodState]:
 
 
 ratios = st.builds(CpuThrottle, st.integers(0, 100), st.integers(0, 100))
-options = st.builds(DecisionOptions, excess=st.sampled_from([0.0, 0.1]), order=st.sampled_from(Order))
+options = st.builds(DecisionOptions, excess=st.sampled_from([0.0, 0.1]))
 
 
 @st.composite
@@ -104,8 +104,7 @@ def scenes(draw: Any) -> tuple[Demand, PlanInputs]:
         evicted=everybody,
         ceilings={CPU: draw(st.floats(1, 20_000))} if draw(st.booleans()) else {},
     )
-    metrics = Metrics(opts.order)
-    return demand, PlanInputs(state(given_pods, NOW, **used), metrics, opts, lowered=LoweredValues(originals))
+    return demand, PlanInputs(state(given_pods, NOW, **used), Metrics(), opts, lowered=LoweredValues(originals))
 
 
 def evicted(made: Plan) -> list[Step]:
@@ -143,7 +142,7 @@ def closable(draw: Any) -> tuple[Demand, PlanInputs]:
     marks = {name: (node_used - total[name] * share * draw(st.floats(0.01, 0.99)),) for name in names}
     everybody = {pod.uid: PodDemand(frozenset(names)) for pod in given_pods}
     used = dict.fromkeys(names, node_used)
-    return Demand(evict=marks, evicted=everybody), PlanInputs(state(given_pods, NOW, **used), Metrics(opts.order), opts)
+    return Demand(evict=marks, evicted=everybody), PlanInputs(state(given_pods, NOW, **used), Metrics(), opts)
 
 
 @given(closable(), st.booleans(), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))
@@ -194,7 +193,6 @@ def test_only_less_important_pods_are_evicted_beyond_the_gap(scene):
     demand, given_ = scene
     made = plan(analysis(demand), given_)
     by_key = {pod.key: pod for pod in given_.state.pods}
-    rank = RANK[given_.options.order].rank
     for victim in needless(made, given_):
         assert any(rank(by_key[victim.pod], by_key[other.pod]) < 0 for other in evicted(made))
 
@@ -240,7 +238,7 @@ def test_a_rule_on_a_metric_without_a_gap_adds_at_most_its_own_pods(scene, place
     made = plan(analysis(widened(demand, own, "disk_read_iops")), given_)
     victims = {victim.pod for victim in evicted(made)}
     assert victims >= {pod.key for pod in own}
-    by_key, rank = {pod.key: pod for pod in given_.state.pods}, RANK[given_.options.order].rank
+    by_key = {pod.key: pod for pod in given_.state.pods}
     for victim in needless(made, given_):
         assert victim.pod in {pod.key for pod in own} or any(
             rank(by_key[victim.pod], by_key[other.pod]) < 0 for other in evicted(made)
@@ -251,8 +249,8 @@ def test_a_rule_on_a_metric_without_a_gap_adds_at_most_its_own_pods(scene, place
 @given(scenes(), st.sets(st.integers(0, 7)))
 def test_a_rule_that_throttles_without_a_gap_adds_at_most_its_own_pods(scene, places):
     demand, given_ = scene
-    queue = triggering("queue_length", CHAINS[Order.QOS_FIRST], throttleable=True, evictable=False)
-    inputs = replace(given_, metrics=Metrics(given_.options.order, extra=[queue]))
+    queue = triggering("queue_length", CHAINS, throttleable=True, evictable=False)
+    inputs = replace(given_, metrics=Metrics([queue]))
     own = [pod for place, pod in enumerate(given_.state.pods) if place in places]
 
     def throttled(of: Demand) -> set[str]:
@@ -284,7 +282,6 @@ def test_no_pod_is_evicted_before_one_of_lower_rank(scene):
     demand, given_ = scene
     made = plan(analysis(demand), given_)
     gone = {step.pod for step in evicted(made)}
-    rank = RANK[given_.options.order].rank
     for spared in (pod for pod in given_.state.pods if pod.key not in gone):
         assert not any(rank(spared, victim) < 0 for victim in given_.state.pods if victim.key in gone)
 

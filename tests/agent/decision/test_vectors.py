@@ -18,9 +18,9 @@ from agent.decision.plan_inputs import PlanInputs, gaps, reducible
 from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
 from agent.decision.watermark import gathered
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.metrics.sorters import CHAINS
+from agent.metrics.sorters import CHAINS, Chains, Sorter
 from agent.model import (
     AvoidanceAction,
     CpuThrottle,
@@ -34,7 +34,7 @@ from agent.model import (
     Rule,
     StageKind,
 )
-from tests.agent.crane import VECTORS, cases, names, pod_of, quantity, state_of, watermarks
+from tests.agent.crane import CRANE_CHAINS, VECTORS, cases, names, pod_of, quantity, state_of, watermarks
 from tests.agent.scenes import analysis, changes
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
@@ -103,10 +103,13 @@ def test_metrics_are_grouped_by_the_actions_that_reduce_them(case: dict[str, Any
         assert next(iter(able), "") in expected[f"highest_{kind}able_any_of"]
 
 
+def sorter_of(chains: Chains, case: dict[str, Any]) -> Sorter:
+    return {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+
+
 @cases("sort")
 def test_the_order_of_crane(case: dict[str, Any]):
-    chains = CHAINS[Order.UPSTREAM]
-    sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+    sorter = sorter_of(CRANE_CHAINS, case)
     # Crane keeps the input order of pods that are equal in all sort keys.
     pods = [replace(pod_of(each), namespace=f"{place:02}") for place, each in enumerate(case["input"]["pods"])]
     assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(pods)]
@@ -117,8 +120,7 @@ def test_the_order_of_crane(case: dict[str, Any]):
 )
 def test_the_default_order_equals_that_of_crane_by_usage_and_age(case_id: str):
     case = next(each for each in VECTORS if each["id"] == case_id)
-    chains = CHAINS[Order.QOS_FIRST]
-    sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+    sorter = sorter_of(CHAINS, case)
     given = [pod_of(each) for each in case["input"]["pods"]]
     assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(given)]
 

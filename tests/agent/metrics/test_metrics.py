@@ -7,7 +7,6 @@ from typing import get_args
 import pytest
 
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
-from agent.metrics.options import Order
 from agent.metrics.pod_actions import lower_quota, raise_quota
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
@@ -200,11 +199,10 @@ def test_which_steps_reduce_a_metric(name: str, reduced: set[str], quantified: s
 
 
 def test_a_user_defined_metric():
-    chains = CHAINS[Order.QOS_FIRST]
-    own = triggering("queue_length", chains, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
-    metrics = Metrics(extra=[own])
+    own = triggering("queue_length", CHAINS, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
+    metrics = Metrics([own])
     assert own is metrics["queue_length"]
-    assert chains.cpu is own.sort
+    assert CHAINS.cpu is own.sort
     assert (True, False, False) == (own.throttleable, own.throttle_quantified, own.evictable)
     with pytest.raises(ValueError, match="the metric name cpu_total_usage is already in use"):
         metrics.register(ActionMetric(name=CPU))

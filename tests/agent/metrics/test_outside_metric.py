@@ -12,7 +12,7 @@ from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
 from agent.model import AvoidanceAction, Eviction, PodQos, Policies, Rule
@@ -117,10 +117,10 @@ def test_two_packages_with_the_same_metric_are_reported(reachable: Path):
 
 
 def test_user_defined_metrics_are_registered_too():
-    own = triggering("queue_length", CHAINS[Order.QOS_FIRST])
-    assert own is installed_metrics(extra=[own])["queue_length"]
+    own = triggering("queue_length", CHAINS)
+    assert own is installed_metrics([own])["queue_length"]
     with pytest.raises(ExtensionError, match="cannot register a metric of the settings"):
-        installed_metrics(extra=[own, own])
+        installed_metrics([own, own])
 
 
 def test_the_page_shows_the_tested_package():

@@ -199,7 +199,7 @@ def test_rights_on_policies_and_on_pods_depend_on_their_source(place: Place):
         place.told(*kubeconfig, policies=None).one("agent", "warn", "may not list podqoss.ensurance.crane.io")
         server.forbidden = {("list", "v1/pods"), ("get", "v1/nodes/pods")}
         missing = place.told(*kubeconfig).one("agent", "fail", "this account may not list pods; needed for the pods of")
-        assert "deploy/components/agent-api-pods" in missing.cure
+        assert "the chart, with agent.config.agent.pods: api, grants it" in missing.cure
         place.told(*kubeconfig, kubelet=kubelet.url).one("agent", "ok", f"the kubelet at {kubelet.url} lists 1 pod")
         https = "https://127.0.0.1:1"
         place.told(*kubeconfig, kubelet=https).one("agent", "ok", "this account may get nodes, get nodes/pods")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.decision.eviction_limits import EvictionLimits
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.service.settings import AgentSettings, read_settings, validate
 
 
@@ -34,7 +34,7 @@ def test_values_of_the_file_and_texts_of_flags():
     assert typed == texts
     assert (typed.interval, typed.limits().node) == (5.0, 2)
     assert read(policies="policies").policies == Path("/etc/policies")
-    assert read(order="upstream", excess=0).options() == DecisionOptions(order=Order.UPSTREAM, excess=0.0)
+    assert read(excess=0).options() == DecisionOptions(excess=0.0)
 
 
 def test_the_name_of_the_node():
@@ -48,6 +48,7 @@ def test_the_name_of_the_node():
     [
         ({"intervall": 3}, "agent.intervall", "did you mean agent.interval?"),
         ({"xyz": 3}, "agent.xyz", "[agent] has: mode, node"),
+        ({"order": "upstream"}, "agent.order", "remove it: pods are ordered by QoS class before priority"),
         ({"mode": "enforc"}, "agent.mode", 'did you mean "enforce"?'),
         ({"excess": 2}, "agent.excess", "must be a number from 0 to 1; given 2"),
         ({"control": "here"}, "agent.control", "must have the form NAMESPACE/NAME"),
@@ -79,5 +80,5 @@ def test_a_user_defined_metric():
     settings = read(
         prometheus="http://p:9090", queries={"p99": {"expression": "up", "acts_on": "cpu", "throttleable": True}}
     )
-    metric = settings.queries["p99"].metric("p99", Order.QOS_FIRST)
+    metric = settings.queries["p99"].metric("p99")
     assert (metric.name, metric.throttleable, metric.throttle_quantified) == ("p99", True, False)
