@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.test_prose import PACKAGES, REPOSITORY, paths, texts
 
 # Functions and settings of Kubernetes that the code follows.
