@@ -30,12 +30,12 @@ from load_watcher.main import main
 from tests.service import Service
 from tests.waiting import wait_for
 from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, save, tick
+from watcher.core.config.problems import SettingsError
 from watcher.core.koordinator.report import Capacity
 from watcher.model import Operator
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
 from watcher.providers.base import Fetch
+from watcher.service.settings.loading import load
 
 NOW = 1_800_000_000.0  # a multiple of 15
 T = 1_700_000_000.0

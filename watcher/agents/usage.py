@@ -20,6 +20,7 @@ import numpy as np
 
 from watcher.agents.client import AT_ONCE, AgentClient, client_from_settings
 from watcher.agents.discovery import AgentEndpoint, DiscoveryProblem
+from watcher.agents.settings import AgentsSettings
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
@@ -35,7 +36,7 @@ from watcher.platform.sources.http_client import provider_error_of
 from watcher.providers.base import Fetch, NoPodUsage, PodFetch, Provider
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 SOURCE = "Agents"
 PATH = "/pods"
@@ -235,5 +236,5 @@ class ProviderWithAgents:
 
 def with_agents(provider: Provider, settings: Settings) -> Provider:
     """The provider itself, or a provider with pod usage from the agents if the settings enable it."""
-    client = client_from_settings(settings, "agents") if settings.agents.report_pods else None
+    client = client_from_settings(settings, AgentsSettings) if settings[AgentsSettings].report_pods else None
     return provider if client is None else ProviderWithAgents(provider, AgentPods(client))

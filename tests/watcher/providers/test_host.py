@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from tests.waiting import eventually
+from watcher.core.config.settings import Settings
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, SeriesBatch
-from watcher.platform.settings.tables import Settings
 from watcher.platform.sources.errors import ProviderUnreachable
 from watcher.providers import host
 from watcher.providers.base import Fetch, Provider

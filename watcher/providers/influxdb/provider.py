@@ -24,9 +24,10 @@ from watcher.providers.influxdb.cpu_load import load_of
 from watcher.providers.influxdb.queries import LOOK_BACK_S, NODE_TAG, InfluxConfig, InfluxQueryPlan
 from watcher.providers.influxdb.transport import InfluxResponse, InfluxTransport
 from watcher.providers.queries import QueryConfig
+from watcher.providers.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 __all__ = ["InfluxConfig", "InfluxProvider", "QueryConfig", "from_settings"]
 
@@ -142,7 +143,7 @@ class InfluxProvider:
 
 def from_settings(settings: Settings) -> InfluxProvider:
     """Build the provider from the settings. Raises ValueError like InfluxConfig."""
-    given = settings.provider
+    given = settings[ProviderSettings]
     return InfluxProvider(
         InfluxConfig(
             **connection(settings),

@@ -22,6 +22,7 @@ import msgspec
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodGaps
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_NAME, FindingKind, Remedy, SeriesBatch
 from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderPartial, ProviderRefused
@@ -54,10 +55,11 @@ from watcher.providers.prometheus.state import (
     PrometheusMetricState,
 )
 from watcher.providers.prometheus.young import YoungSeries, mature_maxima, young_slots
+from watcher.providers.settings import ProviderSettings
 
 if TYPE_CHECKING:
+    from watcher.core.config.settings import Settings
     from watcher.core.naming.name_resolver import NodeIndex
-    from watcher.platform.settings.tables import Settings
 
 __all__ = ["PrometheusConfig", "PrometheusProvider", "PrometheusQueryConfig", "from_settings"]
 
@@ -465,7 +467,7 @@ def from_settings(settings: Settings) -> PrometheusProvider:
 
 def config_from_settings(settings: Settings) -> PrometheusConfig:
     """The configuration of the provider. Raises ValueError like PrometheusConfig."""
-    given = settings.provider
+    given = settings[ProviderSettings]
     shared = connection(settings)
     if given.openshift_auth and not given.ca_file:
         shared["ca_file"] = OPENSHIFT_CA_FILE
@@ -478,7 +480,7 @@ def config_from_settings(settings: Settings) -> PrometheusConfig:
             for key, query in given.queries.items()
         },
         matchers=given.matchers,
-        resolution=settings.refresh.finest_resolution,
+        resolution=settings[RefreshSettings].finest_resolution,
     )
 
 

@@ -10,11 +10,11 @@ import pytest
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, values, vector
 from tests.watcher.providers.prometheus.test_provider import BUSY, CPU, MEMORY, NOW, SECRET, failure, fetch, run
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy
-from watcher.platform.settings.loading import load
 from watcher.platform.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.providers.base import Fetch
 from watcher.providers.prometheus.provider import PrometheusProvider, from_settings
 from watcher.providers.prometheus.queries import CANDIDATES, PrometheusQueryConfig
+from watcher.service.settings.loading import load
 
 # --- finding out what to ask -----------------------------------------------------------------------------------------
 
