@@ -28,7 +28,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("load-watcher")
 
 # What starts real programs, asks servers and waits for what they do not do, or computes for seconds (the laboratory,
-# random layouts) is no part of the fast suite.
+# random layouts) is not part of the fast suite.
 HERE = Path(__file__).parent
 SLOW_FOLDERS = (
     "../examples",
@@ -92,7 +92,7 @@ OF_THE_TESTS = {
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of whoever runs the tests reaches what is tested."""
+    """Settings in the environment of the test run do not reach the code under test."""
     for name in os.environ:
         steers = name.upper() in STEERING_NAMES or name.startswith(STEERING_PREFIXES)
         if steers and name not in OF_THE_TESTS:

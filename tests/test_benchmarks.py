@@ -1,4 +1,4 @@
-"""The benchmarks run: each prints its table at a tiny size. What the numbers are is not tested; a test machine is no
+"""The benchmarks run: each prints its table at a tiny size. The numbers are not tested; a test machine is not a
 quiet machine."""
 
 import importlib
@@ -118,7 +118,7 @@ def test_tables_in_the_document_have_short_rows() -> None:
     assert text.splitlines()[2:] == ["**T**", "", *tight, "", "a note | b"]
 
 
-def test_text_that_is_no_table_is_fenced() -> None:
+def test_text_that_is_not_a_table_is_fenced() -> None:
     """A document shows columns of plain text as they were printed."""
     assert "```text\nbytes 1\n```" in section("store", [], "bytes 1\n")
     assert "```" not in section("tick", ["--nodes", "5"], "**T**\n\n| a |\n|---|\n")

@@ -132,7 +132,7 @@ def test_addresses_inside_the_stack_are_names_of_its_services():
 
 
 def test_grafana_asks_the_watcher_itself_and_nobody_else():
-    """By the plug-in that it is told to fetch, which the dashboards go by; only to addresses that are listed."""
+    """With the configured plug-in, which the dashboards use; only to listed addresses."""
     (source,) = yaml.safe_load(
         (REPOSITORY / "deploy" / "compose" / "grafana" / "datasources" / "load-watcher.yml").read_text()
     )["datasources"]
@@ -143,7 +143,7 @@ def test_grafana_asks_the_watcher_itself_and_nobody_else():
     assert SERVICES["watcher"]["ports"] == ["127.0.0.1:2020:2020"]
 
 
-def test_the_watcher_tells_prometheus_all_that_the_dashboards_show(tmp_path: Path):
+def test_the_watcher_exports_to_prometheus_all_that_the_dashboards_show(tmp_path: Path):
     environ = {name: value for name, value in SERVICES["watcher"]["environment"].items() if "METRICS" in name}
     settings = load(flags={}, environ=environ, file=None, cwd=tmp_path)
     assert list(settings[MetricsSettings].windows) == [window.label for window in settings[RefreshSettings].windows]

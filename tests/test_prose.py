@@ -1,8 +1,8 @@
 """The texts of the project are plain technical English: the idioms of PATTERNS occur in none of them.
 
-Checked are string literals, docstrings and comments of the packages and migrations, the documentation, the dashboard
-and the manifests. Names and code in backticks, code blocks, and string literals without a space (keys, names) are not
-prose. CONTRIBUTING.md, "Style", explains the rules.
+Checked are string literals, docstrings and comments of the packages, migrations and TESTS, the names of these tests,
+the documentation, the dashboard and the manifests. Names and code in backticks, code blocks, and string literals
+without a space (keys, names) are not prose. CONTRIBUTING.md, "Style", explains the rules.
 """
 
 import ast
@@ -19,6 +19,15 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Directories that do not exist are left out.
 PACKAGES = [name for name in ("load_watcher", "lab", "watcher", "scorers", "agent") if (REPOSITORY / name).is_dir()]
+# The tests whose names and texts are plain English. This file has the idioms.
+TESTS = [
+    *("tests/agent_settings_page.py", "tests/certificates.py", "tests/cluster", "tests/conftest.py", "tests/contract"),
+    *("tests/deploy", "tests/fakes", "tests/faults", "tests/field", "tests/fuzz", "tests/hostile", "tests/modules"),
+    *("tests/mutants", "tests/originals", "tests/outside", "tests/outside_metric", "tests/outside_qrm_plugin"),
+    *("tests/outside_scorer", "tests/plan_checker", "tests/reference", "tests/waiting.py", "tests/test_benchmarks.py"),
+    *("tests/test_deploy.py", "tests/test_docs.py", "tests/test_layers.py", "tests/test_removal.py"),
+    *("tests/watcher/agents", "benchmarks", "examples", "scripts"),
+]
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,13 @@ def python_texts(source: str) -> Iterator[Text]:
         yield Text(last - len(block) + 1, "\n".join(block), comment=True)
 
 
+def names_of_tests(source: str) -> Iterator[Text]:
+    """The names of test functions and test classes as words."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            yield Text(node.lineno, node.name.replace("_", " "))
+
+
 def markdown_texts(source: str) -> Iterator[Text]:
     """The page without fenced code blocks."""
     fence = ""
@@ -195,6 +211,7 @@ def paths(roots: list[str], suffixes: set[str]) -> list[Path]:
 
 AREAS = {
     "packages": (PACKAGES, {".py"}),
+    "tests": (TESTS, {".py"}),
     "migrations": (["migrations"], {".py"}),
     "docs": (["docs", "README.md"], {".md"}),
     "dashboard": (PACKAGES, {".js", ".html"}),
@@ -234,7 +251,10 @@ def short_docstrings(pieces: Iterable[Text]) -> list[tuple[int, str]]:
 def test_texts_contain_no_idioms(area: str):
     files = paths(*AREAS[area])
     assert files
-    found = [idiom for path in files for idiom in idioms(path.relative_to(REPOSITORY).as_posix(), texts(path))]
+    found = []
+    for path in files:
+        names = names_of_tests(path.read_text("utf-8")) if area == "tests" else ()
+        found += idioms(path.relative_to(REPOSITORY).as_posix(), [*texts(path), *names])
     assert not found, "\n".join(["", *found])
 
 
@@ -273,6 +293,12 @@ def test_a_planted_idiom_is_found(name: str):
 def test_an_idiom_is_found_in_every_kind_of_text(name: str, source: str, line: int):
     (found,) = planted_idioms(name, source)
     assert found.startswith(f"{name}:{line}: ")
+
+
+def test_an_idiom_is_found_in_the_name_of_a_test():
+    source = "x = 1\ndef told():\n    pass\ndef test_an_error_is_told():\n    pass\n"
+    (found,) = idioms("a.py", names_of_tests(source))
+    assert found.startswith("a.py:4: ")
 
 
 @pytest.mark.parametrize(

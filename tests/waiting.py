@@ -1,4 +1,4 @@
-"""Waiting for something to become true: a deadline and a name for what was waited for, never a sleep for luck."""
+"""Waiting for something to become true: a deadline and a name of the condition instead of a fixed sleep."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ SHORTEST_PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.1
 PAUSE_SHARE = 0.1
 
-# Long, because a deadline that is never met costs nothing in a run that is green: what is waited for takes a tenth of a
+# Long, because a deadline that is never met costs nothing in a run that passes: a condition takes a tenth of a
 # second on a quiet machine, and many times that on one whose cores are shared by other work.
 PATIENCE_SECONDS = 60.0
 

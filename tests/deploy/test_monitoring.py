@@ -237,7 +237,7 @@ def selected(body: object, selector: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["node", "service-health"])
-def test_what_infinity_fetches_has_the_rows_and_columns_that_it_is_told(world: World, name: str) -> None:
+def test_what_infinity_fetches_has_the_configured_rows_and_columns(world: World, name: str) -> None:
     """With the times of a picture of the last hour; every column is there in every row, as a value of its type. What is
     to be a series has its times in order, and nothing but a number beside them: Grafana draws no other rows."""
     now = time.time()
@@ -276,7 +276,7 @@ RULES = [
 
 
 def exposed(text: str) -> dict[str, set[str]]:
-    """The labels of each series that is told of; none of one that is known and has no series yet."""
+    """Return the labels of each reported series; a known metric without a series yet has none."""
     found: dict[str, set[str]] = {}
     for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", text, flags=re.MULTILINE):
         for ending in ("_bucket", "_count", "_sum") if kind == "histogram" else ("",):
@@ -287,7 +287,7 @@ def exposed(text: str) -> dict[str, set[str]]:
 
 
 def asked_for(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """Each metric of ours in an expression, with the labels that it is selected by."""
+    """Return each metric of load-watcher in an expression, with the labels that select it."""
     for name, matchers in re.findall(r"\b((?:load_watcher|process)_\w+)(?:\{([^}]*)\})?", expression):
         yield name, set(re.findall(r"(\w+)(?:=~|!=|!~|=)", matchers))
 

@@ -1,4 +1,4 @@
-"""What the Go client of the Trimaran plug-ins makes of an answer of ours.
+"""How the Go client of the Trimaran plug-ins decodes an answer of the service.
 
 The plug-ins decode with gojay, which is neither strict nor forgiving in the ways other decoders are: it takes `null`
 for a load of zero, reads long numbers wrongly without an error, and throws a whole answer away for one bad token. This

@@ -113,7 +113,7 @@ Fault = Callable[[Asked], web.Response | None]
 class FakeKube:
     """The server. `token` is the one that it knows, "" lets everybody in; `forbidden` holds (verb, resource) pairs;
     `fault` may answer in the server's place, `delay` slows every answer; `bookmarks` can be withheld; `evictions` are
-    the versions of Eviction that it takes; with `kubelet` pods that are deleted end at once, as if theirs ran. Its
+    the versions of Eviction that it takes; with `kubelet` pods that are deleted end at once, as if the kubelet ran. Its
     clock is `clock_s` seconds ahead of that of this machine."""
 
     token: str = "a-token"

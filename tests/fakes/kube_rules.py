@@ -37,7 +37,7 @@ Item = dict[str, Any]
 
 
 class Refusal(Exception):  # it is an answer
-    """What the server answers in the place of what was asked for."""
+    """The server's answer in place of the requested one."""
 
     def __init__(self, code: int, message: str, **details: Any) -> None:
         super().__init__(message)

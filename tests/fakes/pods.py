@@ -49,7 +49,7 @@ def publish_pods(
 
 
 def small_pods() -> Readings:
-    """Three pods on two nodes, one of which has no memory to tell of."""
+    """Three pods on two nodes, one of which reports no memory."""
     return {
         ("a", "web-0"): ("node-1", 0.25, 2.0**30),
         ("a", "web-1"): ("node-2", 1.5, 2.0**31),

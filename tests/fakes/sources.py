@@ -1,4 +1,4 @@
-"""A source in memory: what a provider would answer, told by the test."""
+"""A source in memory, whose answers the test sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Samples = dict[str, dict[str, dict[float, float]]]  # metric name -> node -> tim
 class MemorySource:
     """Answers from `samples`; `down` makes it fail as a whole, `failing` single metrics, `hang` never answer.
     `partial` says of metrics what their answers lack, and the nodes of `missing` are not in those; `absent` why there
-    are no series of a metric."""
+    are not series of a metric."""
 
     remembers: bool = True
     source: str = "Memory"
@@ -75,7 +75,7 @@ class MemorySource:
         )
 
     def _plan(self, name: str) -> QueryPlan:
-        return QueryPlan(name, self.expressions.get(name, name), "percent", self.label, 0.0, "told by the test")
+        return QueryPlan(name, self.expressions.get(name, name), "percent", self.label, 0.0, "set by the test")
 
     def _batch(self, name: str, since: float, until: float) -> SeriesBatch:
         gone = self.missing if name in self.partial else set()

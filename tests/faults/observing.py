@@ -1,4 +1,4 @@
-"""What clients see of a cell: values of /watcher, decisions of the extender, and what tells of the fault."""
+"""What clients see of a cell: values of /watcher, decisions of the extender, and reports of the fault."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Look:
 
     @property
     def is_right(self) -> bool:
-        """Whether current load is served and used, and nothing tells of a fault, except for what remains."""
+        """Whether current load is served and used, and nothing reports a fault, except for what remains."""
         now = self.signs - {"finding", "log"}
         return self.status == 200 and not self.worst and not self.decision and self.uses_load and not now
 

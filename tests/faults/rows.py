@@ -22,7 +22,7 @@ Injection = Callable[[Cell, Observer], AbstractContextManager[None]]
 class FaultRow:
     """A row of the table. `lasts` and `recovers` are in seconds: how long the fault lasts, and how long the recovery is
     waited for. `expected` are the signs of which one must come within two ticks, none if the fault has none of them.
-    With `unknowable`, wrong values are expected: no program with this source can tell."""
+    With `unknowable`, wrong values are expected: no program with this source can detect them."""
 
     name: str
     inject: Injection

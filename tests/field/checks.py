@@ -1,4 +1,4 @@
-"""What must hold for every layout: each check names what is wrong, in words for whoever mends it.
+"""What must hold for every layout: each check returns the errors with their place.
 
 Pure: no I/O, no clock.
 """

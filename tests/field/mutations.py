@@ -1,6 +1,6 @@
 """Series of a layout as load-watcher decodes them, and what goes wrong with series in the field.
 
-A `World` has the series of one moment: those of the metrics, and those that tell nodes (node_uname_info,
+A `World` has the series of one moment: those of the metrics, and those that name nodes (node_uname_info,
 kube_node_info, kube_pod_info). `mutate` changes it as installations do by accident; each mutation keeps the truth: a
 series stays about its machine. `judge` takes a world through naming and reduction. Pure: no I/O, no clock, no
 Prometheus.
@@ -65,7 +65,7 @@ class Row:
 
 @dataclass
 class World:
-    """Rows by metric key, and the rows that tell nodes by series name. `told` says what was mutated."""
+    """Rows by metric key, and the rows that name nodes, by series name. `told` lists the mutations."""
 
     layout: Layout
     metrics: dict[str, list[Row]]
@@ -114,7 +114,7 @@ def _first_idle(every: Mapping[str, Sequence[FieldSeries]]) -> list[FieldSeries]
 
 
 def _world_of_telegraf(layout: Layout) -> World:
-    """Points in InfluxDB: the labels are their tags, and nothing else tells nodes."""
+    """Points in InfluxDB: the labels are their tags, and nothing else names nodes."""
     metrics: dict[str, list[Row]] = {}
     for key, tags, machine, value in telegraf_rows(layout):
         metrics.setdefault(key, []).append(Row(tags, machine.key, value))

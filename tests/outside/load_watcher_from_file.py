@@ -20,7 +20,7 @@ COLUMNS = (METRIC_BY_KEY["CPU"], METRIC_BY_KEY["Memory"])
 
 
 class FileProvider:
-    """A Provider (watcher.providers.base) that reads its file anew at each fetch."""
+    """A Provider (watcher.providers.base) that reads its file again at each fetch."""
 
     source = "File"
     remembers = False

@@ -1,4 +1,4 @@
-"""The Datadog provider against a small server of ours in the documented form: what it asks, what becomes of the
+"""The Datadog provider against a small server that answers in the documented form: the requests, the use of the
 answers, and how it heeds limits. The faults that all providers share are in test_faults.py."""
 
 import asyncio
@@ -85,7 +85,7 @@ def agent(server: FakeDatadog, host: str, *, cluster: str = "blue") -> None:
 
 
 def test_what_the_agent_sends_becomes_percent_at_its_own_times():
-    """Neither idle nor iowait nor steal is use; what is not told of them is not taken off."""
+    """Idle, iowait and steal are not use; missing values of them are not subtracted."""
     with FakeDatadog() as server:
         agent(server, "a")
         got = fetch(server, metrics=("CPU", "Memory", "NetworkTransmit"))
@@ -173,7 +173,7 @@ def test_a_query_of_ones_own():
     assert [own.expression] == server.queries
 
 
-def test_what_datadog_has_no_metric_for_is_told():
+def test_metrics_that_datadog_lacks_are_reported():
     """With the setting that helps."""
     with FakeDatadog() as server:
         agent(server, "a")
@@ -244,7 +244,7 @@ def answer_of(answer: bytes, **settings: Any) -> Fetch:
         return fetch(server, **settings)
 
 
-def test_null_points_are_no_samples():
+def test_null_points_are_not_samples():
     """Nor is a series of them alone."""
     got = answer_of(answered([HEAD, {**HEAD, "group_tags": ["host:b"]}], AT, [[40, None, 30], [None] * 3]))
     assert {"a": [(NOW - 45, 60.0), (NOW - 15, 70.0)], "b": []} == samples(got)
@@ -293,7 +293,7 @@ def test_a_half_answer_is_taken_with_its_warning():
         (b'{"data": {"attributes": {"times": ["x"]}}}', ProviderMalformed, "is not the JSON of the Datadog API"),
     ],
 )
-def test_what_is_no_answer_is_an_error(body: bytes, kind: type[ProviderError], says: str):
+def test_an_invalid_answer_is_an_error(body: bytes, kind: type[ProviderError], says: str):
     """Named, and with a hint."""
     with FakeDatadog() as server:
         server.fault = lambda _: told(body)
@@ -307,7 +307,7 @@ def test_what_is_no_answer_is_an_error(body: bytes, kind: type[ProviderError], s
 
 
 def test_keys_from_files_are_read_for_each_question(tmp_path: Path):
-    """And a missing one is told before anything is asked."""
+    """A missing one is reported before the first request."""
     token, app = tmp_path / "token", tmp_path / "app"
     token.write_text("old\n")
     app.write_text(APP_KEY + "\n")

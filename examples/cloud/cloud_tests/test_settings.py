@@ -66,7 +66,7 @@ def test_a_host_alone_is_an_address_of_datadog_as_it_was(tmp_path: Path):
         (DATADOG + 'cluster_name = "a b"', "provider.cluster_name", "cannot contain", "production"),
     ],
 )
-def test_what_is_missing_or_wrong_is_told(tmp_path: Path, toml: str, key: str, says: str, cure: str):
+def test_missing_and_invalid_settings_are_reported(tmp_path: Path, toml: str, key: str, says: str, cure: str):
     """With the key, and what to do."""
     with pytest.raises(SettingsError) as refused:
         loaded(tmp_path, toml)

@@ -109,7 +109,7 @@ def test_pods_that_come_go_and_change_are_followed() -> None:
         wait_for(lambda: both == list(listed(live).items()), what="both")
         assert [] == troubles(live)
 
-        put(kube, "a", "10.0.0.7", node="n1")  # made anew
+        put(kube, "a", "10.0.0.7", node="n1")  # created again
         wait_for(lambda: {"10.0.0.7:2023": "n1", "10.0.0.2:2023": "n2"} == listed(live), what="the new address")
         put(kube, "b", "10.0.0.2", node="n2", ready=False)
         wait_for(lambda: {"10.0.0.7:2023": "n1"} == listed(live), what="the one that is ready")
@@ -185,7 +185,7 @@ def test_a_right_that_lacks_is_named_and_looked_for_again() -> None:
 
 
 def test_while_the_api_is_away_those_of_the_last_list_stay() -> None:
-    """And that they are is told; once it is back, what changed meanwhile is true."""
+    """The outage is reported; afterwards, changes made meanwhile are applied."""
     with FakeKube() as kube, a_dashboard(kube) as live:
         put(kube, "a", "10.0.0.1")
         wait_for(lambda: {"10.0.0.1:2023": "n1"} == listed(live), what="the agent")
@@ -218,8 +218,8 @@ def test_an_api_that_cannot_be_reached_is_a_trouble() -> None:
     assert (False, True) == (trouble.refused, bool(trouble.hint))
 
 
-def test_without_a_namespace_it_is_ours_or_must_be_named() -> None:
-    """Ours is that of the pod that we are."""
+def test_the_default_namespace_is_that_of_the_service_or_required() -> None:
+    """The service's namespace is that of its pod."""
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1", namespace="ours")
         selection = PodSelection(SELECTOR, 2023)
@@ -240,7 +240,7 @@ def test_with_a_server_name_they_are_asked_by_https() -> None:
 
 
 def test_who_is_found_twice_is_one() -> None:
-    """By a name and by a label: with the node that the label tells."""
+    """By a name and by a label: with the node that the label names."""
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1")
         put(kube, "b", "10.0.0.2", node="n2")
@@ -252,7 +252,7 @@ def test_who_is_found_twice_is_one() -> None:
 
 
 def test_a_pod_that_cannot_be_read_costs_no_other() -> None:
-    """And is told."""
+    """The error is reported."""
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1")
         put(kube, "odd", "10.0.0.2", status={"phase": 7})

@@ -142,8 +142,8 @@ def test_there_is_nothing_to_be_done_through_it() -> None:
         assert [405] * 3 == [page(live, agent.port, method=method).status for method in ("POST", "PUT", "DELETE")]
 
 
-def test_the_token_is_sent_and_told_to_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is read anew each time; the wrong one is refused by the agent, which is told without it."""
+def test_the_token_is_sent_and_not_disclosed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is read for each request; the agent refuses a wrong one, and the error does not contain it."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     with an_agent(token=TOKEN) as agent, a_dashboard(agent.port, token_file=file) as live:
@@ -169,13 +169,13 @@ def test_the_token_is_sent_and_told_to_nobody(tmp_path: Path, caplog: pytest.Log
         (raising(ApiError(401, "unauthorized", "who?")), "agent_refused"),
     ],
 )
-def test_what_is_no_page_is_an_error(handler: Handler, code: str) -> None:
-    """A redirect is followed by nobody, and what is no JSON is not served as such."""
+def test_an_answer_that_is_not_a_page_is_an_error(handler: Handler, code: str) -> None:
+    """Redirects are not followed, and content that is not JSON is not served as JSON."""
     with an_agent(handler) as agent, a_dashboard(agent.port) as live:
         assert (502, code) == ((found := page(live, agent.port)).status, found.error["code"])
 
 
-def test_an_agent_that_is_not_there_is_told() -> None:
+def test_a_missing_agent_is_reported() -> None:
     """With its address, and where to look."""
     with a_dashboard(1) as live:
         answer = page(live, 1)
@@ -184,16 +184,16 @@ def test_an_agent_that_is_not_there_is_told() -> None:
         assert "check that it runs" in answer.error["hint"]
 
 
-def test_pages_need_our_token_once_one_is_set() -> None:
-    """They tell of pods, as explain does; the list does not."""
-    with an_agent() as agent, a_dashboard(agent.port, protection=Protection("ours")) as live:
+def test_pages_need_the_token_of_the_service_if_it_is_set() -> None:
+    """The pages contain pods, as explain does; the list does not."""
+    with an_agent() as agent, a_dashboard(agent.port, protection=Protection("page-token")) as live:
         assert 200 == live.ask("/api/v1/agents").status
         assert 401 == page(live, agent.port).status
-        assert 200 == page(live, agent.port, headers={"Authorization": "Bearer ours"}).status
+        assert 200 == page(live, agent.port, headers={"Authorization": "Bearer page-token"}).status
 
 
 def test_a_name_without_an_address_has_no_agents() -> None:
-    """A headless Service without pods is no error of ours, and is told."""
+    """A headless Service without pods is not an error of the service, and is reported."""
     named = {EndpointKind.AGENT: NamedEndpoints(["http://nobody.invalid:2021"], key="agents.urls")}
     with showing(named) as live:
         document = live.ask("/api/v1/agents").json()

@@ -86,7 +86,7 @@ def client(discovery: AgentDiscovery, *, timeout: float = 20.0, token_file: str 
 def ask(
     *agents: FakeAgent, more: tuple[str, ...] = (), budget: float = BUDGET_S, at_once: int = AT_ONCE, **options: Any
 ) -> PodFetch:
-    """What these agents tell together."""
+    """Return the usage that these agents report together."""
 
     async def run() -> PodFetch:
         async with AsyncExitStack() as stack:
@@ -100,7 +100,7 @@ def ask(
     return asyncio.run(run())
 
 
-def test_every_agent_tells_of_its_own_node():
+def test_every_agent_reports_its_own_node():
     agents = FakeAgent(of("n2", AgentPodUsage("shop", "db", 0.25, None))), FakeAgent(of("n1", WEB, time=NOW - 7))
     got = ask(*agents)
     assert (("shop", "web"), ("shop", "db")) == got.usage.pods
@@ -127,7 +127,7 @@ def test_the_order_of_answers_does_not_matter():
     assert (first.usage.pods, first.usage.nodes, first.origin) == (second.usage.pods, second.usage.nodes, second.origin)
 
 
-def test_agents_that_do_not_tell_cost_their_own_pods_and_one_finding():
+def test_agents_without_an_answer_lose_their_own_pods_and_cause_one_finding():
     well, odd, away = FakeAgent(of("n1", WEB)), FakeAgent(b"<html>"), FakeAgent(status=503)
     got = ask(well, odd, away, more=("http://127.0.0.1:9", "http://no-such-name.invalid:1"))
     assert (("shop", "web"),) == got.usage.pods
@@ -149,7 +149,7 @@ def test_one_that_hangs_keeps_nobody_waiting_for_longer_than_its_timeout():
 
 
 def test_all_together_have_a_budget():
-    """What was told by then counts; who did not get his turn is named as the others."""
+    """Answers until then count; agents that were not asked are named like the others."""
     got = ask(FakeAgent(of("n1", WEB)), *(FakeAgent(hangs=True) for _ in range(3)), budget=5.0, at_once=2)
     assert (("shop", "web"),) == got.usage.pods
     assert "3 of 4 node agents" in got.findings[0].reason
@@ -166,7 +166,7 @@ def test_all_together_have_a_budget():
         (FakeAgent(of("n1")), NoPodUsage, "contain no pods"),
     ],
 )
-def test_where_no_agent_tells_of_a_pod_the_reason_is_one_of_them(agent: FakeAgent, kind: type, said: str):
+def test_if_no_agent_reports_a_pod_the_reason_is_one_of_their_errors(agent: FakeAgent, kind: type, said: str):
     with pytest.raises(ProviderError) as caught:
         ask(agent)
     assert kind is type(caught.value)
@@ -174,7 +174,7 @@ def test_where_no_agent_tells_of_a_pod_the_reason_is_one_of_them(agent: FakeAgen
     assert caught.value.hint
 
 
-def test_the_token_is_read_anew_and_never_told(tmp_path: Path):
+def test_the_token_is_read_again_and_not_disclosed(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text("secret\n")
     got = ask(FakeAgent(of("n1", WEB), token="secret"), token_file=str(token))
@@ -250,7 +250,7 @@ async def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
         await run(kube)
 
 
-async def test_agents_that_are_not_even_found_are_told_with_what_the_others_say():
+async def test_agents_that_are_not_found_are_reported_with_the_others_usage():
     """By label: one that is ready, and one that is not yet; then nobody, for want of a right."""
 
     async def run(kube: FakeKube, port: int) -> PodFetch:
@@ -282,7 +282,7 @@ async def test_agents_that_are_not_even_found_are_told_with_what_the_others_say(
 
 
 @pytest.mark.slow
-def test_the_service_tells_what_the_agents_told(tmp_path: Path, run_service: RunService):
+def test_the_service_serves_what_the_agents_report(tmp_path: Path, run_service: RunService):
     """From the settings to the answers, beside a source that knows nothing of pods: agents by name and by label, the
     latter with pages in the dashboard."""
 
