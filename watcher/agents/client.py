@@ -12,12 +12,11 @@ from yarl import URL
 from watcher import __version__
 from watcher.agents.discovery import AgentDiscovery, AgentEndpoint, DiscoveryResult, discovery_from_settings
 from watcher.platform.net.dns import get_from
-from watcher.platform.net.http_body import answer_bound
+from watcher.platform.net.http_body import answer_bound, read_bounded
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context, file_reason
-from watcher.platform.sources.connection import bearer
 from watcher.platform.sources.errors import ProviderRefused
-from watcher.platform.sources.http_client import read_bounded
+from watcher.platform.sources.http import bearer
 
 if TYPE_CHECKING:
     from watcher.platform.settings.sections.peers import AgentsSettings, QrmsSettings

@@ -30,8 +30,13 @@ from watcher.decoding.json_text import decode_json
 from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.net.http_body import AnswerTooLarge
 from watcher.platform.net.redaction import release_frames
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.platform.sources.http_client import provider_error_of
+from watcher.platform.sources.errors import (
+    ProviderError,
+    ProviderMalformed,
+    ProviderRefused,
+    ProviderUnreachable,
+    provider_error_of,
+)
 from watcher.providers.base import Fetch, NoPodUsage, PodFetch, Provider
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from load_watcher_cloud.datadog import DatadogConfig, provider
 from load_watcher_cloud.provider import CloudProvider
 from tests.fakes.prometheus import told
 from watcher.model import METRIC_BY_KEY, FindingKind
-from watcher.platform.sources.connection import retry_after
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.http import retry_after
 from watcher.providers.base import Fetch
 from watcher.providers.queries import QueryConfig
 

@@ -23,9 +23,8 @@ from watcher.arrays import F64
 from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
 from watcher.model import Metric
-from watcher.platform.sources.connection import read_secret
 from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
-from watcher.platform.sources.http_client import HttpResponse
+from watcher.platform.sources.http import HttpResponse, read_secret
 from watcher.providers.connection import connection, queries_of
 from watcher.providers.queries import QueryConfig
 

@@ -25,7 +25,7 @@ from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
 from watcher.model import Metric
 from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
-from watcher.platform.sources.http_client import HttpResponse
+from watcher.platform.sources.http import HttpResponse
 from watcher.providers.connection import connection, queries_of
 from watcher.providers.queries import QueryConfig
 

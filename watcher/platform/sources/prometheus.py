@@ -17,20 +17,17 @@ import msgspec
 from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
 from watcher.platform.sources.config import ConnectionConfig, InstantQuery, RangeQuery
-from watcher.platform.sources.connection import (
-    TRANSIENT_STATUSES,
-    Credentials,
-    SourceConnection,
-)
 from watcher.platform.sources.errors import (
+    TRANSIENT_STATUSES,
     ProviderError,
     ProviderMalformed,
     ProviderRefused,
     ProviderTimeout,
-    ProviderUnreachable,
+    StatusHints,
     malformed_response,
+    status_error,
 )
-from watcher.platform.sources.http_client import HttpResponse
+from watcher.platform.sources.http import Credentials, HttpResponse, SourceConnection
 
 T = TypeVar("T")
 
@@ -209,58 +206,34 @@ def _is_remark(warning: str) -> bool:
 
 # --- errors by status ------------------------------------------------------------------------------------------------
 
+_GRANT = "Grant the account of provider.token or provider.username permission to query"
+_HINTS = StatusHints(
+    API,
+    "Set provider.token or provider.token_file, or provider.username and provider.password_file.",
+    f"{_GRANT} (on OpenShift: cluster-monitoring-view).",
+    f"{_GRANT}, or set one: no credentials were sent.",
+    "Check that provider.address is a Prometheus, with the path before /api/v1, if there is one, such as /prometheus "
+    "or /select/0/prometheus.",
+)
+
 
 def error_of(answer: HttpResponse, location: str, authorised: bool) -> ProviderError:
     """Convert a response with a status other than 200 to an error, without the address. `authorised`: whether
     credentials were sent; `location`: the redirect target without credentials."""
     status, body = answer.status, answer.body
-    text = printable(body.decode(errors="replace"))
-    if status == 401:
-        return ProviderRefused(
-            f"credentials {'were refused' if authorised else 'are required'} (401): {text}",
-            hint=_credentials_hint(authorised),
-        )
-    if status == 403:
-        return ProviderRefused(
-            f"the query is forbidden (403): {text}",
-            hint="Grant the account of provider.token or provider.username permission to query"
-            + (
-                " (on OpenShift: cluster-monitoring-view)." if authorised else ", or set one: no credentials were sent."
-            ),
-        )
-    if 300 <= status < 400:
-        return ProviderRefused(
-            f"redirect ({status}) to {printable(location) or 'no location'} was not followed",
-            hint="Set provider.address to the address of the Prometheus API; if this is a login page, set a token.",
-        )
     if b"HTTP request to an HTTPS server" in body or b"plain HTTP request was sent to HTTPS" in body:
         return ProviderRefused(
             "the server requires TLS, but the request was plain HTTP", hint="Use https:// in provider.address."
         )
-    if status == 404:
-        return ProviderRefused(
-            f"the path of the query API was not found (404): {text}",
-            hint="Check that provider.address is a Prometheus, with the path before /api/v1, if there is one, such as "
-            "/prometheus or /select/0/prometheus.",
-        )
-    return _error_in_json(status, body=body, text=text)
-
-
-def _credentials_hint(authorised: bool) -> str:
-    if authorised:
-        return "The server rejected provider.token, or provider.username and the password."
-    return "Set provider.token or provider.token_file, or provider.username and provider.password_file."
-
-
-def _error_in_json(status: int, *, body: bytes, text: str) -> ProviderError:
-    """Convert the statuses under which Prometheus sends an error description."""
+    text = printable(body.decode(errors="replace"))
     try:
         envelope = _ENVELOPE.decode(body)
     except msgspec.DecodeError:
         envelope = Envelope(error=text)
     if status in TRANSIENT_STATUSES:
-        return ProviderUnreachable(f"the server is unavailable ({status}): {printable(envelope.error)}")
-    return refused_query(status, envelope)
+        text = printable(envelope.error)
+    error = status_error(status, text, _HINTS, location=location, authorised=authorised)
+    return error or refused_query(status, envelope)
 
 
 def refused_query(status: int, envelope: Envelope) -> ProviderError:

@@ -13,11 +13,10 @@ import aiohttp
 from influxdb_client.client.influxdb_client_async import InfluxDBClientAsync
 from influxdb_client.rest import ApiException
 
-from watcher.platform.net.http_body import answer_bound
+from watcher.platform.net.http_body import answer_bound, read_bounded
 from watcher.platform.net.session import client_session
-from watcher.platform.sources.connection import Credentials, SourceConnection
 from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused
-from watcher.platform.sources.http_client import MAX_CONNECTIONS, HttpResponse, TlsContext, read_bounded
+from watcher.platform.sources.http import MAX_CONNECTIONS, Credentials, HttpResponse, SourceConnection, TlsContext
 from watcher.providers.influxdb.cpu_load import Points
 from watcher.providers.influxdb.influxql import RawResponse
 from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
@@ -50,7 +49,7 @@ class Flux:
             """A session with our resolver; `connector` has that of the library."""
             return client_session(tls=tls, connector={"limit": MAX_CONNECTIONS}, **options)
 
-        tls = TlsContext(config, keys=config.keys).current()
+        tls = TlsContext(config).current()
         # Any, because the package is marked as typed, but only half of it is.
         self._client: Any = InfluxDBClientAsync(
             connection.address,

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from watcher.decoding.json_text import decode_json
-from watcher.platform.sources.connection import SourceConnection
+from watcher.platform.sources.http import SourceConnection
 from watcher.providers.influxdb.cpu_load import Points
 from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
 from watcher.providers.influxdb.responses import read_influxql

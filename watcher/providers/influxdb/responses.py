@@ -21,17 +21,19 @@ from watcher.arrays import F64
 from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
 from watcher.platform.net.http_body import ERROR_BYTES
-from watcher.platform.sources.connection import TRANSIENT_STATUSES
 from watcher.platform.sources.errors import (
     ProviderError,
     ProviderMalformed,
     ProviderRefused,
     ProviderUnreachable,
+    StatusHints,
     malformed_response,
+    status_error,
 )
-from watcher.platform.sources.http_client import HttpResponse
+from watcher.platform.sources.http import HttpResponse
 from watcher.providers.influxdb.cpu_load import Points
 
+API = "the InfluxDB API"
 TAKES_TOO_LONG = ("timeout", "deadline exceeded", "timed out", "context canceled")
 NAMES_WHAT_IS_NOT_THERE = ("not found", "not find", "dbrp")
 NUMBERS = frozenset({"double", "long", "unsignedLong"})
@@ -305,37 +307,26 @@ class _Error(msgspec.Struct, frozen=True):
 _ERROR = JsonDecoder(_Error)
 
 
+_GRANT = "Grant the account of provider.token or provider.username (GRANT READ ON database TO user) permission to read"
+_HINTS = StatusHints(
+    API,
+    "Set provider.token or provider.token_file, or, for 1.x, provider.username and provider.password_file.",
+    f"{_GRANT}.",
+    f"{_GRANT}; no credentials were sent.",
+    "Check that provider.address is an InfluxDB with the right path, and check provider.dialect: 1.x and 3.x support "
+    "influxql, 2.x flux.",
+)
+
+
 def error_of(answer: HttpResponse, location: str, authorised: bool) -> ProviderError:
     """Convert a response with a status other than 200 to an error, without the address. `authorised`: whether
     credentials were sent; `location`: the redirect target without credentials."""
     status, body = answer.status, answer.body[:ERROR_BYTES]
     said = _said(body)
-    if status == 401:
-        return ProviderRefused(
-            f"credentials {'were refused' if authorised else 'are required'} (401): {said}",
-            hint=_credentials_hint(authorised),
-        )
-    if status == 403:
-        return ProviderRefused(
-            f"the query is forbidden (403): {said}",
-            hint="Grant the account of provider.token or provider.username (GRANT READ ON database TO user) permission"
-            " to read" + ("." if authorised else "; no credentials were sent."),
-        )
-    if 300 <= status < 400:
-        return ProviderRefused(
-            f"redirect ({status}) to {printable(location) or 'no location'} was not followed",
-            hint="Set provider.address to the address of the InfluxDB API; if this is a login page, set a token.",
-        )
-    if status in TRANSIENT_STATUSES:
-        return ProviderUnreachable(f"the server is unavailable ({status}): {said}")
     if status == 404 and "page not found" not in said and any(words in said for words in NAMES_WHAT_IS_NOT_THERE):
         return refused_query(said)
-    if status == 404:
-        return ProviderRefused(
-            f"the path of the query API was not found (404): {said}",
-            hint="Check that provider.address is an InfluxDB with the right path, and check provider.dialect:"
-            " 1.x and 3.x support influxql, 2.x flux.",
-        )
+    if error := status_error(status, said, _HINTS, location=location, authorised=authorised):
+        return error
     if body.lstrip()[:1] == b"<":
         return _not_as_expected(
             body, expected="a response of InfluxDB", content_type=answer.content_type, problem=str(status)
@@ -350,12 +341,6 @@ def _said(body: bytes) -> str:
     except msgspec.DecodeError:
         error = _Error()
     return printable(error.error or error.message or body[:4096].decode(errors="replace"))
-
-
-def _credentials_hint(authorised: bool) -> str:
-    if authorised:
-        return "The server rejected provider.token, or provider.username and the password."
-    return "Set provider.token or provider.token_file, or, for 1.x, provider.username and provider.password_file."
 
 
 def refused_query(reason: str) -> ProviderError:
@@ -377,6 +362,4 @@ def refused_query(reason: str) -> ProviderError:
 
 
 def _not_as_expected(body: bytes, *, expected: str, content_type: str, problem: str) -> ProviderMalformed:
-    return malformed_response(
-        body, expected=expected, api="the InfluxDB API", content_type=content_type, problem=problem
-    )
+    return malformed_response(body, expected=expected, api=API, content_type=content_type, problem=problem)

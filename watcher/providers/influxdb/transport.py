@@ -1,7 +1,6 @@
-"""HTTP queries to InfluxDB with limits on time and size.
+"""Queries to InfluxDB in the query language that the server supports.
 
-watcher/providers/http_client.py enforces the limits for both query languages. All errors are converted to the error
-classes of watcher/providers/base.py, without credentials and with at most a few words of the server's message.
+watcher/platform/sources/http.py limits time and size for both query languages, and converts errors.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from watcher.core.messages import install_extra, printable
-from watcher.platform.sources.connection import Credentials, SourceConnection
 from watcher.platform.sources.errors import ProviderRefused
+from watcher.platform.sources.http import Credentials, SourceConnection
 from watcher.providers.influxdb.cpu_load import Points
 from watcher.providers.influxdb.influxql import InfluxQL, QueryLanguage
 from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate

@@ -16,9 +16,8 @@ from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from watcher.platform.sources.config import ConnectionConfig
-from watcher.platform.sources.connection import Credentials, SourceConnection
 from watcher.platform.sources.errors import ProviderError
-from watcher.platform.sources.http_client import TlsContext
+from watcher.platform.sources.http import Credentials, SourceConnection, TlsContext
 from watcher.platform.sources.prometheus import error_of
 
 
@@ -35,7 +34,7 @@ def similar_names(config: ConnectionConfig, words: Iterable[str]) -> tuple[str, 
                 connection.address, headers=connection.headers(), session=session, timeout=round(config.timeout) or 1
             )
             # Last, because the client mounts an adapter that repeats requests for several seconds.
-            session.mount(connection.address, _TlsAdapter(TlsContext(config, keys=config.keys).current()))
+            session.mount(connection.address, _TlsAdapter(TlsContext(config).current()))
             return tuple(sorted(map(str, client.all_metrics({"match[]": selector}))))
         except (
             ProviderError,

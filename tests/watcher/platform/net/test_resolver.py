@@ -13,7 +13,7 @@ from tests.waiting import wait_for
 from watcher.platform.net import resolver
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.session import client_session
-from watcher.platform.sources.http_client import provider_error_of
+from watcher.platform.sources.errors import provider_error_of
 from watcher.providers.base import Fetch
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher

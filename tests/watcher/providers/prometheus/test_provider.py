@@ -20,8 +20,8 @@ import pytest
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
 from tests.waiting import eventually, wait_for
 from watcher.platform.sources.config import ConnectionConfig
-from watcher.platform.sources.connection import SourceConnection
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.http import SourceConnection
 from watcher.platform.sources.prometheus import error_of
 from watcher.providers.base import Fetch
 from watcher.providers.prometheus.provider import PrometheusProvider

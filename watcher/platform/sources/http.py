@@ -1,4 +1,8 @@
-"""Connection to the server of a source: requests with credentials, retries and readable errors."""
+"""HTTP requests to the server of a source, with credentials, retries, limits on time and size, and readable errors.
+
+Each request has a total timeout, which a slow server cannot extend, and a maximum response size. Redirects are not
+followed, because credentials are valid for one address only. Proxy settings of the environment are ignored.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,15 @@ import base64
 import contextlib
 import logging
 import math
+import os
 import re
+import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiohttp
@@ -21,18 +29,28 @@ from aiohttp import hdrs
 from watcher import __version__
 from watcher.core.messages import hide_secrets
 from watcher.decoding.text import read_text
+from watcher.platform.net.date_header import clock_offset
+from watcher.platform.net.http_body import answer_bound, read_bounded
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.net.redaction import release_frames, without_credentials
+from watcher.platform.net.session import client_session
+from watcher.platform.net.tls import client_context, file_reason
 from watcher.platform.sources.config import ConnectionConfig
-from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable, with_address
-from watcher.platform.sources.http_client import MAX_CONNECTIONS, HttpClient, HttpResponse, provider_error_of
+from watcher.platform.sources.errors import (
+    ProviderError,
+    ProviderRefused,
+    ProviderUnreachable,
+    provider_error_of,
+    with_address,
+)
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
+MAX_CONNECTIONS = 4
+"""Maximum number of concurrent connections."""
 MAX_RETRY_AFTER_S = 900.0
 """Upper bound of a delay requested by a source, in seconds. The longest window would be empty by then."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -166,7 +184,73 @@ class SerialWorker:
             return await asyncio.to_thread(work, *arguments, **options)
 
 
+# --- TLS -------------------------------------------------------------------------------------------------------------
+
+
+class TlsContext:
+    """TLS context of the settings, created again after its files changed, because certificates are rotated."""
+
+    def __init__(self, config: ConnectionConfig) -> None:
+        self._config = config
+        self._created: tuple[object, ssl.SSLContext] | None = None
+
+    def current(self) -> ssl.SSLContext:
+        """The context for the next connection. Raises ProviderRefused for unusable files."""
+        config = self._config
+        versions = [_file_version(path) for path in (config.ca_file, config.client_cert, config.client_key) if path]
+        if self._created is None or self._created[0] != versions:
+            self._created = (versions, self._create())
+        return self._created[1]
+
+    def _create(self) -> ssl.SSLContext:
+        config = self._config
+        files = config.ca_file
+        try:
+            context = client_context(ca_file=config.ca_file or None, insecure=config.insecure_skip_verify)
+            if config.client_cert:
+                files = f"{config.client_cert}, {config.client_key}".rstrip(", ")
+                context.load_cert_chain(config.client_cert, config.client_key or None, password=_no_passphrase)
+        except (OSError, ValueError) as error:
+            keys = config.keys
+            raise ProviderRefused(
+                f"the TLS files cannot be used: {files}: {file_reason(error)}",
+                hint=f"{keys}ca_file, {keys}client_cert and {keys}client_key must be PEM files; the key must match the"
+                " certificate.",
+            ) from error
+        return context
+
+
+def _file_version(path: str) -> object:
+    """Changes whenever the file changes; None if it cannot be read."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def _no_passphrase() -> str:
+    """Called for an encrypted key. Without it, OpenSSL would prompt on the terminal and block."""
+    raise ValueError("the key is encrypted")
+
+
 # --- connection ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A response with any status; the body of an error response may be truncated. `clock_offset_s` is the remote
+    clock minus the local clock in seconds, None if unknown."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+    clock_offset_s: float | None
+
+    @property
+    def content_type(self) -> str:
+        """Value of the Content-Type header, "" if missing."""
+        return self.headers.get("Content-Type", "")
 
 
 class SourceConnection:
@@ -195,7 +279,8 @@ class SourceConnection:
         self._own = {"User-Agent": f"load-watcher/{__version__}", "Accept-Encoding": encoding, **config.headers}
         self._secrets = [value for value in config.headers.values() if len(value) >= MIN_SECRET]
         self._sent: Mapping[str, str] = {}
-        self._client: HttpClient | None = None
+        self._tls, self._bound = TlsContext(config), answer_bound(config.max_body_bytes)
+        self._session: aiohttp.ClientSession | None = None
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self.worker = SerialWorker()
         """Parses responses beside the event loop."""
@@ -209,9 +294,9 @@ class SourceConnection:
 
     async def close(self) -> None:
         """Close the connections, if any; requests in progress fail."""
-        if self._client is not None:
-            await self._client.close()
-        self._client = None
+        if self._session is not None:
+            await self._session.close()
+        self._session = None
 
     async def retried(self, attempt: Callable[[], Awaitable[T]], *, deadline: float) -> T:
         """Result of `attempt`, which sends requests and parses the responses, with retries of transient failures until
@@ -230,11 +315,30 @@ class SourceConnection:
 
     async def get(self, path: str, query: Mapping[str, str]) -> HttpResponse:
         """Send a GET request. Raises ProviderError for a refusal, and any aiohttp error: call it within `retried`."""
-        return self._accepted(await self._connected().get(self.address + path, query=query, headers=self.headers()))
+        return await self._exchange("GET", path, self.headers(), params=query)
 
     async def post(self, path: str, body: bytes) -> HttpResponse:
         """Send a POST request with a JSON body; otherwise like `get`."""
-        return self._accepted(await self._connected().post(self.address + path, body=body, headers=self.headers()))
+        return await self._exchange("POST", path, {"Content-Type": "application/json", **self.headers()}, data=body)
+
+    async def _exchange(self, method: str, path: str, headers: Mapping[str, str], **content: Any) -> HttpResponse:
+        if self._session is None:
+            self._session = client_session(
+                connector={"limit": MAX_CONNECTIONS},
+                timeout=aiohttp.ClientTimeout(total=self._config.timeout),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        tls, url = self._tls.current(), self.address + path
+        async with self._session.request(
+            method, url, headers=headers, allow_redirects=False, ssl=tls, **content
+        ) as response:
+            received = time.time()
+            body = await read_bounded(response, self._bound)
+        offset = clock_offset(response.headers.get("Date"), heard=received)
+        answer = HttpResponse(response.status, body, response.headers, offset)
+        if answer.status not in (200, 204):
+            raise self.refused(answer)
+        return answer
 
     def headers(self) -> dict[str, str]:
         """All headers of a request, with the current credentials. Raises ProviderRefused."""
@@ -255,19 +359,6 @@ class SourceConnection:
         """Remove the last sent credentials and the values of configured headers from a remote text, because some error
         pages contain the request."""
         return hide_secrets(text, (*_secrets_in(self._sent), self._config.token, self._config.password, *self._secrets))
-
-    def _accepted(self, answer: HttpResponse) -> HttpResponse:
-        if answer.status not in (200, 204):
-            raise self.refused(answer)
-        return answer
-
-    def _connected(self) -> HttpClient:
-        if self._client is None:
-            config = self._config
-            self._client = HttpClient(
-                tls=config, keys=config.keys, timeout=config.timeout, max_body_bytes=config.max_body_bytes
-            )
-        return self._client
 
 
 def _split(address: str, setting: str) -> SplitResult:
