@@ -45,8 +45,8 @@ from watcher.platform.kube.responses import read_large_page
 from watcher.platform.sources.prometheus import read_envelope, series_of, with_pauses
 from watcher.providers.base import PodFetch
 from watcher.providers.metrics_server.pods import POD_METRICS, _unhurried, read_pods
+from watcher.providers.prometheus.plans import NodeLabel
 from watcher.providers.prometheus.pods import joined, read_values
-from watcher.providers.prometheus.queries import NodeLabel
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.pods import PodRefresher
 from watcher.refresh.reports import TickReports

@@ -13,7 +13,8 @@ from watcher.core.naming.labels import EXPORTED
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.platform.sources.errors import ProviderError
 from watcher.platform.sources.prometheus import PrometheusClient
-from watcher.providers.prometheus.queries import PrometheusConfig, among
+from watcher.providers.prometheus.plans import among
+from watcher.providers.prometheus.queries import PrometheusConfig
 
 T = TypeVar("T")
 OF_OBJECTS = ("namespace", "pod", "container", "node")

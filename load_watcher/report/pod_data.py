@@ -21,9 +21,9 @@ from watcher.core.pods.coverage import PodCoverage
 from watcher.core.queries.matchers import Matcher
 from watcher.fleet.noise import key_of
 from watcher.providers.base import NoPodUsage
+from watcher.providers.prometheus.plans import among
 from watcher.providers.prometheus.pod_queries import PodPlan
 from watcher.providers.prometheus.pods import PrometheusPodReader
-from watcher.providers.prometheus.queries import among
 
 DAY_S = 86400
 REPLAY_STEP_S = 900

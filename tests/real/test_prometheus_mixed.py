@@ -17,9 +17,9 @@ from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import combine
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.providers.base import Fetch
+from watcher.providers.prometheus.metrics import OTHERS_EVERY_FETCHES
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig
-from watcher.providers.prometheus.state import OTHERS_EVERY_FETCHES
 
 pytestmark = pytest.mark.real
 __all__ = ["promql"]

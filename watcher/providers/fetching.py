@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,19 +59,37 @@ def most_relevant_error(failures: Sequence[QueryFailure]) -> ProviderError:
 
 @dataclass(slots=True)
 class FetchContext:
-    """State of one running fetch. `since` and `until` are unix seconds, `deadline` is in event loop time. `present`
-    is false for backfill, in which an empty result is not a gap."""
+    """State of one running fetch. `since`, `until` and the end `latest` of the newest fetch are unix seconds,
+    `deadline` is in event loop time. `present` is false for backfill, in which an empty result is not a gap. `number`
+    counts the fetches of newest samples. `partial` maps a metric name to the source's message that its response is
+    incomplete."""
 
     since: float
     until: float
     deadline: float
     present: bool
+    number: int = 1
+    latest: float = -math.inf
     findings: list[Finding] = field(default_factory=list)
-    clock: list[float] = field(default_factory=list)
+    partial: dict[str, str] = field(default_factory=dict)
+    _clock: tuple[float, float] | None = None
 
-    def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy) -> None:
-        """Add a finding about a metric, without a node."""
-        self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
+    def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy, *, node: str = "") -> None:
+        """Add a finding about a metric, at the end of the fetched range."""
+        self.findings.append(Finding(kind, node, metric.name, self.until, reason, remedy))
+
+    def note_clock(self, offset_s: float | None, *, round_trip_s: float | None = None) -> None:
+        """Record the source's clock minus the local clock in seconds, as seen in one response. The offset of the
+        shortest round trip counts, or the smallest one if the duration of round trips is unknown."""
+        if offset_s is None:
+            return
+        seen = (abs(offset_s) if round_trip_s is None else round_trip_s, offset_s)
+        self._clock = seen if self._clock is None else min(self._clock, seen)
+
+    @property
+    def clock_offset_s(self) -> float | None:
+        """The source's clock minus the local clock in seconds, None if unknown."""
+        return None if self._clock is None else self._clock[1]
 
 
 def out_of_range_findings(
@@ -115,15 +134,24 @@ class FetchTracker:
 
     def __init__(self, *, max_seconds: float, fetch_deadline: float) -> None:
         self._max_seconds, self._fetch_deadline = max_seconds, fetch_deadline
-        self._latest = float("-inf")
+        self._latest = -math.inf
+        self._number = 0
         self._announced: Mapping[str, QueryPlan] = {}
 
     def begin(self, since: float, until: float) -> FetchContext:
         """Start a fetch (unix seconds), limited to the longest window."""
         present = until >= self._latest
         self._latest = max(self._latest, until)
+        self._number += present
+        return self._context(max(since, until - self._max_seconds), until, present=present)
+
+    def begin_past(self, since: float, until: float) -> FetchContext:
+        """Start a request for the past (unix seconds), of any length."""
+        return self._context(since, until, present=False)
+
+    def _context(self, since: float, until: float, *, present: bool) -> FetchContext:
         deadline = asyncio.get_running_loop().time() + self._fetch_deadline
-        return FetchContext(max(since, until - self._max_seconds), until, deadline, present)
+        return FetchContext(since, until, deadline, present, self._number, self._latest)
 
     def announce(self, plans: Mapping[str, QueryPlan], *, address: str) -> None:
         """Log the queries that changed since the last call, in one line."""
@@ -131,7 +159,8 @@ class FetchTracker:
         self._announced = plans
         if changed:
             uses = "; ".join(
-                f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label}" for plan in changed
+                f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label} ({plan.reason})"
+                for plan in changed
             )
             log.info("queries to %s: %s", address, uses)
 
@@ -141,7 +170,8 @@ Outcome = SeriesBatch | QueryFailure | None
 
 
 async def gather_outcomes(questions: Iterable[Coroutine[Any, Any, Sequence[Outcome]]]) -> list[Outcome]:
-    """Run the queries concurrently and return their outcomes. Raises ProviderError if all of them failed."""
+    """Run the queries concurrently and return their outcomes; a metric that is not queried has none. Raises
+    ProviderError if all outcomes are failures: unreachable before refused before partial before malformed."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(question) for question in questions]
     outcomes = [outcome for task in tasks for outcome in task.result()]
@@ -158,8 +188,6 @@ def fetch_of(outcomes: Sequence[Outcome], fetching: FetchContext, *, plans: Mapp
         failures=tuple(outcome for outcome in outcomes if isinstance(outcome, QueryFailure)),
         plans=plans,
         findings=tuple(fetching.findings),
-        clock_offset_s=min(fetching.clock, key=abs) if fetching.clock else None,
+        clock_offset_s=fetching.clock_offset_s,
+        partial=fetching.partial,
     )
-
-
-# --- settings --------------------------------------------------------------------------------------------------------

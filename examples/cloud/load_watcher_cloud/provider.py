@@ -177,8 +177,7 @@ class CloudProvider:
     async def _first_that_has_some(self, watch: _CloudMetricState, fetching: FetchContext) -> SeriesBatch | None:
         for plan in watch.to_ask():
             reply = await self._service.ask(plan, fetching.since, fetching.until, deadline=fetching.deadline)
-            if reply.clock_offset_s is not None:
-                fetching.clock.append(reply.clock_offset_s)
+            fetching.note_clock(reply.clock_offset_s)
             batch = self._batch(plan, reply, fetching)
             if batch is not None:
                 watch.plan = plan

@@ -110,8 +110,7 @@ class InfluxProvider:
             for watch, _ in asked:
                 watch.silence.note(False, present=fetching.present)
             return [QueryFailure(watch.metric.name, error) for watch, _ in asked]
-        if reply.clock_offset_s is not None:
-            fetching.clock.append(reply.clock_offset_s)
+        fetching.note_clock(reply.clock_offset_s)
         return [await self._digest(watch, plan, reply, fetching) for watch, plan in asked]
 
     async def _digest(

@@ -16,11 +16,10 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from watcher.core.naming.candidates import INSTANCE, NamingEvidence
+from watcher.core.naming.candidates import NamingEvidence
 from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.identity import Identities, identify
 from watcher.core.naming.labels import (
-    EXPORTED,
     NODE_LABELS,
     Labels,
     has_duplicates,
@@ -32,7 +31,6 @@ from watcher.core.naming.machines import idle_readings
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.queries.matchers import Matcher
 from watcher.model import FindingKind, Remedy
-from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderRefused
 from watcher.platform.sources.prometheus import PrometheusResponse
 from watcher.providers.prometheus.evidence_queries import (
@@ -41,15 +39,8 @@ from watcher.providers.prometheus.evidence_queries import (
     known_nodes_query,
     machines_query,
     targets_query,
-    whole_profile,
 )
-from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.queries import (
-    PrometheusQueryPlan,
-    distinguishes,
-)
-from watcher.providers.prometheus.responses import MatrixSamples, read_facts, read_labels
-from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES, PrometheusFetchContext, PrometheusMetricState
+from watcher.providers.prometheus.responses import read_facts
 
 log = logging.getLogger(__name__)
 
@@ -333,121 +324,3 @@ def known_nodes(facts: Iterable[tuple[Labels, float]]) -> list[KnownNode]:
         KnownNode(node, tuple(sorted(found)), "", created.get(node, float("-inf")), node in ready)
         for node, found in sorted(addresses.items())
     ]
-
-
-class NodeNamesReader:
-    """The nodes of the series of the Prometheus provider's metrics."""
-
-    def __init__(self, client: MetricClient, evidence: NodeEvidenceReader) -> None:
-        self._client, self.evidence = client, evidence
-
-    async def of_profile(
-        self, rows: Sequence[Labels], asked: str, watch: PrometheusMetricState, fetching: PrometheusFetchContext
-    ) -> Identities:
-        """The nodes of the series of a search for a query."""
-        return await self._decide(rows, asked, watch, fetching, at_most_old=0)
-
-    async def nodes_of(
-        self,
-        reading: MatrixSamples,
-        plan: PrometheusQueryPlan,
-        watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
-    ) -> Sequence[str | None]:
-        """Node of each series, None if unknown. Adds the findings about them."""
-        asked = plan.candidate.evidence
-        if plan.scrape_interval is None:
-            rows: Sequence[Labels] = reading.rows
-            found = await self._decide(rows, asked, watch, fetching, at_most_old=SEARCH_EVERY_FETCHES)
-            unnamed = {
-                _text(row)
-                for row, node, by in zip(rows, found.nodes, found.origins, strict=True)
-                if node is None or (by != found.by and by in (INSTANCE, EXPORTED + INSTANCE))
-            }
-            if unnamed - watch.names.nameless:
-                found = await self._decide(rows, asked, watch, fetching, at_most_old=0)
-                watch.names.nameless |= unnamed
-            watch.doubted |= bool(found.by) and plan.label.origin != found.by
-            nodes = self._chosen(found)
-        else:
-            found = await self._profiled(reading.keys, plan, watch, fetching)
-            by_key = _by_key(plan, watch.names.rows, self._chosen(found))
-            nodes = tuple(by_key.get(key) if key else None for key in reading.keys)
-        for reason in watch.names.failures:
-            fetching.find(FindingKind.QUERY_FAILED, watch.metric, reason, Remedy.REPORTED)
-        for problem in found.problems:
-            reason = f"{problem.reason} ({found.evidence})"
-            fetching.find(problem.kind, watch.metric, reason, REMEDIES[problem.kind], node=problem.node)
-        return nodes
-
-    def _chosen(self, found: Identities) -> Sequence[str | None]:
-        return found.names if self.evidence.translates else found.nodes
-
-    async def _profiled(
-        self,
-        keys: Sequence[str | None],
-        plan: PrometheusQueryPlan,
-        watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
-    ) -> Identities:
-        """The nodes of the series behind an expression, which are read again if results have new keys, and every few
-        fetches: the expression does not show new series of other machines."""
-        names = watch.names
-        known = {plan.label.key(row) for row in names.rows}
-        new = {key for key in keys if key} - known - names.nameless
-        old = fetching.number - names.profiled > SEARCH_EVERY_FETCHES and fetching.present
-        if new or old or not names.rows:
-            query = InstantQuery(whole_profile(plan.candidate.evidence), max(fetching.until, fetching.latest))
-            reply = await self._client.ask(query, metric=watch.metric, fetching=fetching, read=read_labels)
-            rows: Sequence[Labels] = reply.content
-            if reply.missing or not fetching.present:
-                seen = {plan.label.key(row) for row in rows}
-                rows = [*rows, *(row for row in names.rows if plan.label.key(row) not in seen)]
-            names.profiled = fetching.number
-            names.nameless = frozenset(new) if old else names.nameless | new
-            found = await self._decide(rows, plan.candidate.evidence, watch, fetching, at_most_old=0)
-            watch.doubted |= not distinguishes(plan.label, rows, found)
-            return found
-        return await self._decide(
-            names.rows, plan.candidate.evidence, watch, fetching, at_most_old=SEARCH_EVERY_FETCHES
-        )
-
-    async def _decide(
-        self,
-        rows: Sequence[Labels],
-        asked: str,
-        watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
-        *,
-        at_most_old: int,
-    ) -> Identities:
-        async def ask(query: str, read: Callable[[Iterable[msgspec.Raw]], T]) -> PrometheusResponse[T]:
-            question = InstantQuery(query, max(fetching.until, fetching.latest))
-            return await self._client.ask(question, metric=watch.metric, fetching=fetching, read=read)
-
-        decision = await self.evidence.decide(
-            rows,
-            asked,
-            ask,
-            number=fetching.number,
-            at_most_old=at_most_old,
-            configured=watch.node_label,
-            chosen=watch.is_chosen,
-        )
-        if decision.missing:
-            fetching.partial.setdefault(watch.metric.name, decision.missing)
-        watch.names.rows, watch.names.found, watch.names.failures = rows, decision.found, decision.failures
-        return decision.found
-
-
-def _text(row: Labels) -> str:
-    return ",".join(f"{label}={row[label]}" for label in sorted(row) if label != "__name__")
-
-
-def _by_key(plan: PrometheusQueryPlan, rows: Sequence[Labels], nodes: Sequence[str | None]) -> Mapping[str, str | None]:
-    """Node by key; None for a key that series of several nodes have."""
-    found: dict[str, str | None] = {}
-    for row, node in zip(rows, nodes, strict=True):
-        if key := plan.label.key(row):
-            found[key] = node if found.setdefault(key, node) == node else None
-    return found

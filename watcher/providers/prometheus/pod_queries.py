@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from watcher.core.naming.labels import EXPORTED
 from watcher.core.pods.table import PRESSURES
 from watcher.core.queries.matchers import Matcher, narrowed
-from watcher.providers.prometheus.queries import NodeLabel
+from watcher.providers.prometheus.plans import NodeLabel
 
 CORES = "container_cpu_usage_seconds_total"
 MEMORY = "container_memory_rss"

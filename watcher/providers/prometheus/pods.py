@@ -34,6 +34,7 @@ from watcher.providers.prometheus.evidence_queries import (
     target_labels_query,
 )
 from watcher.providers.prometheus.node_names import REMEDIES, NodeEvidenceReader
+from watcher.providers.prometheus.plans import DEFAULT_SCRAPE_INTERVAL_S, NodeLabel, among, labels_of
 from watcher.providers.prometheus.pod_queries import (
     PRESSURE,
     SCRAPED,
@@ -44,13 +45,7 @@ from watcher.providers.prometheus.pod_queries import (
     usual_series,
     without_targets,
 )
-from watcher.providers.prometheus.queries import (
-    DEFAULT_SCRAPE_INTERVAL_S,
-    NodeLabel,
-    PrometheusConfig,
-    among,
-    labels_of,
-)
+from watcher.providers.prometheus.queries import PrometheusConfig
 from watcher.providers.prometheus.responses import read_labels, scrape_interval
 
 T = TypeVar("T")

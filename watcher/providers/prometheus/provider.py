@@ -6,15 +6,16 @@ queries.py). To keep the load on the server low, a fetch sends one query per met
 fetch only. It does not query statistics over whole windows, so the number and length of the windows do not matter to
 the server.
 
-A failed query affects its metric, not the fetch. search.py finds the queries, guards.py restricts them to nodes with
-current samples, and responses.py parses the samples.
+A failed query affects its metric, not the fetch. search.py finds the queries, raw_series.py restricts them to nodes
+with current samples, and responses.py parses the samples.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -22,24 +23,38 @@ import msgspec
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodGaps
-from watcher.model import METRIC_BY_NAME, FindingKind, Remedy, SeriesBatch
+from watcher.model import FindingKind, Remedy, SeriesBatch
 from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderPartial, ProviderRefused
 from watcher.platform.sources.prometheus import PrometheusClient, PrometheusResponse
 from watcher.providers.base import Fetch, PodFetch, QueryFailure, QueryPlan
 from watcher.providers.connection import connection
-from watcher.providers.fetching import most_relevant_error, out_of_range_findings
-from watcher.providers.prometheus.duplicates import DuplicateReader
-from watcher.providers.prometheus.guards import Guard, GuardedFetch, GuardReader, Times, collector_of, exporter_of
-from watcher.providers.prometheus.maxima import centred, maxima_question
-from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.node_names import NodeEvidenceReader, NodeNamesReader
+from watcher.providers.fetching import (
+    FetchContext,
+    FetchTracker,
+    Outcome,
+    fetch_of,
+    gather_outcomes,
+    out_of_range_findings,
+)
+from watcher.providers.prometheus.metrics import (
+    FAILURES_BEFORE_SEARCH,
+    NodeNamesReader,
+    PrometheusMetricState,
+    send_query,
+)
+from watcher.providers.prometheus.node_names import NodeEvidenceReader
+from watcher.providers.prometheus.plans import PrometheusQueryPlan
 from watcher.providers.prometheus.pods import PrometheusPodReader
-from watcher.providers.prometheus.queries import (
-    PrometheusConfig,
-    PrometheusQueryConfig,
-    PrometheusQueryPlan,
-    candidates,
+from watcher.providers.prometheus.queries import PrometheusConfig, PrometheusQueryConfig, candidates
+from watcher.providers.prometheus.raw_series import (
+    DuplicateReader,
+    Guard,
+    GuardedFetch,
+    GuardReader,
+    Times,
+    collector_of,
+    exporter_of,
 )
 from watcher.providers.prometheus.responses import (
     MatrixSamples,
@@ -48,11 +63,6 @@ from watcher.providers.prometheus.responses import (
     read_samples,
 )
 from watcher.providers.prometheus.search import QuerySearch
-from watcher.providers.prometheus.state import (
-    FAILURES_BEFORE_SEARCH,
-    PrometheusFetchContext,
-    PrometheusMetricState,
-)
 from watcher.providers.prometheus.young import YoungSeries, mature_maxima, young_slots
 
 if TYPE_CHECKING:
@@ -79,10 +89,10 @@ class PrometheusProvider:
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
-        self._client = MetricClient(PrometheusClient(config))
+        self._client = PrometheusClient(config)
         self._names = NodeNamesReader(self._client, NodeEvidenceReader(config.matchers))
         self._search = QuerySearch(self._client, self._names)
-        self._pods = PrometheusPodReader(config, self._client.api, source=self.source)
+        self._pods = PrometheusPodReader(config, self._client, source=self.source)
         self._watches = {
             metric.name: PrometheusMetricState(
                 metric,
@@ -91,11 +101,9 @@ class PrometheusProvider:
             )
             for metric in config.wanted()
         }
-        self._fetches = 0
-        self._latest = float("-inf")
+        self._fetches = FetchTracker(max_seconds=config.max_seconds, fetch_deadline=config.fetch_deadline)
         self._guards = GuardReader()
-        self._duplicates = DuplicateReader(self._client.api)
-        self._announced: Mapping[str, QueryPlan] = {}
+        self._duplicates = DuplicateReader(self._client)
         self._absent: list[str] = []
 
     @property
@@ -120,43 +128,34 @@ class PrometheusProvider:
 
     async def start(self) -> None:
         """Log if TLS verification is disabled. Sends no request."""
-        self._client.api.start()
+        self._client.start()
 
     async def close(self) -> None:
         """Abort all queries and close the connections."""
-        await self._client.api.close()
+        await self._client.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
         """Samples with since <= time <= until (unix seconds), of all wanted metrics or the metrics in `only`.
 
         Raises ProviderError if every metric failed: unreachable before refused before partial before malformed.
         """
-        fetching = self._begin(since, until)
+        fetching = self._fetches.begin(since, until)
         watches = [watch for name, watch in self._watches.items() if only is None or name in only]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._fetch_metric(watch, fetching)) for watch in watches]
-        results = [task.result() for task in tasks]
-        for watch, result in zip(watches, results, strict=True):
-            if fetching.present and not isinstance(result, QueryFailure):
-                await self._report_duplicates(watch, fetching)
-        failures = tuple(result for result in results if isinstance(result, QueryFailure))
-        # a metric without series is not queried at each fetch, so its result does not show that the source is available
-        answered = any(
-            not isinstance(result, QueryFailure) and (watch.plan is not None or watch.looked_at == fetching.number)
-            for watch, result in zip(watches, results, strict=True)
-        )
-        if failures and not answered:
+        try:
+            outcomes = await gather_outcomes(self._fetch_metric(watch, fetching) for watch in watches)
+        except ProviderError:
             self._doubt_everything()
-            raise most_relevant_error(failures)
-        plans = self._shown_plans()
-        self._announce(plans)
-        return Fetch(
-            batches=tuple(result for result in results if isinstance(result, SeriesBatch)),
-            failures=failures,
-            plans=plans,
-            findings=tuple(fetching.findings),
-            clock_offset_s=min(fetching.clock)[1] if fetching.clock else None,
-            partial=fetching.partial,
+            raise
+        if fetching.present:
+            failed = {outcome.metric for outcome in outcomes if isinstance(outcome, QueryFailure)}
+            for watch in watches:
+                if watch.metric.name not in failed:
+                    await self._report_duplicates(watch, fetching)
+        plans = {name: _shown(watch) for name, watch in self._watches.items() if watch.plan is not None}
+        self._announce_absent()
+        self._fetches.announce(plans, address=self._client.address)
+        return replace(
+            fetch_of(outcomes, fetching, plans=plans),
             naming={name: each.names.found.evidence for name, each in self._watches.items() if each.names.found},
             known=self._names.evidence.known,
         )
@@ -166,24 +165,24 @@ class PrometheusProvider:
         watch = self._watches.get(metric)
         if watch is None or watch.plan is None:
             return Fetch(batches=())
-        deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
-        fetching = PrometheusFetchContext(self._fetches, since, until, deadline, False, self._latest)
+        fetching = self._fetches.begin_past(since, until)
         batches = [await self._maxima(each, fetching) for each in (watch, *watch.others)]
         batch = joined(*batches)
         return Fetch(batches=() if batch is None else (batch,), plans={metric: _shown(watch)})
 
-    async def _maxima(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> SeriesBatch | None:
+    async def _maxima(self, watch: PrometheusMetricState, fetching: FetchContext) -> SeriesBatch | None:
         plan, since, until = watch.plan, fetching.since, fetching.until
         if plan is None:
             return None
         full_s = plan.candidate.young_s
         begin = since - SLOT_S * young_slots(full_s, SLOT_S) if full_s else since
-        reply = await self._client.ask(
-            maxima_question(plan, begin, until),
+        reply = await send_query(
+            self._client,
+            plan.maxima_question(begin, until),
             metric=plan.metric,
             fetching=fetching,
             read=lambda rows: read_samples(
-                rows, label=plan.label, metric=plan.metric, stale_markers=self._client.api.victoria_metrics
+                rows, label=plan.label, metric=plan.metric, stale_markers=self._client.victoria_metrics
             ),
         )
         if reply.missing:
@@ -191,7 +190,7 @@ class PrometheusProvider:
         reading = reply.content
         if full_s:
             reading = reading.where(mature_maxima(reading, begin, until, full_s=full_s, step=SLOT_S))
-        reading = centred(reading)
+        reading = replace(reading, time=reading.time - SLOT_S / 2)  # the middle of the five minutes
         nodes = watch.restricted(await self._names.nodes_of(reading, plan, watch, fetching))
         return batch_of(plan, reading, nodes, since=since, until=until)
 
@@ -203,62 +202,36 @@ class PrometheusProvider:
         """Why nodes have no pod usage at `now` (unix seconds): which cAdvisors Prometheus scrapes."""
         return await self._pods.gaps(now)
 
-    def _begin(self, since: float, until: float) -> PrometheusFetchContext:
-        present = until >= self._latest
-        self._latest = max(self._latest, until)
-        self._fetches += present
-        deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
-        since = max(since, until - self._config.max_seconds)
-        return PrometheusFetchContext(self._fetches, since, until, deadline, present, self._latest)
-
     def _doubt_everything(self) -> None:
         """Search for all queries again: after an outage the source may have different series."""
         for watch in self._watches.values():
             watch.doubted = True
 
-    def _shown_plans(self) -> dict[str, QueryPlan]:
-        return {name: _shown(watch) for name, watch in self._watches.items() if watch.plan is not None}
-
-    def _announce(self, plans: Mapping[str, QueryPlan]) -> None:
-        """Log the queries that changed since the last fetch, and the metrics without series if they changed."""
+    def _announce_absent(self) -> None:
+        """Log the metrics without series if they changed since the last fetch."""
         absent = [watch.metric.key for watch in self._watches.values() if watch.plan is None and watch.looked_at]
         if absent != self._absent:
             self._absent = absent
-            log.info(
-                "metrics without series at %s, left out: %s",
-                self._client.api.address,
-                ", ".join(absent) or "none",
-            )
-        if plans == self._announced:
-            return
-        changed = [plan for name, plan in plans.items() if self._announced.get(name) != plan]
-        self._announced = plans
-        uses = "; ".join(
-            f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label} ({plan.reason})"
-            for plan in changed
-        )
-        log.info("queries to %s: %s", self._client.api.address, uses)
+            names = ", ".join(absent) or "none"
+            log.info("metrics without series at %s, left out: %s", self._client.address, names)
 
     # --- one metric --------------------------------------------------------------------------------------------------
 
-    async def _fetch_metric(
-        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
-    ) -> SeriesBatch | QueryFailure | None:
-        """Outcome of one metric: samples, failure, or None without samples in the range."""
+    async def _fetch_metric(self, watch: PrometheusMetricState, fetching: FetchContext) -> Sequence[Outcome]:
+        """Outcome of one metric: samples, failure, or None without samples in the range. A metric without series is not
+        queried at each fetch, and has no outcome then: it does not show that the source is available."""
         try:
             await self._look(watch, fetching)
             batch = await self._ask_for_samples(watch, fetching)
         except ProviderError as error:
             watch.silent += fetching.present
-            return QueryFailure(watch.metric.name, error)
+            return [QueryFailure(watch.metric.name, error)]
         batch = joined(batch, *[await self._of_other_nodes(other, fetching) for other in watch.others])
         if fetching.present:
             self._report_absence(watch, fetching)
-        return batch
+        return [batch] if watch.plan is not None or watch.looked_at == fetching.number else []
 
-    async def _of_other_nodes(
-        self, other: PrometheusMetricState, fetching: PrometheusFetchContext
-    ) -> SeriesBatch | None:
+    async def _of_other_nodes(self, other: PrometheusMetricState, fetching: FetchContext) -> SeriesBatch | None:
         """Samples of the nodes that have another query. If it fails, the response is partial."""
         try:
             return await self._ask_for_samples(other, fetching)
@@ -267,7 +240,7 @@ class PrometheusProvider:
             fetching.partial.setdefault(other.metric.name, f"{expression}: {error}")
             return None
 
-    def _report_absence(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
+    def _report_absence(self, watch: PrometheusMetricState, fetching: FetchContext) -> None:
         if watch.plan is None:
             looked_for = ", ".join(candidate.evidence for candidate in watch.candidates)
             reason = f"no series of any of: {looked_for}" if len(watch.candidates) > 1 else f"no series of {looked_for}"
@@ -276,7 +249,7 @@ class PrometheusProvider:
             reason = f"{watch.plan.expression} returned no samples in the last {watch.silent} fetches"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
 
-    async def _report_duplicates(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
+    async def _report_duplicates(self, watch: PrometheusMetricState, fetching: FetchContext) -> None:
         """Report duplicates behind an expression, once for the metrics of one collector. Series of several machines,
         which are left out, are not duplicates."""
         problems = watch.names.found.problems if watch.names.found is not None else ()
@@ -296,13 +269,11 @@ class PrometheusProvider:
     def _is_computed(plan: PrometheusQueryPlan) -> bool:
         return plan.scrape_interval is not None and bool(plan.candidate.raw)
 
-    async def _ask_for_samples(
-        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
-    ) -> SeriesBatch | None:
+    async def _ask_for_samples(self, watch: PrometheusMetricState, fetching: FetchContext) -> SeriesBatch | None:
         plan = watch.plan
         if plan is None:
             return None
-        transport = self._client.api
+        transport = self._client
         guard = await self._read_guard(plan, watch, fetching)
         since = fetching.since if guard is None else guard.since
         beyond = VICTORIA_METRICS_BEYOND_S if transport.victoria_metrics and fetching.present else 0.0
@@ -315,7 +286,8 @@ class PrometheusProvider:
         if question is None:
             watch.note_fetch(fetching, found=None)
             return None
-        reply = await self._client.ask(
+        reply = await send_query(
+            self._client,
             question,
             metric=plan.metric,
             fetching=fetching,
@@ -353,7 +325,7 @@ class PrometheusProvider:
         return batch
 
     @staticmethod
-    def _report_young(young: MatrixSamples, plan: PrometheusQueryPlan, fetching: PrometheusFetchContext) -> bool:
+    def _report_young(young: MatrixSamples, plan: PrometheusQueryPlan, fetching: FetchContext) -> bool:
         """Report the samples that are too high because the counters of their nodes are new; return whether there are
         such."""
         names = sorted({young.keys[i] or "" for i in set(young.series.tolist())})
@@ -366,19 +338,19 @@ class PrometheusProvider:
         return bool(names)
 
     async def _read_guard(
-        self, plan: PrometheusQueryPlan, watch: PrometheusMetricState, fetching: PrometheusFetchContext
+        self, plan: PrometheusQueryPlan, watch: PrometheusMetricState, fetching: FetchContext
     ) -> Guard | None:
         """The guard of an expression, None if the expression must contain it or has none. Raises ProviderError."""
         if plan.scrape_interval is None or not plan.candidate.raw:
             return None
         # The newest values of VictoriaMetrics change.
-        if self._client.api.victoria_metrics or not fetching.present:
+        if self._client.victoria_metrics or not fetching.present:
             return None
 
         async def ask(
             question: InstantQuery, read: Callable[[Iterable[msgspec.Raw]], Times]
         ) -> PrometheusResponse[Times]:
-            return await self._client.ask(question, metric=plan.metric, fetching=fetching, read=read)
+            return await send_query(self._client, question, metric=plan.metric, fetching=fetching, read=read)
 
         plans = [each for each in self._plans() if each.scrape_interval]
         leading = next(each for each in plans if exporter_of(each) == exporter_of(plan))
@@ -391,7 +363,7 @@ class PrometheusProvider:
         return guard
 
     def _partial(self, missing: str, why: str, *, hint: str = "") -> ProviderPartial:
-        return ProviderPartial(f"{self._client.api.address}: the response is partial, and {why}: {missing}", hint=hint)
+        return ProviderPartial(f"{self._client.address}: the response is partial, and {why}: {missing}", hint=hint)
 
     def _computed_from_part(self, missing: str, plan: PrometheusQueryPlan) -> ProviderPartial:
         return self._partial(
@@ -405,7 +377,7 @@ class PrometheusProvider:
         reading: MatrixSamples,
         nodes: Sequence[str | None],
         plan: PrometheusQueryPlan,
-        fetching: PrometheusFetchContext,
+        fetching: FetchContext,
         problems: bool,
     ) -> None:
         """Add one finding about all series of a metric without a node, unless there are findings with the reasons."""
@@ -422,7 +394,7 @@ class PrometheusProvider:
 
     # --- search for queries ------------------------------------------------------------------------------------------
 
-    async def _look(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
+    async def _look(self, watch: PrometheusMetricState, fetching: FetchContext) -> None:
         """Search for the metric's query if it is due.
 
         The current plan stays if the search finds nothing, so that returning series are used at once. It also stays if
@@ -435,7 +407,7 @@ class PrometheusProvider:
             if watch.must_look_for_others(fetching):
                 await self._look_for_others(watch, fetching)
 
-    async def _look_for_plan(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
+    async def _look_for_plan(self, watch: PrometheusMetricState, fetching: FetchContext) -> None:
         found = await self._search.find_plan(watch, fetching)
         missing = fetching.partial.get(watch.metric.name, "")
         if found not in (None, watch.plan) and (watch.plan is None or not missing):
@@ -446,7 +418,7 @@ class PrometheusProvider:
             why = f"it is unknown whether there are series for {watch.metric.key}"
             raise self._partial(missing, why)
 
-    async def _look_for_others(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
+    async def _look_for_others(self, watch: PrometheusMetricState, fetching: FetchContext) -> None:
         """Search for queries of the nodes that the plan lacks. A failed or partial search changes nothing."""
         watch.others_at = fetching.number
         try:

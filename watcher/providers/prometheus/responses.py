@@ -23,7 +23,7 @@ from watcher.platform.sources.errors import (
     ProviderMalformed,
 )
 from watcher.providers.fetching import in_unit
-from watcher.providers.prometheus.queries import NodeLabel, PrometheusQueryPlan
+from watcher.providers.prometheus.plans import NodeLabel, PrometheusQueryPlan
 
 
 class _LabelsRow(msgspec.Struct, frozen=True):

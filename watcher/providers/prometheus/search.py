@@ -12,22 +12,16 @@ from watcher.core.queries.matchers import narrowed
 from watcher.core.queries.promql import is_plain
 from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderRefused
+from watcher.platform.sources.prometheus import PrometheusClient
+from watcher.providers.fetching import FetchContext
 from watcher.providers.prometheus.evidence_queries import (
     PROFILE_LABELS,
     whole_profile,
 )
-from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.node_names import NodeNamesReader
-from watcher.providers.prometheus.queries import (
-    NodeLabel,
-    PrometheusQueryPlan,
-    QueryCandidate,
-    among,
-    labels_of,
-    make_plan,
-)
+from watcher.providers.prometheus.metrics import NodeNamesReader, PrometheusMetricState, send_query
+from watcher.providers.prometheus.plans import NodeLabel, PrometheusQueryPlan, among, labels_of, make_plan
+from watcher.providers.prometheus.queries import QueryCandidate
 from watcher.providers.prometheus.responses import read_labels, read_numbers, scrape_interval
-from watcher.providers.prometheus.state import PrometheusFetchContext, PrometheusMetricState
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +32,10 @@ SAMPLED_RANGE = "10m"
 class QuerySearch:
     """Searches the series of one server. All methods raise ProviderError."""
 
-    def __init__(self, client: MetricClient, names: NodeNamesReader) -> None:
+    def __init__(self, client: PrometheusClient, names: NodeNamesReader) -> None:
         self._client, self._names = client, names
 
-    async def find_plan(
-        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
-    ) -> PrometheusQueryPlan | None:
+    async def find_plan(self, watch: PrometheusMetricState, fetching: FetchContext) -> PrometheusQueryPlan | None:
         """Plan of the first candidate that has series; None if none has."""
         rejected: list[str] = []
         for candidate in watch.candidates:
@@ -54,7 +46,7 @@ class QuerySearch:
         return None
 
     async def find_others(
-        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
+        self, watch: PrometheusMetricState, fetching: FetchContext
     ) -> tuple[PrometheusMetricState, ...]:
         """States with the queries of further candidates, each for the nodes that all queries before it lack: a rule may
         cover the nodes of one operating system only, and exporters of two generations may run side by side."""
@@ -94,18 +86,20 @@ class QuerySearch:
         return tuple(before[1:])
 
     async def profile(
-        self, candidate: QueryCandidate, watch: PrometheusMetricState, fetching: PrometheusFetchContext
+        self, candidate: QueryCandidate, watch: PrometheusMetricState, fetching: FetchContext
     ) -> list[dict[str, str]]:
         """Labels of all series of a candidate; empty if the candidate has no series."""
         question = InstantQuery(whole_profile(candidate.evidence), fetching.until)
-        return (await self._client.ask(question, metric=watch.metric, fetching=fetching, read=read_labels)).content
+        return (
+            await send_query(self._client, question, metric=watch.metric, fetching=fetching, read=read_labels)
+        ).content
 
     async def _settle(
         self,
         candidate: QueryCandidate,
         rows: Sequence[Labels],
         watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
+        fetching: FetchContext,
         rejected: Sequence[str],
     ) -> PrometheusQueryPlan:
         label = await self._choose_label(candidate, rows, watch, fetching)
@@ -121,12 +115,12 @@ class QuerySearch:
         candidate: QueryCandidate,
         label: NodeLabel,
         watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
+        fetching: FetchContext,
     ) -> QueryCandidate:
         """The candidate with its cheaper expression, if the condition for it holds."""
         question = InstantQuery(candidate.condition.replace("<label>", label.text), fetching.until)
-        reply = await self._client.ask(
-            question, metric=watch.metric, fetching=fetching, read=lambda rows: read_numbers(rows, label)
+        reply = await send_query(
+            self._client, question, metric=watch.metric, fetching=fetching, read=lambda rows: read_numbers(rows, label)
         )
         numbers = set(reply.content.values())
         if len(numbers) != 1 or 0 in numbers or reply.missing:
@@ -138,7 +132,7 @@ class QuerySearch:
         candidate: QueryCandidate,
         rows: Sequence[Labels],
         watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
+        fetching: FetchContext,
     ) -> NodeLabel:
         wanted = watch.node_label
         found = await self._names.of_profile(rows, candidate.evidence, watch, fetching)
@@ -149,7 +143,7 @@ class QuerySearch:
         if label is not None:
             return label
         question = InstantQuery(f"topk(1, {candidate.evidence})", fetching.until)
-        examples = await self._client.ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
+        examples = await send_query(self._client, question, metric=watch.metric, fetching=fetching, read=read_labels)
         example = next(iter(examples.content), {})  # a server may answer with more than one
         there = shorten_names(sorted(example.keys() - {"__name__"})) or "none"
         raise ProviderRefused(
@@ -163,7 +157,7 @@ class QuerySearch:
         candidate: QueryCandidate,
         rows: Sequence[Labels],
         watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
+        fetching: FetchContext,
     ) -> float | None:
         """Scrape interval in seconds, measured on a few of the raw series; None if there are too few samples."""
         for label in ("instance", *PROFILE_LABELS):
@@ -172,7 +166,9 @@ class QuerySearch:
                 selector = narrowed(candidate.raw, among(label, values))
                 question = InstantQuery(f"{selector}[{SAMPLED_RANGE}]", fetching.until)
                 return (
-                    await self._client.ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)
+                    await send_query(
+                        self._client, question, metric=watch.metric, fetching=fetching, read=scrape_interval
+                    )
                 ).content
         return None
 

@@ -19,14 +19,8 @@ from watcher.providers.prometheus.evidence_queries import (
     profile,
     whole_profile,
 )
-from watcher.providers.prometheus.queries import (
-    CANDIDATES,
-    NodeLabel,
-    PrometheusQueryConfig,
-    among,
-    candidates,
-    make_plan,
-)
+from watcher.providers.prometheus.plans import NodeLabel, among, make_plan
+from watcher.providers.prometheus.queries import CANDIDATES, PrometheusQueryConfig, candidates
 
 LABELS = (
     st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True)

@@ -13,10 +13,10 @@ from tests.fakes.prometheus import Asked, FakePrometheus, matrix, told, vector
 from watcher.model import FindingKind
 from watcher.platform.sources.prometheus import PrometheusResponse
 from watcher.providers.base import Fetch
+from watcher.providers.prometheus.metrics import SEARCH_EVERY_FETCHES
 from watcher.providers.prometheus.node_names import Decision, NodeEvidenceReader
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig
-from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES
 
 T = TypeVar("T")
 NOW = 1_700_000_000.0

@@ -12,9 +12,9 @@ from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
 from watcher.model import FindingKind, Remedy
 from watcher.platform.sources.errors import ProviderPartial
 from watcher.providers.base import Fetch, QueryFailure
+from watcher.providers.prometheus.metrics import SEARCH_EVERY_FETCHES
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
-from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"

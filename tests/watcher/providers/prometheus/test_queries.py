@@ -15,17 +15,14 @@ from watcher.platform.sources.config import InstantQuery, RangeQuery
 from watcher.providers.prometheus.evidence_queries import (
     profile,
 )
+from watcher.providers.prometheus.plans import NodeLabel, among, labels_of, make_plan
 from watcher.providers.prometheus.queries import (
     CANDIDATES,
     DEFAULT_METRICS,
-    NodeLabel,
     PrometheusConfig,
     PrometheusQueryConfig,
     QueryCandidate,
-    among,
     candidates,
-    labels_of,
-    make_plan,
 )
 
 CPU = METRIC_BY_KEY["CPU"]

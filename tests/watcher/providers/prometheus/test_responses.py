@@ -15,7 +15,7 @@ from watcher.core.messages import SHOWN_CHARACTERS, printable
 from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, ProviderTimeout, ProviderUnreachable
 from watcher.platform.sources.http import HttpResponse
 from watcher.platform.sources.prometheus import error_of, read_envelope, series_of
-from watcher.providers.prometheus.queries import NodeLabel
+from watcher.providers.prometheus.plans import NodeLabel
 from watcher.providers.prometheus.responses import read_labels, read_samples, scrape_interval
 
 NODE = NodeLabel("node")

@@ -1,18 +1,22 @@
-"""Guards: whether the raw series behind an expression still had samples at the times of its values.
+"""The raw series behind an expression: guards, and duplicates.
 
-A computed value looks current for minutes after its exporter stopped. A guard in the expression prevents this, but
-reads the raw series of each metric once more, and at each time of the range. While the nodes with current samples stay
-the same, a fetch of the newest samples therefore asks once for the times of the newest raw samples, and only for values
-that are new or were not final in the previous fetch: a node with late samples extends the range, at most to that of the
-fetch.
+A computed value looks current for minutes after its exporter stopped. A guard states whether the raw series still had
+samples at the times of the values. A guard in the expression reads the raw series of each metric once more, and at each
+time of the range. While the nodes with current samples stay the same, a fetch of the newest samples therefore asks once
+for the times of the newest raw samples, and only for values that are new or were not final in the previous fetch: a
+node with late samples extends the range, at most to that of the fetch.
 
 An exporter has several collectors. The guard of the first metric of the exporter is read in each fetch, one guard of
 each of its other collectors in every third.
+
+Duplicates are nodes with several series of one device, as from two scrape jobs or replicas. The built-in expressions
+use the higher of two such series, so their results do not show duplicates. A query, rarely repeated, finds them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 
@@ -20,13 +24,23 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64, Bool
+from watcher.core.messages import shorten_names
+from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.sources.config import InstantQuery
-from watcher.platform.sources.prometheus import PrometheusResponse
-from watcher.providers.prometheus.queries import PrometheusQueryPlan
+from watcher.platform.sources.errors import ProviderError
+from watcher.platform.sources.prometheus import PrometheusClient, PrometheusResponse
+from watcher.providers.fetching import FetchContext
+from watcher.providers.prometheus.plans import PrometheusQueryPlan
 from watcher.providers.prometheus.responses import MatrixSamples, read_numbers
 
 OTHER_COLLECTORS_EVERY = 3
 """Number of fetches after which the guards of an exporter's other collectors are asked for again."""
+
+DUPLICATES_EVERY = 20
+"""Number of fetches between two queries for the same duplicates."""
+SHOWN_ONE_BY_ONE = 50
+
+log = logging.getLogger(__name__)
 
 Times = Mapping[str, float]
 AskTimes = Callable[[InstantQuery, Callable[[Iterable[msgspec.Raw]], Times]], Awaitable[PrometheusResponse[Times]]]
@@ -146,3 +160,50 @@ def _words(plan: PrometheusQueryPlan, number: int) -> str:
     raw = plan.candidate.raw
     name = raw if plan.candidate.origin == "configured" else "_".join(raw.split("_")[:number])
     return f"{name} by {plan.label.shown}"
+
+
+# --- duplicates ------------------------------------------------------------------------------------------------------
+
+
+class DuplicateReader:
+    """The duplicates of one server, by query."""
+
+    def __init__(self, api: PrometheusClient) -> None:
+        self._api = api
+        self._found: dict[str, tuple[int, tuple[str, ...]]] = {}
+
+    async def find(self, plan: PrometheusQueryPlan, fetching: FetchContext) -> None:
+        """Add the findings for the raw series of a plan to the fetch. A query that fails is repeated in the next
+        fetch."""
+        label = plan.label.text
+        labels = ", ".join((label, *plan.candidate.devices))
+        query = f"count by ({label}) (count by ({labels}) ({plan.candidate.raw}) > 1)"
+        read_at, keys = self._found.get(query, (fetching.number - DUPLICATES_EVERY, ()))
+        if fetching.number - read_at >= DUPLICATES_EVERY:
+            try:
+                reply = await self._api.ask(
+                    InstantQuery(query, fetching.until),
+                    expects="vector",
+                    read=lambda rows: read_numbers(rows, plan.label),
+                    deadline=fetching.deadline,
+                )
+            except ProviderError as error:
+                log.debug("duplicates of %s are unknown: %s", plan.candidate.raw, error)
+                return
+            keys = tuple(sorted(reply.content))
+            self._found[query] = (fetching.number, keys)
+        if keys:
+            fetching.findings += _findings(plan, keys, fetching.until)
+
+
+def _findings(plan: PrometheusQueryPlan, keys: tuple[str, ...], now: float) -> list[Finding]:
+    """One finding for each node, or one for all if there are many or the keys are not node names."""
+    what = f"several series of {plan.candidate.raw} for one device, as from two scrape jobs or replicas; used once"
+    if plan.label.by or plan.label.more or len(keys) > SHOWN_ONE_BY_ONE:
+        found = {"": f"{len(keys)} nodes ({shorten_names(keys)}) have {what}"}
+    else:
+        found = dict.fromkeys(keys, f"has {what}")
+    name = plan.metric.name
+    return [
+        Finding(FindingKind.DUPLICATE_SERIES, node, name, now, text, Remedy.COMBINED) for node, text in found.items()
+    ]
