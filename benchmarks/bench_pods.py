@@ -47,10 +47,8 @@ from watcher.providers.base import PodFetch
 from watcher.providers.metrics_server.pods import POD_METRICS, _unhurried, read_pods
 from watcher.providers.prometheus.plans import NodeLabel
 from watcher.providers.prometheus.pods import joined, read_values
-from watcher.refresh.config import RefreshConfig
 from watcher.refresh.pods import PodRefresher
-from watcher.refresh.reports import TickReports
-from watcher.refresh.worker import TickWorker
+from watcher.refresh.shared import RefreshConfig, TickReports, TickWorker
 
 START = 1_700_000_040.0
 ROUNDS = 10

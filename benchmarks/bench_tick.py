@@ -42,7 +42,7 @@ from watcher.platform.interpreter import tune_for_serving
 from watcher.providers.base import Provider, provenance
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 from watcher.store.store import Store
 

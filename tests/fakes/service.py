@@ -39,7 +39,7 @@ from watcher.platform.settings.sections.samples import RefreshSettings
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import QueryPlan
 from watcher.refresh.forecasts import PublishedForecasts
-from watcher.refresh.reports import TickStats
+from watcher.refresh.shared import TickStats
 from watcher.store.status import StoreStatus
 
 HEALTHY = StoreStatus(True, "", None, None, queued=0, dropped=0, lost_decisions=0, size_bytes=4096)

@@ -29,7 +29,7 @@ from watcher.core.forecast.document import node_forecasts
 from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastConfig, ForecastTable
 from watcher.providers.influxdb.provider import InfluxProvider
 from watcher.providers.influxdb.queries import InfluxConfig
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -14,10 +14,9 @@ from watcher.store.errors import StoreError
 if TYPE_CHECKING:
     from watcher.clock import Clock
     from watcher.model import StoredMaxima
-    from watcher.refresh.config import TickStore
     from watcher.refresh.forecast_history import ForecastHistory
     from watcher.refresh.maxima_backfill import MaximaBackfill
-    from watcher.refresh.worker import TickWorker
+    from watcher.refresh.shared import TickStore, TickWorker
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from watcher.clock import Clock
     from watcher.core.naming.name_resolver import NodeIndex
     from watcher.refresh.pipeline import SamplePipeline
-    from watcher.refresh.reports import TickReports
-    from watcher.refresh.worker import TickWorker
+    from watcher.refresh.shared import TickReports, TickWorker
 
 log = logging.getLogger(__name__)
 

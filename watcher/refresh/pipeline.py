@@ -45,13 +45,12 @@ from watcher.model import (
     origin_of,
 )
 from watcher.providers.base import Fetch, provenance
+from watcher.refresh.bounds import NodeBound, ResolutionChooser
 from watcher.refresh.forecast_history import ForecastHistory
-from watcher.refresh.node_bound import NodeBound
-from watcher.refresh.resolution import ResolutionChooser
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
-    from watcher.refresh.config import RefreshConfig
+    from watcher.refresh.shared import RefreshConfig
 
 
 class Processed(NamedTuple):

@@ -31,13 +31,12 @@ from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.sources.errors import ProviderError
 from watcher.providers.base import NoPodUsage, PodFetch, Provider, fetch_pods, pod_gaps
-from watcher.refresh.reports import TickReports
-from watcher.refresh.source_health import with_hint
-from watcher.refresh.worker import TickWorker
+from watcher.refresh.fetching import with_hint
+from watcher.refresh.shared import TickReports, TickWorker
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
-    from watcher.refresh.config import RefreshConfig
+    from watcher.refresh.shared import RefreshConfig
 
 log = logging.getLogger(__name__)
 

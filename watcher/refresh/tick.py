@@ -36,23 +36,24 @@ from watcher.core.windows.hot_loads import LoadStart, NodeMetric
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, RestoredSamples
 from watcher.platform.memory import BUDGET
 from watcher.providers.base import Fetch, NodeAwareProvider, Provider, QueryPlan
-from watcher.refresh.config import (
+from watcher.refresh.bounds import NODES as REFUSED_NODES
+from watcher.refresh.fetching import NewestSamples, SampleFetcher
+from watcher.refresh.forecasts import ForecastRefresher
+from watcher.refresh.maxima_backfill import MaximaBackfill
+from watcher.refresh.pipeline import Processed, SamplePipeline, samples_of_cluster, samples_until
+from watcher.refresh.pods import PodRefresher
+from watcher.refresh.shared import (
     NAMES_S,
     NAMES_SHARE,
     NAMES_WHEN_SERVING_S,
     TICK_SHARE,
     NodeSource,
     RefreshConfig,
+    TickReports,
+    TickStats,
     TickStore,
+    TickWorker,
 )
-from watcher.refresh.fetching import NewestSamples, SampleFetcher
-from watcher.refresh.forecasts import ForecastRefresher
-from watcher.refresh.maxima_backfill import MaximaBackfill
-from watcher.refresh.node_bound import NODES as REFUSED_NODES
-from watcher.refresh.pipeline import Processed, SamplePipeline, samples_of_cluster, samples_until
-from watcher.refresh.pods import PodRefresher
-from watcher.refresh.reports import TickReports, TickStats
-from watcher.refresh.worker import TickWorker
 
 log = logging.getLogger(__name__)
 
@@ -244,18 +245,6 @@ class Refresher:
         metrics = self.published.snapshot.metrics
         return all(bool(np.isnan(windows.average[0]).all()) for windows in metrics)
 
-    def not_ready_reason(self) -> str:
-        """Return why the service is not ready, "" once it has windows to schedule by.
-
-        It is ready when some node has its shortest window and, for a source with history, the backfill is complete; at
-        the latest when the shortest window has passed since the start, because longer waiting adds no data."""
-        shortest = self.config.windows[0]
-        waited = self._clock.monotonic() - self._started_at
-        if self._warm or waited >= shortest.seconds:
-            return ""
-        missing = f"no node has its {shortest.label} window" if self.needs_quick_ticks else "backfill is not complete"
-        return f"{missing} yet; ready in {shortest.seconds - waited:.0f} s at the latest"
-
     @property
     def never_seen(self) -> tuple[str, ...]:
         """Nodes of the cluster without any sample, as of the last tick."""
@@ -273,20 +262,6 @@ class Refresher:
         hot = self._pipeline.continue_hot(found)
         if self.published is not None:
             self.published.hot = hot
-
-    def stall_reason(self) -> str:
-        """Return "" if a tick began, or was skipped because one still ran, within 1.5 intervals; otherwise the
-        reason."""
-        waited = self._clock.monotonic() - self._last_began
-        limit = 1.5 * self.config.interval
-        if waited <= limit:
-            return ""
-        return f"no tick began for {waited:.0f} s, more than 1.5 intervals ({limit:.0f} s)"
-
-    def note_skipped(self) -> None:
-        """Count a tick that was skipped because the previous one still runs. Liveness treats it as a tick."""
-        self._last_began = self._clock.monotonic()
-        self.stats.skipped += 1
 
     def findings_document(self) -> FindingsDocument:
         """Return the findings of the review, and the queries that the source runs."""
@@ -308,6 +283,34 @@ class Refresher:
                 for plan in self.plans.values()
             ],
         )
+
+    # --- probes ------------------------------------------------------------------------------------------------------
+
+    def stall_reason(self) -> str:
+        """Return "" if a tick began, or was skipped because one still ran, within 1.5 intervals; otherwise the
+        reason."""
+        waited = self._clock.monotonic() - self._last_began
+        limit = 1.5 * self.config.interval
+        if waited <= limit:
+            return ""
+        return f"no tick began for {waited:.0f} s, more than 1.5 intervals ({limit:.0f} s)"
+
+    def note_skipped(self) -> None:
+        """Count a tick that was skipped because the previous one still runs. Liveness treats it as a tick."""
+        self._last_began = self._clock.monotonic()
+        self.stats.skipped += 1
+
+    def not_ready_reason(self) -> str:
+        """Return why the service is not ready, "" once it has windows to schedule by.
+
+        It is ready when some node has its shortest window and, for a source with history, the backfill is complete; at
+        the latest when the shortest window has passed since the start, because longer waiting adds no data."""
+        shortest = self.config.windows[0]
+        waited = self._clock.monotonic() - self._started_at
+        if self._warm or waited >= shortest.seconds:
+            return ""
+        missing = f"no node has its {shortest.label} window" if self.needs_quick_ticks else "backfill is not complete"
+        return f"{missing} yet; ready in {shortest.seconds - waited:.0f} s at the latest"
 
     # --- the tick ----------------------------------------------------------------------------------------------------
 

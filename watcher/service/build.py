@@ -31,7 +31,7 @@ from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Provider
 from watcher.refresh import cluster_nodes
-from watcher.refresh.config import NodeSource, RefreshConfig
+from watcher.refresh.shared import NodeSource, RefreshConfig
 from watcher.replicas.peers import Peers
 from watcher.store.store import Store
 

@@ -6,7 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from watcher.platform.memory import memory_limit
-from watcher.refresh.config import TICK_SHARE
+from watcher.refresh.shared import TICK_SHARE
 from watcher.replicas import transfer
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from watcher.client import Client, Columns, InProcessClient, NodeSilence, Watche
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
 from watcher.platform.sources.errors import ProviderUnreachable
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 from watcher.store.store import Store
 

@@ -34,7 +34,7 @@ from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
 from watcher.providers.metrics_server.provider import MetricsServerProvider
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 NOW = 1_700_000_000.0

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.sources import FakeClock, MemorySource
 from tests.watcher.refresh.test_tick import T0, Records, every, kinds, play, served, wave
 from watcher.core.review.findings import ReviewLimits
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def test_single_restored_samples_from_the_future_are_left_out() -> None:
 def test_load_is_as_old_as_the_clock_of_its_source_states(offset: float, caplog: pytest.LogCaptureFixture) -> None:
     """A clock of load-watcher that is behind asks for the past of the source, which is not the current load; one that
     is ahead finds only old samples."""
-    caplog.set_level(logging.INFO, logger="watcher.refresh.source_health")
+    caplog.set_level(logging.INFO, logger="watcher.refresh.fetching")
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         true_now = clock.now() + offset
@@ -93,7 +93,7 @@ def test_load_is_as_old_as_the_clock_of_its_source_states(offset: float, caplog:
         assert refresher.published.age(clock.monotonic()) < 30.0
 
     play(story)
-    logged = [record.getMessage() for record in caplog.records if record.name == "watcher.refresh.source_health"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "watcher.refresh.fetching"]
     said = [text for text in logged if "clock" in text]
     assert len(said) == (2 if abs(offset) > 10 else 0)
 

@@ -14,7 +14,7 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.refresh.test_tick import T0, Records, every, kinds, numbers, play, served
 from watcher.core.review.findings import ReviewLimits
 from watcher.model import Metric
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 pytestmark = pytest.mark.slow
@@ -348,7 +348,7 @@ def test_two_integers_may_be_equal(loads: list[tuple[float, float]], is_outage: 
 @pytest.mark.parametrize("names", [5_000, 20_000])
 def test_new_names_are_left_out_and_forgotten(names: int, caplog: pytest.LogCaptureFixture) -> None:
     """As with a wrong node_label: 5,000 nodes are kept. Known nodes stay, and new ones count after the flood."""
-    caplog.set_level(logging.INFO, logger="watcher.refresh.node_bound")
+    caplog.set_level(logging.INFO, logger="watcher.refresh.bounds")
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         put(source, T0 - 1200, T0 + 3600)
@@ -377,7 +377,7 @@ def test_new_names_are_left_out_and_forgotten(names: int, caplog: pytest.LogCapt
         assert set(newest(refresher)) == {*NODES, "late"}
 
     play(story, config=replace(FAST, interval=60.0, most_nodes=5_000))
-    said = [record.getMessage() for record in caplog.records if record.name == "watcher.refresh.node_bound"]
+    said = [record.getMessage() for record in caplog.records if record.name == "watcher.refresh.bounds"]
     assert len(said) == 2, said
     assert said[1] == "all nodes of the source are kept again"
 

@@ -20,7 +20,7 @@ from watcher.core.forecast.states import ForecastState
 from watcher.model import MaximaHour, Provenance, SeriesBatch, StoredMaxima
 from watcher.platform.sources.errors import ProviderUnreachable
 from watcher.providers.base import Fetch
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from tests.watcher.refresh.test_tick import Records, every, kinds, numbers, serv
 from watcher.core.naming.evidence import KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.model import RestoredSamples
-from watcher.refresh.config import NAMES_S, NAMES_WHEN_SERVING_S, RefreshConfig
+from watcher.refresh.shared import NAMES_S, NAMES_WHEN_SERVING_S, RefreshConfig
 from watcher.refresh.tick import Refresher
 
 T0 = 1_700_000_010.0

@@ -17,8 +17,8 @@ from watcher.core.pods.coverage import PodGaps
 from watcher.core.pods.table import PodOrigin, PodUsage, PublishedPods
 from watcher.platform.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.providers.base import NoPodUsage, PodFetch
-from watcher.refresh.config import RefreshConfig
 from watcher.refresh.pods import WANTED_FOR_S
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 T0 = 1_700_000_050.0

@@ -15,8 +15,8 @@ from tests.watcher.refresh.test_tick import numbers, served, wave
 from tests.watcher.store.ticks import store_at
 from watcher.core.windows.history import History
 from watcher.model import RestoredSamples, SeriesBatch
-from watcher.refresh.config import RefreshConfig
-from watcher.refresh.resolution import ResolutionChooser
+from watcher.refresh.bounds import ResolutionChooser
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 T0 = 1_700_000_100.0

@@ -19,7 +19,7 @@ from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.review.findings import ReviewLimits
 from watcher.model import Operator, RestoredSamples, StoredMaxima, TickRecord
 from watcher.platform.sources.errors import ProviderPartial, ProviderUnreachable
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from tests.watcher.store.ticks import opened, store_at
 from watcher.core.windows.hot_loads import LoadStart
 from watcher.platform.settings.tables import Settings
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 from watcher.service.hot_history import HotHistory
 from watcher.store.store import Store

@@ -22,8 +22,7 @@ from watcher.koordinator.lease import LEASE
 from watcher.platform.http.runner import Runner
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.tables import Settings
-from watcher.service.schedule import IntervalTrigger
-from watcher.service.server import Watcher
+from watcher.service.server import IntervalTrigger, Watcher
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from watcher.core.publishing.documents import SilentBody
 from watcher.core.windows.silent_nodes import FORGET_S, MAX_NODES, SilentDocument, SilentNode, SilentNodes
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import LastSample, Operator
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.service.last_seen import LastSeenLookup
 from watcher.store.errors import StoreError
 

@@ -15,7 +15,7 @@ from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.session import client_session
 from watcher.platform.sources.errors import provider_error_of
 from watcher.providers.base import Fetch
-from watcher.refresh.config import RefreshConfig
+from watcher.refresh.shared import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 

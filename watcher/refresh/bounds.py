@@ -1,13 +1,19 @@
-"""Chooses the resolution of the history: fixed by the settings, or from the cadence of the source."""
+"""Bounds of the history: the width of its slots, and the nodes of which samples are kept.
+
+The resolution is fixed by the settings, or follows the cadence of the source as far as the memory allows.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from watcher.core.naming.renames import NamedBatch
+from watcher.core.review import known_nodes
 from watcher.core.windows.resolution import (
     ALMOST_NONE,
     SourceCadence,
@@ -18,14 +24,17 @@ from watcher.core.windows.resolution import (
 )
 from watcher.core.windows.slot_widths import FINEST_S, usable_widths
 from watcher.model import Finding, FindingKind, Remedy
+from watcher.platform.memory import BUDGET
 
 if TYPE_CHECKING:
     from watcher.core.windows.history import History
     from watcher.model import RestoredSamples, SampleBlock, SeriesBatch
-    from watcher.refresh.config import RefreshConfig
+    from watcher.refresh.shared import RefreshConfig
 
 log = logging.getLogger(__name__)
 
+NODES = "nodes of the source"
+"""Name of new nodes in the memory budget."""
 REFINE_SHARE = 0.8  # of the memory bound: a fleet whose size varies around the bound must not change it at each tick
 
 
@@ -125,3 +134,40 @@ def _fits(history: History, restored: RestoredSamples | None, width: int) -> boo
 
 def _cells(blocks: Sequence[SampleBlock]) -> int:
     return sum(int(np.count_nonzero(np.isfinite(block.values))) for block in blocks)
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+
+class NodeBound:
+    """Leaves out new nodes beyond `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def within(
+        self, named: Sequence[NamedBatch], *, known: Collection[str], cluster: Collection[str], most: int | None = None
+    ) -> tuple[list[NamedBatch], str]:
+        """Return the batches without new nodes beyond the bound, and the reason if there are any. `known` have samples,
+        `cluster` are the nodes of the cluster as far as they are known: while the memory is full, only these are
+        added."""
+        most = self._most if most is None else most
+        names = {node for each in named for node in each.batch.nodes}
+        refused = known_nodes.refused_names(
+            names, known=known, cluster=cluster, most=min(most, len(known)) if BUDGET.is_full() else most
+        )
+        if not refused:
+            return list(named), ""
+        kept = [replace(each, batch=known_nodes.without_nodes(each.batch, refused)) for each in named]
+        return kept, known_nodes.refusal(len(names - set(known)), refused, most=most)
+
+    def state(self, reason: str) -> None:
+        """State in the budget and in the log why nodes are left out, "" if none are."""
+        before = BUDGET.refused.get(NODES)
+        if reason:
+            BUDGET.refuse(NODES, reason)
+            if not before:
+                log.warning("%s", reason)
+        elif before:
+            BUDGET.accept(NODES)
+            log.info("all nodes of the source are kept again")

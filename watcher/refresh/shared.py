@@ -1,16 +1,24 @@
-"""Settings and collaborators of the refresh, as values and protocols."""
+"""What the parts of the tick share: settings, collaborators as protocols, the worker thread, and reports."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import ParamSpec, Protocol, TypeVar
 
 from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.table import SLOT_S
 from watcher.core.review import findings as review_limits
+from watcher.core.review.findings import FindingLog
 from watcher.core.windows.backfill import LATE_INTERVALS
-from watcher.model import StoredMaxima, TickRecord, Window
+from watcher.model import Finding, FindingKind, Remedy, StoredMaxima, TickRecord, Window
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TICK_SHARE = 0.8  # hard deadline of a tick, retries included, as a fraction of the interval
 NAMES_SHARE = 0.3  # of the interval, until which a tick waits for names: the fetch needs the rest of its time
@@ -30,7 +38,7 @@ class TickStore(Protocol):
 
 
 class NodeSource(Protocol):
-    """The source of the cluster's node names, as the tick uses it (directory.ClusterNodes)."""
+    """The source of the cluster's node names, as the tick uses it (cluster_nodes.ClusterNodes)."""
 
     async def start(self) -> None: ...
 
@@ -86,3 +94,64 @@ class RefreshConfig:
     def pod_slots(self) -> int:
         """Number of minutes of pod usage to store."""
         return max(1, self.windows[-1].seconds // SLOT_S)
+
+
+# --- worker thread ---------------------------------------------------------------------------------------------------
+
+
+class TickWorker:
+    """One thread, which runs the computations of ticks one at a time, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pipeline")
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function in the thread and return its result. A cancelled caller does not stop the function."""
+        loop = asyncio.get_running_loop()
+        # shielded: the next tick must not use the history while a cancelled tick still writes it
+        return await asyncio.shield(loop.run_in_executor(self._executor, partial(function, *args, **kwargs)))
+
+    def close(self) -> None:
+        """Stop the thread after the function that runs now."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class TickStats:
+    """Counters of ticks and failed queries for /metrics; none of them decreases."""
+
+    ticks: int = 0
+    failed: int = 0
+    skipped: int = 0
+    query_failures: dict[tuple[str, str], int] = field(default_factory=dict)  # (kind, metric) -> count
+
+
+class TickReports:
+    """Findings and counters of the refresh; `observe` receives a stage of the tick and its duration in seconds."""
+
+    def __init__(self, observe: Callable[[str, float], None] = lambda stage, seconds: None) -> None:
+        self.findings = FindingLog()
+        self.stats = TickStats()
+        self.observe = observe
+
+    def continue_from(self, other: TickReports) -> None:
+        """Continue the findings and counters of a refresher with other settings."""
+        self.findings, self.stats = other.findings, other.stats
+
+    def query_failed(
+        self,
+        error_kind: str,
+        reason: str,
+        *,
+        now: float,
+        metric: str = "",
+        kind: FindingKind = FindingKind.QUERY_FAILED,
+        remedy: Remedy = Remedy.REPORTED,
+    ) -> None:
+        """Count a failed query by the kind of its error, and add its finding. `now` is in unix seconds."""
+        key = (error_kind, metric)
+        self.stats.query_failures[key] = self.stats.query_failures.get(key, 0) + 1
+        self.findings.add([Finding(kind, "", metric, now, reason, remedy)])
