@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import StartPrometheus
+from tests.fetches import failure_of, use
 from tests.real.fleet import (
     Fleet,
     Labels,
@@ -49,18 +50,7 @@ def promql(request: pytest.FixtureRequest, tmp_path: Path, running: Callable[[Se
 
 
 def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
-    """Let `work` use a provider, which is closed afterwards."""
-
-    async def inside() -> Any:
-        provider = PrometheusProvider(config)
-        await provider.start()
-        try:
-            async with asyncio.timeout(60):
-                return await work(provider)
-        finally:
-            await provider.close()
-
-    return asyncio.run(inside())
+    return use(lambda: PrometheusProvider(config), work, limit_s=60.0)
 
 
 def fetch(server: PromqlServer, *, until: float, span: float = 180.0, **settings: Any) -> Fetch:
@@ -71,10 +61,7 @@ def fetch(server: PromqlServer, *, until: float, span: float = 180.0, **settings
 
 
 def failure(server: PromqlServer, **settings: Any) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server, until=time.time(), metrics=("CPU",), **settings)
-    return caught.value
+    return failure_of(lambda: fetch(server, until=time.time(), metrics=("CPU",), **settings))
 
 
 def fleet_until_now(nodes: int = 3, *, seed: int = 1) -> Fleet:

@@ -1,8 +1,6 @@
 """The SignalFx provider against a small server of ours in the documented form: what it searches for, how time series
 get their hosts, and what is made of half answers. The faults that all providers share are in test_faults.py."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from load_watcher_cloud import signalfx
 from load_watcher_cloud.config import CloudConfig
 from load_watcher_cloud.provider import CloudProvider
 from tests.fakes.prometheus import Asked, told
+from tests.fetches import QUICK, Fetches
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.base import Fetch
@@ -22,39 +21,13 @@ CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name
 POINTS, NAMES = "/v1/timeserieswindow", "/v2/metrictimeseries"
 
 
-def run(server: FakeSignalFx, work: Callable[[CloudProvider], Awaitable[Any]], **settings: Any) -> Any:
-    """Let `work` use a provider of CPU alone, quick to give up, which is closed afterwards."""
-    defaults: dict[str, Any] = {
-        "address": server.url,
-        "token": TOKEN,
-        "metrics": ("CPU",),
-        "timeout": 20.0,
-        "backoff": (0.01, 0.01),
-    }
-
-    async def inside() -> Any:
-        made = signalfx.provider(CloudConfig(**{**defaults, **settings}))
-        await made.start()
-        try:
-            async with asyncio.timeout(60):
-                return await work(made)
-        finally:
-            await made.close()
-
-    return asyncio.run(inside())
+def make(server: FakeSignalFx, **settings: Any) -> CloudProvider:
+    keys = {"address": server.url, "token": TOKEN}
+    return signalfx.provider(CloudConfig(**{**keys, **QUICK, "timeout": 20.0, **settings}))
 
 
-def fetch(server: FakeSignalFx, **settings: Any) -> Fetch:
-    """One fetch of the last three minutes."""
-    got: Fetch = run(server, lambda made: made.fetch(NOW - 180, NOW), **settings)
-    return got
-
-
-def failure(server: FakeSignalFx, **settings: Any) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server, **settings)
-    return caught.value
+FETCHES = Fetches(make, since=NOW - 180, until=NOW, limit_s=60.0)
+run, fetch, failure = FETCHES.run, FETCHES.fetch, FETCHES.failure
 
 
 def samples(got: Fetch, metric: str = CPU) -> dict[str, list[tuple[float, float]]]:

@@ -8,7 +8,6 @@ A test module that imports these functions and has a parameter `kind` for all it
 its providers: tests/watcher/providers/test_faults.py, and test_faults.py of examples/cloud for a package of its own.
 """
 
-import asyncio
 import contextlib
 import gzip
 import math
@@ -24,6 +23,7 @@ import pytest
 import trustme
 
 from tests.fakes.prometheus import Asked, FakePrometheus, Script, told, until_hung_up
+from tests.fetches import failure_of, use
 from tests.waiting import eventually
 from watcher.core.review import findings as review_findings
 from watcher.core.review import samples as review_samples
@@ -95,16 +95,9 @@ GOOD: Sample = ("b", AT, 12.5)
 def fetch(kind: Kind, address: str, *, timeout: float = 30.0, backoff: tuple[float, ...] = (0.01, 0.01)) -> Fetch:
     """The first fetch of three minutes. Quick to try again, patient with a busy machine."""
 
-    async def inside() -> Fetch:
-        provider = kind.make(address, timeout, backoff)
-        await provider.start()
-        try:
-            async with asyncio.timeout(60):
-                return await provider.fetch(NOW - 180, NOW)
-        finally:
-            await provider.close()
-
-    return asyncio.run(inside())
+    return use(
+        lambda: kind.make(address, timeout, backoff), lambda provider: provider.fetch(NOW - 180, NOW), limit_s=60.0
+    )
 
 
 def outcome(kind: Kind, answer: Callable[[Asked], bytes | Script], *, placed: bool = True) -> Fetch | ProviderError:
@@ -120,10 +113,9 @@ def outcome(kind: Kind, answer: Callable[[Asked], bytes | Script], *, placed: bo
 
 def failure(kind: Kind, address: str, **given: Any) -> ProviderError:
     """The error of a fetch that fails as a whole."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(kind, address, **given)
-    check_error(caught.value, address=address)
-    return caught.value
+    error = failure_of(lambda: fetch(kind, address, **given))
+    check_error(error, address=address)
+    return error
 
 
 def check_error(error: ProviderError, *, address: str) -> None:

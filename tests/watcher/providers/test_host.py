@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fetches import use
 from tests.waiting import eventually
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, SeriesBatch
 from watcher.platform.settings.tables import Settings
@@ -35,15 +36,7 @@ def made(**options: Any) -> HostProvider:
 def with_provider(check: Callable, **options) -> None:
     """Run `check(provider)` on a started provider and close it."""
 
-    async def run():
-        provider = made(**options)
-        await provider.start()
-        try:
-            await check(provider)
-        finally:
-            await provider.close()
-
-    asyncio.run(run())
+    use(lambda: made(**options), check)
 
 
 def of(fetch: Fetch, key: str) -> SeriesBatch:

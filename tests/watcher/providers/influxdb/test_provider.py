@@ -7,7 +7,6 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.influxdb import NOTHING, FakeInfluxDB, answered, csv, error_table, ping, question, series, table
 from tests.fakes.prometheus import Asked, told, until_hung_up
+from tests.fetches import QUICK, Fetches, address_of
 from tests.waiting import eventually, wait_for
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
@@ -55,34 +55,12 @@ def healthy(asked: Asked) -> bytes:
     return answered(HEALTHY_FLUX if asked.path.endswith("/api/v2/query") else HEALTHY_INFLUXQL)
 
 
-def run(server: FakeInfluxDB | str, work: Callable[[InfluxProvider], Awaitable[Any]], **settings: Any) -> Any:
-    """Let `work` use a provider of CPU alone, quick to give up, which is closed afterwards."""
-    address = server if isinstance(server, str) else server.url
-    defaults: dict[str, Any] = {"address": address, "metrics": ("CPU",), "timeout": 5.0, "backoff": (0.01, 0.01)}
-
-    async def inside() -> Any:
-        provider = InfluxProvider(InfluxConfig(**{**defaults, **settings}))
-        await provider.start()
-        try:
-            async with asyncio.timeout(30):
-                return await work(provider)
-        finally:
-            await provider.close()
-
-    return asyncio.run(inside())
+def make(server: FakeInfluxDB | str, **settings: Any) -> InfluxProvider:
+    return InfluxProvider(InfluxConfig(**{"address": address_of(server), **QUICK, **settings}))
 
 
-def fetch(server: FakeInfluxDB | str, **settings: Any) -> Fetch:
-    """One fetch of the last minute."""
-    got: Fetch = run(server, lambda provider: provider.fetch(NOW - 60, NOW), **settings)
-    return got
-
-
-def failure(server: FakeInfluxDB | str, **settings: Any) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server, **settings)
-    return caught.value
+FETCHES = Fetches(make, since=NOW - 60, until=NOW)
+run, fetch, failure = FETCHES.run, FETCHES.fetch, FETCHES.failure
 
 
 def refusal_of(answer: bytes, **settings: Any) -> ProviderError:

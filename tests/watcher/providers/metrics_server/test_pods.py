@@ -13,6 +13,7 @@ from aiohttp import web
 
 from tests.conftest import RunService
 from tests.fakes.kube import NODE_METRICS, POD_METRICS, PODS, Asked, FakeKube
+from tests.fetches import failure_of
 from tests.waiting import eventually
 from tests.watcher.providers.metrics_server.test_provider import NOW, at, run
 from watcher.core.kubernetes.wire import MinimalMetadata
@@ -38,10 +39,7 @@ def fetch(server: FakeKube) -> PodFetch:
 
 
 def failure(server: FakeKube) -> ProviderError:
-    """The error of a first fetch that fails."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server)
-    return caught.value
+    return failure_of(lambda: fetch(server))
 
 
 def rows(got: PodFetch) -> dict[str, tuple[str, float, float, float]]:

@@ -3,7 +3,6 @@ finding, and what its troubles mean."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from aiohttp import web
 from tests.conftest import RunService
 from tests.fakes.kube import NODE_METRICS, NODES, Asked, FakeKube
 from tests.fakes.prometheus import FakePrometheus, told
+from tests.fetches import Fetches
 from tests.waiting import eventually, wait_for
 from tests.watcher.providers.prometheus.test_provider import OK, hang, trickle
 from watcher.model import Finding, FindingKind
@@ -36,37 +36,14 @@ def at(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def run(
-    server: FakeKube | FakePrometheus, work: Callable[[MetricsServerProvider], Awaitable[Any]], **options: Any
-) -> Any:
-    """Let `work` use a started provider that asks every 20 ms, which is closed afterwards."""
-
-    async def inside() -> Any:
-        token = server.token if isinstance(server, FakeKube) else "a-token"
-        provider = MetricsServerProvider(
-            lambda: KubeAccess(server.url, "a test", token=token), **{**OPTIONS, **options}
-        )
-        await provider.start()
-        try:
-            async with asyncio.timeout(30):
-                return await work(provider)
-        finally:
-            await provider.close()
-
-    return asyncio.run(inside())
+def make(server: FakeKube | FakePrometheus, **options: Any) -> MetricsServerProvider:
+    """A provider that asks every 20 ms."""
+    token = server.token if isinstance(server, FakeKube) else "a-token"
+    return MetricsServerProvider(lambda: KubeAccess(server.url, "a test", token=token), **{**OPTIONS, **options})
 
 
-def fetch(server: FakeKube | FakePrometheus, **options: Any) -> Fetch:
-    """The first fetch of the last five minutes."""
-    got: Fetch = run(server, lambda provider: provider.fetch(NOW - 300, NOW), **options)
-    return got
-
-
-def failure(server: FakeKube | FakePrometheus, **options: Any) -> ProviderError:
-    """The error of a first fetch that fails."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server, **options)
-    return caught.value
+FETCHES = Fetches(make, since=NOW - 300, until=NOW)
+run, fetch, failure = FETCHES.run, FETCHES.fetch, FETCHES.failure
 
 
 def values(got: Fetch, metric: str) -> dict[str, list[float]]:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, told, vector
+from tests.fetches import QUICK, use
 from watcher.model import FindingKind
 from watcher.platform.sources.prometheus import PrometheusResponse
 from watcher.providers.base import Fetch
@@ -53,22 +54,18 @@ class Server:
 def play(server: Server, *steps: Callable[[Server], None]) -> list[Fetch]:
     """The fetch after each step; evidence is due again before it."""
 
-    async def inside(address: str) -> list[Fetch]:
-        provider = PrometheusProvider(PrometheusConfig(address=address, metrics=("CPU",), timeout=5.0, backoff=()))
-        await provider.start()
+    async def work(provider: PrometheusProvider) -> list[Fetch]:
         got = []
-        try:
-            for step in steps:
-                step(server)
-                for _ in range(SEARCH_EVERY_FETCHES + 2):
-                    last = await provider.fetch(NOW - 60, NOW)
-                got.append(last)
-        finally:
-            await provider.close()
+        for step in steps:
+            step(server)
+            for _ in range(SEARCH_EVERY_FETCHES + 2):
+                last = await provider.fetch(NOW - 60, NOW)
+            got.append(last)
         return got
 
     with FakePrometheus(server.answer, state_metrics=True) as fake:
-        return asyncio.run(inside(fake.url))
+        given = {**QUICK, "address": fake.url, "backoff": ()}
+        return use(lambda: PrometheusProvider(PrometheusConfig(**given)), work)
 
 
 def nodes_of(got: Fetch) -> set[str]:

@@ -1,7 +1,6 @@
 """Partial answers of a Thanos, a Mimir or a VictoriaMetrics: what is taken from them, what is not, and what they must
 not change."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
+from tests.fetches import QUICK, use
 from watcher.model import FindingKind, Remedy
 from watcher.platform.sources.errors import ProviderPartial
 from watcher.providers.base import Fetch, QueryFailure
@@ -54,19 +54,13 @@ Work = Callable[[PrometheusProvider, Thanos], Awaitable[Any]]
 
 def play(thanos: Thanos, work: Work, **settings: Any) -> Any:
     """Let `work` use a provider of CPU alone."""
-    defaults: dict[str, Any] = {"metrics": ("CPU",), "timeout": 5.0, "backoff": ()}
-
-    async def inside(address: str) -> Any:
-        provider = PrometheusProvider(PrometheusConfig(address=address, **{**defaults, **settings}))
-        await provider.start()
-        try:
-            async with asyncio.timeout(30):
-                return await work(provider, thanos)
-        finally:
-            await provider.close()
+    given = {**QUICK, "backoff": (), **settings}
 
     with FakePrometheus(thanos.answer) as server:
-        return asyncio.run(inside(server.url))
+        return use(
+            lambda: PrometheusProvider(PrometheusConfig(address=server.url, **given)),
+            lambda provider: work(provider, thanos),
+        )
 
 
 async def whole_then_partial(provider: PrometheusProvider, thanos: Thanos) -> Fetch:

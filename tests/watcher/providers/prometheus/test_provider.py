@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
+from tests.fetches import QUICK, Fetches, address_of
 from tests.waiting import eventually, wait_for
 from watcher.platform.sources.config import ConnectionConfig
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
@@ -33,34 +34,12 @@ MEMORY = "instance:node_memory_utilisation:ratio"
 SECRET = "s3cret-pass-word"
 
 
-def run(server: FakePrometheus | str, work: Callable[[PrometheusProvider], Awaitable[Any]], **settings: Any) -> Any:
-    """Let `work` use a provider of CPU alone, quick to give up, which is closed afterwards."""
-    address = server if isinstance(server, str) else server.url
-    defaults: dict[str, Any] = {"address": address, "metrics": ("CPU",), "timeout": 5.0, "backoff": (0.01, 0.01)}
-
-    async def inside() -> Any:
-        provider = PrometheusProvider(PrometheusConfig(**{**defaults, **settings}))
-        await provider.start()
-        try:
-            async with asyncio.timeout(30):
-                return await work(provider)
-        finally:
-            await provider.close()
-
-    return asyncio.run(inside())
+def make(server: FakePrometheus | str, **settings: Any) -> PrometheusProvider:
+    return PrometheusProvider(PrometheusConfig(**{"address": address_of(server), **QUICK, **settings}))
 
 
-def fetch(server: FakePrometheus | str, **settings: Any) -> Fetch:
-    """One fetch of the last minute."""
-    got: Fetch = run(server, lambda provider: provider.fetch(NOW - 60, NOW), **settings)
-    return got
-
-
-def failure(server: FakePrometheus | str, **settings: Any) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server, **settings)
-    return caught.value
+FETCHES = Fetches(make, since=NOW - 60, until=NOW)
+run, fetch, failure = FETCHES.run, FETCHES.fetch, FETCHES.failure
 
 
 def healthy(asked: Asked) -> bytes:
