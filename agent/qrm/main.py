@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agent.cgroups.detection import Layout, find_layout
+from agent.cgroups.paths import Driver
 from agent.qrm.cluster.client import QrmClusterClient
 from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
 from agent.qrm.kubelet.contact import SilenceReport
@@ -41,10 +43,9 @@ from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
-from agent.qrm.runtime.cgroup import CgroupRuntime, layout_finder
 from agent.qrm.runtime.cri import CriRuntime
-from agent.qrm.runtime.recording import ReadableRuntime, RecordingRuntime
-from agent.qrm.settings import APPLYING, AS_KATALYST, CGROUP, CRI, DRY_RUN, NRI, SERVER, QrmSettings
+from agent.qrm.runtime.recording import RecordingRuntime
+from agent.qrm.settings import APPLYING, AS_KATALYST, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
 from agent.qrm.store.last_mode import record_mode
@@ -217,14 +218,10 @@ class Checkpoint:
 def applier(settings: QrmSettings, stack: AsyncExitStack, pods: Callable[[], Collection[QrmPod]] = tuple) -> Apply:
     """The function that applies allocations to containers, according to qrm.mode. `pods` returns the pods of the node.
     Raises CannotRun."""
-    runtime: ReadableRuntime
-    if settings.mode == CRI:
-        runtime = CriRuntime(settings.runtime_socket)
-        stack.push_async_callback(runtime.close)
-    elif settings.mode == CGROUP:
-        runtime = CgroupRuntime(layout_finder(settings))
-    else:
+    if settings.mode != CRI:
         return dry_run
+    runtime = CriRuntime(settings.runtime_socket)
+    stack.push_async_callback(runtime.close)
     originals = OriginalValues(settings.state_dir)
     try:
         originals.read()
@@ -445,6 +442,12 @@ async def _record_mode(settings: QrmSettings) -> None:
         await asyncio.to_thread(record_mode, settings.state_dir, settings.mode)
     except OSError as error:
         raise CannotRun(f"cannot write to {settings.state_dir}: {error.strerror}") from None
+
+
+def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
+    """A function that detects the cgroup layout on each call, because the kubelet may start after this process."""
+    driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+    return partial(find_layout, str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
 
 
 async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:

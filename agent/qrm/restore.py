@@ -11,7 +11,6 @@ Other properties without a stored value remain, and are reported. Only values th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from agent import cpuset
-from agent.cgroups.detection import NoCgroups, top_of
 from agent.qrm.kubelet.messages import info_from_bytes
 from agent.qrm.kubelet.own_managers import BadKubeletState, KubeletSets, read_kubelet_sets
 from agent.qrm.kubelet.socket_server import CannotServe, SocketClaim, SocketInUse
@@ -29,11 +27,9 @@ from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, CPUSETS, Allo
 from agent.qrm.nri.messages import OOM_SCORE
 from agent.qrm.nri.restoring import NriRestorer
 from agent.qrm.plugins.sysfs import NoTopology, memory_nodes, read_machine
-from agent.qrm.runtime.cgroup import layout_finder
-from agent.qrm.runtime.cgroup_restore import CgroupRestorer, RestoredGroup
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.found import ContainerGone, FoundContainer, RestoringRuntime
-from agent.qrm.settings import APPLYING, CGROUP, CRI, NRI, QrmSettings
+from agent.qrm.settings import APPLYING, CRI, NRI, REMOVED_MODE, QrmSettings
 from agent.qrm.store.checkpoint import BadCheckpoint, decode
 from agent.qrm.store.files import BadState
 from agent.qrm.store.last_mode import FILE as LAST_MODE
@@ -41,8 +37,6 @@ from agent.qrm.store.last_mode import recorded_mode
 from agent.qrm.store.originals import OriginalValues
 from agent.service.node_server import CannotRun
 
-IN_RUNTIME = frozenset({CRI, NRI})
-"""Modes that set properties through the container runtime, which shows in both what was set in the other."""
 AGAIN = "create the container again to restore them"
 
 
@@ -106,39 +100,35 @@ async def restore(settings: QrmSettings) -> RestoreReport:
             return RestoreReport((), "the manager has set nothing on containers: nothing to restore")
         names = names_by_container(_read_checkpoint(path))
         before = _before_allocation(settings)
-        if mode == CGROUP:
-            found = await asyncio.to_thread(_in_cgroups, settings, names, before)
-        else:
-            runtime = CriRuntime(settings.runtime_socket) if mode == CRI else NriRestorer(settings)
-            try:
-                found = await _in_runtime(runtime, names, before, other=NRI if mode == CRI else CRI)
-            finally:
-                await runtime.close()
+        runtime = CriRuntime(settings.runtime_socket) if mode == CRI else NriRestorer(settings)
+        try:
+            found = await _in_runtime(runtime, names, before, other=NRI if mode == CRI else CRI)
+        finally:
+            await runtime.close()
     counted = "1 container" if len(found) == 1 else f"{len(found)} containers"
     text = f"{counted} processed" if found else "no containers with allocations: nothing to restore"
     return RestoreReport(tuple(sorted(found, key=lambda each: (each.pod, each.container, each.id))), text)
 
 
 def _mode(settings: QrmSettings) -> str:
-    """The mode that the manager had, because another one may not find what was set, or one of IN_RUNTIME instead of
-    the other. Raises CannotRun."""
+    """A mode that sets properties: that of the settings, otherwise the last one of the manager. Both set them through
+    the container runtime, which shows in each of them what was set in the other. A mode that sets nothing if the
+    manager never had another. Raises CannotRun."""
+    file = settings.state_dir / LAST_MODE
     try:
         recorded = recorded_mode(settings.state_dir)
     except (BadState, OSError) as error:
         raise CannotRun(
-            f"{settings.state_dir / LAST_MODE}, with the mode of the manager, is unusable: {error}\n"
-            "  move it away, and set --mode to that mode"
+            f"{file}, with the mode of the manager, is unusable: {error}\n  move it away, and set --mode to that mode"
         ) from None
-    if recorded is None:
-        return settings.mode
-    if {settings.mode, recorded} <= IN_RUNTIME:
-        return settings.mode
-    if settings.mode in APPLYING and settings.mode != recorded:
+    if recorded == REMOVED_MODE:
         raise CannotRun(
-            f"the manager had the mode {recorded}, not {settings.mode}\n  set --mode {recorded}, and give this process "
-            f"access to what that mode needs"
+            f"the manager had the mode {REMOVED_MODE}, which was removed in load-watcher 0.1.0\n"
+            f"  run load-watcher qrm restore of the earlier version; or restart the pods, and delete {file}"
         )
-    return recorded
+    if recorded not in (None, *APPLYING):
+        raise CannotRun(f"{file} has the unknown mode {recorded!r}\n  set --mode to that of the manager, and delete it")
+    return settings.mode if recorded is None or settings.mode in APPLYING else recorded
 
 
 @contextmanager
@@ -267,40 +257,3 @@ def _set_text(values: Properties) -> str:
 
 def _gone(pod: str, container: str, container_id: str = "") -> RestoredContainer:
     return RestoredContainer(pod, container, container_id, RestoreOutcome.GONE, "has ended, nothing to restore")
-
-
-# --- in cgroup files -------------------------------------------------------------------------------------------------
-
-
-def _in_cgroups(settings: QrmSettings, names: Names, before: BeforeAllocation) -> list[RestoredContainer]:
-    """Restore through the files of the kubelet's groups. Raises CannotRun."""
-    try:
-        layout = layout_finder(settings)()
-        top_of(layout)  # without groups of the kubelet, all pods would seem to have ended
-    except NoCgroups as error:
-        raise CannotRun(f"{error}\n  {error.hint}") from None
-    restorer = CgroupRestorer(layout, before.originals.of)
-    results: list[RestoredContainer] = []
-    for uid in sorted({uid for uid, _ in names}):
-        own = sorted(name for of, name in names if of == uid)
-        assigned = {
-            each: frozenset(str(before.kubelet.of(uid, name).get(each, "")) for name in own)
-            for each in frozenset().union(*(names[uid, name] for name in own))
-        }
-        try:
-            groups = restorer.restore(uid, assigned)
-        except ApplyFailed as error:
-            results.append(RestoredContainer(uid, "", "", RestoreOutcome.FAILED, f"not restored: {error}"))
-            continue
-        results += [_of_group(uid, each) for each in groups] or [_gone(uid, name) for name in own]
-    return results
-
-
-def _of_group(uid: str, group: RestoredGroup) -> RestoredContainer:
-    if group.gone:
-        return _gone(uid, "", group.id)
-    if group.failed:
-        return RestoredContainer(uid, "", group.id, RestoreOutcome.FAILED, f"not restored: {group.failed}")
-    if not group.written:
-        return RestoredContainer(uid, "", group.id, RestoreOutcome.NOT_NEEDED, "nothing to restore")
-    return RestoredContainer(uid, "", group.id, RestoreOutcome.DONE, _set_text(group.written))

@@ -38,9 +38,11 @@ from watcher.platform.settings.section_reader import read_table
 from watcher.platform.settings.values import InvalidValue, ValueKind
 
 SECTION = "qrm"
-DRY_RUN, CRI, CGROUP, NRI, SERVER = MODES = ("dry-run", "cri", "cgroup", "nri", "server")
-APPLYING = (CRI, CGROUP, NRI)
+DRY_RUN, CRI, NRI, SERVER = MODES = ("dry-run", "cri", "nri", "server")
+APPLYING = (CRI, NRI)
 """Modes in which the manager sets properties of containers."""
+REMOVED_MODE = "cgroup"
+"""Wrote cgroup files. The files of a node can still name it."""
 OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
@@ -184,8 +186,8 @@ class QrmSettings(NodeTable):
         DRY_RUN,
         values.choice(MODES),
         "How allocations are applied: dry-run only decides, nri sets them before containers start (NRI of containerd "
-        "or CRI-O), cri calls the container runtime after the start, cgroup writes cgroup files; server only serves "
-        "the plug-ins, for an external manager such as Katalyst's kubelet.",
+        "or CRI-O), cri calls the container runtime after the start; server only serves the plug-ins, for an external "
+        "manager such as Katalyst's kubelet.",
     )
     node: str | None = described(None, NODE)
     host: str = setting("127.0.0.1", values.NAME, "Address on which the HTTP API of the QoS Resource Manager listens.")
@@ -407,12 +409,12 @@ class QrmSettings(NodeTable):
     evict_inadmissible: bool = setting(
         False,
         values.BOOLEAN,
-        "Whether pods that cannot be admitted are evicted (qrm.mode nri, cri and cgroup only).",
+        "Whether pods that cannot be admitted are evicted (qrm.mode nri and cri only).",
     )
     publish_capacity: bool = setting(
         False,
         values.BOOLEAN,
-        "Whether the resources of plug-ins are published in the node's status (qrm.mode nri, cri and cgroup only).",
+        "Whether the resources of plug-ins are published in the node's status (qrm.mode nri and cri only).",
     )
 
     def roles(self) -> RoleTable:
@@ -460,7 +462,9 @@ class QrmSettings(NodeTable):
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
     """Read the table [qrm]. Returns the settings and all problems that were found."""
+    given, removed = _without_removed(given)
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
+    problems += removed
     if settings.on_failure == REFUSE and settings.mode != NRI:
         message = f'refuse has no effect with qrm.mode = "{settings.mode}": only the mode nri can prevent a container'
         problems.append(Problem("qrm.on_failure", message, 'set qrm.mode = "nri", or remove qrm.on_failure'))
@@ -491,6 +495,19 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
             cure = "create the file, with one line that contains a random token"
             problems.append(Problem(f"qrm.{key}", f"file {path} does not exist", cure))
     return settings, problems
+
+
+def _without_removed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The table without values that this version has removed, and a problem for each of them."""
+    kept, problems = dict(given), []
+    if str(given.get("mode")).strip().lower() == REMOVED_MODE:
+        del kept["mode"]
+        cure = (
+            f'set qrm.mode = "{NRI}" or "{CRI}", which set the allocations of running containers again; to switch the '
+            "manager off instead, run load-watcher qrm restore of the earlier version, or restart the pods"
+        )
+        problems.append(Problem("qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0', cure))
+    return kept, problems
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:

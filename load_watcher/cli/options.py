@@ -30,6 +30,17 @@ def with_options(*options: Option) -> Callable[[Command], Command]:
     return decorate
 
 
+def removed_option(*names: str, instead: str) -> Option:
+    """Return a hidden option of a removed feature, with or without a value: giving it is an error that states what to
+    use instead. It stays for one minor version."""
+
+    def refuse(_context: click.Context, parameter: click.Parameter, given: str | None) -> None:
+        if given is not None:
+            raise click.UsageError(f"{parameter.opts[0]} was removed in this version: {instead}")
+
+    return click.option(*names, hidden=True, expose_value=False, is_flag=False, flag_value="", callback=refuse)
+
+
 # --- how values are read ----------------------------------------------------------------------------------------------
 
 

@@ -41,8 +41,8 @@ _OPTIONS = (
         "--mode",
         metavar="MODE",
         help="How allocations are applied: dry-run (not at all), nri (before containers start, through containerd or "
-        "CRI-O), cri (through the container runtime), cgroup (through cgroup files) or server (only serve the "
-        "plug-ins, for an external manager such as Katalyst's kubelet); see qrm.mode. [default: dry-run]",
+        "CRI-O), cri (through the container runtime) or server (only serve the plug-ins, for an external manager such "
+        "as Katalyst's kubelet); see qrm.mode. [default: dry-run]",
     ),
     node_option("qrm"),
     _STATE_DIR,
@@ -106,8 +106,8 @@ def qrm(context: click.Context, /, **given: Any) -> None:
 @click.option(
     "--mode",
     metavar="MODE",
-    help="The mode that the manager had: nri, cri or cgroup. [default: qrm.mode if it is one of them, otherwise the "
-    "mode that is stored in --state-dir]",
+    help="The mode that the manager had: nri or cri. [default: qrm.mode if it is one of them, otherwise the mode that "
+    "is stored in --state-dir]",
 )
 @with_options(CONFIG, _STATE_DIR, SET, OUTPUT)
 @click.option("--missing-ok", is_flag=True, help="Exit with 0 if the checkpoint does not exist. [default: exit with 1]")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -30,7 +30,9 @@ IGNORED_ARGUMENTS = {
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Base class for the arguments of a plug-in: fields with upstream's names and defaults, and msgspec.Meta
-    constraints."""
+    constraints. `removed` are former arguments, each with what to use instead, as an imperative."""
+
+    removed: ClassVar[Mapping[str, str]] = {}
 
     def problems(self) -> list[str]:
         """Return problems that a single field's type and constraints cannot express."""
@@ -66,6 +68,8 @@ def read_arguments(
                 values[fields[name].name] = msgspec.convert(value, hints[fields[name].name])
             except msgspec.ValidationError as error:
                 problems[name] = _type_errors(name, value, hints[fields[name].name], error)
+        elif name in kind.removed:
+            problems[name] = [f"{name}: was removed in this version; {kind.removed[name]}"]
         elif name in IGNORED_ARGUMENTS:
             notices.append(f"{plugin}: {name} is ignored: {IGNORED_ARGUMENTS[name]}")
         elif name == "kind" and value != f"{plugin}Args":

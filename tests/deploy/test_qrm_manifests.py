@@ -47,7 +47,6 @@ DAEMON = "33333333-0000-4000-8000-000000000000"
 SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "dry-run": (("qrm-podmonitor",), {}, {"podMonitor": {"enabled": True}}),
     "cri": (("qrm-cri", "qrm-evict", "qrm-publish"), {"evict_inadmissible": True, "publish_capacity": True}, {}),
-    "cgroup": (("qrm-cgroup",), {}, {}),
     "nri": (("qrm-nri",), {}, {}),
 }
 OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
@@ -127,7 +126,7 @@ def test_it_has_no_more_than_its_mode_needs(both: tuple[str, list[Manifest], lis
     spec = daemon(manifests)
     (container,) = spec["containers"]
     writable = {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
-    assert {"state"} | ({"cgroup"} if mode == "cgroup" else set()) == writable
+    assert {"state"} == writable
     hosts = {each["hostPath"]["path"]: each["hostPath"]["type"] for each in spec["volumes"] if "hostPath" in each}
     assert ("/run/containerd" in hosts) == (mode == "cri")
     # "DirectoryOrCreate" would make a directory that other users than root can enter.
@@ -317,7 +316,7 @@ def restoring(directory: Path, mode: str) -> list[Manifest]:
     return kustomized(copied(directory, qrm_restore=[f"qrm-{mode}"]) / "qrm-restore")
 
 
-@pytest.mark.parametrize("mode", ["cri", "cgroup", "nri"])
+@pytest.mark.parametrize("mode", ["cri", "nri"])
 def test_the_managers_can_be_removed_in_good_order(tmp_path: Path, mode: str) -> None:
     """Each pod restores with what the manager had, but for its rights, and then does nothing."""
     (tmp_path / "before").mkdir()

@@ -13,7 +13,7 @@ from tests.deploy.test_manifests import granted
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-MODES = ("qrm-cgroup", "qrm-cri", "qrm-nri")
+MODES = ("qrm-cri", "qrm-nri")
 ARGUMENTS = {"agent": ["agent", "restore", "--missing-ok"], "qrm": ["qrm", "restore", "--missing-ok"]}
 RIGHTS = {
     "agent": {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.qrm.settings import CGROUP, CRI, NRI, REFUSE, read_settings
+from agent.qrm.settings import CRI, NRI, REFUSE, read_settings
 
 USED_IN: Mapping[str, tuple[str, ...]] = {
     "runtime_socket": (CRI,),
@@ -15,8 +15,8 @@ USED_IN: Mapping[str, tuple[str, ...]] = {
     "nri_name": (NRI,),
     "nri_index": (NRI,),
     "runtime_config": (NRI,),
-    "evict_inadmissible": (NRI, CRI, CGROUP),
-    "publish_capacity": (NRI, CRI, CGROUP),
+    "evict_inadmissible": (NRI, CRI),
+    "publish_capacity": (NRI, CRI),
 }
 """The modes that use a setting; other settings are used in more modes."""
 

@@ -1,5 +1,5 @@
-"""Ways to apply properties to running containers: not at all (`dry_run`), through the container runtime (`cri`), or
-through cgroup files (`cgroup`). Each is an `Apply` of agent/qrm/manager."""
+"""Ways to apply properties to running containers: not at all (`dry_run`), or through the container runtime (`cri`).
+Each is an `Apply` of agent/qrm/manager."""
 
 from __future__ import annotations
 

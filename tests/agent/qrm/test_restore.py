@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from agent.cgroups.paths import Driver
 from agent.qrm.main import CHECKPOINT
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.nri.calls import (
@@ -34,7 +33,6 @@ from agent.qrm.store.originals import UNKNOWN, OriginalValues
 from agent.service.node_server import CannotRun
 from tests.agent.qrm.plugins.test_sysfs import as_files, put
 from tests.agent.qrm.vectors import machine
-from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.nri import RuntimeSocket, raw
 
@@ -270,132 +268,6 @@ async def test_lists_of_the_runtime_beyond_the_limit_are_an_error_at_once(node: 
     assert str(caught.value).startswith(f"cannot list the containers: {socket}: Synchronize: the pods and containers")
 
 
-# --- cgroup files ----------------------------------------------------------------------------------------------------
-
-
-class Groups:
-    """Control groups with cpusets."""
-
-    def __init__(self, node: Node, version: str, driver: Driver) -> None:
-        self.fake = FakeCgroups(node.directory / "cgroup", version, driver)
-        self.version = version
-
-    def put(self, path: str, cpus: str, mems: str) -> None:
-        self.fake.add(path)
-        place = self._at(path)
-        place.mkdir(parents=True, exist_ok=True)
-        for name, text in (("cgroup.procs", ""), ("cpuset.cpus", cpus), ("cpuset.mems", mems)):
-            (place / name).write_text(f"{text}\n")
-        if self.version == "v2":
-            for name, text, everything in (("cpus", cpus, ALL[0]), ("mems", mems, ALL[1])):
-                (place / f"cpuset.{name}.effective").write_text(f"{text or everything}\n")
-
-    def pod(self, uid: str) -> None:
-        self.put(self.fake.pod_path(uid, "Burstable"), *self.inherited())
-
-    def container(self, uid: str, id: str, cpus: str, mems: str) -> None:
-        self.put(self.fake.container_path(uid, id, "Burstable"), cpus, mems)
-
-    def inherited(self) -> tuple[str, str]:
-        """What a container that never had a cpuset of its own has in its files."""
-        return ("", "") if self.version == "v2" else ALL
-
-    def sets(self, uid: str, id: str) -> tuple[str, str]:
-        place = self._at(self.fake.container_path(uid, id, "Burstable"))
-        cpus, mems = ((place / f"cpuset.{name}").read_text().strip() for name in ("cpus", "mems"))
-        return cpus, mems
-
-    def _at(self, path: str) -> Path:
-        return self.fake.root / ("" if self.version == "v2" else "cpuset") / path.lstrip("/")
-
-
-@pytest.fixture(params=[("v1", Driver.CGROUPFS), ("v2", Driver.SYSTEMD), ("hybrid", Driver.SYSTEMD)])
-def groups(request: pytest.FixtureRequest, node: Node) -> Groups:
-    return Groups(node, *request.param)
-
-
-async def test_cgroup_files_get_the_set_of_the_pod_and_a_second_run_changes_nothing(node: Node, groups: Groups):
-    node.allocated(UIDS[0])
-    node.allocated(UIDS[1], "ended")
-    for uid in (UIDS[0], UIDS[2]):
-        groups.pod(uid)
-    groups.container(UIDS[0], IDS[0], "2-5", "0")
-    groups.container(UIDS[0], IDS[1], *groups.inherited())  # the sandbox
-    groups.container(UIDS[2], IDS[2], "9", "0")  # has no allocation
-    settings = node.settings("cgroup")
-    written = ", ".join(f"{name} is {value}" for name, value in zip(("CpusetCpus", "CpusetMems"), ALL, strict=True))
-    found = await restored(settings)
-    assert [(each.pod, each.container, each.id, each.text) for each in found] == [
-        (UIDS[0], "", IDS[0], f"restored: {written}"),
-        (UIDS[0], "", IDS[1], "nothing to restore"),
-        (UIDS[1], "ended", "", "has ended, nothing to restore"),
-    ]
-    assert groups.sets(UIDS[0], IDS[0]) == ALL
-    assert groups.sets(UIDS[2], IDS[2]) == ("9", "0")
-    assert {each.outcome.value for each in await restored(settings)} == {"not needed", "gone"}
-
-
-async def test_cgroup_files_with_the_kubelets_own_sets(node: Node, groups: Groups):
-    """Files do not name containers: those of a pod with several sets are reported, unless they have one of them."""
-    entries = {UIDS[0]: {"main": "10-14"}}
-    node.kubelet(cpu={"policyName": "static", "defaultCpuSet": "0-9,15-79", "entries": entries})
-    node.allocated(UIDS[0])
-    node.allocated(UIDS[0], "sidecar")
-    node.allocated(UIDS[1])
-    for uid in UIDS[:2]:
-        groups.pod(uid)
-    mems = groups.inherited()[1]
-    groups.container(UIDS[0], IDS[0], "10-14", mems)
-    groups.container(UIDS[0], IDS[1], "2-5", mems)
-    groups.container(UIDS[1], IDS[2], "2-5", mems)
-    kept, ambiguous, shared = await restored(node.settings("cgroup"))
-    assert (kept.outcome.value, groups.sets(UIDS[0], IDS[0])) == ("not needed", ("10-14", mems))
-    assert (ambiguous.outcome.value, groups.sets(UIDS[0], IDS[1])) == ("failed", ("2-5", mems))
-    assert ambiguous.text.endswith("cgroup files do not show which is whose; restore with --mode cri")
-    assert (shared.outcome.value, groups.sets(UIDS[1], IDS[2])) == ("done", ("0-9,15-79", mems))
-
-
-async def test_a_file_of_a_group_gets_its_stored_content(node: Node):
-    groups = Groups(node, "v2", Driver.SYSTEMD)
-    node.allocated(UIDS[0], Unified_memory_high="1000000")
-    groups.pod(UIDS[0])
-    for id in IDS[:2]:
-        groups.container(UIDS[0], id, "", "")
-        groups.fake.write(groups.fake.container_path(UIDS[0], id, "Burstable"), "memory.high", "1000000\n")
-    await OriginalValues(node.state).record(IDS[0], {"Unified.memory.high": "max"})
-    settings = node.settings("cgroup")
-    assert [each.text for each in await restored(settings)] == [
-        "restored: Unified.memory.high is max",
-        "nothing to restore",
-    ]
-    contents = [groups.fake.read(groups.fake.container_path(UIDS[0], id, "Burstable"), "memory.high") for id in IDS[:2]]
-    assert contents == ["max", "1000000\n"], "the second one was not set by the manager"
-    assert {each.outcome.value for each in await restored(settings)} == {"not needed"}
-
-
-async def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_restored(node: Node):
-    groups = Groups(node, "v2", Driver.CGROUPFS)
-    for uid, id in zip(UIDS[:2], IDS, strict=False):
-        node.allocated(uid)
-        groups.pod(uid)
-        groups.container(uid, id, "2-5", "0")
-    place = groups.fake.root / groups.fake.container_path(UIDS[0], IDS[0], "Burstable").lstrip("/")
-    (place / "cpuset.mems").unlink()
-    (place / "cpuset.mems").symlink_to(node.directory / "elsewhere")
-    refused, other = await restored(node.settings("cgroup"))
-    assert refused.outcome.value == "failed"
-    assert "cpuset.mems: symbolic links are not followed" in refused.text
-    assert other.outcome.value == "done"
-    assert not (node.directory / "elsewhere").exists()
-
-
-async def test_without_groups_of_the_kubelet_pods_have_not_ended(node: Node):
-    FakeCgroups(node.directory / "cgroup", "v2")
-    node.allocated(UIDS[0])
-    with pytest.raises(CannotRun, match=r"(?s)no kubelet groups found in .*\n  Check that the host's cgroup"):
-        await restore(node.settings("cgroup"))
-
-
 # --- what restore needs ----------------------------------------------------------------------------------------------
 
 
@@ -416,12 +288,24 @@ async def test_the_mode_is_that_of_the_manager(node: Node, mode: str):
         assert found.outcome.value == "done"
 
 
-async def test_another_mode_than_that_of_the_manager_is_an_error(node: Node):
+@pytest.mark.parametrize("mode", ["cri", "nri", "dry-run"])
+async def test_a_manager_that_had_the_removed_mode_cgroup(node: Node, mode: str):
     """The runtime does not report what was written to cgroup files."""
     node.allocated(UIDS[0])
     record_mode(node.state, "cgroup")
-    with pytest.raises(CannotRun, match=r"the manager had the mode cgroup, not cri\n  set --mode cgroup, and give"):
-        await restore(node.settings("cri"))
+    with pytest.raises(CannotRun) as caught:
+        await restore(node.settings(mode))
+    assert str(caught.value) == (
+        "the manager had the mode cgroup, which was removed in load-watcher 0.1.0\n  run load-watcher qrm restore of "
+        f"the earlier version; or restart the pods, and delete {node.state / 'last_mode'}"
+    )
+
+
+async def test_a_stored_mode_that_cannot_be_used_is_an_error(node: Node):
+    node.allocated(UIDS[0])
+    record_mode(node.state, "later")
+    with pytest.raises(CannotRun, match=r"last_mode has the unknown mode 'later'\n  set --mode to that of the manager"):
+        await restore(node.settings("dry-run"))
     for content in (b"{", b"{}"):
         (node.state / "last_mode").write_bytes(content)
         with pytest.raises(CannotRun, match=r"(?s)last_mode, with .*is unusable: .*\n  move it away, and set --mode"):

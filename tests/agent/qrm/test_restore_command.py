@@ -133,5 +133,5 @@ async def test_a_container_that_is_not_restored_and_a_node_without_a_checkpoint(
         assert "default/pod0, container container0: not restored: " in out
         assert (await restore(qrm, "--mode", "dry-run"))[:2] == (1, out), "the stored mode"
         code, _, err = await restore(qrm, "--mode", "cgroup")
-        assert (code, "the manager had the mode cri, not cgroup\n  set --mode cri" in err) == (1, True)
+        assert (code, 'qrm.mode: the mode "cgroup" was removed in load-watcher 0.1.0' in err) == (2, True)
         assert (await restore(qrm, "--mode", "somehow"))[0] == 2

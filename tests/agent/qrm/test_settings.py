@@ -50,7 +50,7 @@ def test_empty_lists_are_no_items():
 
 def test_everything_from_text_as_the_environment_gives_it():
     settings = read(
-        mode="CGROUP",
+        mode="CRI",
         state_dir="qrm",
         reconcile_period="500ms",
         names="best-effort-cpu=cpu,a=b",
@@ -61,7 +61,7 @@ def test_everything_from_text_as_the_environment_gives_it():
         step_down="0",
         usage_factor="1.5",
     )
-    assert settings.mode == "cgroup"
+    assert settings.mode == "cri"
     assert settings.plugins_dir == Path("/etc/qrm/plugins")
     assert settings.reconcile_period == 0.5
     assert settings.names == (("best-effort-cpu", "cpu"), ("a", "b"))
@@ -80,11 +80,13 @@ def test_everything_from_text_as_the_environment_gives_it():
     ("given", "key", "message"),
     [
         ({"mode": "kri"}, "qrm.mode", "dry-run"),
+        ({"mode": "cgroup"}, "qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0'),
+        ({"mode": " CGROUP "}, "qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0'),
         ({"nri_index": "5"}, "qrm.nri_index", "two digits"),
         ({"nri_name": "a b"}, "qrm.nri_name", "a name of letters"),
         *(
             ({"mode": mode, "on_failure": "refuse"}, "qrm.on_failure", f'refuse has no effect with qrm.mode = "{mode}"')
-            for mode in ("dry-run", "cri", "cgroup", "server")
+            for mode in ("dry-run", "cri", "server")
         ),
         ({"mode": "nri", "nri_socket": ""}, "qrm.nri_socket", "must be the path of a file"),
         ({"mode": "nri", "on_failure": "refuses"}, "qrm.on_failure", 'must be "open" or "refuse"'),
@@ -133,7 +135,7 @@ def noted(tmp_path: Path, *lines: str) -> list[str]:
 
 def test_settings_of_another_mode_are_noted(tmp_path: Path):
     others = ('nri_socket = "/run/nri.sock"', 'nri_name = "a"', 'nri_index = "10"', 'runtime_config = "/etc/c.toml"')
-    for mode in ("dry-run", "cri", "cgroup", "server"):
+    for mode in ("dry-run", "cri", "server"):
         found = noted(tmp_path, f'mode = "{mode}"', *others)
         assert found == [
             f'qrm.{name} has no effect with qrm.mode = "{mode}": remove it, or set qrm.mode = "nri"'
@@ -145,7 +147,7 @@ def test_settings_of_another_mode_are_noted(tmp_path: Path):
         (note,) = noted(tmp_path, *lines, 'runtime_socket = "/run/containerd/containerd.sock"')
         assert note.startswith('qrm.runtime_socket has no effect with qrm.mode = "nri": remove it')
     (note,) = noted(tmp_path, "evict_inadmissible = true", "publish_capacity = false")
-    assert note.endswith('remove it, or set qrm.mode = "nri" or "cri" or "cgroup"')
+    assert note.endswith('remove it, or set qrm.mode = "nri" or "cri"')
 
 
 def test_what_the_mode_nri_needs_is_noted(tmp_path: Path):

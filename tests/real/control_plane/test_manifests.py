@@ -121,9 +121,7 @@ def test_the_service_complies_with_the_level_restricted(prepared: ApiServer, nam
     assert "allowPrivilegeEscalation" in refusal(prepared, pod, namespace=namespace)
 
 
-@pytest.mark.parametrize(
-    "components", [("agent",), ("agent-restore",), ("qrm", "qrm-cri"), ("qrm", "qrm-cgroup"), ("qrm-restore",)]
-)
+@pytest.mark.parametrize("components", [("agent",), ("agent-restore",), ("qrm", "qrm-cri"), ("qrm-restore",)])
 def test_node_processes_need_the_level_privileged(
     prepared: ApiServer, tmp_path: Path, components: tuple[str, ...]
 ) -> None:

@@ -146,7 +146,6 @@ async def test_a_created_container_starts_with_the_cpus_of_an_update(containerd:
 
 def qrm(directory: Path, kube: FakeKube, containerd: Containerd, mode: str, *lines: str, min_online: int = 1) -> Qrm:
     """A manager with two pools of one CPU each, or more; with `min_online` 0, one of two CPUs can be exclusive."""
-    nest = f'cgroup_nest = "{containerd.group}"\ncgroup_driver = "cgroupfs"' if mode == "cgroup" else ""
     config = f"""
 [kubernetes]
 kubeconfig = "{kube.kubeconfig(directory / "kubeconfig")}"
@@ -160,7 +159,6 @@ reconcile_period = "200ms"
 min_online = {min_online}
 min_offline = 1
 reserved_memory = "0"
-{nest}
 """
     config += "\n".join(lines)
     return Qrm(directory / "qrm", config=config)
@@ -241,7 +239,7 @@ def restore(qrm: Qrm) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("mode", ["nri", "cri", "cgroup"])
+@pytest.mark.parametrize("mode", ["nri", "cri"])
 def test_restore_gives_a_container_all_cpus_again(containerd: Containerd, mode: str):
     """On the machine of the tests, in the kernel."""
     everything = cpuset.parse(Path("/sys/devices/system/cpu/online").read_text())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from watcher.platform.settings.values import ValueKind
 
@@ -44,7 +44,10 @@ def required(kind: ValueKind, doc: str, *, example: str) -> Any:
 
 
 class SettingsTable:
-    """A section of the settings. Its repr hides secrets, so that logs and tracebacks cannot leak them."""
+    """A section of the settings. Its repr hides secrets, so that logs and tracebacks cannot leak them. `removed` are
+    former keys, each with what to use instead, as an imperative; they are kept for one minor version."""
+
+    removed: ClassVar[Mapping[str, str]] = {}
 
     def __repr__(self) -> str:
         shown = (

@@ -21,8 +21,8 @@ import msgspec
 from watcher.core.messages import nearest
 from watcher.decoding.text import decode_toml, read_text
 from watcher.platform.settings.model_values import LEVEL
-from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.tables import KEYS, PARTS, TABLES
+from watcher.platform.settings.problems import Problem, removed
+from watcher.platform.settings.tables import KEYS, PARTS, REMOVED, TABLES
 from watcher.platform.settings.values import InvalidValue, describe, toml_or_text, write_text
 
 DEFAULT_FILE = "load-watcher.toml"
@@ -30,15 +30,6 @@ PREFIX = "LOAD_WATCHER_"
 DEFAULT_PREFIX = "LOAD_WATCHER_DEFAULT_"
 """Of the defaults of container images and manifests, which every other source overrides."""
 CONFIG = "LOAD_WATCHER_CONFIG"
-MOVED = {
-    "dashboard.agents": "agents.urls",
-    "dashboard.agent_pods": "agents.pods",
-    "dashboard.qrm": "qrms.urls",
-    "dashboard.qrm_pods": "qrms.pods",
-    "dashboard.token_file": "agents.token_file and qrms.token_file",
-    "dashboard.ca_file": "agents.ca_file and qrms.ca_file",
-}
-"""Former keys, with the keys that replace them."""
 INNER_TABLES = frozenset(".".join(key.table[:depth]) for key in KEYS.values() for depth in range(2, len(key.table) + 1))
 NOT_SETTINGS = (
     CONFIG,
@@ -164,10 +155,10 @@ def _no_table(name: str, content: object, *, origin: str) -> Problem:
 
 
 def _unknown_section(section: str, *, origin: str) -> Problem:
+    if instead := _instead_of(section):
+        return removed(section, instead, origin)
     sections = (*TABLES, *PARTS)
-    if moved := [f"{new} in place of {old}" for old, new in MOVED.items() if old.startswith(f"{section}.")]:
-        cure = f"its keys have moved: use {', '.join(moved)}"
-    elif homes := [key for key in KEYS if key.rpartition(".")[2] == section]:
+    if homes := [key for key in KEYS if key.rpartition(".")[2] == section]:
         cure = f"did you mean {homes[0]}?"
     elif guess := nearest(section, sections):
         cure = f"did you mean [{guess}]?"
@@ -176,7 +167,15 @@ def _unknown_section(section: str, *, origin: str) -> Problem:
     return Problem(_printable(section), f"unknown section ({origin})", cure)
 
 
+def _instead_of(name: str) -> str | None:
+    """Return what to use instead of a former table, of a former key, or of a variable without its prefix."""
+    given = f"{name.replace('.', '_').lower()}_"
+    return next((instead for old, instead in REMOVED.items() if given.startswith(f"{old.replace('.', '_')}_")), None)
+
+
 def _unknown_key(key: str, *, origin: str) -> Problem:
+    if instead := _instead_of(key):
+        return removed(_printable(key), instead, origin)
     return Problem(_printable(key), f"unknown setting ({origin})", _nearest_key(key))
 
 
@@ -186,8 +185,6 @@ def _printable(name: str) -> str:
 
 def _nearest_key(key: str) -> str:
     """Return a fix that names the most similar setting, or the settings of the table."""
-    if new := MOVED.get(key):
-        return f"use {new}"
     table, _, name = key.rpartition(".")
     siblings = {each.rpartition(".")[2]: each for each in (*KEYS, *INNER_TABLES) if each.rpartition(".")[0] == table}
     if guess := nearest(name, siblings):
@@ -300,10 +297,10 @@ def _part_key(variable: str) -> str | None:
 def _unknown_variable(variable: str, known: Mapping[str, str], prefix: str) -> Problem:
     # Compared without the common prefix, which would make all names similar.
     name = variable.removeprefix(prefix)
+    if instead := _instead_of(name):
+        return removed(_printable(variable), instead, "environment")
     names = [each.removeprefix(prefix) for each in (*known, *NOT_SETTINGS) if each.startswith(prefix)]
     guess = next((each for each in names if each.endswith(f"_{name}")), None) or nearest(name, names)
-    if new := next((new for old, new in MOVED.items() if old.replace(".", "_").upper() == name), None):
-        return Problem(_printable(variable), "unknown setting (environment)", f"use {new}")
     cure = f"did you mean {prefix}{guess}?" if guess else "docs/reference/settings.md lists all settings"
     return Problem(_printable(variable), "unknown setting (environment)", cure)
 

@@ -355,9 +355,10 @@ def _part_problems(layers: _Layers, parts: Mapping[str, Any], validators: Mappin
     origins = {**layers.defaults.part_keys, **layers.environment.part_keys, **layers.flags.part_keys}
     for name, table in parts.items():
         for problem in validators[name](table) if name in validators else ():
-            origin, start = origins.get(problem.key), f"for example {problem.key} = "
-            if origin is None or not problem.cure.startswith(start):
+            origin, cure, start = origins.get(problem.key), problem.cure, f"for example {problem.key} = "
+            if origin is None:
                 yield problem
                 continue
-            example = RawValue(None, origin).example(problem.key, problem.cure.removeprefix(start))
-            yield Problem(problem.key, f"{problem.message} ({origin})", f"for example {example}")
+            if cure.startswith(start):
+                cure = f"for example {RawValue(None, origin).example(problem.key, cure.removeprefix(start))}"
+            yield Problem(problem.key, f"{problem.message} ({origin})", cure)

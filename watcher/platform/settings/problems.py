@@ -19,6 +19,11 @@ class Problem:
     cure: str
 
 
+def removed(name: str, instead: str, origin: str = "") -> Problem:
+    """Return the problem of a setting of a removed feature; `instead` is what to use instead, as an imperative."""
+    return Problem(name, "was removed in this version" + (f" ({origin})" if origin else ""), instead)
+
+
 class SettingsError(Exception):
     """The settings are invalid. `problems` is never empty."""
 

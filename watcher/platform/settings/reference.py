@@ -135,11 +135,12 @@ A setting is read from the first of these sources that has it:
 prints the settings in effect with their origins; secrets are hidden.
 [load-watcher.example.toml](../../load-watcher.example.toml) is an example file with every setting and its default.
 
-An unknown key, section or `LOAD_WATCHER_…` variable is an error; the message names the nearest known one. Durations are
-written as `"60s"`, `"15m"`, `"1h30m"`, `"250ms"`, or as a number of seconds; sizes as `"2GiB"`, `"500MB"`, or as a
-number of bytes. In environment variables and `--set`, a list is written as in TOML or separated by commas; an empty
-variable counts as not set. Paths are relative to the working directory. Prefer files for secrets: environment variables
-are visible to child processes and in `kubectl describe`.
+An unknown key, section or `LOAD_WATCHER_…` variable is an error; the message names the nearest known one. For one minor
+version, the message about a setting of a removed feature says what replaces it. Durations are written as `"60s"`,
+`"15m"`, `"1h30m"`, `"250ms"`, or as a number of seconds; sizes as `"2GiB"`, `"500MB"`, or as a number of bytes. In
+environment variables and `--set`, a list is written as in TOML or separated by commas; an empty variable counts as not
+set. Paths are relative to the working directory. Prefer files for secrets: environment variables are visible to child
+processes and in `kubectl describe`.
 
 Kubernetes sets variables with the addresses of services in every pod of their namespace (`LOAD_WATCHER_SERVICE_HOST`
 and `LOAD_WATCHER_PORT=tcp://…` for a service named `load-watcher`). These variables are ignored.

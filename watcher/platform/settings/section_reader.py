@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from watcher.core.messages import nearest
 from watcher.platform.settings.field_metadata import SettingsTable, setting_of, settings_fields
-from watcher.platform.settings.problems import Problem
+from watcher.platform.settings.problems import Problem, removed
 from watcher.platform.settings.values import InvalidValue, ValueKind, describe, read_argument
 
 TableT = TypeVar("TableT", bound=SettingsTable)
@@ -29,6 +29,9 @@ def read_table(
     problems = []
     for name, value in given.items():
         key = f"{section}.{name}"
+        if name in table.removed:
+            problems.append(removed(key, table.removed[name]))
+            continue
         if name not in known:
             near = nearest(name, known)
             cure = f"did you mean {section}.{near}?" if near else f"[{section}] has: {', '.join(known)}"

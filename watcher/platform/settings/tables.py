@@ -49,6 +49,11 @@ TABLES: Mapping[str, type[SettingsTable]] = {
     "log": LogSettings,
 }
 PARTS = ("scheduler", "agent", "qrm")
+REMOVED: Mapping[str, str] = {
+    "dashboard": "use urls, pods, token_file and ca_file of [agents] and [qrms]",
+    **{f"{name}.{key}": instead for name, table in TABLES.items() for key, instead in table.removed.items()},
+}
+"""Former tables and keys, each with what to use instead."""
 
 
 @dataclass(frozen=True)

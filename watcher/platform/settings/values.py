@@ -283,15 +283,20 @@ SHARE = _fraction("a number from 0 to 1", with_zero=True)
 # --- choices and lists -----------------------------------------------------------------------------------------------
 
 
-def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> ValueKind:
-    """Return the kind of one of `names`, case-insensitive; `aliases` maps other spellings to them."""
-    known = tuple(names)
+def choice(
+    names: Iterable[str], *, aliases: Mapping[str, str] | None = None, removed: Mapping[str, str] | None = None
+) -> ValueKind:
+    """Return the kind of one of `names`, case-insensitive; `aliases` maps other spellings to them. `removed` are former
+    values, each with what to use instead, as an imperative."""
+    known, former = tuple(names), dict(removed or {})
     spelt = {name.casefold(): name for name in known} | dict(aliases or {})
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
             raise InvalidValue
         name = spelt.get(value.strip().casefold())
+        if instead := former.get(value.strip().casefold()):
+            raise InvalidValue(f"{describe(value)} was removed in this version: {instead}")
         if name is None:
             guess = nearest(value, spelt)
             raise InvalidValue(f"given {describe(value)}" + (f'; did you mean "{spelt[guess]}"?' if guess else ""))

@@ -13,12 +13,14 @@ from agent.cgroups.detection import find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.cluster.node_windows import WatcherLoadWindows
 from agent.qrm.kubelet.grpc_server import PluginServer
+from agent.qrm.main import layout_finder
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage, ResizeDecision, WindowReading
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.plugins.resize import ResizeSettings
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
+from agent.qrm.settings import read_settings
 from agent.qrm.store.files import StateFile
 from tests.agent.qrm.plugins.test_plugins import SEED, ask, cpu_plugin, memory_plugin
 from tests.agent.qrm.vectors import machine
@@ -259,3 +261,18 @@ async def test_usage_from_control_groups(tmp_path: Path):
     nowhere = LocalUsage(lambda: find_layout(str(tmp_path)), monotonic=lambda: now[0])
     assert await nowhere.read(pods) == {}
     assert "no control groups found" in nowhere.failure
+
+
+@pytest.mark.parametrize(("nest", "found"), [("crane", True), ("kubelet", False), (None, False)])
+async def test_usage_of_groups_that_are_in_another(tmp_path: Path, nest: str | None, found: bool):
+    """A kubelet with --cgroup-root=/crane, by the settings."""
+    fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.CGROUPFS, nest="crane")
+    fake.add(fake.container_path("0f5d1f0e-1111-2222-3333-444455556666", "a" * 64, "Burstable"))
+    given = {"cgroup": str(fake.root), **({"cgroup_nest": nest} if nest else {})}
+    settings, problems = read_settings(given, cwd=tmp_path)
+    assert not problems
+    usage = LocalUsage(layout_finder(settings), monotonic=lambda: 100.0)
+    await usage.read([])
+    usage.close()
+    assert ("" if found else "no kubelet groups found") in usage.failure
+    assert bool(usage.failure) != found

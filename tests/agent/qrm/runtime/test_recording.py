@@ -5,15 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroups.detection import find_layout
-from agent.cgroups.paths import Driver
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.pods import PodContainer, QrmPod
-from agent.qrm.runtime.cgroup import CgroupRuntime
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.runtime.recording import ReadableRuntime, RecordingRuntime
 from agent.qrm.store.originals import OriginalValues
-from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.cri import FakeRuntime
 
 UID = "0f5d1f0e-1111-2222-3333-444455556666"
@@ -57,20 +53,21 @@ async def test_the_first_value_is_stored_also_after_a_restart(tmp_path: Path):
 async def test_values_of_other_pods_stay(tmp_path: Path):
     """In one run of the manager, and after a restart."""
     first, second = (
-        QrmPod(f"{UID[:-1]}{at}", "default", f"web-{at}", qos_class="Burstable", containers=(PodContainer("c", id=id),))
+        QrmPod(f"{UID[:-1]}{at}", "default", f"web-{at}", containers=(PodContainer("c", id=id),))
         for at, id in enumerate(IDS)
     )
-    fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.SYSTEMD)
-    for number, each in enumerate((first, second)):
-        fake.add(fake.container_path(each.uid, IDS[number], "Burstable"), weight=100 + number)
-    runtime = CgroupRuntime(lambda: find_layout(str(fake.root)))
-    made = recording(runtime, tmp_path, [first, second])
-    for each in (first, second):
-        await made.apply(each, each.containers[0], {"Unified.cpu.weight": "50"})
-    for each in (first, second):
-        restarted = recording(runtime, tmp_path, [first, second])
-        await restarted.apply(each, each.containers[0], {"Unified.cpu.weight": "25"})
-    assert [stored(tmp_path, id) for id in IDS] == [{"Unified.cpu.weight": "100"}, {"Unified.cpu.weight": "101"}]
+    async with FakeRuntime(tmp_path / "cri.sock", containers=set()) as fake:
+        for number, each in enumerate((first, second)):
+            fake.add(IDS[number], "c", each.key, each.uid, cpu_shares=100 + number)
+        runtime = CriRuntime(fake.path)
+        made = recording(runtime, tmp_path, [first, second])
+        for each in (first, second):
+            await made.apply(each, each.containers[0], {"CpuShares": 50})
+        for each in (first, second):
+            restarted = recording(runtime, tmp_path, [first, second])
+            await restarted.apply(each, each.containers[0], {"CpuShares": 25})
+        await runtime.close()
+    assert [stored(tmp_path, id) for id in IDS] == [{"CpuShares": 100}, {"CpuShares": 101}]
 
 
 async def test_cpusets_alone_need_no_file_and_no_call(tmp_path: Path):
@@ -98,12 +95,12 @@ async def test_nothing_is_set_if_the_value_cannot_be_read_or_stored(tmp_path: Pa
 
 
 async def test_values_of_containers_that_ended_are_removed(tmp_path: Path):
-    fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.SYSTEMD)
-    for number, id in enumerate(IDS):
-        fake.add(fake.container_path(UID, id, "Burstable"), weight=100 + number)
-        web = pod(id)
-        runtime = CgroupRuntime(lambda: find_layout(str(fake.root)))
-        made = recording(runtime, tmp_path, [web])
-        await made.apply(web, web.containers[0], {"Unified.cpu.weight": "50"})
-        assert fake.read(fake.container_path(UID, id, "Burstable"), "cpu.weight") == "50"
-    assert [stored(tmp_path, id) for id in IDS] == [{}, {"Unified.cpu.weight": "101"}]
+    async with FakeRuntime(tmp_path / "cri.sock", containers=set()) as fake:
+        runtime = CriRuntime(fake.path)
+        for number, id in enumerate(IDS):
+            fake.add(id, "container0", "default/web", UID, cpu_shares=100 + number)
+            web = pod(id)
+            await recording(runtime, tmp_path, [web]).apply(web, web.containers[0], {"CpuShares": 50})
+            assert fake.resources[id].cpu_shares == 50
+        await runtime.close()
+    assert [stored(tmp_path, id) for id in IDS] == [{}, {"CpuShares": 101}]

@@ -121,22 +121,6 @@ def test_no_json_is_told(tmp_path: Path) -> None:
         loaded(tmp_path, environ={"LOAD_WATCHER_AGENTS_PODS": "{selector"})
 
 
-@pytest.mark.parametrize(
-    ("given", "cure"),
-    [
-        ({"toml": '[dashboard]\nagents = ["http://a:2023"]'}, "its keys have moved: use agents.urls in place of"),
-        ({"flags": {"dashboard.qrm_pods": "app=qrm"}}, "use qrms.pods"),
-        ({"environ": {"LOAD_WATCHER_DASHBOARD_TOKEN_FILE": "t"}}, "use agents.token_file and qrms.token_file"),
-    ],
-    ids=["file", "flag", "environment"],
-)
-def test_a_key_that_has_moved_names_the_key_that_replaces_it(tmp_path: Path, given: dict[str, Any], cure: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        loaded(tmp_path, **given)
-    (problem,) = refused.value.problems
-    assert cure in problem.cure
-
-
 def test_agents_report_the_usage_of_pods_unless_it_is_off(tmp_path: Path) -> None:
     named = '[agents]\nurls = ["http://a:2023"]\n'
     reporting = [loaded(tmp_path, text).agents.report_pods for text in (named, f"{named}pod_usage = false", "")]
