@@ -80,12 +80,12 @@ from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.quantities import read_duration, size
 from watcher.platform.settings.values import InvalidValue, read_argument
-from watcher.platform.sources.errors import ProviderError
-from watcher.platform.sources.http import read_secret
-from watcher.platform.sources.prometheus import read_envelope, series_of
-from watcher.providers.influxdb.responses import read_flux, read_influxql
-from watcher.providers.prometheus.responses import read_labels, read_series
 from watcher.replicas import transfer
+from watcher.sources.errors import ProviderError
+from watcher.sources.http import read_secret
+from watcher.sources.influxdb.responses import read_flux, read_influxql
+from watcher.sources.prometheus.responses import read_labels, read_series
+from watcher.sources.prometheus_api import read_envelope, series_of
 from watcher.traces.alibaba import TABLES, convert
 from watcher.traces.files import open_writer, read_trace
 from watcher.traces.parsing import TraceError

@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from watcher.platform.sources.errors import ProviderError
-from watcher.providers.base import Fetch, Provider
+from watcher.sources.base import Fetch, Provider
+from watcher.sources.errors import ProviderError
 
 P = TypeVar("P", bound=Provider)
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from agent.state.queries import Sample, read_samples
-from watcher.platform.sources.config import ConnectionConfig, InstantQuery
-from watcher.platform.sources.errors import ProviderError
-from watcher.platform.sources.prometheus import PrometheusClient
+from watcher.sources.config import ConnectionConfig, InstantQuery
+from watcher.sources.errors import ProviderError
+from watcher.sources.prometheus_api import PrometheusClient
 
 HINT = "Check agent.prometheus and agent.prometheus_token_file."
 """Replaces hints that name settings of the watcher's source, which the agent does not read."""

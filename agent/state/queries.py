@@ -21,7 +21,7 @@ import msgspec
 from agent.state.background_value import BackgroundValue
 from agent.state.readings import MetricReadings
 from watcher.decoding.json_text import decode_json
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed
+from watcher.sources.errors import ProviderError, ProviderMalformed
 
 INTERVAL_S = 30.0
 MAX_AGE_INTERVALS = 3.0

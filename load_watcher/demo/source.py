@@ -25,7 +25,7 @@ from watcher.fleet.faults import has_samples, reported_cpu, reported_time
 from watcher.fleet.load import RunningPods, node_load
 from watcher.fleet.noise import mixed, uniform
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
-from watcher.providers.base import Fetch, PodFetch, QueryPlan
+from watcher.sources.base import Fetch, PodFetch, QueryPlan
 
 SOURCE = "Demo"
 METRICS: Mapping[str, str] = {

@@ -14,8 +14,8 @@ from load_watcher.report.document import as_document
 from load_watcher.report.findings import ClusterReport, make_report
 from load_watcher.report.page import as_page
 from load_watcher.report.replay import replay
-from watcher.platform.sources.errors import ProviderUnreachable
-from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.sources.errors import ProviderUnreachable
+from watcher.sources.prometheus.queries import PrometheusConfig
 
 PORT_FORWARD = (
     "From a laptop, forward a port: kubectl -n monitoring port-forward svc/prometheus-k8s 9090, then use "

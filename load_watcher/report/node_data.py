@@ -18,14 +18,14 @@ from watcher.core.messages import shorten_names
 from watcher.core.naming.labels import Labels
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
-from watcher.platform.sources.errors import ProviderRefused
-from watcher.providers.fetching import FetchContext
-from watcher.providers.prometheus.metrics import NodeNamesReader, PrometheusMetricState
-from watcher.providers.prometheus.node_names import NodeEvidenceReader
-from watcher.providers.prometheus.plans import PrometheusQueryPlan
-from watcher.providers.prometheus.queries import candidates
-from watcher.providers.prometheus.search import QuerySearch
-from watcher.providers.prometheus.young import without_beginnings, young_slots
+from watcher.sources.errors import ProviderRefused
+from watcher.sources.fetching import FetchContext
+from watcher.sources.prometheus.metrics import NodeNamesReader, PrometheusMetricState
+from watcher.sources.prometheus.node_names import NodeEvidenceReader
+from watcher.sources.prometheus.plans import PrometheusQueryPlan
+from watcher.sources.prometheus.queries import candidates
+from watcher.sources.prometheus.search import QuerySearch
+from watcher.sources.prometheus.young import without_beginnings, young_slots
 
 LONGEST_STEP_S = 3600
 MEMORY_STEP_S = 900

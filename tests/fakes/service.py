@@ -37,10 +37,10 @@ from watcher.platform.http.sites import LocalHosts
 from watcher.platform.settings.sections.forecast import ForecastSettings
 from watcher.platform.settings.sections.samples import RefreshSettings
 from watcher.platform.settings.tables import Settings
-from watcher.providers.base import QueryPlan
-from watcher.refresh.forecasts import PublishedForecasts
-from watcher.refresh.shared import TickStats
+from watcher.sources.base import QueryPlan
 from watcher.store.status import StoreStatus
+from watcher.tick.forecasts import PublishedForecasts
+from watcher.tick.shared import TickStats
 
 HEALTHY = StoreStatus(True, "", None, None, queued=0, dropped=0, lost_decisions=0, size_bytes=4096)
 

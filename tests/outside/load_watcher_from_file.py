@@ -12,14 +12,14 @@ import numpy as np
 
 from watcher.model import METRIC_BY_KEY, Metric, SeriesBatch
 from watcher.platform.settings.tables import Settings
-from watcher.platform.sources.errors import ProviderMalformed, ProviderUnreachable
-from watcher.providers.base import Fetch, QueryPlan
+from watcher.sources.base import Fetch, QueryPlan
+from watcher.sources.errors import ProviderMalformed, ProviderUnreachable
 
 COLUMNS = (METRIC_BY_KEY["CPU"], METRIC_BY_KEY["Memory"])
 
 
 class FileProvider:
-    """A Provider (watcher.providers.base) that reads its file anew at each fetch."""
+    """A Provider (watcher.sources.base) that reads its file anew at each fetch."""
 
     source = "File"
     remembers = False

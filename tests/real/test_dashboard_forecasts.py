@@ -14,7 +14,7 @@ from tests.real.browser import Tab, chromium, tab
 from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
-from watcher.refresh.forecasts import PublishedForecasts
+from watcher.tick.forecasts import PublishedForecasts
 
 pytestmark = pytest.mark.real
 

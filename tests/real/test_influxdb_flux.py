@@ -17,11 +17,11 @@ from tests.real.parts import InfluxDB, new_secret
 from tests.real.telegraf import line, telegraf_lines
 from tests.waiting import wait_for
 from watcher.model import METRIC_BY_KEY
-from watcher.platform.sources.errors import ProviderError, ProviderRefused
-from watcher.providers.base import Fetch
-from watcher.providers.influxdb.provider import InfluxProvider
-from watcher.providers.influxdb.queries import TELEGRAF, FieldQuery, InfluxConfig, QueryTemplate
-from watcher.providers.queries import QueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderError, ProviderRefused
+from watcher.sources.influxdb.provider import InfluxProvider
+from watcher.sources.influxdb.queries import TELEGRAF, FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.queries import QueryConfig
 
 pytestmark = pytest.mark.real
 

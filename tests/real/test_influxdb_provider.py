@@ -20,11 +20,11 @@ from tests.waiting import eventually, wait_for
 from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import combine
 from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
-from watcher.platform.sources.errors import ProviderRefused, ProviderUnreachable
-from watcher.providers.base import Fetch
-from watcher.providers.influxdb.provider import InfluxProvider
-from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig
-from watcher.providers.queries import QueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderRefused, ProviderUnreachable
+from watcher.sources.influxdb.provider import InfluxProvider
+from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig
+from watcher.sources.queries import QueryConfig
 
 pytestmark = pytest.mark.real
 

@@ -17,9 +17,9 @@ from tests.real.remote_write import Series
 from watcher.core.pods.coverage import PodGaps
 from watcher.core.queries.matchers import parse_matchers
 from watcher.model import FindingKind
-from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.sources.base import NoPodUsage, PodFetch, fetch_pods
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import PrometheusConfig
 
 pytestmark = pytest.mark.real
 

@@ -31,10 +31,10 @@ from tests.real.remote_write import Series
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.queries.matchers import Matcher
 from watcher.model import METRIC_BY_KEY, SeriesBatch
-from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
-from watcher.providers.base import Fetch
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import CANDIDATES, PrometheusConfig, PrometheusQueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import CANDIDATES, PrometheusConfig, PrometheusQueryConfig
 
 pytestmark = pytest.mark.real
 
@@ -623,8 +623,8 @@ LEAVE = """
 import asyncio, sys, time
 from tests.real.test_prometheus_provider import unread_bytes
 from tests.waiting import eventually, wait_for
-from watcher.providers.prometheus.queries import PrometheusConfig
-from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import PrometheusConfig
+from watcher.sources.prometheus.provider import PrometheusProvider
 
 async def main():
     provider = PrometheusProvider(PrometheusConfig(address=sys.argv[1], timeout=600.0, fetch_deadline=600.0))

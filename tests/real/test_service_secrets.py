@@ -14,8 +14,8 @@ from tests.real.parts import Prometheus, new_secret
 from tests.service import Service
 from tests.waiting import wait_for
 from watcher.platform.settings.loading import load
-from watcher.platform.sources.errors import ProviderError
-from watcher.providers.registry import build
+from watcher.sources.errors import ProviderError
+from watcher.sources.registry import build
 
 pytestmark = pytest.mark.real
 

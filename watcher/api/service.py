@@ -23,12 +23,12 @@ from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import Operator, Snapshot, Window
 from watcher.platform.settings.tables import Settings
-from watcher.refresh.tick import Refresher
 from watcher.replicas import transfer
 from watcher.replicas.transfer import TransferOrigin
 from watcher.store.decision_store import StoreDecisions
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
+from watcher.tick.tick import Refresher
 
 
 @dataclass

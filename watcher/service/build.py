@@ -28,12 +28,12 @@ from watcher.platform.net.listening import host_port
 from watcher.platform.net.tls import client_context
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken, read_token
 from watcher.platform.settings.tables import Settings
-from watcher.providers import registry
-from watcher.providers.base import Provider
-from watcher.refresh import cluster_nodes
-from watcher.refresh.shared import NodeSource, RefreshConfig
 from watcher.replicas.peers import Peers
+from watcher.sources import registry
+from watcher.sources.base import Provider
 from watcher.store.store import Store
+from watcher.tick import cluster_nodes
+from watcher.tick.shared import NodeSource, RefreshConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from watcher.store.errors import StoreError
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
-    from watcher.refresh.tick import Refresher
     from watcher.store.store import Store
+    from watcher.tick.tick import Refresher
 
 
 class HotHistory:

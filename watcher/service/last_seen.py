@@ -18,8 +18,8 @@ from watcher.store.errors import StoreError
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
-    from watcher.refresh.tick import Refresher
     from watcher.store.store import Store
+    from watcher.tick.tick import Refresher
 
 AT_ONCE = 50  # nodes per call; reading one node takes a few milliseconds
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from watcher.platform.reloaded_files import FileReloader
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
-from watcher.platform.sources.errors import ProviderError
+from watcher.sources.errors import ProviderError
 
 log = logging.getLogger(__name__)
 

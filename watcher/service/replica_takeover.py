@@ -6,14 +6,14 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from watcher.platform.memory import memory_limit
-from watcher.refresh.shared import TICK_SHARE
 from watcher.replicas import transfer
+from watcher.tick.shared import TICK_SHARE
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
     from watcher.model import RestoredSamples
-    from watcher.refresh.tick import Refresher
     from watcher.replicas.peers import Peers
+    from watcher.tick.tick import Refresher
 
 MEMORY_PER_CELL = 40
 """Bytes of the memory limit per cell of a replica's samples, which takes 10 bytes; merging needs a copy."""

@@ -26,7 +26,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 
 from watcher import __version__
-from watcher.agents import pages
+from watcher.agent_clients import pages
 from watcher.api.agents import AgentRoutes
 from watcher.api.handlers import make_app
 from watcher.api.service import ServiceView
@@ -39,7 +39,6 @@ from watcher.platform.interpreter import freeze_objects
 from watcher.platform.modules import ServiceModule
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.tables import Settings
-from watcher.refresh.tick import Refresher
 from watcher.replicas.transfer import TransferOrigin
 from watcher.service.build import (
     FROM_SETTINGS,
@@ -60,6 +59,7 @@ from watcher.service.last_seen import LastSeenLookup
 from watcher.service.reload import SettingsReloader
 from watcher.service.replica_takeover import take_over_samples
 from watcher.store.errors import StoreError
+from watcher.tick.tick import Refresher
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from load_watcher_cloud.provider import CloudProvider
 from tests.fakes.prometheus import told
 from tests.fetches import QUICK, Fetches
 from watcher.model import METRIC_BY_KEY, FindingKind
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.platform.sources.http import retry_after
-from watcher.providers.base import Fetch
-from watcher.providers.queries import QueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.sources.http import retry_after
+from watcher.sources.queries import QueryConfig
 
 NOW = 1_700_000_010.0  # a multiple of 15
 CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name

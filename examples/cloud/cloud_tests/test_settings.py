@@ -11,8 +11,8 @@ from load_watcher_cloud.provider import CloudProvider
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
-from watcher.providers import registry
-from watcher.providers.base import Fetch, Provider
+from watcher.sources import registry
+from watcher.sources.base import Fetch, Provider
 
 pytestmark = pytest.mark.usefixtures("reachable")
 DATADOG = '[provider]\nname = "datadog"\ntoken = "k"\napp_key = "a"\n'

@@ -12,9 +12,9 @@ from load_watcher_cloud.provider import CloudProvider
 from tests.fakes.prometheus import Asked, told
 from tests.fetches import QUICK, Fetches
 from watcher.model import METRIC_BY_KEY, FindingKind
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.base import Fetch
-from watcher.providers.queries import QueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.sources.queries import QueryConfig
 
 NOW = 1_700_000_040.0  # a multiple of 60
 CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name

@@ -20,9 +20,9 @@ from load_watcher_cloud.connection import CloudConnection
 from watcher.arrays import F64
 from watcher.core.messages import printable, shorten_names
 from watcher.model import SOURCE_UNITS, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.sources.errors import ProviderError, ProviderRefused
-from watcher.providers.base import Fetch, QueryFailure, QueryPlan
-from watcher.providers.fetching import (
+from watcher.sources.base import Fetch, QueryFailure, QueryPlan
+from watcher.sources.errors import ProviderError, ProviderRefused
+from watcher.sources.fetching import (
     SILENT_FETCHES,
     FetchContext,
     FetchTracker,
@@ -118,7 +118,7 @@ class _CloudMetricState:
 
 
 class CloudProvider:
-    """Provider (providers/base.py) for a cloud monitoring service."""
+    """Provider (sources/base.py) for a cloud monitoring service."""
 
     remembers = True
 

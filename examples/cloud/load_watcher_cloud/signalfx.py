@@ -24,10 +24,10 @@ from watcher.arrays import F64
 from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
 from watcher.model import Metric
-from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
-from watcher.platform.sources.http import HttpResponse
-from watcher.providers.connection import connection, queries_of
-from watcher.providers.queries import QueryConfig
+from watcher.sources.connection import connection, queries_of
+from watcher.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
+from watcher.sources.http import HttpResponse
+from watcher.sources.queries import QueryConfig
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings

@@ -13,7 +13,7 @@ from tests.fakes.snapshots import publish, small_fleet, snapshot_of
 from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastConfig
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
-from watcher.refresh.forecasts import PublishedForecasts
+from watcher.tick.forecasts import PublishedForecasts
 
 CPU, MEMORY = METRICS
 HOUR = 470_000

@@ -28,13 +28,13 @@ from watcher.platform.http.runner import Runner
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.tables import Settings
-from watcher.providers.base import provenance
-from watcher.providers.metrics_server.provider import MetricsServerProvider, plan_of
 from watcher.replicas import transfer
 from watcher.replicas.peers import Peers
 from watcher.replicas.transfer import TransferOrigin
 from watcher.service.build import source_identity
 from watcher.service.server import Watcher
+from watcher.sources.base import provenance
+from watcher.sources.metrics_server.provider import MetricsServerProvider, plan_of
 
 pytestmark = pytest.mark.slow
 

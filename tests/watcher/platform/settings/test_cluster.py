@@ -9,8 +9,8 @@ from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.reference import show
 from watcher.platform.settings.tables import Settings
-from watcher.providers import registry
-from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.sources import registry
+from watcher.sources.prometheus.provider import PrometheusProvider
 
 BASE = '[provider]\nname = "prometheus"\naddress = "http://thanos:9090"\n'
 VARIABLE = "LOAD_WATCHER_PROVIDER_MATCHERS"

@@ -7,8 +7,8 @@ import pytest
 
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
-from watcher.providers import registry
-from watcher.providers.influxdb.provider import InfluxProvider
+from watcher.sources import registry
+from watcher.sources.influxdb.provider import InfluxProvider
 
 BASE = '[provider]\nname = "influxdb"\naddress = "http://influxdb:8086"\n'
 FLUX = BASE + 'dialect = "flux"\nbucket = "telegraf"\norg = "example"\ntoken = "t"\n'

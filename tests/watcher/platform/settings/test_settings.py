@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watcher.agents.client import client_from_settings
+from watcher.agent_clients.client import client_from_settings
 from watcher.core.koordinator.collect_policy import PolicyOverride, PolicyRule
 from watcher.model import METRIC_BY_KEY, Window
 from watcher.platform.settings.loading import load
