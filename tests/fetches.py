@@ -58,9 +58,9 @@ class Fetches(Generic[P]):
         """The result of `work` with a started provider."""
         return use(lambda: self.make(server, **settings), work, limit_s=self.limit_s)
 
-    def fetch(self, server: Any, *, since: float | None = None, until: float | None = None, **settings: Any) -> Fetch:
-        """One fetch."""
-        begin, end = (self.since if since is None else since), (self.until if until is None else until)
+    def fetch(self, server: Any, **settings: Any) -> Fetch:
+        """One fetch; of another range with `since` and `until`."""
+        begin, end = settings.pop("since", self.since), settings.pop("until", self.until)
         got: Fetch = self.run(server, lambda provider: provider.fetch(begin, end), **settings)
         return got
 

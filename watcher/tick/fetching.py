@@ -1,7 +1,7 @@
 """Fetching of samples: the newest samples of each tick, and the missing past, within the deadline of the tick.
 
 Failures are contained: a failed query loses its metric, a failed source returns nothing. Both become findings, counters
-and the state of the source, and the missing time is fetched once the query succeeds again. The state tells whether the
+and the state of the source, and the missing time is fetched once the query succeeds again. The state shows whether the
 source is up, responds completely, has CPU and Memory, and names cluster nodes; each change is logged once.
 """
 

@@ -589,7 +589,7 @@ def test_a_dead_source_leaves_the_last_windows_with_their_true_age(caplog: pytes
         assert refresher.provider_health.ok is True
 
     play(story)
-    lines = [record.getMessage() for record in caplog.records if record.name.endswith(".source_health")]
+    lines = [record.getMessage() for record in caplog.records if record.name == "watcher.tick.fetching"]
     assert len(lines) == 2
     assert lines[0].startswith("cannot read from Memory: connection refused")
     assert lines[1].startswith("Memory is back after 120 s")
