@@ -36,13 +36,7 @@ from watcher.platform.net.redaction import release_frames, without_credentials
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context, file_reason
 from watcher.sources.config import ConnectionConfig
-from watcher.sources.errors import (
-    ProviderError,
-    ProviderRefused,
-    ProviderUnreachable,
-    provider_error_of,
-    with_address,
-)
+from watcher.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable, provider_error_of, with_address
 
 log = logging.getLogger(__name__)
 

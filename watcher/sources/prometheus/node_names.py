@@ -19,14 +19,7 @@ import msgspec
 from watcher.core.naming.candidates import NamingEvidence
 from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.identity import Identities, identify
-from watcher.core.naming.labels import (
-    NODE_LABELS,
-    Labels,
-    has_duplicates,
-    has_several,
-    own,
-    values_of_clusters,
-)
+from watcher.core.naming.labels import NODE_LABELS, Labels, has_duplicates, has_several, own, values_of_clusters
 from watcher.core.naming.machines import idle_readings
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.queries.matchers import Matcher

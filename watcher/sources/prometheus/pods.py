@@ -27,11 +27,7 @@ from watcher.model import Finding, FindingKind, MetricType, Remedy
 from watcher.sources.base import NoPodUsage, PodFetch
 from watcher.sources.config import InstantQuery
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderPartial
-from watcher.sources.prometheus.evidence_queries import (
-    PROFILE_LABELS,
-    profile,
-    target_labels_query,
-)
+from watcher.sources.prometheus.evidence_queries import PROFILE_LABELS, profile, target_labels_query
 from watcher.sources.prometheus.node_names import REMEDIES, NodeEvidenceReader
 from watcher.sources.prometheus.plans import DEFAULT_SCRAPE_INTERVAL_S, NodeLabel, among, labels_of
 from watcher.sources.prometheus.pod_queries import (

@@ -55,12 +55,7 @@ from watcher.sources.prometheus.raw_series import (
     collector_of,
     exporter_of,
 )
-from watcher.sources.prometheus.responses import (
-    MatrixSamples,
-    batch_of,
-    joined,
-    read_samples,
-)
+from watcher.sources.prometheus.responses import MatrixSamples, batch_of, joined, read_samples
 from watcher.sources.prometheus.search import QuerySearch
 from watcher.sources.prometheus.young import YoungSeries, mature_maxima, young_slots
 from watcher.sources.prometheus_api import PrometheusClient, PrometheusResponse

@@ -19,9 +19,7 @@ from watcher.core.messages import printable
 from watcher.core.naming.labels import Labels
 from watcher.decoding.json_text import JsonDecoder
 from watcher.model import SOURCE_UNITS, Metric, SeriesBatch
-from watcher.sources.errors import (
-    ProviderMalformed,
-)
+from watcher.sources.errors import ProviderMalformed
 from watcher.sources.fetching import in_unit
 from watcher.sources.prometheus.plans import NodeLabel, PrometheusQueryPlan
 

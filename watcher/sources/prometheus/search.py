@@ -13,10 +13,7 @@ from watcher.core.queries.promql import is_plain
 from watcher.sources.config import InstantQuery
 from watcher.sources.errors import ProviderRefused
 from watcher.sources.fetching import FetchContext
-from watcher.sources.prometheus.evidence_queries import (
-    PROFILE_LABELS,
-    whole_profile,
-)
+from watcher.sources.prometheus.evidence_queries import PROFILE_LABELS, whole_profile
 from watcher.sources.prometheus.metrics import NodeNamesReader, PrometheusMetricState, send_query
 from watcher.sources.prometheus.plans import NodeLabel, PrometheusQueryPlan, among, labels_of, make_plan
 from watcher.sources.prometheus.queries import QueryCandidate

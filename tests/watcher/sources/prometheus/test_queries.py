@@ -12,9 +12,7 @@ from watcher.core.naming.name_resolver import without_port
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.sources.config import InstantQuery, RangeQuery
-from watcher.sources.prometheus.evidence_queries import (
-    profile,
-)
+from watcher.sources.prometheus.evidence_queries import profile
 from watcher.sources.prometheus.plans import NodeLabel, among, labels_of, make_plan
 from watcher.sources.prometheus.queries import (
     CANDIDATES,
