@@ -12,9 +12,8 @@ export LOAD_WATCHER_KUBERNETES := $(KUBERNETES)
 # each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=
 # The top-level packages that exist; mypy fails for a missing argument.
-TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/release scripts/soak)
+TYPED := $(wildcard load_watcher lab watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/release scripts/soak scripts/code-lines scripts/flow-files)
 
-RULE := deploy/components/prometheusrule/prometheusrule.yaml
 
 # loadscope runs the tests of a module in one worker; otherwise each worker would start the module's own Prometheus. Two
 # workers more than cores, because many tests wait for real programs most of the time.
@@ -23,7 +22,7 @@ WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak faults hostile properties fuzz removal alerts constraints \
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench bench-quick closed-loop soak faults hostile properties fuzz removal constraints \
         lock image-digests image image-agent release kube compatibility kubernetes helm nri-runtime nri containers cluster cluster-v2 originals plans mutants fleet real-parts clean
 
 help: ## list the targets
@@ -57,7 +56,7 @@ format: $(VENV)/.installed-dev ## format the code and sort imports with ruff
 types: $(VENV)/.installed-dev ## run mypy in strict mode
 	$(BIN)/mypy $(TYPED)
 
-removal: $(VENV)/.installed-dev ## run the fast tests without the agent, the QoS Resource Manager, and simulate in turn; `make test` imports them without the agent
+removal: $(VENV)/.installed-dev ## run the fast tests without the agent, the QoS Resource Manager, and the laboratory in turn; `make test` imports them without the agent
 	LOAD_WATCHER_REMOVAL=all $(BIN)/python -m pytest tests/test_removal.py --timeout 900
 
 check: lint types test ## run lint, types, and test
@@ -85,10 +84,6 @@ properties: $(VENV)/.installed-dev ## run the property tests, with 500 examples 
 
 fuzz: $(VENV)/.installed-dev ## send 20,000 random requests to a demo; ARGS="--requests 5000 --seed 7"
 	$(BIN)/python -m tests.fuzz.http $(ARGS)
-
-alerts: ## copy deploy/alerts.yaml into the PrometheusRule manifest
-	sed -i '/^  groups:$$/,$$d' $(RULE)
-	sed -n '/^groups:$$/,$$ { s/^./  &/; p }' deploy/alerts.yaml >> $(RULE)
 
 constraints: $(VENV)/.made ## update constraints.txt to the newest releases; commit it if `make check` passes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable '.[dev]'

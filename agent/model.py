@@ -16,8 +16,8 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import msgspec
 
@@ -280,79 +280,75 @@ class Original:
     period: int = 100_000
 
 
+Originals = Mapping[str, Original]
+"""CPU quotas before the agent's first write, by container id."""
+
+
 @dataclass(frozen=True, slots=True)
-class QuotaStep:
+class QuotaChange:
     """Set the CPU quota of one container from `before` to `after` microseconds per period; None: unlimited.
     `lag_seconds` is the delay until the metric shows the effect."""
 
-    pod: str
-    uid: str
     container: str
     container_id: str
     before: int | None
     after: int | None
     period: int
-    metric: str
-    released: Released = field(default_factory=dict)
-    reason: str = ""
     lag_seconds: float = 0.0
-    kind: Literal["throttle", "restore"] = "throttle"
 
 
 @dataclass(frozen=True, slots=True)
-class KnobStep:
+class KnobChange:
     """Set a knob of a pod's own control group from `before` to `after`: cpu.weight, or bytes of memory.high (None: no
     limit). `aim` is the expected usage of the pod afterwards, in cores or bytes; None if unknown. `lag_seconds` is the
     delay until the metric shows the effect."""
 
-    pod: str
-    uid: str
     knob: GentleKnob
     before: int | None
     after: int | None
-    metric: str
-    released: Released = field(default_factory=dict)
-    reason: str = ""
     aim: float | None = None
     lag_seconds: float = 0.0
-    kind: Literal["throttle", "hold", "restore"] = "throttle"
 
 
 @dataclass(frozen=True, slots=True)
-class ReclaimStep:
-    """Ask the kernel to reclaim up to `bytes` of page cache from one pod (forceGC)."""
+class PageCacheReclaim:
+    """Ask the kernel to reclaim up to `bytes` of page cache from the pod (forceGC)."""
 
-    pod: str
-    uid: str
     bytes: int
-    metric: str
-    released: Released = field(default_factory=dict)
-    reason: str = ""
-    kind: Literal["reclaim"] = "reclaim"
 
 
 @dataclass(frozen=True, slots=True)
-class EvictStep:
-    """Ask the API server to evict one pod with this grace period; `owner` is KIND/NAME of its controller."""
+class Eviction:
+    """Ask the API server to evict the pod with this grace period; `owner` is KIND/NAME of its controller."""
 
-    pod: str
-    uid: str
     grace_seconds: float
-    metric: str
-    released: Released = field(default_factory=dict)
     owner: str = ""
-    reason: str = ""
-    kind: Literal["evict"] = "evict"
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulingStep:
+class SchedulingChange:
     """Keep new pods away from this node by taint and condition, or allow them again."""
 
     disable: bool
-    reason: str
-    kind: Literal["scheduling"] = "scheduling"
 
 
-PodStep = QuotaStep | KnobStep | ReclaimStep | EvictStep
-Step = PodStep | SchedulingStep
+Change = QuotaChange | KnobChange | PageCacheReclaim | Eviction | SchedulingChange
+StepKind = StageKind | Literal["scheduling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change that a plan makes for a metric: on a pod, or without a pod on the scheduling of the node."""
+
+    kind: StepKind
+    change: Change
+    pod: str = ""
+    uid: str = ""
+    metric: str = ""
+    released: Released = field(default_factory=dict)
+    reason: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The step in the format of GET /explain."""
+        of_pod = {"pod": self.pod, "uid": self.uid, "metric": self.metric, "released": dict(self.released)}
+        return {**(of_pod if self.pod else {}), **asdict(self.change), "reason": self.reason, "kind": self.kind}

@@ -58,7 +58,7 @@ GOALS_MS = {
 GOAL_NODES = 5000
 GOAL_EVENT_US = 50.0
 PLUGINS = (*GOALS_MS, "NodeResourceLimits", "Peaks", "HighLoadFilter")
-FORECASTING = ("TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwareScheduling", "HighLoadFilter")
+FORECASTING = ("LoadAwareScheduling", "HighLoadFilter")
 """Plug-ins that can use forecasts."""
 GOAL_FORECAST = 1.1
 """Highest ratio of a pass with forecasts to one with windows."""

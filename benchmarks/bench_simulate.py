@@ -19,12 +19,12 @@ from typing import TypeVar
 
 from agent.decision.simulated_eviction import evicted
 from benchmarks.report import Table, amount, at_most
-from load_watcher.simulate.engine import SimulationOptions, simulate
-from load_watcher.simulate.policies import find_policy
-from load_watcher.simulate.results import RunSummary
-from load_watcher.simulate.trace_columns import TraceColumns, read_course
-from watcher.traces.files import open_writer, read_trace
-from watcher.traces.generating import generate
+from lab.simulate.engine import SimulationOptions, simulate
+from lab.simulate.policies import find_policy
+from lab.simulate.results import RunSummary
+from lab.simulate.trace_columns import TraceColumns, read_course
+from lab.traces.files import open_writer, read_trace
+from lab.traces.generating import generate
 
 SCENARIO = "daily"
 POLICIES = (

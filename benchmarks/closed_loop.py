@@ -2,7 +2,7 @@
 
     python -m benchmarks.closed_loop weekly --png closed-loop.png
     python -m benchmarks.closed_loop bitbrains --data DIRECTORY --runs bitbrains.csv
-    python -m benchmarks.closed_loop planetlab --data DIRECTORY --seeds 5 --policy Packing --policy Packing:forecast
+    python -m benchmarks.closed_loop planetlab --data DIRECTORY --seeds 5 --policy HighLoad --policy HighLoad:forecast
 
 `weekly` is the scenario of `load-watcher simulate --generate`; the other traces are pods with the load of VMs
 (`benchmarks.vm_pods`), from the files that `python -m benchmarks.bench_backtest` reads. Overloaded pods are throttled.
@@ -33,18 +33,19 @@ import msgspec
 from benchmarks.bench_backtest import DAYS, SIZES, USAGE
 from benchmarks.report import Table
 from benchmarks.vm_pods import vm_trace
-from load_watcher.forecast.layouts import read_bitbrains, read_planetlab
-from load_watcher.simulate.engine import SimulationOptions, simulate
-from load_watcher.simulate.policies import find_policy
-from load_watcher.simulate.trace_columns import TraceColumns, read_course
+from lab.backtest.layouts import read_bitbrains, read_planetlab
+from lab.simulate.engine import SimulationOptions, simulate
+from lab.simulate.policies import find_policy
+from lab.simulate.trace_columns import TraceColumns, read_course
+from lab.traces.generating import generate
+from lab.traces.records import Record
 from watcher.core.intervals import student_975
-from watcher.traces.generating import generate
-from watcher.traces.records import Record
 
 BASELINES = ("Random", "PowerOfTwoChoices", "LeastAllocated", "DefaultScheduler")
-PROFILES = ("Packing", "Packing80", "Risk", "LoadAwareScheduling", "LoadAware95", "HighLoad", "HighLoad95")
+BY_WINDOWS = ("Packing", "Packing80", "Risk")
+BY_BOTH = ("LoadAwareScheduling", "LoadAware95", "HighLoad", "HighLoad95")
 FORECAST = ":forecast"
-POLICIES = (*BASELINES, *(name + suffix for name in PROFILES for suffix in ("", FORECAST)))
+POLICIES = (*BASELINES, *BY_WINDOWS, *(name + suffix for name in BY_BOTH for suffix in ("", FORECAST)))
 CONFIG = Path(__file__).parent.parent / "docs" / "examples" / "simulation.toml"
 PODS_PER_NODE = 100  # over nine days, in the scenario; some 18 at a time
 DAY_MINUTES = 1440

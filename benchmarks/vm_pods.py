@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from load_watcher.forecast.deals import LEAST_USE, MOST_GAPS
-from load_watcher.forecast.usage import UsageGrid
+from lab.backtest.deals import LEAST_USE, MOST_GAPS
+from lab.backtest.usage import UsageGrid
+from lab.fleet.machines import machines
+from lab.traces.records import MOST_PODS, Begin, EndRecord, NodeRecord, PodRecord, Record, UsageRecord
 from watcher.arrays import F64, I64
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
-from watcher.fleet.machines import machines
-from watcher.traces.records import MOST_PODS, Begin, EndRecord, NodeRecord, PodRecord, Record, UsageRecord
 
 BEGINS = 1_699_920_000.0  # 2023-11-14T00:00:00Z
 SIZES = (1.0, 2.0, 4.0)  # cores

@@ -1,5 +1,5 @@
-"""The program `load-watcher`: commands, demo, simulation, doctor, comparison and recording. It is the only package that
-imports watcher, scorers and agent; no package imports it.
+"""The program `load-watcher`: its commands, the doctor, and the extender as a process. No package imports it, except
+that the laboratory imports `cli`.
 
 `main` lists the commands; `commands` has one module for each of them.
 """

@@ -50,7 +50,7 @@ COMMANDS: tuple[click.Command, ...] = (
 )
 
 
-PACKAGES = ("agent", "load_watcher", "scorers", "watcher")
+PACKAGES = ("agent", "lab", "load_watcher", "scorers", "watcher")
 
 
 COMPLETION = """\b

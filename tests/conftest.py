@@ -34,11 +34,11 @@ SLOW_FOLDERS = (
     "../examples",
     "agent/state",
     "field",
-    "load_watcher/demo",
+    "lab/demo",
     "load_watcher/doctor",
-    "load_watcher/forecast",
-    "load_watcher/report",
-    "load_watcher/simulate",
+    "lab/backtest",
+    "lab/report",
+    "lab/simulate",
     "real",
     "watcher/platform/kube",
     "watcher/sources",
@@ -61,7 +61,7 @@ def module_of(item: pytest.Item) -> str:
 
 
 # What changes how load-watcher, or a library of its, behaves. Those that steer the tests themselves stay.
-STEERING_PREFIXES = ("LOAD_WATCHER_", "METRICS_PROVIDER_", "SIGNALFX_", "DATADOG_", "KUBERNETES_", "OTEL_")
+STEERING_PREFIXES = ("LOAD_WATCHER_", "METRICS_PROVIDER_", "DATADOG_", "KUBERNETES_", "OTEL_")
 STEERING_NAMES = {
     "ENABLE_OPENSHIFT_AUTH",
     "INSECURE_SKIP_VERIFY",

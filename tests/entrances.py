@@ -47,14 +47,17 @@ from agent.qrm.store.last_mode import recorded_mode
 from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.state.proc_reader import ProcReader
-from agent.state.queries import read_samples as read_agent_samples
 from agent.state.readings import MetricReadings
+from agent.state.remote import read_samples as read_agent_samples
+from lab.backtest.tables import read_rows
+from lab.backtest.usage import BacktestError
+from lab.compare.comparison import read_answer
+from lab.traces.files import open_writer, read_trace
+from lab.traces.parsing import TraceError
+from lab.traces.records import Begin, EndRecord, NodeRecord
 from load_watcher.cli.options import read_token as read_option_token
-from load_watcher.compare.comparison import read_answer
 from load_watcher.doctor.scheduler import check_configuration
 from load_watcher.doctor.thresholds import evictors_in
-from load_watcher.forecast.tables import read_rows
-from load_watcher.forecast.usage import BacktestError
 from scorers.decisions import records, shadow_records
 from scorers.extender.manifest import read_pod
 from scorers.extender.remote import read_access
@@ -63,7 +66,6 @@ from scorers.plugins.node_resource_limits import read_ratio
 from scorers.profiles.profiles import read_profiles
 from tests.agent.policy.writing import METRICS, node_qos, text_of, throttling
 from tests.agent.qrm.plugins.test_plugins import cpu_plugin
-from tests.watcher.replicas.test_transfer import BOUNDS, HERE, SAMPLES, THERE
 from watcher.client.arrays import decode_columns, decode_pods, to_columns, to_pods
 from watcher.client.errors import WatcherError
 from watcher.core.kubernetes.errors import KubeError
@@ -80,16 +82,11 @@ from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.quantities import read_duration, size
 from watcher.platform.settings.values import InvalidValue, read_argument
-from watcher.replicas import transfer
 from watcher.sources.errors import ProviderError
 from watcher.sources.http import read_secret
 from watcher.sources.influxdb.responses import read_flux, read_influxql
 from watcher.sources.prometheus.responses import read_labels, read_series
 from watcher.sources.prometheus_api import read_envelope, series_of
-from watcher.traces.alibaba import TABLES, convert
-from watcher.traces.files import open_writer, read_trace
-from watcher.traces.parsing import TraceError
-from watcher.traces.records import Begin, EndRecord, NodeRecord
 
 Read = Callable[[Path], object]
 
@@ -241,13 +238,6 @@ def extender_access(path: Path) -> None:
 
 def doctor(path: Path) -> None:
     list(check_configuration(path.read_bytes()))
-
-
-def alibaba(path: Path) -> None:
-    for table in TABLES:
-        if table != "machine_meta":
-            (path.parent / f"{table}.csv").write_bytes(b"")
-    list(convert(path.parent, machines=1, start=0.0, hours=1.0))
 
 
 def trace(directory: Path, name: str) -> bytes:
@@ -477,7 +467,6 @@ def entrances(directory: Path) -> dict[str, Entrance]:
         "packed trace": Entrance(
             trace(directory, "a.csv.gz"), lambda path: list(read_trace(path)), (TraceError,), name="given.csv.gz"
         ),
-        "table of Alibaba": Entrance(b"m_1,7,x,x,4,50,USING\n", alibaba, (TraceError,), False, "machine_meta.csv"),
         "table of a backtest": Entrance(
             "vm,cores\nä,4\n".encode(),
             lambda path: [each.number("cores") for each in read_rows(path, ["vm", "cores"])],
@@ -512,11 +501,6 @@ def entrances(directory: Path) -> dict[str, Entrance]:
             encoded({"metric": {"node": "ä"}, "value": [1.5, "0.25"]}),
             lambda data: read_agent_samples([msgspec.Raw(data)]),
             ProviderError,
-        ),
-        "samples of a replica": response(
-            transfer.encode(SAMPLES, THERE),
-            lambda data: transfer.decode(data, own_origin=HERE, bounds=BOUNDS),
-            transfer.TransferRejected,
         ),
         "loads of another service": response(
             encoded(

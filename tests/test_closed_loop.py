@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.closed_loop import POLICIES, ClosedLoopOptions, as_csv, difference, read_runs, run
 from benchmarks.vm_pods import BEGINS, vm_trace
-from load_watcher.forecast.layouts import read_bitbrains
-from tests.load_watcher.forecast.traces import vms, write_bitbrains
-from watcher.traces.files import open_writer, read_trace
-from watcher.traces.records import PodRecord, Record, UsageRecord
+from lab.backtest.layouts import read_bitbrains
+from lab.traces.files import open_writer, read_trace
+from lab.traces.records import PodRecord, Record, UsageRecord
+from tests.lab.backtest.traces import vms, write_bitbrains
 
 
 def made(folder: Path, *, seed: int = 1) -> list[Record]:

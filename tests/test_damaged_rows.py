@@ -16,8 +16,7 @@ from typing import TypeVar
 import pytest
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditEntry, AuditOutcome
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry, AuditOutcome
 from agent.cgroups.base import Quota
 from agent.decision.analysis import AnalyzerState
 from agent.decision.ledger import InFlight

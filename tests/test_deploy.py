@@ -219,6 +219,7 @@ def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():
         "NOTICE",
         "README.md",
         "load_watcher",
+        "lab",
         "watcher",
         "scorers",
         "agent",

@@ -66,7 +66,7 @@ def test_each_page_states_its_stability() -> None:
 def test_the_pages_that_the_code_names_exist() -> None:
     """Hints of errors, comments of manifests, links of the dashboard."""
     named: dict[str, str] = {}
-    for root in ("load_watcher", "watcher", "scorers", "agent", "deploy"):
+    for root in ("load_watcher", "lab", "watcher", "scorers", "agent", "deploy"):
         for path in (REPOSITORY / root).rglob("*"):
             if path.suffix in {".py", ".js", ".html", ".yaml", ".txt", ".toml"} and path.is_file():
                 found = re.findall(r"\bdocs/(?:[\w-]+/)*[\w-]+\.md(?:#[\w-]+)?", path.read_text("utf-8"))

@@ -354,7 +354,7 @@ def test_the_health_check_reads_the_command_of_the_first_process(server: Threadi
 # --- the agent's image -----------------------------------------------------------------------------------------------
 
 EXCLUDED = (LOCKS / "agent.excludes").read_text().split()
-CODE = ("agent", "load_watcher", "scorers", "watcher")
+CODE = ("agent", "lab", "load_watcher", "scorers", "watcher")
 
 
 def imports_of_the_agent() -> set[str]:
@@ -379,9 +379,9 @@ def test_the_agent_s_image_has_the_code_that_the_agent_imports_and_no_other() ->
     present = {
         path.relative_to(REPOSITORY) for code in CODE for path in (REPOSITORY / code).iterdir() if is_package(path)
     }
-    gone = {Path(each) for each in EXCLUDED if each not in ("scorers", "watcher/_migrations")}
-    assert gone == {each for each in present - parts - kept if each.parts[0] != "scorers"}
-    assert not [each for each in needed if each.startswith(("scorers.", "load_watcher."))]
+    gone = {Path(each) for each in EXCLUDED if each not in ("lab", "scorers", "watcher/_migrations")}
+    assert gone == {each for each in present - parts - kept if each.parts[0] not in ("lab", "scorers")}
+    assert not [each for each in needed if each.startswith(("scorers.", "lab.", "load_watcher."))]
 
 
 def needed_files(modules: set[str]) -> list[str]:

@@ -15,7 +15,7 @@ from hatchling.builders.wheel import WheelBuilder
 import watcher
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PACKAGES = ("load_watcher", "watcher", "scorers", "agent")
+PACKAGES = ("load_watcher", "lab", "watcher", "scorers", "agent")
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +40,15 @@ def test_the_wheel_has_the_command(wheel):
     assert "load-watcher = load_watcher.main:main" in metadata(wheel, "entry_points.txt")
 
 
-def test_the_wheel_has_the_four_packages_and_nothing_else(wheel):
+def test_the_wheel_has_the_five_packages_and_nothing_else(wheel):
     assert {name.partition("/")[0] for name in wheel if ".dist-info/" not in name} == {
         "agent",
+        "lab",
         "load_watcher",
         "scorers",
         "watcher",
     }
-    for package in ("load_watcher", "watcher", "scorers", "agent"):
+    for package in ("load_watcher", "lab", "watcher", "scorers", "agent"):
         modules = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / package).rglob("*.py")}
         assert modules <= wheel.keys()
 

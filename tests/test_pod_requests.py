@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from agent.qrm.cluster.pod_source import QrmPodObject, qrm_pod
 from agent.state.pod_facts import AgentPod, facts_of
-from load_watcher.recording.builder import TraceBuilder
+from lab.record.builder import TraceBuilder
+from lab.traces.records import PodRecord
 from scorers.cluster.pages import ClusterHandler
 from scorers.cluster.pods import pod_info
 from scorers.extender.handlers import Extender
@@ -25,7 +26,6 @@ from tests.scorers.simulated_cluster import NOW, load, node, table
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.pod_resources import combined
 from watcher.core.pods.observed import ClusterSnapshot
-from watcher.traces.records import PodRecord
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 NODE = node("a", {"cpu": "64", "memory": "64Gi", "pods": "110"})

@@ -18,7 +18,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Directories that do not exist are left out.
-PACKAGES = [name for name in ("load_watcher", "watcher", "scorers", "agent") if (REPOSITORY / name).is_dir()]
+PACKAGES = [name for name in ("load_watcher", "lab", "watcher", "scorers", "agent") if (REPOSITORY / name).is_dir()]
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import pytest
 
 from tests.real.parts import REPOSITORY
 
-PARTS = ("agent", "agent/qrm", "load_watcher/simulate")
-CODE = ("load_watcher", "watcher", "scorers", "agent", "migrations")
-TESTS = ("tests/watcher", "tests/scorers", "tests/load_watcher", "tests/agent")
+PARTS = ("agent", "agent/qrm", "lab")
+CODE = ("load_watcher", "lab", "watcher", "scorers", "agent", "migrations")
+TESTS = ("tests/watcher", "tests/scorers", "tests/lab", "tests/load_watcher", "tests/agent")
 BLOCKED = """import sys
 sys.modules["{module}"] = None  # the environment has the whole project, and would find the part there
 """
@@ -73,7 +73,7 @@ def test_the_commands_of_the_rest_work(copy: Path, request: pytest.FixtureReques
     assert service.returncode == 0
     trace = copy / "trace.csv"
     trace.write_text("")
-    command = {"agent": ["agent"], "qrm": ["qrm"], "simulate": ["simulate", str(trace)]}[
+    command = {"agent": ["agent"], "qrm": ["qrm"], "lab": ["simulate", str(trace)]}[
         request.node.callspec.params["copy"].rpartition("/")[2]
     ]
     failed = run(copy, ["-c", MAIN, *command])

@@ -17,8 +17,8 @@ from aiohttp.web import Application
 from yarl import URL
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
-from agent.state.prometheus import PrometheusQueryClient
-from load_watcher.demo.scheduler import _trusting
+from agent.state.remote import PrometheusQueryClient
+from lab.demo.scheduler import _trusting
 from load_watcher.doctor.listening import _session
 from scorers.extender.remote import WatcherAccess
 from tests.certificates import (
@@ -47,7 +47,6 @@ from watcher.platform.kube.credentials import find_access
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context
-from watcher.service.build import peers_of
 from watcher.sources.config import ConnectionConfig
 from watcher.sources.errors import ProviderError
 from watcher.sources.prometheus.metric_names import similar_names
@@ -186,16 +185,6 @@ async def agent_pages(given: Connection) -> str:
     return ""
 
 
-async def peers(given: Connection) -> str:
-    named = {"peers__urls": [given.url], "peers__ca_file": str(given.ca)}
-    client = peers_of(
-        settings(given.directory, provider__name="prometheus", provider__address="http://127.0.0.1:9090", **named)
-    )
-    assert client is not None
-    await client.ask(lambda _: None, timeout=5.0)  # type: ignore[arg-type,return-value]
-    return ""
-
-
 async def watcher(given: Connection) -> str:
     access = WatcherAccess(given.url, None, given.ca.read_text())
     client = WatcherClient(given.url, tls=access.tls(), timeout=5.0, retries=0)
@@ -257,7 +246,6 @@ CONNECTIONS: dict[str, Connect] = {
     "in cluster": in_cluster,
     "kubelet": kubelet,
     "agent pages": agent_pages,
-    "peers": peers,
     "watcher": watcher,
     "issuer": issuer,
     "doctor": doctor,
@@ -426,9 +414,8 @@ def calls_outside(source: str) -> list[str]:
 def test_contexts_and_sessions_are_made_in_one_place() -> None:
     """That of a server is another matter."""
     homes = {"watcher/platform/net/tls.py", "watcher/platform/net/session.py", "watcher/platform/http/tls.py"}
-    files = [
-        path for root in ("watcher", "scorers", "agent", "load_watcher") for path in (REPOSITORY / root).rglob("*.py")
-    ]
+    roots = ("watcher", "scorers", "agent", "lab", "load_watcher")
+    files = [path for root in roots for path in (REPOSITORY / root).rglob("*.py")]
     found = {str(path.relative_to(REPOSITORY)): calls_outside(path.read_text()) for path in files}
     assert {} == {path: calls for path, calls in found.items() if calls and path not in homes}
     assert ["aiohttp.ClientSession"] == calls_outside("aiohttp.ClientSession(timeout=5)")

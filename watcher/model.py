@@ -505,8 +505,6 @@ class RestoredSamples:
     blocks: tuple[SampleBlock, ...]
     lost: Mapping[str, float] = field(default_factory=dict)
     silent: Mapping[str, LastSample] = field(default_factory=dict)
-    maxima: tuple[StoredMaxima, ...] = ()
-    """Only of another replica; those of the store are loaded after the first windows are served."""
 
 
 # --- findings --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.model import EvictStep
+from agent.model import Eviction, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class EvictionLimits:
     namespace: int = 3
     owner: int = 1
 
-    def refusal(self, past: tuple[EvictionRecord, ...], step: EvictStep) -> str:
+    def refusal(self, past: tuple[EvictionRecord, ...], step: Step) -> str:
         """The reason why a limit forbids this eviction, given the evictions of the last `window` seconds; "" if
         allowed."""
-        namespace = step.pod.partition("/")[0]
+        namespace, owner = _pod_of(step)
         of_namespace = [each for each in past if each.namespace == namespace and not each.refused]
-        of_owner = [each for each in of_namespace if step.owner and each.owner == step.owner]
+        of_owner = [each for each in of_namespace if owner and each.owner == owner]
         counts = [
             (len(past), self.node, "this node"),
             (len(of_namespace), self.namespace, f"namespace {namespace}"),
-            (len(of_owner), self.owner, f"{step.owner} in namespace {namespace}"),
+            (len(of_owner), self.owner, f"{owner} in namespace {namespace}"),
         ]
         return next(
             (
@@ -64,7 +64,13 @@ class Budget:
     limits: EvictionLimits
     past: tuple[EvictionRecord, ...] = ()
 
-    def refusal(self, planned: tuple[EvictStep, ...], step: EvictStep) -> str:
+    def refusal(self, planned: tuple[Step, ...], step: Step) -> str:
         """The reason why a limit forbids this eviction after the `planned` ones; "" if allowed."""
-        more = tuple(EvictionRecord(0.0, each.pod.partition("/")[0], each.owner) for each in planned)
+        more = tuple(EvictionRecord(0.0, *_pod_of(each)) for each in planned)
         return self.limits.refusal(self.past + more, step)
+
+
+def _pod_of(step: Step) -> tuple[str, str]:
+    """Namespace and owner of the pod that a step evicts."""
+    assert isinstance(step.change, Eviction)
+    return step.pod.partition("/")[0], step.change.owner

@@ -12,14 +12,15 @@ from agent.model import (
     CPU,
     EXTENDED_CPU,
     MEMORY,
-    EvictStep,
-    KnobStep,
-    QuotaStep,
-    ReclaimStep,
+    Eviction,
+    KnobChange,
+    PageCacheReclaim,
+    QuotaChange,
     Released,
-    SchedulingStep,
+    SchedulingChange,
     StageKind,
     Step,
+    StepKind,
 )
 
 VERBS: Mapping[StageKind, str] = {
@@ -56,7 +57,7 @@ def amount(resource: str, value: float) -> str:
     return f"{value:g} {resource}"
 
 
-def effect(kind: StageKind, released: Released) -> str:
+def effect(kind: StepKind, released: Released) -> str:
     """Describe the change in the node's usage after acting on a pod; `released` in millicores and bytes."""
     amounts = [amount(resource, value) for resource, value in released.items() if value > 0.0]
     verb = "gives back" if kind == "restore" else "releases"
@@ -85,26 +86,27 @@ def precise(stage: Stage, resource: str) -> str:
 
 def step(each: Step) -> str:
     """Describe one step as text for operators."""
-    if isinstance(each, SchedulingStep):
-        return f"{'keep new pods away' if each.disable else 'allow new pods'} ({each.reason})"
-    if isinstance(each, EvictStep):
-        return f"evict {each.pod}, grace period {each.grace_seconds:g} s: {effect('evict', each.released)}"
-    if isinstance(each, ReclaimStep):
-        return f"reclaim up to {amount(MEMORY, each.bytes)} of page cache from {each.pod}"
-    kind: StageKind = each.kind
-    if isinstance(each, KnobStep):
-        change = f"{_limit(each.before)} to {_limit(each.after)}"
-        return f"set {each.knob} of {each.pod} from {change}: {effect(kind, each.released)}"
-    change = f"{_quota(each.before, each)} to {_quota(each.after, each)}"
-    return f"{kind} {each.pod}, container {each.container}, from {change}: {effect(kind, each.released)}"
+    match each.change:
+        case SchedulingChange(disable):
+            return f"{'keep new pods away' if disable else 'allow new pods'} ({each.reason})"
+        case PageCacheReclaim(most):
+            return f"reclaim up to {amount(MEMORY, most)} of page cache from {each.pod}"
+        case Eviction(grace_seconds):
+            what = f"evict {each.pod}, grace period {grace_seconds:g} s"
+        case KnobChange(knob, before, after):
+            what = f"set {knob} of {each.pod} from {_limit(before)} to {_limit(after)}"
+        case QuotaChange(container, _, before, after, period):
+            quotas = f"{_quota(before, period)} to {_quota(after, period)}"
+            what = f"{each.kind} {each.pod}, container {container}, from {quotas}"
+    return f"{what}: {effect(each.kind, each.released)}"
 
 
 def _limit(value: int | None) -> str:
     return "no limit" if value is None else f"{value:,}"
 
 
-def _quota(quota: int | None, each: QuotaStep) -> str:
-    return "no quota" if quota is None or quota <= 0 else f"{quota / each.period:.4g} cores"
+def _quota(quota: int | None, period: int) -> str:
+    return "no quota" if quota is None or quota <= 0 else f"{quota / period:.4g} cores"
 
 
 def sentences(made: Plan) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from agent.metrics.options import DecisionOptions
 from agent.metrics.pod_actions import usage_released
@@ -28,13 +27,14 @@ from agent.model import (
     MEMORY,
     MEMORY_HIGH,
     ContainerState,
-    EvictStep,
-    KnobStep,
+    Eviction,
+    KnobChange,
     PodState,
-    QuotaStep,
+    QuotaChange,
     Released,
     State,
     Step,
+    StepKind,
 )
 
 
@@ -44,7 +44,7 @@ class InFlight:
     unix seconds. `target` is the new quota in cores of a throttled or restored container, None for unlimited. With a
     `knob`, the step concerns the pod's own group, and `target` is the expected usage in cores or bytes."""
 
-    kind: Literal["evict", "throttle", "hold", "restore"]
+    kind: StepKind
     pod: str
     uid: str
     since: float
@@ -77,24 +77,28 @@ def with_steps(ledger: Ledger, steps: Iterable[Step], now: float, options: Decis
     same container or pod. The caller passes no failed steps."""
     entries = {each.key: each for each in ledger}
     for step in steps:
-        if isinstance(step, EvictStep):
-            deadline = now + step.grace_seconds + options.grace_slack_seconds
-            entry = InFlight("evict", step.pod, step.uid, now, deadline, released=step.released)
-            entries[entry.key] = entry
-        elif isinstance(step, (QuotaStep, KnobStep)):
-            entry = _in_flight(step, now, options)
+        entry = _in_flight(step, now, options)
+        if entry is not None:
             entries[entry.key] = entry
     return tuple(entries[key] for key in sorted(entries))
 
 
-def _in_flight(step: QuotaStep | KnobStep, now: float, options: DecisionOptions) -> InFlight:
-    shows = now + step.lag_seconds
+def _in_flight(step: Step, now: float, options: DecisionOptions) -> InFlight | None:
+    """The entry of a step; None if the step changes no usage, or by an amount that is known only afterwards."""
+    change = step.change
+    if isinstance(change, Eviction):
+        deadline = now + change.grace_seconds + options.grace_slack_seconds
+        return InFlight("evict", step.pod, step.uid, now, deadline, released=step.released)
+    if not isinstance(change, QuotaChange | KnobChange):
+        return None
+    shows = now + change.lag_seconds
     deadline = max(now + options.effect_seconds, shows)
-    if isinstance(step, KnobStep):
-        released, aim, knob = step.released, step.aim, step.knob
-        return InFlight(step.kind, step.pod, step.uid, now, deadline, "", aim, released, shows, knob)
-    target = None if step.after is None else step.after / step.period
-    return InFlight(step.kind, step.pod, step.uid, now, deadline, step.container_id, target, step.released, shows)
+    if isinstance(change, KnobChange):
+        knob = change.knob
+        return InFlight(step.kind, step.pod, step.uid, now, deadline, "", change.aim, step.released, shows, knob)
+    target = None if change.after is None else change.after / change.period
+    container = change.container_id
+    return InFlight(step.kind, step.pod, step.uid, now, deadline, container, target, step.released, shows)
 
 
 def still_pending(ledger: Ledger, state: State, options: DecisionOptions) -> Ledger:

@@ -3,8 +3,7 @@ returns it.
 
     analyzer: rules and their pods ─▶ planner: `Plan` ─▶ executor: carries out `steps`
 
-All fields are plain data (str, float, None, and tuples and dicts of them), so msgspec encodes them as JSON directly. An
-unknown gap is None, never infinity.
+All fields are plain data (str, float, None, and tuples and dicts of them). An unknown gap is None, never infinity.
 
 Pure: no I/O, no clock.
 """
@@ -12,8 +11,11 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
+
+import msgspec
 
 from agent.model import Released, StageKind, Step
 
@@ -140,3 +142,9 @@ class Plan:
     left_alone: tuple[PodLeftAlone, ...] = ()
     warnings: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan in the format of GET /explain."""
+        steps = {name: [step.as_json() for step in getattr(self, name)] for name in ("steps", "preview")}
+        rest: dict[str, Any] = msgspec.to_builtins(replace(self, steps=(), preview=()))
+        return rest | steps

@@ -7,16 +7,17 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from agent.decision.analyzer import protection
 from agent.decision.eviction_limits import Budget
-from agent.decision.ledger import Ledger, falling, rising
+from agent.decision.ledger import Ledger, falling, lowered, pods_being_evicted, rising
 from agent.decision.restoring import LoweredValues
 from agent.decision.watermark import Watermarks, gap_above, gap_below
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.model import StageKind, State
+from agent.model import PodState, StageKind, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +79,30 @@ def _gap(
     if kind == "restore":
         return gap_below(used + flying / scale, watermark, scale, options)
     return gap_above(used - flying / scale, watermark, scale, options)
+
+
+def left_alone(given: PlanInputs) -> dict[str, str]:
+    """Pods (uid) that must not be changed, with the reason."""
+    leaving = pods_being_evicted(given.ledger, given.state.time)
+    found: dict[str, str] = {}
+    for pod in given.state.pods:
+        reason = protection(pod, given.own) or given.unavailable.get(pod.uid, "")
+        if not reason and pod.uid in leaving:
+            reason = "its eviction is in progress"
+        if reason:
+            found[pod.uid] = reason
+    return found
+
+
+def as_throttled(pod: PodState, given: PlanInputs) -> PodState:
+    """The pod with the usage that its containers will have when recently lowered quotas take effect. Usage above those
+    quotas counts as released already, so no second step may release it."""
+    recent = lowered(given.ledger, given.state.time)
+    if not any(container.id in recent for container in pod.containers):
+        return pod
+    containers = tuple(
+        replace(each, cpu=min(each.cpu, recent[each.id])) if each.cpu is not None and each.id in recent else each
+        for each in pod.containers
+    )
+    above = sum((was.cpu or 0.0) - (now.cpu or 0.0) for was, now in zip(pod.containers, containers, strict=True))
+    return replace(pod, containers=containers, cpu=None if pod.cpu is None else max(0.0, pod.cpu - above))

@@ -1,6 +1,6 @@
 """Decides what is restored: the values that the agent lowered, and the steps that set the original values again.
 
-The stages of agent/decision/gap_closing.py restore pods that a rule covers, step by step. A pod with a lowered value
+The stages of agent/decision/planner.py restore pods that a rule covers, step by step. A pod with a lowered value
 that no rule covers any more gets its original values in one cycle.
 
 Pure: no I/O, no clock.
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from agent.decision.analysis import Analysis
 from agent.decision.soft_limits import limit
 from agent.metrics.action_metric import PodSteps
-from agent.metrics.cpu_quota import Originals, is_original, quota_lowered
-from agent.model import CPU_WEIGHT, MEMORY_HIGH, Knobs, KnobStep, PodKnobs, PodState, QuotaStep
+from agent.metrics.pod_actions import is_original, quota_lowered
+from agent.model import CPU_WEIGHT, MEMORY_HIGH, KnobChange, Knobs, Originals, PodKnobs, PodState, QuotaChange, Step
 
 UNCOVERED = "no rule covers it any more"
 _UNKNOWN = PodKnobs()
@@ -59,7 +59,7 @@ def uncovered(
 
 def uncovered_steps(
     analysis: Analysis, pods: Mapping[str, PodState], lowered: LoweredValues, changed: Collection[str]
-) -> tuple[QuotaStep | KnobStep, ...]:
+) -> tuple[Step, ...]:
     """Steps that restore the original values of pods that no rule covers any more: the quotas first, then the knobs.
     `pods` may be changed, by uid; `changed` has the ids of containers and uids of pods that were changed in
     this cycle already."""
@@ -74,24 +74,19 @@ def uncovered_steps(
         replace(step, reason=UNCOVERED)
         for pod, each in sorted(planned, key=lambda pair: pair[0].key)
         for step in each.steps
-        if isinstance(step, KnobStep) and pod.uid not in changed
+        if pod.uid not in changed
     ]
     return (*(step for pod in quotas for step in _quotas_restored(pod, lowered.originals, changed)), *knobs)
 
 
-def _quotas_restored(pod: PodState, originals: Originals, changed: Collection[str]) -> Iterable[QuotaStep]:
+def _quotas_restored(pod: PodState, originals: Originals, changed: Collection[str]) -> Iterable[Step]:
     return (
-        QuotaStep(
-            pod=pod.key,
-            uid=pod.uid,
-            container=container.name,
-            container_id=container.id,
-            before=container.quota,
-            after=original.quota,
-            period=original.period,
-            metric="",
+        Step(
+            "restore",
+            QuotaChange(container.name, container.id, container.quota, original.quota, original.period),
+            pod.key,
+            pod.uid,
             reason=UNCOVERED,
-            kind="restore",
         )
         for container in pod.containers
         if container.id not in changed
@@ -104,13 +99,13 @@ def weight_restored(pod: PodState, knobs: PodKnobs, metric: str) -> PodSteps:
     """Plan restoring the original cpu.weight in one step."""
     if knobs.weight is None:
         return PodSteps(problem="its cpu.weight is currently unreadable")
-    step = KnobStep(pod.key, pod.uid, CPU_WEIGHT, knobs.weight, knobs.original_weight, metric, kind="restore")
-    return PodSteps((step,))
+    change = KnobChange(CPU_WEIGHT, knobs.weight, knobs.original_weight)
+    return PodSteps((Step("restore", change, pod.key, pod.uid, metric),))
 
 
 def memory_high_restored(pod: PodState, knobs: PodKnobs, metric: str) -> PodSteps:
     """Plan restoring the original memory.high in one step."""
     if knobs.memory_high is None:
         return PodSteps(problem="its memory.high is currently unreadable")
-    before, after = limit(knobs.memory_high), limit(knobs.original_high)
-    return PodSteps((KnobStep(pod.key, pod.uid, MEMORY_HIGH, before, after, metric, kind="restore"),))
+    change = KnobChange(MEMORY_HIGH, limit(knobs.memory_high), limit(knobs.original_high))
+    return PodSteps((Step("restore", change, pod.key, pod.uid, metric),))

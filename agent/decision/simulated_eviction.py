@@ -16,12 +16,12 @@ from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.metrics.cpu_total_utilization import NAME as CPU_PERCENT
-from agent.metrics.memory_total_utilization import NAME as MEMORY_PERCENT
-from agent.metrics.memory_total_utilization import TOTAL
+from agent.metrics.cpu_total import UTILIZATION as CPU_PERCENT
+from agent.metrics.memory_total import TOTAL
+from agent.metrics.memory_total import UTILIZATION as MEMORY_PERCENT
 from agent.metrics.pod_actions import NODE_CORES
 from agent.metrics.registry import Metrics
-from agent.model import AvoidanceAction, EvictStep, MetricSample, PodQos, PodScope, PodState, Policies, Rule, State
+from agent.model import AvoidanceAction, Eviction, MetricSample, PodQos, PodScope, PodState, Policies, Rule, State
 from agent.qos import QosClass
 
 EVICT = "evict"
@@ -80,7 +80,7 @@ def evicted(node: SimulatedNode, *, watermark: float) -> tuple[str, ...]:
     state = _state(node)
     given = PlanInputs(state, Metrics())
     made = plan(analyze(state, policies, AnalyzerState()), given)
-    return tuple(step.uid for step in made.steps if isinstance(step, EvictStep))
+    return tuple(step.uid for step in made.steps if isinstance(step.change, Eviction))
 
 
 def _state(node: SimulatedNode) -> State:

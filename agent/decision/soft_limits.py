@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from agent.metrics.action_metric import PodSteps
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
-from agent.model import CPU, CPU_WEIGHT, MEMORY, MEMORY_HIGH, KnobStep, PodKnobs, PodState
+from agent.model import CPU, CPU_WEIGHT, MEMORY, MEMORY_HIGH, KnobChange, PodKnobs, PodState, Step
 
 MOST_HELD = 0.05
 """Largest fraction of a pod's usage that one step reclaims."""
@@ -36,10 +36,8 @@ def weight_lowered(pod: PodState, knobs: PodKnobs, quotas: PodSteps) -> PodSteps
         return quotas
     metric = quotas.steps[0].metric
     aim = None if pod.cpu is None else pod.cpu - hoped / _MILLI
-    step = KnobStep(
-        pod.key, pod.uid, CPU_WEIGHT, knobs.weight, knobs.least_weight, metric, released=quotas.released, aim=aim
-    )
-    return PodSteps((step,), quotas.released)
+    change = KnobChange(CPU_WEIGHT, knobs.weight, knobs.least_weight, aim)
+    return PodSteps((Step("throttle", change, pod.key, pod.uid, metric, quotas.released),), quotas.released)
 
 
 def memory_high_lowered(pod: PodState, knobs: PodKnobs, metric: str, gap: float) -> PodSteps:
@@ -56,18 +54,8 @@ def memory_high_lowered(pod: PodState, knobs: PodKnobs, metric: str, gap: float)
     if pod.memory > (1.0 + SLACK) * knobs.memory_high or after >= knobs.memory_high:
         return PodSteps(problem="its memory.high is below its usage already, and the kernel can reclaim no more")
     released = {MEMORY: float(pod.memory - after)}
-    step = KnobStep(
-        pod.key,
-        pod.uid,
-        MEMORY_HIGH,
-        limit(knobs.memory_high),
-        after,
-        metric,
-        released=released,
-        aim=float(after),
-        kind="hold",
-    )
-    return PodSteps((step,), released)
+    change = KnobChange(MEMORY_HIGH, limit(knobs.memory_high), after, float(after))
+    return PodSteps((Step("hold", change, pod.key, pod.uid, metric, released),), released)
 
 
 def limit(high: float | None) -> int | None:

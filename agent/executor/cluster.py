@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from agent.executor.enforcement_switch import ControlMap
 from agent.executor.report import StepOutcome
-from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, EvictStep, SchedulingStep
+from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, Eviction, SchedulingChange, Step
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.objects import NODES, PODS, Pod, Taint
 from watcher.core.kubernetes.pod_origin import mirrored_uid
@@ -102,7 +102,7 @@ class ClusterActions:
         next_attempt = datetime.fromtimestamp(self._clock() + refusal.until - now, UTC)
         return f"{refusal.text.rstrip('.')}; next attempt at {next_attempt:%Y-%m-%dT%H:%M:%SZ}"
 
-    async def objection(self, step: EvictStep) -> tuple[StepOutcome, str] | None:
+    async def objection(self, step: Step) -> tuple[StepOutcome, str] | None:
         """The reason why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from
         the API, because the node's data may be outdated, and a critical pod must never be evicted. Raises
         KubeUnreachable."""
@@ -120,13 +120,13 @@ class ClusterActions:
             return StepOutcome.FAILED, self.left_alone()[step.uid]
         return _objection(pod, step)
 
-    async def evict(self, step: EvictStep) -> tuple[StepOutcome, str]:
+    async def evict(self, step: Step) -> tuple[StepOutcome, str]:
         """Evict the pod through the eviction API. Transient errors (a busy server) are retried for `within` seconds. A
         pod whose eviction is refused is left alone for a while, which is logged and reported by an Event once. Raises
         nothing."""
-        done = await self._evictor.evict(
-            step.pod, within=self._within, uid=step.uid, grace_seconds=int(step.grace_seconds)
-        )
+        assert isinstance(step.change, Eviction)
+        seconds = int(step.change.grace_seconds)
+        done = await self._evictor.evict(step.pod, within=self._within, uid=step.uid, grace_seconds=seconds)
         fate = FATES[done.outcome]
         if done.outcome is EvictionOutcome.PROTECTED:
             pause = max(done.retry_after or BUDGET_RETRY_S, self._doubled_pause(step.uid))
@@ -149,7 +149,7 @@ class ClusterActions:
             return 0.0
         return min(2.0 * before.pause, REFUSED_RETRY_S)
 
-    async def _leave_alone(self, step: EvictStep, fate: StepOutcome, text: str, *, hint: str, seconds: float) -> None:
+    async def _leave_alone(self, step: Step, fate: StepOutcome, text: str, *, hint: str, seconds: float) -> None:
         """Leave the pod alone for `seconds`. Logs it and writes an Event, unless the last attempt had the same
         result."""
         before = self._refused.get(step.uid)
@@ -163,8 +163,8 @@ class ClusterActions:
 
     # --- the node ----------------------------------------------------------------------------------------------------
 
-    async def scheduling_is(self, step: SchedulingStep) -> bool:
-        """Whether taint and condition of the node are as the step sets them; False if the API does not answer."""
+    async def scheduling_is(self, wanted: SchedulingChange) -> bool:
+        """Whether taint and condition of the node are as wanted; False if the API does not answer."""
         try:
             async with asyncio.timeout(self._patience):
                 node = await self._client.get(NODES, self.node)
@@ -172,15 +172,15 @@ class ClusterActions:
             return False
         tainted = any((each.key, each.effect) == (SCHEDULING_TAINT, TAINT_EFFECT) for each in node.spec.taints)
         status = next((each.status for each in node.status.conditions if each.type == SCHEDULING_CONDITION), "False")
-        return tainted == step.disable and (status == "True") == step.disable
+        return tainted == wanted.disable and (status == "True") == wanted.disable
 
-    async def set_scheduling(self, step: SchedulingStep) -> tuple[bool, str]:
+    async def set_scheduling(self, wanted: SchedulingChange, reason: str) -> tuple[bool, str]:
         """Set or remove taint and condition of the node. Returns whether the taint changed, and an error message ("" if
         it succeeded). Raises nothing."""
         changed = False
         try:
             async with asyncio.timeout(self._patience):
-                if step.disable:
+                if wanted.disable:
                     changed = await add_taint(self._client, self.node, Taint(SCHEDULING_TAINT, TAINT_EFFECT))
                 else:
                     changed = await remove_taint(self._client, self.node, key=SCHEDULING_TAINT, effect=TAINT_EFFECT)
@@ -188,10 +188,10 @@ class ClusterActions:
                     self._client,
                     self.node,
                     SCHEDULING_CONDITION,
-                    status=step.disable,
+                    status=wanted.disable,
                     now=self._clock(),
-                    reason="AvoidanceTriggered" if step.disable else "RestoreTriggered",
-                    message=step.reason,
+                    reason="AvoidanceTriggered" if wanted.disable else "RestoreTriggered",
+                    message=reason,
                 )
         except TimeoutError:
             return changed, f"the API did not respond within {self._patience:.0f} s"
@@ -232,7 +232,8 @@ class ClusterActions:
         self._told_at = lately
 
 
-def _objection(pod: Pod, step: EvictStep) -> tuple[StepOutcome, str] | None:
+def _objection(pod: Pod, step: Step) -> tuple[StepOutcome, str] | None:
+    assert isinstance(step.change, Eviction)
     metadata = pod.metadata
     if metadata.uid != step.uid:
         return StepOutcome.GONE, "another pod has that name now"
@@ -244,6 +245,6 @@ def _objection(pod: Pod, step: EvictStep) -> tuple[StepOutcome, str] | None:
         return StepOutcome.NOT_ALLOWED, f"it is system-critical (priority {pod.spec.priority})"
     if mirrored_uid(metadata, pod.spec.node_name):
         return StepOutcome.NOT_ALLOWED, "it is a static pod: the kubelet would start it again"
-    if step.owner and not any(owner.controller for owner in metadata.owner_references):
+    if step.change.owner and not any(owner.controller for owner in metadata.owner_references):
         return StepOutcome.NOT_ALLOWED, "it has no controller any more: nothing would recreate it"
     return None

@@ -12,20 +12,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditEntry
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry
 from agent.cgroups.base import Quota
-from agent.decision.eviction_limits import Budget
+from agent.decision.eviction_limits import Budget, EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import EnforcementSwitch
-from agent.executor.groups import Groups, agent_processes, conflicting_agents
-from agent.executor.knob_writer import KnobWriter, RestoreResult
-from agent.executor.permissions import ExecutorMeans, OnExit, Permissions
-from agent.executor.plan_run import TAINTED_KEY, EffectiveLevel, Needed, PlanRun, audit_error_text, in_thread, level_of
-from agent.executor.pod_knobs import read_knobs
+from agent.executor.groups import CgroupLock, Groups, agent_processes, conflicting_agents
+from agent.executor.knob_writer import KnobWriter, RestoreResult, read_knobs
+from agent.executor.plan_run import (
+    TAINTED_KEY,
+    EffectiveLevel,
+    ExecutorMeans,
+    Needed,
+    PlanRun,
+    audit_error_text,
+    in_thread,
+    level_of,
+)
 from agent.executor.report import (
     PODS_MISSING,
     EnforcementLevel,
@@ -35,7 +44,7 @@ from agent.executor.report import (
     StepResult,
     measured,
 )
-from agent.model import EvictStep, Knobs, KnobStep, ReclaimStep, SchedulingStep, State, Step
+from agent.model import Eviction, KnobChange, Knobs, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
@@ -50,6 +59,28 @@ agents may hold lowered values for hours."""
 UNSEEN_S = 60.0
 """Seconds after which the values of a container that is not listed are restored, although its group exists."""
 ENFORCEMENT_KEY = "enforcement"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """Permissions from the settings of this node."""
+
+    enforce: bool = False
+    limits: EvictionLimits = field(default_factory=EvictionLimits)
+    beside_others: bool = False
+    """Enforce although a koordlet, a crane-agent or another load-watcher agent manages the same groups."""
+    claim: CgroupLock | None = None
+    """Lock on the control groups against other load-watcher agents."""
+    proc: Path = Path("/proc")
+    """Path of the host's /proc, to detect processes of other agents."""
+
+
+class OnExit(StrEnum):
+    """Handling of lowered quotas and the taint at a regular shutdown."""
+
+    KEEP = "keep"
+    """They stay, and a restarted agent continues from them."""
+    RESTORE = "restore"
 
 
 class Executor:
@@ -78,7 +109,7 @@ class Executor:
         self._logged_trouble = ""
         self._brake: EnforcementSwitch | None = None
         self._logged_level = EnforcementLevel.ENFORCE
-        self._pending_scheduling: SchedulingStep | None = None
+        self._pending_scheduling: Step | None = None
         self._tainted_at: float | None = None
         if cluster is not None:
             cluster.controls.last = self._brake = audit.load_value(ENFORCEMENT_KEY, EnforcementSwitch)
@@ -94,8 +125,9 @@ class Executor:
         except AuditError as error:
             return PlanReport(EnforcementLevel.PREVIEW, "the audit file cannot be read", (), audit_error_text(error))
         owing = quotas + tainted
-        if tainted and plan.scheduling_disabled is False and not any(isinstance(s, SchedulingStep) for s in steps):
-            steps = (SchedulingStep(False, "no rule requires the taint that an earlier run left"), *steps)
+        if tainted and plan.scheduling_disabled is False and not any(s.kind == "scheduling" for s in steps):
+            reason = "no rule requires the taint that an earlier run left"
+            steps = (Step("scheduling", SchedulingChange(disable=False), reason=reason), *steps)
         if not steps and not owing:
             return PlanReport(EnforcementLevel.ENFORCE if self._permissions.enforce else EnforcementLevel.PREVIEW)
         situation = await self._situation(state, owing=owing, max_age=0.0 if self._has_new(steps) else IDLE_BRAKE_AGE_S)
@@ -108,10 +140,10 @@ class Executor:
         self._log_level_change(report.level, report.why)
         self._log_audit_failure("" if report.fault else report.trouble)
         for each in report.results:
-            if isinstance(each.step, SchedulingStep):
+            if isinstance(each.step.change, SchedulingChange):
                 self._pending_scheduling = each.step if each.fate is StepOutcome.FAILED else None
                 if run.scheduling_confirmed:
-                    self._tainted_at = self._means.clock() if each.step.disable else None
+                    self._tainted_at = self._means.clock() if each.step.change.disable else None
         return report
 
     def _log_level_change(self, stance: EnforcementLevel, why: str) -> None:
@@ -137,15 +169,16 @@ class Executor:
     def _has_new(self, steps: Sequence[Step]) -> bool:
         """Whether any step is more than the taint that this process has set recently, which a triggered rule demands in
         every cycle."""
-        return not all(isinstance(step, SchedulingStep) and step.disable and self._just_tainted() for step in steps)
+        return not all(step.change == SchedulingChange(disable=True) and self._just_tainted() for step in steps)
 
     def _with_what_is_undone(self, plan: Plan) -> tuple[Step, ...]:
         """The plan's steps, with a failed scheduling step of an earlier plan, which is retried until it succeeds or the
         opposite is decided."""
         undone, self._pending_scheduling = self._pending_scheduling, None
-        if undone is None or any(isinstance(step, SchedulingStep) for step in plan.steps):
+        if undone is None or any(step.kind == "scheduling" for step in plan.steps):
             return plan.steps
-        return (undone, *plan.steps) if plan.scheduling_disabled in (None, undone.disable) else plan.steps
+        still_wanted = plan.scheduling_disabled is None or undone.change == SchedulingChange(plan.scheduling_disabled)
+        return (undone, *plan.steps) if still_wanted else plan.steps
 
     async def budget(self) -> Budget:
         """The node's eviction limits with its recent evictions. Raises AuditError."""
@@ -252,13 +285,15 @@ async def _always(_: Step, __: Sequence[Step]) -> str:
 
 def would(step: Step) -> str:
     """Describe what a step would do, for preview. Pure."""
-    if isinstance(step, SchedulingStep):
-        return "would keep new pods away" if step.disable else "would allow new pods again"
-    if isinstance(step, EvictStep):
-        return f"would evict {step.pod} with a grace period of {step.grace_seconds:.0f} s"
-    if isinstance(step, ReclaimStep):
-        return f"would reclaim up to {step.bytes} bytes of page cache from {step.pod}"
-    if isinstance(step, KnobStep):
-        return f"would set {step.knob} of {step.pod} to {'unlimited' if step.after is None else step.after}"
-    quota = "unlimited" if step.after is None else f"{step.after} µs per {step.period} µs"
-    return f"would set the CPU quota of {step.pod} ({step.container}) to {quota}"
+    match step.change:
+        case SchedulingChange(disable):
+            return "would keep new pods away" if disable else "would allow new pods again"
+        case Eviction(grace_seconds):
+            return f"would evict {step.pod} with a grace period of {grace_seconds:.0f} s"
+        case PageCacheReclaim(most):
+            return f"would reclaim up to {most} bytes of page cache from {step.pod}"
+        case KnobChange(knob, _, after):
+            return f"would set {knob} of {step.pod} to {'unlimited' if after is None else after}"
+        case QuotaChange(container, _, _, after, period):
+            quota = "unlimited" if after is None else f"{after} µs per {period} µs"
+            return f"would set the CPU quota of {step.pod} ({container}) to {quota}"

@@ -1,5 +1,5 @@
-"""Changes CPU quotas, cpu.weight and memory.high so that each can be restored. The original value is stored before the
-first write, and values that another program has set are left unchanged.
+"""Changes CPU quotas, cpu.weight and memory.high so that each can be restored, and reads the last two for the planner.
+The original value is stored before the first write, and values that another program has set are left unchanged.
 
 Restoring compares before it writes. If the current value is the one that the agent last wrote, or was about to write,
 the original value is restored; any other value was set by another program or an operator (for example an in-place
@@ -10,17 +10,21 @@ All functions block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from agent.audit.entries import AuditEntry, AuditOutcome, StoredOriginal, key_of
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry, AuditOutcome, StoredOriginal, key_of
 from agent.cgroups import base
 from agent.cgroups.base import CPU_WEIGHT, NOUNS, CpuWeight, Knob, MemoryHigh, Quota, Value, as_json, at_least, in_words
 from agent.cgroups.errors import CgroupError, CgroupGone
 from agent.executor.groups import Groups
 from agent.executor.report import StepOutcome, StepResult
-from agent.model import KnobStep, QuotaStep
+from agent.model import KnobChange, Knobs, PodKnobs, PodState, QuotaChange, Step
+
+T = TypeVar("T")
+
+UNLIMITED = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,13 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
-    """The change of a group's value by a step."""
+class _ValueChange:
+    """The change of a group's value by a step; `container_id` is "" for the pod's own group."""
 
-    step: QuotaStep | KnobStep
+    step: Step
     before: Value
     after: Value
-    container_id: str
+    container_id: str = ""
 
     @property
     def knob(self) -> Knob:
@@ -64,24 +68,26 @@ class _Change:
         return NOUNS[self.knob]
 
 
-def _change(step: QuotaStep | KnobStep) -> _Change:
-    if isinstance(step, QuotaStep):
-        before, after = (Quota(quota, step.period) for quota in (step.before, step.after))
-        return _Change(step, before, after, step.container_id)
-    if step.knob == CPU_WEIGHT:
-        return _Change(step, CpuWeight(step.before or 0), CpuWeight(step.after or 0), "")
-    return _Change(step, MemoryHigh(step.before), MemoryHigh(step.after), "")
+def _change(step: Step) -> _ValueChange:
+    change = step.change
+    if isinstance(change, QuotaChange):
+        before, after = (Quota(quota, change.period) for quota in (change.before, change.after))
+        return _ValueChange(step, before, after, change.container_id)
+    assert isinstance(change, KnobChange)
+    if change.knob == CPU_WEIGHT:
+        return _ValueChange(step, CpuWeight(change.before or 0), CpuWeight(change.after or 0))
+    return _ValueChange(step, MemoryHigh(change.before), MemoryHigh(change.after))
 
 
-def with_change(step: QuotaStep | KnobStep, deed: AuditEntry) -> AuditEntry:
+def with_change(step: Step, deed: AuditEntry) -> AuditEntry:
     """Return the audit entry with the values before and after the step."""
     change = _change(step)
-    name = step.container if isinstance(step, QuotaStep) else ""
+    name = step.change.container if isinstance(step.change, QuotaChange) else ""
     before, after = as_json(change.before), as_json(change.after)
     return replace(deed, container=name, container_id=change.container_id, before=before, after=after)
 
 
-def _with_burst(change: _Change, found: Value, original: Value) -> _Change:
+def _with_burst(change: _ValueChange, found: Value, original: Value) -> _ValueChange:
     """The change of a quota with its bursts: the current one before, and after it the original one, at most the new
     quota, because the kernel refuses a burst above the quota."""
     if not (isinstance(change.before, Quota) and isinstance(change.after, Quota)):
@@ -102,7 +108,7 @@ class KnobWriter:
         self._groups = groups
         self._clock = clock
 
-    def apply(self, step: QuotaStep | KnobStep, deed: AuditEntry) -> Changed:
+    def apply(self, step: Step, deed: AuditEntry) -> Changed:
         """Carry out one step of a plan; `deed` is its audit entry."""
         change = _change(step)
         known = self._audit.originals_by_key(change.key).get(change.key)
@@ -120,14 +126,14 @@ class KnobWriter:
         left = bool(self._audit.originals_by_key(change.key))
         return Changed(result, first=known is None and left, last=not left)
 
-    def _gone(self, change: _Change, known: StoredOriginal | None) -> StepResult:
+    def _gone(self, change: _ValueChange, known: StoredOriginal | None) -> StepResult:
         if known is not None:
             self._audit.forget(change.key)
         return StepResult(
             change.step, StepOutcome.GONE, "the container is gone" if change.container_id else "the pod is gone"
         )
 
-    def _made(self, change: _Change, deed: AuditEntry, path: str, known: StoredOriginal | None) -> StepResult:
+    def _made(self, change: _ValueChange, deed: AuditEntry, path: str, known: StoredOriginal | None) -> StepResult:
         step, found = change.step, self._read(path, change.knob)
         foreign = known is not None and not known.written_by_agent(found) and found != known.original
         change = _with_burst(change, found, found if known is None or foreign else known.original)
@@ -145,7 +151,7 @@ class KnobWriter:
         begun = self._audit.begin_change(deed, path=path, found=found, intended=wanted, replace_original=foreign)
         return self._write(change, begun, path, original=original)
 
-    def _write(self, change: _Change, begun: AuditEntry, path: str, *, original: Value) -> StepResult:
+    def _write(self, change: _ValueChange, begun: AuditEntry, path: str, *, original: Value) -> StepResult:
         step, wanted = change.step, change.after
         try:
             with self._groups.open(path) as group:
@@ -162,7 +168,7 @@ class KnobWriter:
         text = f"its {change.noun} is {in_words(wanted)}" + (", the original value" if left is None else "")
         return StepResult(step, StepOutcome.DONE, text, begun.id)
 
-    def _leave(self, change: _Change, deed: AuditEntry, found: Value) -> StepResult:
+    def _leave(self, change: _ValueChange, deed: AuditEntry, found: Value) -> StepResult:
         """Record that a value to be restored was changed by another program and is left unchanged."""
         text = f"another program set its {change.noun} to {in_words(found)}: left unchanged"
         begun = self._audit.begin(deed)
@@ -323,3 +329,47 @@ def _restoring(remembered: StoredOriginal, found: Value, *, now: float, reason: 
 
 def _told(error: CgroupError) -> str:
     return f"{error}. {error.hint}" if error.hint else str(error)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_knobs(pods: Iterable[PodState], groups: Groups, remembered: Iterable[StoredOriginal]) -> Knobs:
+    """Read the knobs of pods, by uid. Values that cannot be read are None; raises nothing."""
+    weights: dict[str, int] = {}
+    highs: dict[str, float] = {}
+    for each in remembered:
+        if isinstance(each.original, CpuWeight):
+            weights[each.uid] = each.original.weight
+        elif isinstance(each.original, MemoryHigh):
+            highs[each.uid] = _bytes(each.original.limit)
+    return {
+        pod.uid: replace(_now(pod.uid, groups), original_weight=weights.get(pod.uid), original_high=highs.get(pod.uid))
+        for pod in pods
+    }
+
+
+def _now(uid: str, groups: Groups) -> PodKnobs:
+    try:
+        path = groups.find(uid)
+    except CgroupError:
+        return PodKnobs()
+    if path is None:
+        return PodKnobs()
+    try:
+        with groups.open(path) as group:
+            weight, high = _unless_failing(group.weight), _unless_failing(lambda: _bytes(group.memory_high()))
+            return PodKnobs(weight, group.least_weight, high)
+    except CgroupError:
+        return PodKnobs()
+
+
+def _unless_failing(reading: Callable[[], T]) -> T | None:
+    try:
+        return reading()
+    except CgroupError:
+        return None
+
+
+def _bytes(limit: int | None) -> float:
+    return UNLIMITED if limit is None else float(limit)

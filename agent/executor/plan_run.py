@@ -12,16 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.audit.log import Audit, AuditEntry, AuditOutcome
 from agent.cgroups.base import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.cgroups.errors import CgroupError
+from agent.decision.eviction_limits import EvictionLimits
+from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import ControlData, EnforcementSwitch
-from agent.executor.knob_writer import RestoreResult, with_change
-from agent.executor.permissions import ExecutorMeans
-from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome, StepResult, used_by
-from agent.model import EvictStep, KnobStep, PodStep, QuotaStep, ReclaimStep, SchedulingStep, State, Step
+from agent.executor.groups import Groups
+from agent.executor.knob_writer import KnobWriter, RestoreResult, with_change
+from agent.executor.report import EnforcementLevel, PlanReport, RecentEvictions, StepOutcome, StepResult, used_by
+from agent.model import Eviction, KnobChange, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
 from watcher.core.kubernetes.errors import KubeUnreachable
 from watcher.platform.kube.events import EventSubject
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,20 @@ OUTCOMES = {
 
 EVICTED_NOBODY = frozenset({StepOutcome.GONE, StepOutcome.PROTECTED, StepOutcome.FAILED})
 """Results of an eviction request that evicted no pod, so that its token of the cluster's budget is returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorMeans:
+    """Dependencies for carrying out steps."""
+
+    audit: Audit
+    groups: Groups
+    quotas: KnobWriter
+    cluster: ClusterActions | None
+    limits: EvictionLimits
+    recent: RecentEvictions
+    clock: Callable[[], float]
+    errors: RepeatedErrors
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +151,8 @@ class PlanRun:
         found = await in_thread(self.means.quotas.restore_all, reason=self.why, cycle=self.cycle)
         tainted = await in_thread(self.means.audit.load_value, TAINTED_KEY, bool)
         if self.means.cluster is not None and tainted and not self.situation.away:
-            self.results.append(await self._scheduling(SchedulingStep(disable=False, reason=self.why)))
+            step = Step("scheduling", SchedulingChange(disable=False), reason=self.why)
+            self.results.append(await self._scheduling(step, SchedulingChange(disable=False)))
         return found
 
     async def _one(self, step: Step) -> StepResult:
@@ -143,30 +161,32 @@ class PlanRun:
             return StepResult(step, StepOutcome.NOT_ALLOWED, why)
         if why := await self.needed(step, [each.step for each in self.results if each.booked]):
             return StepResult(step, StepOutcome.NOT_NEEDED, why)
-        if isinstance(step, SchedulingStep) and step.disable and self.just_tainted:
-            return StepResult(step, StepOutcome.NOT_NEEDED, "new pods are kept away already")
-        if isinstance(step, SchedulingStep):
-            return (
-                StepResult(step, StepOutcome.FAILED, self.why) if self.situation.away else await self._scheduling(step)
-            )
-        if isinstance(step, EvictStep):
-            return await self._evict(step)
-        if isinstance(step, ReclaimStep):
-            return await self._page_cache(step)
-        return await self._change(step)
+        match step.change:
+            case SchedulingChange(disable=True) if self.just_tainted:
+                return StepResult(step, StepOutcome.NOT_NEEDED, "new pods are kept away already")
+            case SchedulingChange() if self.situation.away:
+                return StepResult(step, StepOutcome.FAILED, self.why)
+            case SchedulingChange() as change:
+                return await self._scheduling(step, change)
+            case Eviction() as change:
+                return await self._evict(step, change)
+            case PageCacheReclaim(most):
+                return await self._page_cache(step, most)
+            case QuotaChange() | KnobChange():
+                return await self._change(step)
 
     def _forbidden(self, step: Step) -> str:
-        gives_back = step.kind == "restore" or (isinstance(step, SchedulingStep) and not step.disable)
-        through_the_api = isinstance(step, (EvictStep, SchedulingStep))
+        gives_back = step.kind == "restore" or step.change == SchedulingChange(disable=False)
+        through_the_api = step.kind in ("evict", "scheduling")
         forbidden = (
             self.stance is EnforcementLevel.RESTORE_ALL
             or (self.stance is EnforcementLevel.RESTORE_ONLY and not gives_back)
-            or (self.stance is EnforcementLevel.THROTTLE_ONLY and isinstance(step, EvictStep))
+            or (self.stance is EnforcementLevel.THROTTLE_ONLY and step.kind == "evict")
             or (self.means.cluster is None and through_the_api)
         )
         return self.why if forbidden else ""
 
-    def _deed(self, step: PodStep, **more: object) -> AuditEntry:
+    def _deed(self, step: Step, **more: object) -> AuditEntry:
         deed = AuditEntry(
             time=self.means.clock(),
             kind=step.kind,
@@ -182,20 +202,20 @@ class PlanRun:
 
     # --- quotas, knobs and memory -------------------------------------------------------------------------------------
 
-    async def _change(self, step: QuotaStep | KnobStep) -> StepResult:
+    async def _change(self, step: Step) -> StepResult:
         deed = with_change(step, self._deed(step))
         changed = await in_thread(self.means.quotas.apply, step, deed)
         self.acting = changed.result
         if changed.first or changed.last:
-            took, gave = EVENTS[CPU_MAX if isinstance(step, QuotaStep) else step.knob]
+            took, gave = EVENTS[step.change.knob if isinstance(step.change, KnobChange) else CPU_MAX]
             message = f"{changed.result.text} ({step.reason})"
-            if isinstance(step, QuotaStep):
-                message = f"{step.container}: {message}"
+            if isinstance(step.change, QuotaChange):
+                message = f"{step.change.container}: {message}"
             await self._tell_pod(step, reason=took if changed.first else gave, message=message, warning=changed.first)
         return changed.result
 
-    async def _page_cache(self, step: ReclaimStep) -> StepResult:
-        result = await in_thread(self._reclaim, step)
+    async def _page_cache(self, step: Step, most: int) -> StepResult:
+        result = await in_thread(self._reclaim, step, most)
         if result.fate is StepOutcome.DONE and self.means.cluster is not None and not self.situation.away:
             about, message = (
                 EventSubject("Pod", step.pod, step.uid),
@@ -204,7 +224,7 @@ class PlanRun:
             await self.means.cluster.emit_event_rate_limited(about, reason="PageCacheReclaimed", message=message)
         return result
 
-    def _reclaim(self, step: ReclaimStep) -> StepResult:
+    def _reclaim(self, step: Step, most: int) -> StepResult:
         audit, clock = self.means.audit, self.means.clock
         try:
             path = self.means.groups.find(step.uid)
@@ -212,10 +232,10 @@ class PlanRun:
             return StepResult(step, StepOutcome.FAILED, str(error))
         if path is None:
             return StepResult(step, StepOutcome.GONE, "the pod is gone")
-        begun = audit.begin(self._deed(step, after={"reclaim": step.bytes}))
+        begun = audit.begin(self._deed(step, after={"reclaim": most}))
         try:
             with self.means.groups.open(path) as group:
-                less = group.reclaim(step.bytes)
+                less = group.reclaim(most)
         except CgroupError as error:
             audit.finish(begun, AuditOutcome.FAILED, now=clock(), message=str(error))
             return StepResult(step, StepOutcome.FAILED, str(error), begun.id)
@@ -225,7 +245,7 @@ class PlanRun:
 
     # --- evictions ---------------------------------------------------------------------------------------------------
 
-    async def _evict(self, step: EvictStep) -> StepResult:
+    async def _evict(self, step: Step, change: Eviction) -> StepResult:
         """Check the local limits, the pod in the API, and the cluster's budget; then record the eviction and request
         it."""
         audit, cluster, limits = self.means.audit, self.means.cluster, self.means.limits
@@ -244,7 +264,7 @@ class PlanRun:
         token = await cluster.controls.spend_token(now=self.means.clock())
         if isinstance(token, str):
             return StepResult(step, StepOutcome.NOT_ALLOWED, token)
-        deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
+        deed = self._deed(step, owner=change.owner, after={"graceSeconds": change.grace_seconds})
         try:
             begun = await in_thread(self.means.recent.begin, deed)
         except AuditError:  # nothing was requested, and the next cycle would spend the next token
@@ -264,44 +284,42 @@ class PlanRun:
 
     # --- scheduling --------------------------------------------------------------------------------------------------
 
-    async def _scheduling(self, step: SchedulingStep) -> StepResult:
+    async def _scheduling(self, step: Step, change: SchedulingChange) -> StepResult:
         """Set or remove taint and condition of the node, unless they are set already. Raises AuditError."""
         audit, cluster = self.means.audit, self.means.cluster
         assert cluster is not None  # _forbidden guarantees it
-        if await cluster.scheduling_is(step):
+        if await cluster.scheduling_is(change):
             self.scheduling_confirmed = True
-            if await in_thread(audit.load_value, TAINTED_KEY, bool) is not step.disable:
-                await in_thread(audit.save_value, TAINTED_KEY, step.disable)
-            text = "new pods are kept away already" if step.disable else "new pods are allowed already"
+            if await in_thread(audit.load_value, TAINTED_KEY, bool) is not change.disable:
+                await in_thread(audit.save_value, TAINTED_KEY, change.disable)
+            text = "new pods are kept away already" if change.disable else "new pods are allowed already"
             return StepResult(step, StepOutcome.NOT_NEEDED, text)
-        after = {"schedulingDisabled": step.disable}
+        after = {"schedulingDisabled": change.disable}
         deed = AuditEntry(time=self.means.clock(), kind=step.kind, cycle=self.cycle, reason=step.reason, after=after)
         begun = await in_thread(audit.begin, deed)
         await in_thread(audit.save_value, TAINTED_KEY, True)
-        changed, wrong = await cluster.set_scheduling(step)
+        changed, wrong = await cluster.set_scheduling(change, step.reason)
         outcome = AuditOutcome.FAILED if wrong else AuditOutcome.DONE
         await in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=wrong)
-        if not wrong and not step.disable:
+        if not wrong and not change.disable:
             await in_thread(audit.save_value, TAINTED_KEY, False)
         self.scheduling_confirmed = not wrong
         if changed:
-            reason = "SchedulingDisabled" if step.disable else "SchedulingEnabled"
-            what = "new pods are kept away" if step.disable else "new pods are allowed again"
-            await cluster.emit_event(None, reason=reason, message=f"{what}: {step.reason}", warning=step.disable)
+            reason = "SchedulingDisabled" if change.disable else "SchedulingEnabled"
+            what = "new pods are kept away" if change.disable else "new pods are allowed again"
+            await cluster.emit_event(None, reason=reason, message=f"{what}: {step.reason}", warning=change.disable)
         return StepResult(step, StepOutcome.FAILED if wrong else StepOutcome.DONE, wrong, begun.id)
 
     # --- Events ------------------------------------------------------------------------------------------------------
 
-    async def _tell_pod(self, step: PodStep, *, reason: str, message: str, warning: bool) -> None:
+    async def _tell_pod(self, step: Step, *, reason: str, message: str, warning: bool) -> None:
         if self.means.cluster is not None and not self.situation.away:
             about = EventSubject("Pod", step.pod, step.uid)
             await self.means.cluster.emit_event(about, reason=reason, message=message, warning=warning)
 
     async def _tell_node(self) -> None:
         """Write one Event about all evictions of the plan."""
-        evicted = [
-            each.step for each in self.results if each.fate is StepOutcome.DONE and isinstance(each.step, EvictStep)
-        ]
+        evicted = [each.step for each in self.results if each.fate is StepOutcome.DONE and each.step.kind == "evict"]
         if self.means.cluster is not None and evicted:
             reasons = sorted({each.reason for each in evicted})
             message = f"evicted {', '.join(each.pod for each in evicted)}: {'; '.join(reasons)}"

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
-from agent.audit.entries import AuditEntry
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry
 from agent.decision.eviction_limits import EvictionRecord
 from agent.model import (
     CPU,
     CPU_MAX,
     MEMORY,
     PAGE_CACHE,
-    EvictStep,
-    KnobStep,
+    KnobChange,
+    PageCacheReclaim,
     PodState,
-    QuotaStep,
-    ReclaimStep,
+    QuotaChange,
     Released,
-    SchedulingStep,
     State,
     Step,
 )
@@ -73,6 +71,10 @@ class StepResult:
     text: str = ""
     deed: int = 0
 
+    def as_json(self) -> dict[str, Any]:
+        """The result in the format of GET /explain."""
+        return {"step": self.step.as_json(), "fate": self.fate.value, "text": self.text, "deed": self.deed}
+
     @property
     def booked(self) -> bool:
         """Whether the ledger counts the step's release: it was done, or may have been (another eviction could be one
@@ -104,7 +106,7 @@ class PlanReport:
         return {
             each.step.uid: each.text or each.fate.value
             for each in self.results
-            if each.fate in UNAVAILABLE and not isinstance(each.step, SchedulingStep) and not _refused(each)
+            if each.fate in UNAVAILABLE and each.step.uid and not _refused(each)
         }
 
     @property
@@ -121,19 +123,16 @@ class PlanReport:
 def _refused(result: StepResult) -> bool:
     """Whether the kernel refused to lower a value. The pod may still be acted on in other ways. Without an audit entry
     of a quota or of reclaiming nothing was written: the control groups could not be read."""
-    step = result.step
-    if result.fate is not StepOutcome.FAILED or step.kind == "restore":
+    if result.fate is not StepOutcome.FAILED or result.step.kind == "restore":
         return False
-    return isinstance(step, KnobStep) or (isinstance(step, (QuotaStep, ReclaimStep)) and result.deed != 0)
+    change = result.step.change
+    return isinstance(change, KnobChange) or (isinstance(change, QuotaChange | PageCacheReclaim) and result.deed != 0)
 
 
 def _refusal_key(step: Step) -> tuple[str, str]:
-    if isinstance(step, QuotaStep):
-        return step.container_id, CPU_MAX
-    if isinstance(step, KnobStep):
-        return step.uid, step.knob
-    assert isinstance(step, ReclaimStep)
-    return step.uid, PAGE_CACHE
+    if isinstance(step.change, QuotaChange):
+        return step.change.container_id, CPU_MAX
+    return step.uid, step.change.knob if isinstance(step.change, KnobChange) else PAGE_CACHE
 
 
 MILLI = 1000.0
@@ -143,9 +142,7 @@ PODS_MISSING = "pods"
 
 def used_by(step: Step, state: State) -> Released:
     """Usage of a step's container or pod in millicores and bytes; unknown values are left out."""
-    if isinstance(step, (QuotaStep, KnobStep, EvictStep, ReclaimStep)):
-        return _used(state, step.uid, step.container_id if isinstance(step, QuotaStep) else "")
-    return {}
+    return _used(state, step.uid, step.change.container_id if isinstance(step.change, QuotaChange) else "")
 
 
 def measured(deed: AuditEntry, state: State) -> Released | None:

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.metrics.cpu_quota import Originals
 from agent.metrics.sorters import Sorter
-from agent.model import MEMORY, CpuThrottle, EvictStep, PodState, PodStep, Released, StageKind, State
+from agent.model import MEMORY, CpuThrottle, Eviction, Originals, PodState, Released, StageKind, State, Step
 
 LEAST_PRIORITY, MOST_PRIORITY = 0, 10
 
@@ -37,7 +36,7 @@ class PodSteps:
     """The steps for one pod with their release by resource (millicores, bytes). With a `problem`, there are no steps,
     and `problem` is the reason (unknown usage, quota at its minimum); `unknown`: the reason is an unknown usage."""
 
-    steps: tuple[PodStep, ...] = ()
+    steps: tuple[Step, ...] = ()
     released: Released = field(default_factory=dict)
     problem: str = ""
     unknown: bool = False
@@ -45,6 +44,10 @@ class PodSteps:
 
 ThrottleFunction = Callable[[PodState, CpuThrottle, PlanContext], PodSteps]
 EvictFunction = Callable[[PodState, float | None, PlanContext], PodSteps]
+
+
+Scale = Callable[[State], float | None]
+"""Units of the release per unit of the metric; None if the state does not allow to compute it."""
 
 
 def one(_: State) -> float | None:
@@ -78,7 +81,7 @@ class ActionMetric:
     evict_quantified: bool = False
     evict: EvictFunction | None = None
     resource: str = ""
-    scale: Callable[[State], float | None] = one
+    scale: Scale = one
     lag_seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -114,12 +117,5 @@ class ActionMetric:
 
 def eviction(pod: PodState, grace: float | None, metric: str, released: Released) -> PodSteps:
     """Plan evicting a pod; `grace` in seconds, None for the pod's own. The caller checks that it releases something."""
-    step = EvictStep(
-        pod=pod.key,
-        uid=pod.uid,
-        grace_seconds=pod.grace_seconds if grace is None else grace,
-        metric=metric,
-        released=released,
-        owner=pod.owner,
-    )
-    return PodSteps((step,), released)
+    change = Eviction(pod.grace_seconds if grace is None else grace, pod.owner)
+    return PodSteps((Step("evict", change, pod.key, pod.uid, metric, released),), released)

@@ -4,8 +4,7 @@ eviction are quantified, and only affect pods with that resource; other pods wou
 from __future__ import annotations
 
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps, ThrottleFunction
-from agent.metrics.cpu_quota import MILLICORES
-from agent.metrics.pod_actions import evicting, restoring, throttling
+from agent.metrics.pod_actions import MILLICORES, evicting, restoring, throttling
 from agent.metrics.sorters import Chains, class_and_priority, cpu_usage, ext_cpu_usage, ordered_by, running_time
 from agent.model import EXTENDED_CPU, CpuThrottle, PodState, State
 

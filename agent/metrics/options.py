@@ -1,4 +1,4 @@
-"""Options of the planner, and the names of the pod orders.
+"""Options of the planner.
 
 Pure: no I/O, no clock.
 """
@@ -6,14 +6,6 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-
-
-class Order(StrEnum):
-    """The chains of sort keys (agent/metrics/sorters.py): QoS class before priority, or those of Crane (`upstream`)."""
-
-    QOS_FIRST = "qos-first"
-    UPSTREAM = "upstream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +26,3 @@ class DecisionOptions:
     grace_slack_seconds: float = 30.0
     evict_daemons: bool = False
     evict_unmanaged: bool = False
-    order: Order = Order.QOS_FIRST

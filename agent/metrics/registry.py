@@ -4,43 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from agent.metrics import (
-    cpu_total_usage,
-    cpu_total_utilization,
-    disk,
-    extended_cpu,
-    memory_total_usage,
-    memory_total_utilization,
-    network,
-    trigger_only,
-)
+from agent.metrics import cpu_total, device_rates, extended_cpu, memory_total, trigger_only
 from agent.metrics.action_metric import ActionMetric
-from agent.metrics.options import Order
 from agent.metrics.sorters import CHAINS, Chains
 
 TABLE: tuple[Callable[[Chains], tuple[ActionMetric, ...]], ...] = (
-    cpu_total_usage.metrics,
-    cpu_total_utilization.metrics,
-    memory_total_usage.metrics,
-    memory_total_utilization.metrics,
+    cpu_total.metrics,
+    memory_total.metrics,
     extended_cpu.metrics,
-    disk.metrics,
-    network.metrics,
+    device_rates.metrics,
 )
 
 
 class Metrics(Mapping[str, ActionMetric]):
     """The registry of metrics by name; the watcher's windows are found by their name prefix. `extra` are user-defined
-    metrics and metrics of other packages. Raises ValueError if two metrics have the same name."""
+    metrics and metrics of other packages, `chains` the sorters. Raises ValueError if two metrics have the same name."""
 
-    def __init__(
-        self,
-        order: Order = Order.QOS_FIRST,
-        extra: Iterable[ActionMetric] = (),
-    ) -> None:
-        self._chains = CHAINS[order]
+    def __init__(self, extra: Iterable[ActionMetric] = (), *, chains: Chains = CHAINS) -> None:
+        self.chains = chains
         self._metrics: dict[str, ActionMetric] = {}
-        for metric in (*(metric for make in TABLE for metric in make(self._chains)), *extra):
+        for metric in (*(metric for make in TABLE for metric in make(chains)), *extra):
             self.register(metric)
 
     def register(self, metric: ActionMetric) -> None:
@@ -48,11 +31,6 @@ class Metrics(Mapping[str, ActionMetric]):
         if metric.name in self._metrics or metric.name.startswith(trigger_only.WINDOW_PREFIX):
             raise ValueError(f"the metric name {metric.name} is already in use; choose another name")
         self._metrics[metric.name] = metric
-
-    @property
-    def chains(self) -> Chains:
-        """The sorters of the configured order."""
-        return self._chains
 
     def __getitem__(self, name: str) -> ActionMetric:
         if name not in self._metrics and name.startswith(trigger_only.WINDOW_PREFIX):

@@ -6,10 +6,8 @@ first. The last key is always namespace/name, so that the order is total and the
 | key | pod that comes first |
 |---|---|
 | classAndPriority | lower QoS class (unknown, BestEffort, Burstable, Guaranteed), then lower priority value |
-| priority, qosClass | the same as two separate keys: Crane compares the priority before the class |
 | cpuUsage, memUsage | higher usage, so that fewer pods are affected |
 | extCpuUsage, extMemUsage | pod with a limit of gocrane.io/cpu (memory), then the smaller used fraction of it |
-| usesExtCpu, usesExtMem | pod with such a limit; the first key in Crane |
 | runningTime | pod that has not started, then the most recently started |
 
 Usages that differ by 1e-9 or less are equal. Pods with unknown usage come last.
@@ -19,11 +17,10 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cmp_to_key
 
-from agent.metrics.options import Order
 from agent.model import PodState
 from agent.qos import QosClass
 
@@ -118,8 +115,6 @@ def _extended_share(usage: float | None, limit: float | None) -> float | None:
 class_and_priority = SortKey(
     "classAndPriority", _class_and_priority, lambda pod: f"{pod.qos.value or 'unknown'}/{pod.priority}", rank=True
 )
-qos_class = SortKey("qosClass", lambda p1, p2: _class(p1) - _class(p2), lambda pod: pod.qos.value, rank=True)
-priority = ascending("priority", lambda pod: pod.priority, rank=True)
 running_time = SortKey(
     "runningTime", lambda p1, p2: (_start(p1) > _start(p2)) - (_start(p1) < _start(p2)), lambda pod: pod.start_time
 )
@@ -127,18 +122,6 @@ cpu_usage = descending("cpuUsage", lambda pod: pod.cpu)
 mem_usage = descending("memUsage", lambda pod: pod.memory)
 ext_cpu_usage = ascending("extCpuUsage", lambda pod: _extended_share(pod.cpu, pod.extended_cpu_limit))
 ext_mem_usage = ascending("extMemUsage", lambda pod: _extended_share(pod.memory, pod.extended_memory_limit))
-uses_ext_cpu = SortKey(
-    "usesExtCpu",
-    lambda p1, p2: (not p1.extended_cpu_limit) - (not p2.extended_cpu_limit),
-    lambda pod: "yes" if pod.extended_cpu_limit else "no",
-    rank=True,
-)
-uses_ext_mem = SortKey(
-    "usesExtMem",
-    lambda p1, p2: (not p1.extended_memory_limit) - (not p2.extended_memory_limit),
-    lambda pod: "yes" if pod.extended_memory_limit else "no",
-    rank=True,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +133,8 @@ class Chains:
     memory: Sorter
 
 
-CHAINS: Mapping[Order, Chains] = {
-    Order.QOS_FIRST: Chains(
-        general=ordered_by(class_and_priority, running_time),
-        cpu=ordered_by(class_and_priority, cpu_usage, ext_cpu_usage, running_time),
-        memory=ordered_by(class_and_priority, mem_usage, ext_mem_usage, running_time),
-    ),
-    Order.UPSTREAM: Chains(
-        general=ordered_by(priority, qos_class, running_time),
-        cpu=ordered_by(uses_ext_cpu, priority, qos_class, cpu_usage, ext_cpu_usage, running_time),
-        memory=ordered_by(uses_ext_mem, priority, qos_class, mem_usage, ext_mem_usage, running_time),
-    ),
-}
+CHAINS = Chains(
+    general=ordered_by(class_and_priority, running_time),
+    cpu=ordered_by(class_and_priority, cpu_usage, ext_cpu_usage, running_time),
+    memory=ordered_by(class_and_priority, mem_usage, ext_mem_usage, running_time),
+)

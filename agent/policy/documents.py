@@ -1,23 +1,29 @@
-"""Parse the text of a file into its objects: multi-document YAML, JSON, and Lists as `kubectl get` writes them.
+"""Parse the text of a file into its objects: multi-document YAML, JSON, and Lists as `kubectl get` writes them; check
+the name and the annotations of an object.
 
 Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from agent.policy.problems import PolicyLocation, ProblemCollector, shown
+from agent.policy import schema
+from agent.policy.problems import PolicyLocation, ProblemCollector, near, shown
+from agent.policy.schema import NODE_QOS, OLDER_NODE_QOS
 from watcher.decoding.json_text import decode_json
 from watcher.decoding.yaml_text import decode_strict_yaml_documents
 
 LARGEST_FILE = 1 << 20
 """Characters; a ConfigMap cannot be larger."""
+_DNS_1123 = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_DNS_1035 = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +95,51 @@ def _objects(value: Any, complaints: ProblemCollector) -> Iterator[PolicyDocumen
     origin, number, path = complaints.place.origin, complaints.place.document, complaints.place.path
     named = f"{document.kind or 'object'}/{document.name}" if document.name else document.kind
     yield PolicyDocument(PolicyLocation(origin, number, " ".join(filter(None, (path, named)))), value)
+
+
+# --- metadata --------------------------------------------------------------------------------------------------------
+
+
+def check_name(document: PolicyDocument, kind: str, complaints: ProblemCollector) -> None:
+    name = document.metadata.get("name")
+    with complaints.at("metadata"), complaints.at("name"):
+        if not name:
+            complaints.problem("is missing")
+        elif kind in (NODE_QOS, OLDER_NODE_QOS):
+            if not isinstance(name, str) or not _DNS_1035.fullmatch(name):
+                complaints.problem(
+                    f"{shown(name)} is not a valid name of a {kind}",
+                    "Lowercase letters, digits and -, a letter first, at most 63.",
+                )
+        else:
+            check_label(name, complaints)
+
+
+def check_label(name: Any, complaints: ProblemCollector) -> None:
+    if not isinstance(name, str) or not _DNS_1123.fullmatch(name):
+        complaints.problem(
+            f"{shown(name)} is not a valid name", "Lowercase letters, digits and -, at most 63 (a DNS-1123 label)."
+        )
+
+
+def _annotations(document: PolicyDocument) -> Mapping[str, Any]:
+    found = document.metadata.get("annotations")
+    return found if isinstance(found, dict) else {}
+
+
+def check_annotations(document: PolicyDocument, kind: str, complaints: ProblemCollector) -> None:
+    known = schema.ANNOTATIONS[NODE_QOS if kind == OLDER_NODE_QOS else kind]
+    with complaints.at("metadata"), complaints.at("annotations"):
+        for name, value in _annotations(document).items():
+            if str(name).partition("/")[0] != "load-watcher.io":
+                continue
+            with complaints.at(str(name)):
+                if name not in known:
+                    complaints.problem(f"unknown annotation of a {kind}", near(str(name), known))
+                elif not isinstance(value, str):
+                    complaints.problem(f"must be text, and is {shown(value)}", "Put it in quotes.")
+
+
+def annotation(document: PolicyDocument, name: str) -> str:
+    value = _annotations(document).get(name)
+    return value if isinstance(value, str) else ""

@@ -8,10 +8,11 @@ Pure.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from watcher.core.messages import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,8 @@ class ProblemCollector:
 
 def near(name: str, known: Collection[str]) -> str:
     """The last sentence of an error about an unknown name: the closest known name, or all of them."""
-    folded = {each.casefold(): each for each in sorted(known)}
-    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean {folded[close[0]]}?"
+    if close := nearest(name, sorted(known)):
+        return f"Did you mean {close}?"
     return f"Known: {', '.join(sorted(known))}." if known else "None are known."
 
 

@@ -1,8 +1,8 @@
 """The fields of the policies as in Crane's CRDs, in two API groups with the same kinds, and load-watcher's annotations
 for them.
 
-Every field has a default, so that an object remains checkable after its unreadable parts are removed (`fields.read`).
-Required fields are checked in `objects`.
+Every field has a default, so that an object remains checkable after its unreadable parts are removed
+(`struct_reader.read`). Required fields are checked in `objects`.
 
 `NoEffect` marks fields that the CRDs declare but no Crane agent ever read, or that another program implements.
 

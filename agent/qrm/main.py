@@ -52,7 +52,7 @@ from agent.qrm.store.last_mode import record_mode
 from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.service import node_server
-from agent.service.build import kube_client
+from agent.service.dependencies import kube_client
 from agent.service.node_server import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__

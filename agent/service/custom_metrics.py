@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.metrics.action_metric import ActionMetric
-from agent.metrics.options import Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from watcher.platform import entry_points
@@ -17,15 +16,15 @@ from watcher.platform.entry_points import ExtensionError
 ENTRY_POINT_GROUP = "load_watcher.agent_metrics"
 
 
-def installed_metrics(order: Order = Order.QOS_FIRST, extra: Iterable[ActionMetric] = ()) -> Metrics:
+def installed_metrics(extra: Iterable[ActionMetric] = ()) -> Metrics:
     """The registry with built-in and packaged metrics, and `extra` ones (`agent.metrics.trigger_only.triggering`).
     Raises Refused."""
-    metrics = Metrics(order)
+    metrics = Metrics()
     for metric in extra:
         _register(metrics, metric, "the settings", "Give it another name.")
     for name in sorted(entry_points.names(ENTRY_POINT_GROUP)):
         package = entry_points.packages_of(ENTRY_POINT_GROUP, name)
-        for metric in _of_package(name, order):
+        for metric in _of_package(name):
             _register(metrics, metric, f"the package {package}", f"Uninstall {package}, or report this to its authors.")
     return metrics
 
@@ -37,9 +36,9 @@ def _register(metrics: Metrics, metric: ActionMetric, source: str, hint: str) ->
         raise ExtensionError(f"cannot register a metric of {source}: {error}", hint) from error
 
 
-def _of_package(name: str, order: Order) -> tuple[ActionMetric, ...]:
+def _of_package(name: str) -> tuple[ActionMetric, ...]:
     """The metrics that an entry point returns. Raises Refused."""
-    made = entry_points.build(ENTRY_POINT_GROUP, name, CHAINS[order], what="metric")
+    made = entry_points.build(ENTRY_POINT_GROUP, name, CHAINS, what="metric")
     if not isinstance(made, tuple) or not all(isinstance(metric, ActionMetric) for metric in made):
         package = entry_points.packages_of(ENTRY_POINT_GROUP, name)
         raise ExtensionError(

@@ -27,15 +27,14 @@ from agent.audit.log import Audit
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, NoCgroups, Version, find_layout, open_tree
 from agent.cgroups.paths import Driver
-from agent.executor.executor import Executor
+from agent.executor.executor import Executor, Permissions
 from agent.executor.groups import KubeletGroups
-from agent.executor.permissions import Permissions
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import ContainerState, PodState, State
 from agent.policy.source import DirectoryPolicies
 from agent.qos import QosClass
-from agent.service.build import known_metrics, open_audit
+from agent.service.dependencies import known_metrics, open_audit
 from agent.service.loop import Agent, Clocks, NodeIdentity
 from agent.service.settings import AgentSettings
 from agent.state.collector import Collector, SystemPaths

@@ -24,7 +24,7 @@ from agent.executor.enforcement_switch import ControlMap, EnforcementSwitch
 from agent.executor.groups import NodeProcess, agent_processes, conflicting_agents
 from agent.policy.schema import GROUPS
 from agent.policy.source import ActivePolicies, ClusterPolicies, read_policies
-from agent.service import build
+from agent.service import dependencies
 from agent.service.node_server import CannotRun, read_token
 from agent.service.own_pages import ANSWER_S, decoded_page, get_page, page_session, page_url
 from agent.service.rights import required_rights
@@ -168,13 +168,13 @@ def _judged(problems: Sequence[str], *, known: bool, there: int, what: str) -> I
 
 async def _policies(own: AgentSettings, everything: Settings) -> list[CheckResult]:
     """Check the configured policies, from the directory or the API. Raises CannotRun."""
-    metrics = build.known_metrics(build.metrics_of(own))
+    metrics = dependencies.known_metrics(dependencies.metrics_of(own))
     directory = own.policies
     if directory is not None:
         reading = await in_thread(lambda: read_policies(directory, metrics=metrics))
         found = ActivePolicies(reading.policies if reading.usable else None, reading.problems, reading.notices)
     else:
-        client = build.kube_client(own.kubernetes, everything)
+        client = dependencies.kube_client(own.kubernetes, everything)
         if client is None:
             cure = "set a directory (agent.policies), or kubernetes.kubeconfig"
             return [fail("policies cannot be read: no Kubernetes API is configured", cure)]
@@ -204,7 +204,7 @@ async def _listed(policies: ClusterPolicies) -> ActivePolicies:
 
 async def _pods(own: AgentSettings) -> list[CheckResult]:
     """Check that the kubelet lists its pods, if it is their source. Raises CannotRun."""
-    access = build.access_to_kubelet(own)
+    access = dependencies.access_to_kubelet(own)
     if access is None:
         return []
     kubelet = KubeletPods(access)
@@ -219,7 +219,7 @@ async def _pods(own: AgentSettings) -> list[CheckResult]:
 
 async def _cluster(own: AgentSettings, everything: Settings) -> list[CheckResult]:
     """Check that the account has the rights that the settings need; if so, also what the agent reads with them."""
-    client = build.kube_client(own.kubernetes, everything)
+    client = dependencies.kube_client(own.kubernetes, everything)
     if client is None:
         return [skipped("rights are not checked: no Kubernetes API is configured (kubernetes.kubeconfig)")]
     try:
@@ -255,7 +255,7 @@ async def _control(client: KubeClient, own: AgentSettings) -> list[CheckResult]:
 
 
 def _groups(own: AgentSettings) -> Iterator[CheckResult]:
-    groups = build.WritableCgroups(own)
+    groups = dependencies.WritableCgroups(own)
     try:
         layout = groups.layout()
         file = Path(top_of(layout), "cpu.max" if layout.version is Version.V2 else "cpu.cfs_quota_us")
@@ -309,7 +309,7 @@ def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
 
 def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
     """Check whether another enforcing agent holds the lock on the control groups."""
-    groups = build.WritableCgroups(own)
+    groups = dependencies.WritableCgroups(own)
     try:
         if others := groups.claim.acquire():
             message = f"{others[0]} holds the lock on the control groups, and does not respond at {page_url(own)}"
@@ -322,7 +322,7 @@ async def _watcher(own: AgentSettings) -> list[CheckResult]:
     """Check that the watcher reports windows for this node. Raises CannotRun."""
     if own.watcher is None:
         return []
-    from agent.state.windows import MAX_AGE_S, OPERATORS, WINDOWS
+    from agent.state.remote import MAX_AGE_S, OPERATORS, WINDOWS
     from watcher.client import NodeClient, WatcherError
 
     where, node = without_credentials(own.watcher), own.node_name()
@@ -348,7 +348,7 @@ async def _watcher(own: AgentSettings) -> list[CheckResult]:
 async def _queries(own: AgentSettings) -> list[CheckResult]:
     if own.prometheus is None or not own.queries:
         return []
-    from agent.state.prometheus import PrometheusQueryClient, prometheus_config
+    from agent.state.remote import PrometheusQueryClient, prometheus_config
 
     questions = PrometheusQueryClient(prometheus_config(own.prometheus, own.prometheus_token_file))
     results = []

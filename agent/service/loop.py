@@ -29,7 +29,7 @@ from agent.executor.executor import Executor
 from agent.executor.report import PlanReport
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.model import Policies, SchedulingStep, State, Step
+from agent.model import Policies, State, Step
 from agent.policy.source import ActivePolicies, PolicySource
 from agent.service.saved_clock import SavedClock, latest
 from watcher.core.clocks import AHEAD_S
@@ -352,8 +352,8 @@ class Agent:
                 "notices": [str(notice) for notice in cycle.in_force.notices],
             },
             "sentences": list(cycle.plan.sentences) if cycle.plan else ["no policies were read yet: no action taken"],
-            "plan": None if cycle.plan is None else msgspec.to_builtins(cycle.plan),
-            "results": [msgspec.to_builtins(result) for report in cycle.reports for result in report.results],
+            "plan": None if cycle.plan is None else cycle.plan.as_json(),
+            "results": [result.as_json() for report in cycle.reports for result in report.results],
             "in_flight": msgspec.to_builtins(self._ledger),
             "missing": dict(sorted(cycle.state.missing.items())),
             "pods": len(cycle.state.pods),
@@ -382,4 +382,4 @@ def _with_nothing_undone(analysis: Analysis, before: AnalyzerState) -> Analysis:
 
 
 def _without_scheduling(made: Plan) -> Plan:
-    return replace(made, steps=tuple(step for step in made.steps if not isinstance(step, SchedulingStep)))
+    return replace(made, steps=tuple(step for step in made.steps if step.kind != "scheduling"))

@@ -5,18 +5,31 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from agent.audit.database import AuditError
 from agent.decision.plan import RuleVerdict
-from agent.executor.permissions import OnExit
+from agent.executor.cluster import ClusterActions
+from agent.executor.executor import Executor, OnExit
+from agent.executor.knob_writer import RestoreResult
+from agent.model import SCHEDULING_TAINT
 from agent.service import node_server
-from agent.service.build import LOOK_PATIENCE_S, AgentRuntime, build_agent
-from agent.service.node_server import listening, stop_signal
+from agent.service.dependencies import (
+    LOOK_PATIENCE_S,
+    AgentRuntime,
+    WritableCgroups,
+    build_agent,
+    kube_client,
+    open_audit,
+)
+from agent.service.node_server import CannotRun, listening, stop_signal
 from agent.service.pages import AgentPages
-from agent.service.restore import _still_tainted, in_words
 from agent.service.settings import AgentSettings
 from watcher import __version__
+from watcher.core.kubernetes.errors import KubeError
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
@@ -32,15 +45,6 @@ RENEWING = (
 )
 GARBAGE_AFTER = 20_000
 """Garbage collection threshold in objects. A cycle over 200 pods allocates about 10,000, freed in the next cycle."""
-
-
-# --- construction ------------------------------------------------------------------------------------------------
-
-
-# --- pages -------------------------------------------------------------------------------------------------------
-
-
-# --- run ---------------------------------------------------------------------------------------------------------
 
 
 def run(settings: AgentSettings, everything: Settings) -> int:
@@ -91,7 +95,7 @@ async def _leave(made: AgentRuntime, settings: AgentSettings) -> int:
     return 0
 
 
-# --- once, and restore -------------------------------------------------------------------------------------------
+# --- once -------------------------------------------------------------------------------------------------------------
 
 
 async def look_once(settings: AgentSettings, everything: Settings, *, pause: float) -> dict[str, Any]:
@@ -111,3 +115,55 @@ async def look_once(settings: AgentSettings, everything: Settings, *, pause: flo
                 break
             log.info("next cycle in %g s, because rules need more samples: %s", pause, "; ".join(counting))
         return made.agent.explanation()
+
+
+# --- restore ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSummary:
+    """Result of `restore`: one entry for each stored original value, and a message if the taint remains ("" if not)."""
+
+    quotas: tuple[RestoreResult, ...]
+    tainted: str = ""
+
+
+async def restore(settings: AgentSettings, everything: Settings) -> RestoreSummary:
+    """Restore all original values and remove the taint, after a crash or before an uninstall. Raises CannotRun."""
+    async with AsyncExitStack() as stack:
+        if not settings.state_file.exists():
+            hint = "specify the agent's file with --state-file, or use --missing-ok where the agent never ran"
+            raise CannotRun(
+                f"the audit file {settings.state_file} does not exist: no values are known to restore\n  {hint}"
+            )
+        audit = open_audit(settings, replace_damaged=False)
+        stack.callback(audit.close)
+        cluster = None
+        client = kube_client(settings.kubernetes, everything)
+        if client is not None:
+            stack.push_async_callback(client.close)
+            cluster = ClusterActions(client, node=settings.node_name(), control=settings.control, clock=time.time)
+        groups = WritableCgroups(settings)
+        stack.callback(groups.close)
+        try:
+            executor = Executor(audit, groups.groups, cluster=cluster)
+            quotas = await executor.restore_all(reason="load-watcher agent restore")
+            return RestoreSummary(quotas, _still_tainted(settings) if await executor.tainted() else "")
+        except (AuditError, KubeError) as error:
+            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+
+
+def _still_tainted(settings: AgentSettings) -> str:
+    """Message for a taint that could not be removed."""
+    node = settings.node_name()
+    return (
+        f"node {node} may still keep new pods away: the taint {SCHEDULING_TAINT} was not removed through the API\n"
+        f"  run load-watcher agent restore with kubernetes.kubeconfig set, or: kubectl taint node {node}"
+        f" {SCHEDULING_TAINT}-"
+    )
+
+
+def in_words(each: RestoreResult) -> str:
+    """Describe the result of restoring one value of a container or pod."""
+    container = f", container {each.remembered.container}" if each.remembered.container else ""
+    return f"{each.remembered.pod}{container}: {each.text}"

@@ -12,9 +12,9 @@ import msgspec
 from aiohttp import hdrs, web
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditOutcome, Filter
+from agent.audit.log import AuditOutcome, Filter
 from agent.model import StageKind
-from agent.service.build import AgentRuntime
+from agent.service.dependencies import AgentRuntime
 from agent.service.node_server import json_response
 from agent.state.collector import PODS
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec

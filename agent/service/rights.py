@@ -1,15 +1,15 @@
 """Rights that the agent's settings need in the Kubernetes API; the doctor checks them.
 
-`deploy/agent` grants the rights of preview mode, and each component in `deploy/components` the rights of what it
-enables; the chart grants them by its values. docs/concepts/agent-safety.md lists them.
+`deploy/agent` grants the rights of preview mode, and some components in `deploy/components` the rights of what they
+enable; the chart grants all of them by its values. docs/concepts/agent-safety.md lists them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.policy.api_groups import POLICY_RESOURCES
 from agent.policy.schema import GROUP
+from agent.policy.source import POLICY_RESOURCES
 from agent.service.settings import KUBELET, AgentSettings
 from agent.state.daemon_sets import DAEMON_SETS
 from watcher.core.kubernetes.objects import CONFIG_MAPS, EVENTS, NODES, PODS
@@ -17,7 +17,7 @@ from watcher.platform.checks.permissions import Permission
 
 BASE = "deploy/agent/rbac.yaml"
 ENFORCE = "deploy/components/agent-enforce (in the chart: agent.config.agent.mode)"
-API_PODS = "deploy/components/agent-api-pods (in the chart: agent.config.agent.pods)"
+API_PODS = "the chart, with agent.config.agent.pods: api,"
 API_POLICIES = "deploy/components/agent-api-policies (in the chart: agent.apiPolicies)"
 
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from agent.decision.eviction_limits import EvictionLimits
-from agent.executor.permissions import OnExit
+from agent.executor.executor import OnExit
 from agent.metrics.action_metric import ActionMetric
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import ActsOn, triggering
 from agent.service.node_settings import (
@@ -59,12 +59,11 @@ class Query(SettingsTable):
     throttleable: bool = setting(False, values.BOOLEAN, "Whether rules on the metric may lower the CPU quota of pods.")
     evictable: bool = setting(True, values.BOOLEAN, "Whether rules on the metric may evict pods.")
 
-    def metric(self, name: str, order: Order) -> ActionMetric:
+    def metric(self, name: str) -> ActionMetric:
         """The metric for the registry: it triggers rules and is never quantified."""
-        chains = CHAINS[order]
         return triggering(
             name,
-            chains,
+            CHAINS,
             acts_on=cast(ActsOn, self.acts_on),
             throttleable=self.throttleable,
             evictable=self.evictable,
@@ -74,6 +73,10 @@ class Query(SettingsTable):
 @dataclass(frozen=True, repr=False, kw_only=True)
 class AgentSettings(NodeTable):
     """The table [agent]; durations are in seconds."""
+
+    removed: ClassVar[Mapping[str, str]] = {
+        "order": "remove it: pods are ordered by QoS class before priority, as with qos-first"
+    }
 
     mode: str = setting(
         "preview", values.choice(MODES), "preview plans and reports without any change; enforce carries the plans out."
@@ -120,11 +123,6 @@ class AgentSettings(NodeTable):
     )
     excess: float = setting(
         0.10, values.SHARE, "Fraction of the gap by which releases are enlarged and restores are reduced."
-    )
-    order: str = setting(
-        Order.QOS_FIRST.value,
-        values.choice(each.value for each in Order),
-        "Order in which pods are selected: by QoS class before priority (qos-first), or that of Crane (upstream).",
     )
     settle: float = setting(
         30.0, quantities.duration(), "Time for throttling to take effect before pods are evicted for the same resource."
@@ -258,7 +256,6 @@ class AgentSettings(NodeTable):
             grace_slack_seconds=self.grace_slack,
             evict_daemons=self.evict_daemons,
             evict_unmanaged=self.evict_unmanaged,
-            order=Order(self.order),
         )
 
     def limits(self) -> EvictionLimits:

@@ -22,8 +22,8 @@ from typing import Any
 from agent.executor.cluster import ClusterActions
 from agent.metrics.registry import Metrics
 from agent.policy.source import ClusterPolicies
-from agent.service.build import known_metrics
 from agent.service.custom_metrics import installed_metrics
+from agent.service.dependencies import known_metrics
 from agent.state.api_pods import InformerPods
 from agent.state.own_node import OwnNode
 from agent.state.readings import PodsUnknown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import yaml
 from benchmarks.fleet.agents import node_name
 from benchmarks.fleet.processes import niced
 from benchmarks.fleet.scrape import Scrape, parse
+from tests.deploy.rendering import charted
 from tests.modules.programs import kubernetes
 from tests.real.kube import ApiServer
 from tests.real.node_metric_definition import NODE_METRIC
@@ -46,7 +46,7 @@ lease_namespace = "load-watcher"
 [scheduler.default]
 plugins = [{{ name = "TargetLoadPacking", weight = 1 }}]
 """
-"""As deploy/overlays/extender with deploy/components/koordinator; a replayed trace replaces metrics-server."""
+"""As those of the chart with the extender and koordinator.publish; a replayed trace replaces metrics-server."""
 
 
 def node(number: int) -> dict[str, Any]:
@@ -82,16 +82,12 @@ class ControlPlane:
         """Create the manifests of deploy/, the accounts, and the objects of the cluster."""
         self._apply("-f", DEPLOY / "agent" / "crds.yaml")
         self.api.define(WRITTEN, "NodeMetric", schema=NODE_METRIC)
-        composed = self._directory / "overlay"
-        composed.mkdir()
-        written = {
-            "apiVersion": "kustomize.config.k8s.io/v1beta1",
-            "kind": "Kustomization",
-            "resources": [os.path.relpath(DEPLOY / "overlays" / "extender", composed)],
-            "components": [os.path.relpath(DEPLOY / "components" / "koordinator", composed)],
-        }
-        (composed / "kustomization.yaml").write_text(yaml.safe_dump(written))
-        for directory in (composed, DEPLOY / "agent", DEPLOY / "flowcontrol"):
+        self.api.make("/api/v1/namespaces", metadata={"name": SERVICE[0]})
+        chart = self._directory / "chart.yaml"
+        values = {"scheduler": {"enabled": True}, "config": {"koordinator": {"publish": True}}}
+        chart.write_text(yaml.safe_dump_all(charted(values)))
+        self._apply("-f", chart)
+        for directory in (DEPLOY / "agent", DEPLOY / "flowcontrol"):
             self._apply("-k", directory)
         self._make_accounts()
         asyncio.run(self._create(self._objects()))

@@ -190,14 +190,14 @@ SERVE = (
     click.option(
         "--provider",
         metavar="NAME",
-        help="Source of samples: host, metrics-server, prometheus, influxdb, datadog, signalfx, replay, or a "
+        help="Source of samples: host, metrics-server, prometheus, influxdb, datadog, replay, or a "
         "provider of an installed package (provider.name). [default: metrics-server inside a cluster, otherwise host]",
     ),
     click.option(
         "--address",
         metavar="URL",
-        help="URL of the source (provider.address). Required for prometheus and influxdb; datadog and signalfx have "
-        "defaults; not used by other providers.",
+        help="URL of the source (provider.address). Required for prometheus and influxdb; datadog has a "
+        "default; not used by other providers.",
     ),
     click.option(
         "--trace",

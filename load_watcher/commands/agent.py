@@ -23,7 +23,7 @@ from load_watcher.cli.printing import print_facts, print_json
 from load_watcher.cli.settings import load_part_or_exit
 
 if TYPE_CHECKING:
-    from agent.service.restore import RestoreSummary
+    from agent.service.main import RestoreSummary
     from agent.service.settings import AgentSettings
     from watcher.platform.settings.tables import Settings
 
@@ -165,7 +165,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     import asyncio
 
     from agent.executor.report import StepOutcome
-    from agent.service import restore as service_restore
+    from agent.service import main
     from agent.service.node_server import CannotRun
 
     given = {**before, **{name: value for name, value in own.items() if value}}
@@ -175,7 +175,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
         print_facts({"values": [], "taint_left": False, "text": text}, text, output=given["output"])
         return
     try:
-        found = asyncio.run(service_restore.restore(settings, everything))
+        found = asyncio.run(main.restore(settings, everything))
     except CannotRun as error:
         print_error(error.reason, error.hint, of="load-watcher agent restore")
         raise SystemExit(1) from None
@@ -184,7 +184,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
 
 
 def _print_restored(found: RestoreSummary, *, output: str) -> None:
-    from agent.service.restore import in_words
+    from agent.service.main import in_words
 
     if output == "json":
         values = [
@@ -219,9 +219,9 @@ def settings_of(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSet
 
 def _check_policies(path: Path, settings: AgentSettings, *, output: str) -> int:
     """Print the problems and notices of the policies in `path`; return the exit code (0 or 2)."""
-    from agent.policy.effects import rule_effects
+    from agent.policy.policy_set import rule_effects
     from agent.policy.source import check_policies
-    from agent.service.build import known_metrics, metrics_of
+    from agent.service.dependencies import known_metrics, metrics_of
     from agent.service.node_server import CannotRun
 
     try:

@@ -67,8 +67,8 @@ def compare(**given: Any) -> None:
     import asyncio
     from contextlib import suppress
 
-    from load_watcher.compare import client, report
-    from load_watcher.compare import comparison as compare_comparison
+    from lab.compare import client, report
+    from lab.compare import comparison as compare_comparison
     from scorers.plugins.target_load_packing import packing_scores
 
     ours = client.Side("this service", given["url"], read_token(given["token_file"]))

@@ -64,12 +64,12 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     import time
     from dataclasses import replace
 
-    from load_watcher.demo import settings as demo_settings
-    from load_watcher.demo.past import past_windows
-    from load_watcher.demo.scheduler import DEFAULT_SCHEDULER, DemoSchedulerModule
-    from load_watcher.demo.source import DemoProvider
+    from lab.demo import settings as demo_settings
+    from lab.demo.past import past_windows
+    from lab.demo.scheduler import DEFAULT_SCHEDULER, DemoSchedulerModule
+    from lab.demo.source import DemoProvider
+    from lab.fleet.cluster import SimulatedCluster
     from scorers.trial.module import TrialModule
-    from watcher.fleet.cluster import SimulatedCluster
     from watcher.service.build import Sources
 
     with tempfile.TemporaryDirectory(prefix="load-watcher-demo-") as directory:

@@ -66,10 +66,10 @@ def backtest(trace: Path, layout: str, **given: Any) -> None:
     """
     from rich.console import Console
 
+    from lab.backtest import command, summary
+    from lab.backtest.usage import BacktestError
+    from lab.traces.parsing import TraceError
     from load_watcher.cli.output_file import check_stdout
-    from load_watcher.forecast import command, summary
-    from load_watcher.forecast.usage import BacktestError
-    from watcher.traces.parsing import TraceError
 
     printed = check_stdout({f"--{name}": given[name] for name in ("png", "predictions")}, output=given["output"])
     files = command.BacktestFiles(trace, given["vms"], given["png"], given["predictions"])

@@ -22,7 +22,7 @@ from load_watcher.cli.options import (
 from load_watcher.cli.printing import print_facts
 
 if TYPE_CHECKING:
-    from load_watcher.recording.recorder import Recording, RecordingProgress
+    from lab.record.recorder import Recording, RecordingProgress
 
 
 @click.command(short_help="Record a trace of a cluster.")
@@ -65,8 +65,8 @@ def record(url: str, file: Path, duration: float | None, every: float, output: s
     Exit code 0: recorded; 2: the arguments are invalid, nothing was recorded, or writing failed (the file then contains
     the records up to the failure).
     """
+    from lab.record.recorder import Recording
     from load_watcher.cli.output_file import check_stdout
-    from load_watcher.recording.recorder import Recording
 
     if every < 1.0:
         raise click.BadParameter("must be at least 1s", param_hint="--every")
@@ -80,9 +80,9 @@ def _record(recording: Recording, path: Path, *, output: str) -> int:
     import signal
     from contextlib import suppress
 
+    from lab.record import file as recording_file
+    from lab.record import recorder
     from load_watcher.cli.output_file import STDOUT
-    from load_watcher.recording import file as recording_file
-    from load_watcher.recording import recorder
 
     async def run(file: recording_file.RecordingFile) -> recorder.RecordingProgress:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()

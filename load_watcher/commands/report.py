@@ -101,9 +101,10 @@ def report(file: Path, output: str, **given: Any) -> None:
 
     Exit code 0: written; 2: the arguments are invalid, the server is not available, or it has no load of nodes.
     """
+    from lab.report import command
+    from lab.report.data.context import CollectOptions
+    from lab.report.pages import document
     from load_watcher.cli.output_file import check_stdout
-    from load_watcher.report import command, document
-    from load_watcher.report.context import CollectOptions
     from watcher.sources.errors import ProviderError
 
     printed = check_stdout({"--file": file}, output=output)

@@ -17,7 +17,7 @@ from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
 
 if TYPE_CHECKING:
-    from load_watcher.simulate.engine import EvictionPlanner
+    from lab.simulate.engine import EvictionPlanner
 
 _SIMULATION_OPTIONS = (
     click.option("--policy", "policies", multiple=True, metavar="P", help="Policy to simulate; can be repeated. P is "
@@ -51,22 +51,15 @@ _TRACE_OPTIONS = (
                  "is steady (constant arrivals and usage), burst (bursts of arrivals), daily (daily load cycle), "
                  "weekly (daily load cycle, less at weekends), herd (deployments that scale out) or overcommit "
                  "(requests far below usage)."),
-    click.option("--alibaba", type=click.Path(path_type=Path), metavar="DIRECTORY", help="Convert Alibaba's "
-                 "cluster-trace-v2018 to a trace instead of simulating. DIRECTORY contains its tables: "
-                 "machine_meta.csv, machine_usage.csv, container_meta.csv and container_usage.csv, or .csv.gz."),
     click.option("--nodes", default=100, show_default=True, type=click.IntRange(1, 5000), metavar="N",
-                 help="Number of nodes of the trace made by --generate, or of machines to convert from --alibaba, the "
-                 "first N by name."),
+                 help="Number of nodes of the trace made by --generate."),
     click.option("--pods", default=2000, show_default=True, type=click.IntRange(0, 500_000), metavar="M",
                  help="Number of pods that arrive in a trace made by --generate."),
     click.option("--hours", default=24.0, show_default=True, type=click.FloatRange(0.1, 240.0), callback=finite,
-                 metavar="H", help="Length of the trace made by --generate or --alibaba, in hours."),
-    click.option("--start", default=0.0, show_default=True, type=click.FloatRange(0.0, 1000.0), callback=finite,
-                 metavar="H", help="Hour of the --alibaba trace at which the conversion "
-                 "begins; used only with --alibaba."),
+                 metavar="H", help="Length of the trace made by --generate, in hours."),
     click.option("--file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                 help="Trace file to write, required with --generate and --alibaba; compressed if the name ends in "
-                 ".gz. An existing file is overwritten; - is the standard output."),
+                 help="Trace file to write, required with --generate; compressed if the name ends in .gz. An existing "
+                 "file is overwritten; - is the standard output."),
 )  # fmt: skip
 
 
@@ -88,9 +81,8 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     Simulation of TRACE: places its pods under each policy and compares the resulting load of the nodes. Options:
     --policy to --html, --seed, --config, --set and --output; -o csv prints all results of each policy as CSV.
 
-    Creation of a trace, for example: load-watcher simulate --generate daily --file trace.csv.gz. Options: --generate or
-    --alibaba, with --nodes, --pods, --hours, --start, --seed and --file. A simulation ignores --nodes, --pods, --hours
-    and --start.
+    Creation of a trace, for example: load-watcher simulate --generate daily --file trace.csv.gz. Options: --generate
+    with --nodes, --pods, --hours, --seed and --file. A simulation ignores --nodes, --pods and --hours.
 
     With -o json, a simulation prints {"trace", "note", "nodes", "pods", "minutes", "refresh_s", "delay_s",
     "overload_percent", "seed", "place_existing", "throttle", "policies"}, where "policies" has the columns of -o csv
@@ -101,22 +93,21 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     Exit code 0: done; 2: the arguments, the trace, a policy, a file or the settings are invalid, or matplotlib is
     missing for --png or --html.
     """
-    if sum(each is not None for each in (trace, scenario, given["alibaba"])) != 1:
-        raise click.UsageError("need exactly one of TRACE, --generate SCENARIO and --alibaba DIRECTORY")
-    if trace is None:
+    if trace is not None and scenario is None:
+        _simulate(trace, given)
+    elif scenario is not None and trace is None:
         _make_trace(scenario, given)
     else:
-        _simulate(trace, given)
+        raise click.UsageError("need exactly one of TRACE and --generate SCENARIO")
 
 
-def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
-    """Write a trace, generated from a scenario or converted from Alibaba's tables, and print a summary."""
+def _make_trace(scenario: str, given: Mapping[str, Any]) -> None:
+    """Write a trace, generated from a scenario, and print a summary."""
+    from lab.simulate import command
+    from lab.traces.generating import SCENARIOS, generate
     from load_watcher.cli.output_file import check_stdout
-    from load_watcher.simulate import command
-    from watcher.traces import alibaba
-    from watcher.traces.generating import SCENARIOS, generate
 
-    if scenario is not None and scenario not in SCENARIOS:
+    if scenario not in SCENARIOS:
         raise click.BadParameter(
             f"unknown scenario {scenario!r}; known scenarios: {', '.join(SCENARIOS)}", param_hint="--generate"
         )
@@ -127,17 +118,11 @@ def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
     if any(given[name] for name in ("policies", "series", "png", "html")):
         raise click.UsageError("options of a simulation given: create the trace first, then simulate it")
     printed = check_stdout({"--file": given["file"]}, output=given["output"])
-    nodes, hours = given["nodes"], given["hours"]
-    if scenario is not None:
-        records = generate(scenario, nodes=nodes, pods=given["pods"], seed=given["seed"], hours=hours)
-    else:
-        reading = partial(click.echo, err=True)
-        records = alibaba.convert(
-            given["alibaba"], machines=nodes, start=given["start"], hours=hours, on_progress=reading
-        )
+    hours = given["hours"]
+    records = generate(scenario, nodes=given["nodes"], pods=given["pods"], seed=given["seed"], hours=hours)
     with _simulate_errors(), progress_of("writing", unit="minutes") as tell:
         count = command.write_trace(records, given["file"], minutes=round(60 * hours), on_progress=tell)
-    text = f"{given['file']}: {count:,} records" + (f"; {SCENARIOS[scenario].description}" if scenario else "")
+    text = f"{given['file']}: {count:,} records; {SCENARIOS[scenario].description}"
     print_facts({"file": str(given["file"]), "records": count}, text, output=given["output"], err=printed)
 
 
@@ -145,13 +130,13 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
     """Simulate all policies, write the requested files, and print the results."""
     from rich.console import Console
 
+    from lab.simulate import command, report
+    from lab.simulate.engine import SimulationOptions
     from load_watcher.cli.output_file import check_stdout
-    from load_watcher.simulate import command, report
-    from load_watcher.simulate.engine import SimulationOptions
 
     if given["file"] is not None:
         hint = "print results with --output, and write charts and series with --png, --html and --series"
-        raise click.UsageError(f"--file is the trace that --generate and --alibaba create; {hint}")
+        raise click.UsageError(f"--file is the trace that --generate creates; {hint}")
     printed = check_stdout({f"--{name}": given[name] for name in ("series", "png", "html")}, output=given["output"])
     settings = load_or_exit(given, overrides=NO_SOURCE)
     files = command.OutputFiles(given["series"], given["png"], given["html"])
@@ -200,10 +185,10 @@ def _evictor(watermark: float) -> EvictionPlanner | None:
 @contextmanager
 def _simulate_errors() -> Iterator[None]:
     """Print an error of a trace, a policy, the settings or a file, with its hint, and exit with code 2."""
-    from load_watcher.simulate.command import SimulateError
-    from load_watcher.simulate.policies import PolicyError
+    from lab.simulate.command import SimulateError
+    from lab.simulate.policies import PolicyError
+    from lab.traces.parsing import TraceError
     from watcher.platform.settings.problems import SettingsError
-    from watcher.traces.parsing import TraceError
 
     try:
         yield

@@ -44,7 +44,6 @@ SOURCES = {
     "influxdb": "InfluxDB",
     "metrics-server": "KubernetesMetricsServer",
     "datadog": "Datadog",
-    "signalfx": "SignalFx",
     "replay": "Replay",
 }
 """Source name (snapshot.source of /readyz) of each provider."""

@@ -19,8 +19,7 @@ def short_reason(plugin: Mapping[str, Any]) -> str:
     threshold of a filter. Otherwise the reason of the plug-in without the score at its end."""
     steps, reason = plugin["steps"], str(plugin["reason"])
     if predicted := _predicted(plugin):
-        said = f"would be at {', '.join(f'{resource} {value:.1f} %' for resource, value in predicted.items())}"
-        return said + _forecast(reason, plugin)
+        return f"would be at {', '.join(f'{resource} {value:.1f} %' for resource, value in predicted.items())}"
     thresholds = plugin.get("inputs", {}).get("usageThresholds")
     if not plugin.get("passes", True) and isinstance(thresholds, Mapping):
         above = [

@@ -125,19 +125,6 @@ class NodeLoadColumns:
     def _forecasts(self) -> NodeForecasts | None:
         return None if self.columns is None else self.columns.forecasts
 
-    def deviation(self, kind: MetricType, horizon: str, *, margin: float, sensitivity: float) -> F64:
-        """Return the deviation as a share of the capacity, raised so that mean + margin * deviation ** (1 /
-        sensitivity) reaches the bound over `horizon`; not raised if `horizon` is "" [rows]. `margin` is at least 1."""
-        measured = self.share(kind, Operator.STD)
-        if not horizon:
-            return measured
-        key = (kind.value, f"deviation {horizon} {margin!r} {sensitivity!r}")
-        if key not in self._aligned:
-            distance = np.clip(self.bound(kind, horizon), 0.0, 100.0) / 100.0 - self.share(kind)
-            needed = (np.fmax(distance, 0.0) / margin) ** sensitivity
-            self._aligned[key] = np.where(distance > 0.0, np.fmax(measured, needed), measured)
-        return self._aligned[key]
-
     def _align(self, found: F64) -> F64:
         padded = np.append(found, np.nan)
         return (

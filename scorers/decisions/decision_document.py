@@ -14,8 +14,8 @@ from scorers.decisions.records import (
     PlacementOutcome,
     RankedNodes,
     RankingRecord,
-    integer_scores,
 )
+from scorers.plugin_api.wire import integer_scores
 
 BOUND, DELETED, ASKED_AGAIN, PENDING, UNKNOWN = "bound", "deleted", "asked_again", "pending", "unknown"
 """Outcomes of a decision; "unknown" means that the outcome was not observed."""

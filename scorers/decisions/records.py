@@ -19,7 +19,7 @@ import zstandard
 
 from scorers.cluster.pods import PodInfo
 from scorers.plugin_api.framework import Scores, Verdicts
-from scorers.plugin_api.wire import plain, plain_map
+from scorers.plugin_api.wire import integer_scores, plain, plain_map
 from scorers.profiles.profiles import PluginSettings
 from scorers.profiles.ranking import FilterResult, RankResult
 from watcher.arrays import F64
@@ -216,11 +216,6 @@ def ranking_record(
     whole = integer_scores(ranked.values, most)
     tied = int(np.count_nonzero(whole == whole.max(initial=0)))
     return RankingRecord(asked, asked - len(names), len(names), best, most, tied, reserved, withheld)
-
-
-def integer_scores(scores: F64, most: int) -> npt.NDArray[np.int64]:
-    """Convert scores 0 to 100 to the integers 0 to `most` that kube-scheduler receives."""
-    return np.floor(scores * (most / 100.0) + 0.5).astype(np.int64)
 
 
 def outline(decision: PlacementDecision) -> PlacementDecision:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from scorers.decisions.decision_document import BOUND, PENDING, OutcomeState, outcome_sentence, standing_of
-from scorers.decisions.records import FilterRecord, PlacementDecision, RankedNodes, RankingRecord, integer_scores
+from scorers.decisions.records import FilterRecord, PlacementDecision, RankedNodes, RankingRecord
+from scorers.plugin_api.wire import integer_scores
 
 BEST, OTHER, REJECTED = "best", "other", "rejected"
 """Outcomes of a list in addition to those of a decision: bound to a node with the highest score as sent to

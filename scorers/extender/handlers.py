@@ -34,7 +34,6 @@ from multidict import CIMultiDict
 from scorers.cluster.pods import PodInfo, pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog, RankedResponse
-from scorers.decisions.records import integer_scores
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pasted_pod
 from scorers.extender.reservations import FindPod, Reservations, is_waiting
 from scorers.extender.score_documents import measured, ranked_nodes
@@ -42,7 +41,7 @@ from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.plugin_api import wire
 from scorers.plugin_api.arguments import schema_of
 from scorers.plugin_api.framework import EstimatingPlugin
-from scorers.plugin_api.wire import plain
+from scorers.plugin_api.wire import integer_scores, plain
 from scorers.profiles.default_filters import default_verdicts, unchecked
 from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names

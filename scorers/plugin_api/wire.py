@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from watcher.arrays import F64
 from watcher.core.kubernetes.objects import Pod
 from watcher.decoding.json_text import JsonDecoder
 
@@ -290,6 +292,11 @@ def filter_result(
         return ExtenderFilterResult(None, [name for name in names if name not in failed], *parts)
     kept = [item for item, name in zip(items_of(args), names, strict=True) if name not in failed]
     return ExtenderFilterResult(NodeList(kept), None, *parts)
+
+
+def integer_scores(scores: F64, most: int) -> npt.NDArray[np.int64]:
+    """Convert scores 0 to 100 to the integers 0 to `most` that kube-scheduler receives."""
+    return np.floor(scores * (most / 100.0) + 0.5).astype(np.int64)
 
 
 def plain(value: Any) -> Any:

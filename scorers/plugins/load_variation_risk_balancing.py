@@ -10,10 +10,6 @@ The lower of the two scores counts, rounded half away from zero. With `kep`, the
 margin times deviation that reaches the capacity scores 0, and pods that were assigned too recently to be measured
 (`assignedPodSeconds`, `assignedPodDecay`) count with their requests; upstream ignores these pods.
 
-With `use: forecast`, sigma is raised so that mean + margin * sigma ** (1 / sensitivity) of the load reaches the upper
-bound of the load over the next `horizon`: the bound replaces the sum where it is higher, and a node is never charged
-less than with windows. This needs a margin of at least 1 and a sensitivity above 0.
-
 A node without metrics scores 0. If the load of one resource is unknown for a node, it counts as the lowest score of
 that resource among the nodes in the request; if it is unknown for most of them, the resource does not count. If both
 loads are unknown for most nodes, the score is that of NodeResourcesFit with LeastAllocated.
@@ -29,13 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.columns import LOADS, mu_sigma, where_rare
-from scorers.cluster.forecasts import RowForecasts
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
 from scorers.cluster.unmeasured_pods import UnmeasuredShare
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away, round_half_away_one
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
-from scorers.plugins.forecast_arguments import missing_forecasts
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
 from watcher.arrays import F64, I64
 from watcher.core.kubernetes.pod_resources import CPU, MEMORY
@@ -57,19 +51,11 @@ class LoadVariationRiskBalancingArgs(
     formula: Literal["upstream", "kep"] = "upstream"
 
     def problems(self) -> list[str]:
-        """Report arguments for newly assigned pods that the formula does not use, a decay without a time, and a margin
-        or sensitivity that forecasts cannot have."""
+        """Report arguments for newly assigned pods that the formula does not use, and a decay without a time."""
         if self.formula == "upstream" and self.unmeasured != UnmeasuredShare():
             cure = 'set formula to "kep", or remove assignedPodSeconds and assignedPodDecay'
             return [f"assignedPodSeconds: the formula upstream does not add newly assigned pods; {cure}"]
-        found = super().problems()
-        if self.ahead and self.safe_variance_margin < 1:
-            found.append(
-                f"safeVarianceMargin: must be at least 1 with forecasts (given: {self.safe_variance_margin:g})"
-            )
-        if self.ahead and not self.safe_variance_sensitivity:
-            found.append("safeVarianceSensitivity: must be above 0 with forecasts (given: 0)")
-        return found
+        return super().problems()
 
 
 def risk_scores(mu: F64, sigma: F64, *, margin: float, sensitivity: float) -> F64:
@@ -99,7 +85,6 @@ class LoadVariationRiskBalancing:
         self, arguments: LoadVariationRiskBalancingArgs, table: ClusterTable, *, profile: str = "default"
     ) -> None:
         self.args = arguments
-        table.require(self, arguments.forecast_needs)
         self._recent = {resource: f"{profile}/{self.name}/{resource}" for resource in RESOURCES}
         if arguments.formula == "kep":
             for resource, demand in self._recent.items():
@@ -120,24 +105,7 @@ class LoadVariationRiskBalancing:
             "safeVarianceMargin": self.args.safe_variance_margin,
             "podRequests": {resource: pod.requests.get(resource, 0) for resource in RESOURCES},
         }
-        forecasts = table.load.forecast(self.args.ahead, rows)
-        measured_shares = {each: table.load.share(LOADS[each], Operator.STD) for each in RESOURCES}
-
-        def reason(i: int) -> str:
-            return self._reason(
-                i, steps, values, forecasts, {each: float(of[rows[i]]) for each, of in measured_shares.items()}
-            )
-
-        return Scores(
-            values,
-            steps,
-            inputs | forecasts.inputs(),
-            reason=reason,
-            more_steps=lambda i: forecasts.steps(i, tuple(LOADS.items())),
-        )
-
-    def missing_forecasts(self, table: ClusterTable) -> str:
-        return missing_forecasts(self.args, table)
+        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return ALLOCATION if neither CPU nor memory load is known for most nodes."""
@@ -148,7 +116,7 @@ class LoadVariationRiskBalancing:
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)
         requested: F64 | float = float(pod.requests.get(resource, 0))
         average = table.load.share(LOADS[resource])[rows] * capacity
-        deviation = self._deviation(table, resource)[rows] * capacity
+        deviation = table.load.share(LOADS[resource], Operator.STD)[rows] * capacity
         if self.args.formula == "kep":
             recent = table.recent.unmeasured(self._recent[resource], measured=table.load.sampled())[rows]
             requested = requested + recent
@@ -163,13 +131,6 @@ class LoadVariationRiskBalancing:
         steps[f"{resource} mean"], steps[f"{resource} deviation"], steps[f"{resource} score"] = mu, sigma, scores
         return scores
 
-    def _deviation(self, table: ClusterTable, resource: str) -> F64:
-        args = self.args
-        sensitivity = args.safe_variance_sensitivity if args.formula == "upstream" else 1.0
-        return table.load.deviation(
-            LOADS[resource], args.ahead, margin=args.safe_variance_margin, sensitivity=sensitivity
-        )
-
     def _by_allocation(self, pod: PodInfo, table: ClusterTable, rows: I64) -> Scores:
         requested, allocatable = requested_and_allocatable(pod, table, rows, counted=True)
         values = least_allocated(requested, allocatable).astype(np.float64)
@@ -182,26 +143,18 @@ class LoadVariationRiskBalancing:
 
         return Scores(values, steps, {"fallback": ALLOCATION}, reason)
 
-    def _reason(
-        self, i: int, steps: dict[str, F64], values: F64, forecasts: RowForecasts, measured: dict[str, float]
-    ) -> str:
-        """Explain the score of node i; `measured` are the deviations of its resources, as shares of the capacity."""
+    def _reason(self, i: int, steps: dict[str, F64], values: F64) -> str:
         scores = {each: float(steps[f"{each} score"][i]) for each in RESOURCES}
         known = {each: score for each, score in scores.items() if not np.isnan(score)}
         if not known:
             return "no metrics of this node: 0"
         worst = min(known, key=lambda each: known[each])
         mean, deviation = 100 * float(steps[f"{worst} mean"][i]), 100 * float(steps[f"{worst} deviation"][i])
-        bound = forecasts.text(i, [(worst, LOADS[worst])])
-        ahead = f"; {bound}" if bound else ""
         if round_half_away_one(known[worst]) > values[i]:
             (unknown,) = set(RESOURCES) - set(known)
-            return f"{unknown} load unknown, lowest score of these nodes used{ahead}: {values[i]:.0f}"
-        spread, before = f"{deviation:.1f} %", f"{100 * measured[worst]:.1f} %"
-        if self.args.ahead and deviation > 100 * measured[worst] and spread != before:
-            spread = f"{before}, raised to {spread} by the forecast"
-        load = f"load with the pod {mean:.1f} %, deviation {spread}"
-        return f"{worst} scores lowest: {load}{ahead}: {values[i]:.0f}"
+            return f"{unknown} load unknown, lowest score of these nodes used: {values[i]:.0f}"
+        load = f"load with the pod {mean:.1f} %, deviation {deviation:.1f} %"
+        return f"{worst} scores lowest: {load}: {values[i]:.0f}"
 
 
 def _request(pod: PodInfo, *, resource: str) -> float:

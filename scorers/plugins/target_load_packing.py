@@ -25,9 +25,6 @@ A node without metrics scores 0, as upstream. If most nodes have no metrics, the
 (requests of the node's pods + request of the pod) / allocatable of each resource, as proposed in KEP-61. This equals
 NodeResourcesFit with the strategy RequestedToCapacityRatio and the curve as its shape, and explain reports it.
 
-With `use: forecast`, `load` is the higher one of the measured load and the upper bound of the load over the next
-`horizon`; it is the measured load for a node or resource without a bound.
-
 `resources` may add memory and GPU (for nodes with GPUs); then the lowest of the scores counts. If the load of one
 resource is unknown for a node, it counts as the lowest score of that resource among the nodes in the request; if it is
 unknown for most of them, the resource does not count.
@@ -43,9 +40,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from scorers.cluster.columns import LOADS as FORECAST_METRICS
 from scorers.cluster.columns import where_rare
-from scorers.cluster.forecasts import RowForecasts
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import (
@@ -57,7 +52,6 @@ from scorers.plugin_api.framework import (
     round_half_away_one,
 )
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
-from scorers.plugins.forecast_arguments import missing_forecasts
 from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.objects import Container, Pod, Quantity, Resources
 from watcher.core.kubernetes.pod_resources import (
@@ -98,11 +92,8 @@ class TargetLoadPackingArgs(
         return float(self.default_requests_multiplier)
 
     def problems(self) -> list[str]:
-        """Report invalid quantities, an invalid multiplier, a decay without a time, and forecasts without a resource
-        that has them."""
+        """Report invalid quantities, an invalid multiplier, and a decay without a time."""
         found = super().problems()
-        if self.ahead and not set(self.resources) & set(FORECAST_METRICS):
-            found.append("use: forecasts are of cpu and memory only; add one of them to resources")
         for name, quantity in self.default_requests.items():
             try:
                 if amount(name, quantity) < 0:
@@ -175,8 +166,6 @@ class TargetLoadPacking:
         self._demand_names: dict[str, str] = {each: f"{profile}/{self.name}/{each}" for each in arguments.resources}
         for resource, name in self._demand_names.items():
             table.recent.register(name, partial(self._demand, resource=resource), arguments.unmeasured)
-        table.require(self, arguments.forecast_needs)
-        self._ahead = [(each, FORECAST_METRICS[each]) for each in self._resources if each in FORECAST_METRICS]
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         first, *others = self._resources
@@ -192,17 +181,7 @@ class TargetLoadPacking:
             counted[there] = fill_unknown_scores(known[there])
             values = np.fmin(values, counted)
         inputs: dict[str, Any] = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
-        forecasts = table.load.forecast(self.args.ahead, rows)
-        return Scores(
-            values,
-            steps,
-            inputs | forecasts.inputs(),
-            reason=lambda i: self._reason(i, steps, values, forecasts),
-            more_steps=lambda i: forecasts.steps(i, self._ahead),
-        )
-
-    def missing_forecasts(self, table: ClusterTable) -> str:
-        return missing_forecasts(self.args, table)
+        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return ALLOCATION if the required load is unknown for most nodes."""
@@ -219,8 +198,7 @@ class TargetLoadPacking:
 
     def _of_resource(self, pod: PodInfo, table: ClusterTable, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         """Return the scores of one resource, 0 where its load is unknown, and record the steps."""
-        ahead = self.args.ahead if resource in FORECAST_METRICS else ""
-        load = table.load.expected(LOADS[resource], ahead)[rows]
+        load = table.load.average(LOADS[resource])[rows]
         capacity = table.capacity.column(self._kubernetes_name(resource))[rows].astype(np.float64)
         missing = table.recent.unmeasured(self._demand_names[resource], measured=table.load.sampled())[rows]
         more = self._demand(pod, resource=resource) + missing
@@ -271,7 +249,7 @@ class TargetLoadPacking:
     def _kubernetes_name(self, resource: str) -> str:
         return self.args.gpu_resource if resource == GPU else resource
 
-    def _reason(self, i: int, steps: Mapping[str, F64], values: F64, forecasts: RowForecasts) -> str:
+    def _reason(self, i: int, steps: Mapping[str, F64], values: F64) -> str:
         if np.isnan(steps[f"{self._resources[0]} predicted %"][i]):
             return "no metrics of this node: 0"
         target = self.args.target_utilization
@@ -288,5 +266,4 @@ class TargetLoadPacking:
                 said.append(f"{resource} would be at {predicted:.1f} %, above the target of {target:g} %")
             else:
                 said.append(f"{resource} would be at {predicted:.1f} %, {target - predicted:.1f} below the target")
-        said += filter(None, [forecasts.text(i, self._ahead)])
         return f"{'; '.join(said)}: {values[i]:.0f}"

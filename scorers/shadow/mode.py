@@ -21,7 +21,6 @@ from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_a
 from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.recorder import DecisionRecorder
-from scorers.decisions.records import integer_scores
 from scorers.decisions.shadow_records import (
     GRACE_S,
     LATER_S,
@@ -33,6 +32,7 @@ from scorers.decisions.shadow_records import (
     decode,
     settings_of,
 )
+from scorers.plugin_api.wire import integer_scores
 from scorers.profiles.default_filters import lacking_room, matches_selector
 from scorers.profiles.overload_risk import overload_notices
 from scorers.profiles.profiles import ProfileSettings

@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.decision.watermark import gathered
+from agent.metrics.sorters import (
+    Chains,
+    SortKey,
+    ascending,
+    cpu_usage,
+    ext_cpu_usage,
+    ext_mem_usage,
+    mem_usage,
+    ordered_by,
+    running_time,
+)
 from agent.model import ContainerState, MetricSample, PodState, State
-from agent.policy.node_qos import whole_number
+from agent.policy.objects import whole_number
 from agent.qos import QosClass
 from watcher.core.kubernetes.quantity import nano
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "crane.json").read_text())["vectors"]
+
+CLASSES = (QosClass.UNKNOWN, QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass.GUARANTEED)
+
+
+def _with_limit_first(name: str, limit: Callable[[PodState], float | None]) -> SortKey:
+    return SortKey(name, lambda p1, p2: (not limit(p1)) - (not limit(p2)), lambda pod: limit(pod), rank=True)
+
+
+def _order() -> Chains:
+    priority = ascending("priority", lambda pod: pod.priority, rank=True)
+    qos = ascending("qosClass", lambda pod: CLASSES.index(pod.qos), rank=True)
+    extended_cpu = _with_limit_first("usesExtCpu", lambda pod: pod.extended_cpu_limit)
+    extended_memory = _with_limit_first("usesExtMem", lambda pod: pod.extended_memory_limit)
+    return Chains(
+        general=ordered_by(priority, qos, running_time),
+        cpu=ordered_by(extended_cpu, priority, qos, cpu_usage, ext_cpu_usage, running_time),
+        memory=ordered_by(extended_memory, priority, qos, mem_usage, ext_mem_usage, running_time),
+    )
+
+
+CRANE_CHAINS = _order()
+"""The sorters of Crane: its plans can be compared with those of the agent only in the same order."""
 
 
 def cases(kind: str) -> pytest.MarkDecorator:

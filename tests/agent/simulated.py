@@ -1,5 +1,5 @@
-"""A node in arithmetic: pods that want CPU and get what their quotas leave them, and the agent's decisions carried out
-on it cycle after cycle. Nothing here is measured, so what happens is the decisions' doing alone."""
+"""A computed node: pods that want CPU and get it within their quotas, and the agent's decisions, which are carried out
+cycle after cycle. Nothing is measured, so the result depends only on the decisions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
-from agent.metrics.cpu_quota import is_original
 from agent.metrics.options import DecisionOptions
+from agent.metrics.pod_actions import is_original
 from agent.metrics.registry import Metrics
-from agent.model import EvictStep, MetricSample, Original, PodState, Policies, QuotaStep, State
+from agent.model import Eviction, MetricSample, Original, PodState, Policies, QuotaChange, State
 from tests.agent.scenes import CPU, MEMORY, running
 
 INTERVAL = 10.0
@@ -26,14 +26,14 @@ NODE_CORES = 16.0
 
 @dataclass
 class Pod:
-    """`cpu` is what it would use; `ends` is when it is gone, once it was asked to go."""
+    """`cpu` is the usage in cores without a quota; `ends` is the time of its end after an eviction."""
 
     name: str
     cpu: float
     memory: int = 0
     quota: int | None = None
     takes: float = 60.0
-    """Seconds from being asked to go to being gone."""
+    """Seconds from the eviction to the end."""
     ends: float | None = None
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class Pod:
         return self.cpu if self.quota is None else min(self.cpu, self.quota / 100_000)
 
     def state(self, uses: float) -> PodState:
-        """As the kernel and the API server tell of it."""
+        """The pod as the kernel and the API server report it."""
         throttled = self.quota is not None and self.cpu > self.quota / 100_000
         return running(
             self.name,
@@ -58,7 +58,7 @@ class Pod:
 
 @dataclass
 class Node:
-    """`lags`: usage shows what was before the last cycle's steps."""
+    """`lags`: the usage is that before the steps of the last cycle."""
 
     pods: list[Pod]
     policies: Policies
@@ -74,7 +74,7 @@ class Node:
     metrics: Metrics = field(default_factory=Metrics)
 
     def cycle(self) -> Plan:
-        """Reads, decides, acts, and lets the time pass."""
+        """Run a cycle, and advance the clock by the interval."""
         self.pods = [pod for pod in self.pods if pod.ends is None or pod.ends > self.now]
         state = self.state()
         self.ledger = still_pending(self.ledger, state, self.options)
@@ -105,13 +105,13 @@ class Node:
     def apply(self, made: Plan) -> None:
         pods = {f"default/{pod.name}": pod for pod in self.pods}
         for step in made.steps:
-            if isinstance(step, EvictStep):
+            if isinstance(step.change, Eviction):
                 pods[step.pod].ends = self.now + pods[step.pod].takes
-            elif isinstance(step, QuotaStep):
+            elif isinstance(step.change, QuotaChange):
                 pod = pods[step.pod]
-                assert pod.quota == step.before
-                self.originals.setdefault(step.container_id, Original(step.before))
-                pod.quota = step.after
+                assert pod.quota == step.change.before
+                self.originals.setdefault(step.change.container_id, Original(step.change.before))
+                pod.quota = step.change.after
         self.ledger = with_steps(self.ledger, made.steps, self.now, self.options)
         for pod in self.pods:
             container = pod.state(pod.uses).containers[0]
@@ -123,8 +123,8 @@ class Node:
             self.cycle()
 
     def quota_changes(self) -> int:
-        """Steps on quotas in all cycles."""
-        return sum(isinstance(step, QuotaStep) for made in self.plans for step in made.steps)
+        """Number of steps on quotas in all cycles."""
+        return sum(isinstance(step.change, QuotaChange) for made in self.plans for step in made.steps)
 
     @property
     def usage(self) -> float:
@@ -133,10 +133,10 @@ class Node:
 
 
 def directions(plans: Iterable[Plan]) -> list[str]:
-    """Of every cycle that changed a quota: "throttle" or "restore"; repeated ones once."""
+    """ "throttle" or "restore" for each cycle that changed a quota, without repetitions."""
     found: list[str] = []
     for made in plans:
-        kinds = {step.kind for step in made.steps if isinstance(step, QuotaStep)}
+        kinds = {step.kind for step in made.steps if isinstance(step.change, QuotaChange)}
         assert len(kinds) <= 1, "one cycle both throttles and restores"
         found += [kind for kind in kinds if not found or found[-1] != kind]
     return found

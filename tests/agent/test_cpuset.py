@@ -45,6 +45,6 @@ def test_bad_text_is_refused_with_its_reason(text: str, reason: str):
         assert repr(text) in str(raised.value)
 
 
-def test_what_the_kernel_ends_with_a_newline_is_read():
+def test_a_text_with_a_trailing_newline_is_read():
     assert cpuset.parse("0-3\n") == {0, 1, 2, 3}
     assert cpuset.parse("\n") == frozenset()

@@ -34,9 +34,9 @@ ENFORCING_RULES = {
 
 
 @pytest.fixture(scope="module")
-def manifests(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    """As installed by kustomize, with the component."""
-    return composed(tmp_path_factory.mktemp("agent"), DEPLOY / "agent", "agent-podmonitor")
+def manifests() -> list[Manifest]:
+    """As installed by kustomize."""
+    return kustomized(DEPLOY / "agent")
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,10 @@ def agents(rendered: list[Manifest]) -> dict[str, Manifest]:
 
 
 def test_the_chart_and_the_manifests_agree(manifests: list[Manifest], chart: list[Manifest]) -> None:
-    expected = agents(manifests)
-    assert {"DaemonSet", "PodMonitor", "ClusterRole", "ConfigMap"} <= {each.partition(" ")[0] for each in expected}
-    assert expected == agents(chart)
+    expected, found = agents(manifests), agents(chart)
+    assert {"DaemonSet", "ClusterRole", "ConfigMap"} <= {each.partition(" ")[0] for each in expected}
+    assert found.pop(f"PodMonitor {NAME}")
+    assert expected == found
 
 
 def pod_of(rendered: list[Manifest]) -> dict[str, Any]:
@@ -66,11 +67,9 @@ def pod_of(rendered: list[Manifest]) -> dict[str, Any]:
 
 
 def test_with_a_token_all_pages_are_at_the_address_of_the_pod(tmp_path: Path) -> None:
-    rendered = composed(tmp_path, DEPLOY / "agent", "agent-token")
     chart = charted(TOKEN, namespace=NAME)
-    assert [] == problems(rendered) + problems(chart)
-    assert agents(rendered) == agents(chart)
-    pod = pod_of(rendered)
+    assert [] == problems(chart)
+    pod = pod_of(chart)
     (container,) = pod["containers"]
     (file,) = (each["value"] for each in container["env"] if each["name"] == "LOAD_WATCHER_AGENT_TOKEN_FILE")
     (mounted,) = (each["name"] for each in container["volumeMounts"] if each["mountPath"] == str(Path(file).parent))
@@ -230,30 +229,14 @@ def test_tokens_are_limited_to_their_nodes_by_a_component_and_by_the_chart(
         assert "Fail" == policy["spec"]["failurePolicy"]
 
 
-@pytest.mark.parametrize(
-    ("base", "component", "value", "name"),
-    [
-        ("agent", "pod-origin", "podOrigin", "load-watcher-pod-origin"),
-        ("base", "koordinator-node-restriction", "thresholdsRestriction", "load-watcher-thresholds"),
-    ],
-)
-def test_policies_of_the_cluster_by_a_component_and_by_the_chart(
-    tmp_path: Path, base: str, component: str, value: str, name: str
-) -> None:
+@pytest.mark.parametrize("value", ["podOrigin", "thresholdsRestriction"])
+def test_policies_of_the_cluster_by_the_chart(value: str) -> None:
     """Not by default, because they need Kubernetes 1.30."""
-    rendered = composed(tmp_path, DEPLOY / base, component)
     chart = charted({value: True}, namespace="load-watcher")
-    assert [] == problems(rendered) + problems(chart)
-    ours, theirs = (
-        {each["kind"]: each["spec"] for each in found if each["kind"].startswith("ValidatingAdmissionPolicy")}
-        for found in (rendered, chart)
-    )
-    assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} == set(ours)
-    bound = (ours["ValidatingAdmissionPolicyBinding"].pop("policyName"), name)
+    assert [] == problems(chart)
     (policy,) = (each for each in chart if each["kind"] == "ValidatingAdmissionPolicy")
-    assert theirs["ValidatingAdmissionPolicyBinding"].pop("policyName") == policy["metadata"]["name"]
-    assert bound[0] == bound[1]
-    assert ours == theirs
+    (binding,) = (each for each in chart if each["kind"] == "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert not [each for each in charted({}) if each["kind"].startswith("ValidatingAdmissionPolicy")]
 
 
@@ -265,9 +248,8 @@ def test_the_rights_are_those_that_the_doctor_checks(tmp_path: Path, monkeypatch
     ways: dict[tuple[str, ...], AgentSettings] = {
         (): AgentSettings(policies=policies),
         ("agent-enforce",): AgentSettings(policies=policies, mode="enforce"),
-        ("agent-api-pods",): AgentSettings(policies=policies, pods="api"),
         ("agent-api-policies",): AgentSettings(),
-        ("agent-enforce", "agent-api-pods", "agent-api-policies"): AgentSettings(mode="enforce", pods="api"),
+        ("agent-enforce", "agent-api-policies"): AgentSettings(mode="enforce"),
     }
     for number, (components, own) in enumerate(ways.items()):
         (directory := tmp_path / str(number)).mkdir()
@@ -276,18 +258,15 @@ def test_the_rights_are_those_that_the_doctor_checks(tmp_path: Path, monkeypatch
         assert needed == rules(rendered), components
         there = {each["kind"] for each in rendered}
         assert ("Role" in there) is any(each.namespace for each in required_rights(own))
+    own = AgentSettings(policies=policies, pods="api")
+    chart = charted({"agent": {"enabled": True, "config": {"agent": {"pods": "api"}}}}, namespace=NAME)
+    assert {(each.resource.group, each.what, each.verb) for each in required_rights(own)} == rules(chart)
 
 
-def test_pods_and_policies_from_the_api_by_components_and_by_the_chart(tmp_path: Path) -> None:
-    (tmp_path / "pods").mkdir()
-    (tmp_path / "policies").mkdir()
-    pods = composed(tmp_path / "pods", DEPLOY / "agent", "agent-api-pods")
-    assert "api" == environment(pods)["LOAD_WATCHER_AGENT_PODS"]
-    of_chart = charted({"agent": {"enabled": True, "config": {"agent": {"pods": "api"}}}}, namespace=NAME)
-    assert rules(pods) == rules(of_chart)
-    policies = composed(tmp_path / "policies", DEPLOY / "agent", "agent-api-policies")
+def test_policies_from_the_api_by_a_component_and_by_the_chart(tmp_path: Path) -> None:
+    policies = composed(tmp_path, DEPLOY / "agent", "agent-api-policies")
     of_chart = charted({"agent": {"enabled": True, "apiPolicies": True}}, namespace=NAME)
-    assert [] == problems(pods) + problems(policies) + problems(of_chart)
+    assert [] == problems(policies) + problems(of_chart)
     assert agents(policies) == agents(of_chart)
     assert "LOAD_WATCHER_AGENT_POLICIES" not in environment(policies)
     assert "policies" not in {each["name"] for each in pod_of(policies)["volumes"]}

@@ -19,7 +19,6 @@ from tests.deploy.rendering import (
     ChartError,
     Manifest,
     charted,
-    composed,
     documents,
     helm,
     kustomized,
@@ -50,13 +49,6 @@ def test_the_chart_needs_the_oldest_version_that_is_tested() -> None:
     tested = sorted(tuple(map(int, path.name.split("-")[1].split("."))) for path in MODULES.glob("kubernetes-*"))
     major, minor = tested[0]
     assert f">={major}.{minor}.0-0" == yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
-
-
-def test_an_empty_list_of_peers_replaces_the_headless_service(tmp_path: Path) -> None:
-    file = tmp_path / "load-watcher.toml"
-    for given, expected in (({}, ("http://load-watcher-headless:2020",)), ({"peers": {"urls": []}}, ())):
-        file.write_text(settings_in(charted({"config": given})))
-        assert expected == load(flags={}, environ={}, file=file, cwd=tmp_path).peers.urls
 
 
 def test_every_setting_with_its_default_is_accepted(tmp_path: Path) -> None:
@@ -217,17 +209,15 @@ def test_an_image_by_digest() -> None:
 # --- security, dashboards, priority ----------------------------------------------------------------------------------
 
 
-def test_openshift_assigns_the_ids(tmp_path: Path) -> None:
-    """By values that docs/tasks/deploy.md names, and by the component."""
+def test_openshift_assigns_the_ids() -> None:
+    """By values that docs/tasks/deploy.md names."""
     values = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
-    rendered = composed(tmp_path, DEPLOY / "overlays" / "metrics-server", "extender-process", "openshift")
     chart = charted({"podSecurityContext": values, "scheduler": {"enabled": True, "separate": True}})
-    for manifests in (rendered, chart):
-        deployments = [each for each in manifests if each["kind"] == "Deployment"]
-        assert 2 == len(deployments)
-        for each in deployments:
-            context = each["spec"]["template"]["spec"]["securityContext"]
-            assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} == context
+    deployments = [each for each in chart if each["kind"] == "Deployment"]
+    assert 2 == len(deployments)
+    for each in deployments:
+        context = each["spec"]["template"]["spec"]["securityContext"]
+        assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} == context
     page = (DEPLOY.parent / "docs/tasks/deploy.md").read_text()
     assert all(f"{key}: null" in page for key in values)
 

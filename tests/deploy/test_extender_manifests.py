@@ -1,4 +1,4 @@
-"""The extender as a Deployment of its own: the same by kustomize and by Helm, with no more rights than it needs."""
+"""The extender as a Deployment of its own, with no more rights than it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.deploy.rendering import (
     ChartError,
     Manifest,
     charted,
-    composed,
     helm,
     kustomized,
     of_part,
@@ -42,8 +41,8 @@ SCHEDULER = {
 
 
 @pytest.fixture(scope="module")
-def manifests(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    return composed(tmp_path_factory.mktemp("extender"), DEPLOY / "overlays" / "metrics-server", "extender-process")
+def manifests() -> list[Manifest]:
+    return charted(SEPARATE)
 
 
 def settings_of(rendered: list[Manifest]) -> dict[str, Any]:
@@ -52,22 +51,17 @@ def settings_of(rendered: list[Manifest]) -> dict[str, Any]:
 
 def test_it_is_what_kubernetes_takes(manifests: list[Manifest]) -> None:
     assert [] == problems(manifests)
-    assert [] == problems(charted(SEPARATE))
 
 
-def test_the_chart_and_the_manifests_agree(manifests: list[Manifest]) -> None:
-    """The extender is equal in both, and the watcher is as without it."""
-    chart = charted(SEPARATE)
-    expected = of_part(manifests, NAME)
-    assert expected == of_part(chart, NAME)
+def test_the_watcher_is_as_without_it(manifests: list[Manifest]) -> None:
     assert {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "Deployment", "Service"} < {
-        key.partition(" ")[0] for key in expected
+        key.partition(" ")[0] for key in of_part(manifests, NAME)
     }
     plain = by_name(kustomized(DEPLOY / "overlays" / "metrics-server"))
     del plain["Namespace load-watcher"]
     watcher = plain["Deployment load-watcher"]["spec"]["template"]["spec"]
     watcher["priorityClassName"] = "system-cluster-critical"  # without it, the load of the extender would become stale
-    assert plain == by_name([each for each in chart if NAME not in each["metadata"]["name"]])
+    assert plain == by_name([each for each in manifests if NAME not in each["metadata"]["name"]])
 
 
 def test_its_pods_are_hardened_as_those_of_the_watcher(manifests: list[Manifest]) -> None:
@@ -90,8 +84,7 @@ def test_everything_selects_its_pods_and_nothing_of_the_watcher_does(manifests: 
         only(manifests, "NetworkPolicy", NAME)["spec"]["podSelector"]["matchLabels"],
     ]
     assert all(selector == labels for selector in selectors)
-    for kind, name in (("Service", "load-watcher"), ("Service", "load-watcher-headless")):
-        assert not only(manifests, kind, name)["spec"]["selector"].items() <= labels.items()
+    assert not only(manifests, "Service", "load-watcher")["spec"]["selector"].items() <= labels.items()
     watcher = only(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     (rule,) = (each for each in only(manifests, "NetworkPolicy", NAME)["spec"]["egress"] if "to" in each)
     assert rule["to"][0]["podSelector"]["matchLabels"].items() <= watcher.items()
@@ -136,9 +129,9 @@ def test_allowed_clients_of_the_watcher_include_it() -> None:
     assert [SCHEDULER, *clients] == own["from"]
 
 
-def test_only_the_scheduler_reaches_the_extender(tmp_path: Path) -> None:
+def test_only_the_scheduler_reaches_the_extender(manifests: list[Manifest]) -> None:
     """In the watcher also the components that read its load; not every client, as for a watcher without an extender."""
-    own = only(composed(tmp_path, DEPLOY / "overlays" / "metrics-server", "extender-process"), "NetworkPolicy", NAME)
+    own = only(manifests, "NetworkPolicy", NAME)
     assert [[SCHEDULER]] == [rule["from"] for rule in own["spec"]["ingress"]]
     (rule,) = only(kustomized(DEPLOY / "overlays" / "extender"), "NetworkPolicy")["spec"]["ingress"]
     assert SCHEDULER == rule["from"][0]
@@ -207,21 +200,18 @@ PROMETHEUS = {"app.kubernetes.io/name": "prometheus", "app.kubernetes.io/instanc
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_prometheus_reaches_the_extender_where_it_is_configured(separate: bool, tmp_path: Path) -> None:
+def test_prometheus_reaches_the_extender_where_it_is_configured(separate: bool) -> None:
     """In any namespace, until its namespace is named; without a ServiceMonitor it is refused as others are."""
     values: dict[str, Any] = {"scheduler": {"enabled": True, "separate": separate}}
     monitored = charted({**values, "serviceMonitor": {"enabled": True}})
     named = charted(
         {**values, "serviceMonitor": {"enabled": True}, "networkPolicy": {"prometheusNamespace": "monitoring"}}
     )
-    overlay, component = ("metrics-server", ["extender-process"]) if separate else ("extender", [])
-    composition = composed(tmp_path, DEPLOY / "overlays" / overlay, "servicemonitor", *component)
     name = NAME if separate else "load-watcher"
     _, serving = labels_of(monitored, "Deployment", name)
     assert [] == problems(monitored) == problems(named)
-    for rendered in (monitored, composition):
-        assert admits(policies_of(rendered), "anywhere", PROMETHEUS, to=serving)
-        assert not admits(policies_of(rendered), "anywhere", {"app.kubernetes.io/name": "web"}, to=serving)
+    assert admits(policies_of(monitored), "anywhere", PROMETHEUS, to=serving)
+    assert not admits(policies_of(monitored), "anywhere", {"app.kubernetes.io/name": "web"}, to=serving)
     assert admits(policies_of(named), "monitoring", PROMETHEUS, to=serving)
     assert not admits(policies_of(named), "anywhere", PROMETHEUS, to=serving)
     assert not admits(policies_of(charted(values)), "monitoring", PROMETHEUS, to=serving)

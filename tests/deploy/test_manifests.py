@@ -4,17 +4,19 @@ published schemas, against each other, and against what the service really needs
 from __future__ import annotations
 
 import copy
-import os
 import re
 import shutil
+import socket
 import tomllib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
 
 from load_watcher.doctor.scheduler import check_configuration
 from scorers.extender.service import SchedulerModule
@@ -39,11 +41,13 @@ from tests.fakes.snapshots import WINDOWS
 from tests.real.parts import REPOSITORY
 from tests.waiting import eventually
 from tests.watcher.koordinator.test_publisher import STEADY, Run, run, service
-from tests.watcher.replicas.test_peers import listening, serving
 from watcher import __version__
 from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyOverride, PolicyRule
+from watcher.platform.http.runner import Runner
+from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.tables import PARTS, TABLES, Settings
+from watcher.service.server import Watcher
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -71,7 +75,7 @@ VERSIONS = ("1.27.0", "1.37.0")
 NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
 WRITING = ("get", "list", "watch", "create", "update", "patch", "delete")
 SINCE = {"flowcontrol.apiserver.k8s.io/v1": "1.29.0", "admissionregistration.k8s.io/v1": "1.30"}
-"""API versions newer than the oldest of VERSIONS; deploy/flowcontrol, the components *-node-restriction, and their
+"""API versions newer than the oldest of VERSIONS; deploy/flowcontrol, the component agent-node-restriction, and
 values in the chart use them."""
 UNPUBLISHED = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}  # no schemas of them are in that package
 
@@ -331,49 +335,21 @@ def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) 
 
 
 @pytest.mark.parametrize(
-    ("component", "values"),
+    "values",
     [
-        ("secret", SECRET),
-        ("servicemonitor", MONITORED),
-        ("prometheusrule", ALERTING),
-        ("pods", {"rbac": {"pods": True}}),
-        ("extender-bind", {"scheduler": {"enabled": True, "profiles": BINDING}}),
-        ("nodemetrics", {"scheduler": {"enabled": True}, "rbac": {"nodeMetrics": True}}),
-        ("koordinator", PUBLISHING),
-        ("koordinator-thresholds", THRESHOLDS),
-        *SHOWING.items(),
+        SECRET,
+        MONITORED,
+        ALERTING,
+        {"rbac": {"pods": True}},
+        {"scheduler": {"enabled": True}, "rbac": {"nodeMetrics": True}},
+        PUBLISHING,
+        THRESHOLDS,
+        *SHOWING.values(),
     ],
-    ids=[
-        "secret",
-        "servicemonitor",
-        "prometheusrule",
-        "pods",
-        "extender-bind",
-        "nodemetrics",
-        "koordinator",
-        "koordinator-thresholds",
-        *SHOWING,
-    ],
+    ids=["secret", "monitor", "alerts", "pods", "NodeMetrics", "publishing", "thresholds", *SHOWING],
 )
-def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, values: dict[str, Any]) -> None:
-    """What can be added to an overlay adds what the value of the chart does."""
-    overlay = "extender" if component in ("extender-bind", "nodemetrics") else "metrics-server"
-    written = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [os.path.relpath(DEPLOY / "overlays" / overlay, tmp_path)],
-        "components": [os.path.relpath(DEPLOY / "components" / component, tmp_path)],
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(written))
-    rendered = kustomized(tmp_path)
-    assert [] == problems(rendered)
-    expected = by_name(rendered)
-    del expected["Namespace load-watcher"]
-    if component == "extender-bind":  # it brings the right, the settings say so themselves
-        expected["ConfigMap load-watcher"]["data"]["scheduler"]["default"]["bind"] = True
-    if component in ("koordinator", "koordinator-thresholds", *SHOWING):
-        expected["ConfigMap load-watcher"]["data"] |= values["config"]
-    assert expected == by_name(charted(values))
+def test_one_value_of_the_chart_alone_is_what_kubernetes_takes(values: dict[str, Any]) -> None:
+    assert [] == problems(charted(values))
 
 
 def test_the_alerts_of_the_chart_can_lead_to_where_people_read() -> None:
@@ -394,22 +370,20 @@ def test_the_alerts_of_the_chart_can_lead_to_where_people_read() -> None:
 def test_a_release_of_any_name_fits_together() -> None:
     """The names that refer to each other come from the same place."""
     rendered = charted({"fullnameOverride": "other"}, namespace="monitoring")
-    assert 'urls = ["http://other-headless:2020"]' in settings_in(rendered)
-    only(rendered, "Service", "other-headless")
+    only(rendered, "Service", "other")
     assert "other" == only(rendered, "Deployment", "other")["spec"]["template"]["spec"]["serviceAccountName"]
     (subject,) = only(rendered, "ClusterRoleBinding", "other.monitoring")["subjects"]
     assert {"kind": "ServiceAccount", "name": "other", "namespace": "monitoring"} == subject
 
 
 def test_with_a_certificate_everything_that_asks_asks_by_https() -> None:
-    """Probes and replicas, or no pod would ever be ready."""
+    """Otherwise no pod would become ready."""
     files = {"tls_cert": "/run/secrets/load-watcher/tls.crt", "tls_key": "/run/secrets/load-watcher/tls.key"}
     rendered = charted({**SECRET, **MONITORED, "config": {"server": files}})
     assert [] == problems(rendered)
     (container,) = pod_template(rendered)["spec"]["containers"]
     probes = [container[each]["httpGet"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert ["HTTPS"] * 3 == [probe["scheme"] for probe in probes]
-    assert 'urls = ["https://load-watcher-headless:2020"]' in settings_in(rendered)
     (endpoint,) = only(rendered, "ServiceMonitor")["spec"]["endpoints"]
     assert "https" == endpoint["scheme"]
 
@@ -422,15 +396,10 @@ def monitored_endpoints(manifests: list[Manifest]) -> list[dict[str, Any]]:
 
 def test_every_monitor_keeps_the_labels_of_the_series() -> None:
     """Otherwise a target label `node` renames all nodes to the one that load-watcher runs on."""
-    monitors = [
-        manifest
-        for path in sorted((REPOSITORY / "deploy" / "components").glob("*/*monitor.yaml"))
-        for manifest in yaml.safe_load_all(path.read_text())
-    ]
+    monitors = charted(MONITORED)
     for part in ("agent", "qrm"):  # separate values, because each gets an image
         monitors += charted({part: {"enabled": True, "podMonitor": {"enabled": True}}})
-    monitors += charted(MONITORED)
-    assert [True] * 6 == [each.get("honorLabels") for each in monitored_endpoints(monitors)]
+    assert [True] * 3 == [each.get("honorLabels") for each in monitored_endpoints(monitors)]
 
 
 def test_a_field_of_the_endpoint_can_override_that() -> None:
@@ -470,9 +439,6 @@ def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Pa
     (data,) = (each for each in pod_template(rendered)["spec"]["volumes"] if each["name"] == "data")
     assert settings.store.max_size is not None
     assert settings.store.max_size < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
-    assert settings.peers.urls is not None
-    (host,) = (url.removeprefix("http://").partition(":")[0] for url in settings.peers.urls)
-    assert "None" == only(rendered, "Service", host)["spec"]["clusterIP"]
 
 
 def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
@@ -649,13 +615,11 @@ def test_everything_selects_the_pods(overlay: tuple[str, list[Manifest]]) -> Non
     selectors = [
         only(rendered, "Deployment")["spec"]["selector"]["matchLabels"],
         only(rendered, "Service")["spec"]["selector"],
-        only(rendered, "Service", "load-watcher-headless")["spec"]["selector"],
         only(rendered, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
         policy["podSelector"]["matchLabels"],
-        *(peer["podSelector"]["matchLabels"] for rule in policy["egress"] for peer in rule.get("to", ())),
         *(each["labelSelector"]["matchLabels"] for each in pod_template(rendered)["spec"]["topologySpreadConstraints"]),
     ]
-    assert len(selectors) >= 8
+    assert len(selectors) >= 6
     for selector in selectors:
         assert selector
         assert selector.items() <= labels.items()
@@ -670,6 +634,20 @@ def test_two_replicas_are_the_default_and_may_go_one_at_a_time(overlay: tuple[st
 
 
 # --- tried with the service ------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def serving(settings: Settings, *, parts: Sequence[ServiceModule]) -> AsyncIterator[tuple[Watcher, str]]:
+    """Run the service, with its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    watcher = Watcher(settings, parts=parts)
+    runner = Runner(watcher.app, shutdown_timeout=1.0)
+    try:
+        await runner.setup()
+        await web.SockSite(runner, listener).start()
+        yield watcher, f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        await runner.cleanup()
 
 
 def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
@@ -711,12 +689,10 @@ async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it
         flags = {
             "server.host": "127.0.0.1",
             "provider.kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig")),
-            "peers.urls": ["http://127.0.0.1:1"],
             **wanted,
         }
-        listener, url = listening()
         settings = load(flags=flags, environ={}, file=config, cwd=tmp_path)
-        async with serving(settings, listener, parts=(SchedulerModule(),) if settings.parts else ()) as watcher:
+        async with serving(settings, parts=(SchedulerModule(),) if settings.parts else ()) as (watcher, url):
             await eventually(lambda: watcher.view.published, what="a first document")
             if ("create", "v1/pods/binding") in rights:
                 binding = {"PodName": "web", "PodNamespace": "default", "PodUID": "web", "Node": "a"}

@@ -26,7 +26,7 @@ from tests.deploy.grafana import DASHBOARDS, Target, filled_in, label_queries, t
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady
-from tests.load_watcher.demo.test_demo import Demo
+from tests.lab.demo.test_demo import Demo
 from tests.real.parts import REPOSITORY, Prometheus, find_node_package
 from tests.service import Service
 from tests.waiting import wait_for

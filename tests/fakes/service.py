@@ -83,7 +83,6 @@ class FakeService:
     collect_policies: CollectPolicies = field(default_factory=lambda: CollectPolicies(windows=WINDOWS))
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     classes: Mapping[Pod, PodClass] = field(default_factory=dict)
-    handed: bytes | None = b"samples"
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
     series: Sequence[StoredSeriesLike] = ()
     grids: Sequence[WindowGrid] = ()
@@ -147,9 +146,6 @@ class FakeService:
 
     def now(self) -> float:
         return self.time
-
-    async def samples(self) -> bytes | None:
-        return self.handed
 
     async def history(self, **question: Any) -> Sequence[StoredSeriesLike]:
         self.asked.append(question)

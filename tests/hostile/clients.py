@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
-from agent.state.prometheus import PrometheusQueryClient
+from agent.state.remote import PrometheusQueryClient
 from tests.hostile import TOKEN
 from watcher.agent_clients import usage as agents_usage
 from watcher.agent_clients.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind
@@ -31,8 +30,6 @@ from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.tables import Settings
-from watcher.replicas.peers import Peers
-from watcher.replicas.transfer import TransferBounds, TransferOrigin, decode
 from watcher.sources.base import PodProvider
 from watcher.sources.config import ConnectionConfig
 from watcher.sources.errors import ProviderError
@@ -186,21 +183,6 @@ def agent_query(url: str, directory: Path) -> Exchange:
     return exchange
 
 
-def peers(url: str, directory: Path) -> Exchange:
-    client = Peers([url], token=TOKEN, tls=ssl.create_default_context())
-
-    def read(body: bytes) -> Any:
-        given = settings(directory)
-        bounds = TransferBounds(time.time(), given.refresh.windows, 300.0, 30.0, max_cells=10_000_000)
-        return decode(body, own_origin=TransferOrigin.of(instance="a", asked=["b"]), bounds=bounds)
-
-    async def exchange() -> str:
-        assert await client.ask(read, timeout=TIMEOUT_S) == []
-        return ""
-
-    return exchange
-
-
 def agent_pages(url: str, directory: Path) -> Exchange:
     (directory / "token").write_text(TOKEN)
     client = AgentProxy(
@@ -268,8 +250,8 @@ def command(*arguments: str) -> Callable[[str, Path], Exchange]:
 
 
 def recorder(url: str, directory: Path) -> Exchange:
-    from load_watcher.recording.file import RecordingFile
-    from load_watcher.recording.recorder import RecordError, Recording, record
+    from lab.record.file import RecordingFile
+    from lab.record.recorder import RecordError, Recording, record
 
     async def exchange() -> str:
         stop = asyncio.Event()
@@ -297,7 +279,6 @@ CLIENTS: dict[str, Callable[[str, Path], Exchange]] = {
     "node": node,
     "kubelet": kubelet,
     "agent query": agent_query,
-    "peers": peers,
     "agent pages": agent_pages,
     "agent usage": agent_usage,
     "compare": command("compare", "--with", "URL", "--url", "URL"),

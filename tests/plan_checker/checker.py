@@ -15,16 +15,17 @@ from agent.decision.eviction_limits import EvictionLimits, EvictionRecord
 from agent.decision.plan import Plan
 from agent.model import (
     ContainerState,
-    EvictStep,
+    Eviction,
     Original,
+    PageCacheReclaim,
     PodState,
     Policies,
-    QuotaStep,
-    ReclaimStep,
-    SchedulingStep,
+    QuotaChange,
+    SchedulingChange,
     State,
     Step,
 )
+from tests.agent.scenes import C, changes
 from tests.plan_checker.arithmetic import (
     MEASURES,
     MOST_CORES,
@@ -109,18 +110,19 @@ class PlanChecker:
         yield from self._protected(made.preview)
         yield from self._once(made.steps)
         yield from self._limits(made.steps)
-        lowered = [each for each in made.steps if isinstance(each, QuotaStep) and each.kind == "throttle"]
+        quotas = changes(made.steps, QuotaChange)
+        lowered = [each for each in quotas if each[0].kind == "throttle"]
         throttled = self._groups(lowered, self._released_by_quota)
-        evictions = [each for each in made.steps if isinstance(each, EvictStep)]
+        evictions = changes(made.steps, Eviction)
         evicted = self._groups(evictions, lambda pod, _: {name: usage(pod, name) for name in ("cpu", "memory")})
         yield from self._quotas(lowered)
         yield from self._stage("throttle", throttled, {})
-        yield from self._reclaimed([each for each in made.steps if isinstance(each, ReclaimStep)])
+        yield from self._reclaimed(changes(made.steps, PageCacheReclaim))
         yield from self._graces(made.steps)
         yield from self._stage("evict", evicted, _total(throttled), bool(lowered))
-        restored = [each for each in made.steps if isinstance(each, QuotaStep) and each.kind == "restore"]
+        restored = [each for each in quotas if each[0].kind == "restore"]
         yield from self._restored(restored)
-        yield from self._restored_in_order([each for each in restored if each.metric])
+        yield from self._restored_in_order([step for step, _ in restored if step.metric])
 
     def at_the_end(self, state: State, originals: Mapping[str, Original]) -> Iterator[str]:
         """What is left although the load has been gone for longer than all cool-downs."""
@@ -144,20 +146,20 @@ class PlanChecker:
                 yield f"{found.rule} is {found.verdict.value}, expected {own.verdict}"
 
     def _scheduling(self, made: Plan) -> Iterator[str]:
-        steps = [each for each in made.steps if isinstance(each, SchedulingStep)]
+        steps = changes(made.steps, SchedulingChange)
         expected = bool(self.rules.triggered) or (
             self.tainted and any(each.holds(self.state.time) for each in self.rules.enforced)
         )
-        after = steps[-1].disable if steps else self.tainted
+        after = steps[-1][1].disable if steps else self.tainted
         if len(steps) > 1 or after != expected:
-            yield f"the taint is {after}, expected {expected} ({[each.reason for each in steps]})"
+            yield f"the taint is {after}, expected {expected} ({[step.reason for step, _ in steps]})"
         self.tainted = expected
 
     # --- each step ---------------------------------------------------------------------------------------------------
 
     def _protected(self, steps: Iterable[Step]) -> Iterator[str]:
         for step in steps:
-            if isinstance(step, SchedulingStep):
+            if isinstance(step.change, SchedulingChange):
                 continue
             pod = self.pods.get(step.uid)
             if pod is None or pod.key != step.pod or (reason := self._untouchable(pod, step.kind)):
@@ -180,56 +182,56 @@ class PlanChecker:
 
     def _once(self, steps: Iterable[Step]) -> Iterator[str]:
         counted = Counter(
-            each.container_id if isinstance(each, QuotaStep) else f"{each.kind} of {each.uid}"
+            each.change.container_id if isinstance(each.change, QuotaChange) else f"{each.kind} of {each.uid}"
             for each in steps
-            if not isinstance(each, SchedulingStep)
+            if not isinstance(each.change, SchedulingChange)
         )
         yield from (f"{name} is changed {count} times" for name, count in counted.items() if count > 1)
 
     def _limits(self, steps: Iterable[Step]) -> Iterator[str]:
-        planned: list[EvictStep] = []
-        for step in steps:
-            if isinstance(step, EvictStep):
-                if self._over_limits(step.pod, step.owner, planned):
-                    yield f"evicting {step.pod} exceeds the limits"
-                planned.append(step)
+        planned: list[tuple[str, str]] = []
+        for step, change in changes(steps, Eviction):
+            if self._over_limits(step.pod, change.owner, planned):
+                yield f"evicting {step.pod} exceeds the limits"
+            planned.append((step.pod, change.owner))
 
-    def _over_limits(self, key: str, owner: str, planned: Iterable[EvictStep]) -> bool:
+    def _over_limits(self, key: str, owner: str, planned: Iterable[tuple[str, str]]) -> bool:
+        """`planned` has the pods (namespace/name) of the evictions before, and their owners."""
         namespace = key.partition("/")[0]
         known = [(each.namespace, each.owner, each.refused) for each in self.around.past]
-        known += [(each.pod.partition("/")[0], each.owner, False) for each in planned]
+        known += [(pod.partition("/")[0], of, False) for pod, of in planned]
         same = [each for each in known if each[0] == namespace and not each[2]]
         owned = [each for each in same if each[1] == owner and owner]
         return len(known) >= LIMITS.node or len(same) >= LIMITS.namespace or len(owned) >= LIMITS.owner
 
-    def _quotas(self, steps: Iterable[QuotaStep]) -> Iterator[str]:
-        for step in steps:
-            container = next((each for each in self.pods[step.uid].containers if each.id == step.container_id), None)
+    def _quotas(self, steps: Iterable[tuple[Step, QuotaChange]]) -> Iterator[str]:
+        for step, change in steps:
+            name = change.container_id
+            container = next((each for each in self.pods[step.uid].containers if each.id == name), None)
             expected = None if container is None else lower_quota(container, *self._ratio(step.pod))
-            if container is None or expected is None or container.quota != step.before:
-                yield f"{step.container_id} cannot be lowered from {step.before} to {step.after}"
-            elif step.before is None and expected[1] <= 0.0 and step.metric in self._gaps("throttle", {}):
-                yield f"{step.container_id} gets a quota that releases nothing"
-            elif step.after != expected[0] or abs(step.released.get("cpu", 0.0) - expected[1]) > TINY:
-                yield f"{step.container_id} becomes {step.after} ({dict(step.released)}), expected {expected}"
-            elif step.lag_seconds != _lag(self._throttling(step.pod)):
-                yield f"{step.container_id} is lowered with a lag of {step.lag_seconds} s"
+            if container is None or expected is None or container.quota != change.before:
+                yield f"{name} cannot be lowered from {change.before} to {change.after}"
+            elif change.before is None and expected[1] <= 0.0 and step.metric in self._gaps("throttle", {}):
+                yield f"{name} gets a quota that releases nothing"
+            elif change.after != expected[0] or abs(step.released.get("cpu", 0.0) - expected[1]) > TINY:
+                yield f"{name} becomes {change.after} ({dict(step.released)}), expected {expected}"
+            elif change.lag_seconds != _lag(self._throttling(step.pod)):
+                yield f"{name} is lowered with a lag of {change.lag_seconds} s"
 
     def _graces(self, steps: Iterable[Step]) -> Iterator[str]:
-        for step in steps:
-            if isinstance(step, EvictStep):
-                rules = [each for each in self._demanding("evict") if step.pod in each.pods]
-                named = [each.action.grace_seconds for each in rules if each.action.grace_seconds is not None]
-                expected = min(named, default=self.pods[step.uid].grace_seconds)
-                if step.grace_seconds != expected:
-                    yield f"{step.pod} has {step.grace_seconds} s to end, expected {expected}"
+        for step, change in changes(steps, Eviction):
+            rules = [each for each in self._demanding("evict") if step.pod in each.pods]
+            named = [each.action.grace_seconds for each in rules if each.action.grace_seconds is not None]
+            expected = min(named, default=self.pods[step.uid].grace_seconds)
+            if change.grace_seconds != expected:
+                yield f"{step.pod} has {change.grace_seconds} s to end, expected {expected}"
 
-    def _reclaimed(self, steps: Iterable[ReclaimStep]) -> Iterator[str]:
+    def _reclaimed(self, steps: Iterable[tuple[Step, PageCacheReclaim]]) -> Iterator[str]:
         gaps = self._gaps("reclaim", {})
-        for step in steps:
+        for step, change in steps:
             gap = gaps.get(step.metric, 0.0)
-            if step.pod not in self._wanted("reclaim", step.metric) or step.bytes > gap + 1.0 + TINY:
-                yield f"{step.bytes} bytes of {step.pod} are reclaimed for {step.metric}, gap {gap}"
+            if step.pod not in self._wanted("reclaim", step.metric) or change.bytes > gap + 1.0 + TINY:
+                yield f"{change.bytes} bytes of {step.pod} are reclaimed for {step.metric}, gap {gap}"
 
     # --- throttling and eviction -------------------------------------------------------------------------------------
 
@@ -261,21 +263,21 @@ class PlanChecker:
         return found
 
     def _groups(
-        self, steps: Iterable[EvictStep | QuotaStep], released: Callable[..., dict[str, float]]
+        self, steps: Iterable[tuple[Step, C]], released: Callable[[PodState, C], dict[str, float]]
     ) -> list[_Group]:
         """The steps by pod, in order."""
         groups: dict[str, _Group] = {}
-        for step in steps:
+        for step, change in steps:
             if step.uid not in self.pods:
                 continue
             pod = self.pods[step.uid]
             group = groups.setdefault(step.uid, _Group(pod, step.metric, {}))
-            for resource, amount in released(pod, step).items():
+            for resource, amount in released(pod, change).items():
                 group.released[resource] = group.released.get(resource, 0.0) + amount
         return list(groups.values())
 
-    def _released_by_quota(self, pod: PodState, step: QuotaStep) -> dict[str, float]:
-        container = next((each for each in pod.containers if each.id == step.container_id), None)
+    def _released_by_quota(self, pod: PodState, change: QuotaChange) -> dict[str, float]:
+        container = next((each for each in pod.containers if each.id == change.container_id), None)
         found = None if container is None else lower_quota(container, *self._ratio(pod.key))
         return {"cpu": 0.0 if found is None else found[1]}
 
@@ -341,8 +343,8 @@ class PlanChecker:
         ]
 
     def _limited(self, kind: str, pod: PodState, groups: Iterable[_Group]) -> bool:
-        steps = [EvictStep(each.pod.key, each.pod.uid, 0.0, "", owner=each.pod.owner) for each in groups]
-        return kind == "evict" and self._over_limits(pod.key, pod.owner, steps)
+        planned = [(each.pod.key, each.pod.owner) for each in groups]
+        return kind == "evict" and self._over_limits(pod.key, pod.owner, planned)
 
     def _recent(self, pod: PodState) -> bool:
         lowered = self.pending.lowered(self.state.time)
@@ -368,7 +370,7 @@ class PlanChecker:
 
     # --- restoring ---------------------------------------------------------------------------------------------------
 
-    def _restored(self, steps: list[QuotaStep]) -> Iterator[str]:
+    def _restored(self, steps: list[tuple[Step, QuotaChange]]) -> Iterator[str]:
         now = self.state.time
         lowering = [each for each in self.rules.enforced if each.lowers]
         covered = frozenset().union(*(each.pods for each in lowering))
@@ -382,30 +384,34 @@ class PlanChecker:
         at_first = dict(gaps)
         yield from self._kept_low(steps, wanted, gaps)
         before = ""
-        for step in steps:
-            container = next((each for each in self.pods[step.uid].containers if each.id == step.container_id), None)
-            original = self.originals.get(step.container_id)
+        for step, change in steps:
+            name, after = change.container_id, change.after
+            container = next((each for each in self.pods[step.uid].containers if each.id == name), None)
+            original = self.originals.get(name)
             if container is None or original is None or not is_lowered(container, original):
-                yield f"{step.container_id} is restored although it is not lowered"
+                yield f"{name} is restored although it is not lowered"
             elif step.metric == "":
-                if step.pod in covered or step.after != original.quota:
-                    yield f"{step.container_id} becomes {step.after} at once, original {original}, in {sorted(covered)}"
+                if step.pod in covered or after != original.quota:
+                    yield f"{name} becomes {after} at once, original {original}, in {sorted(covered)}"
             elif step.metric not in {each.rule.metric for each in wanted.get(step.pod, ())}:
-                yield f"{step.container_id} is restored for {step.metric} before all of its rules allow it"
+                yield f"{name} is restored for {step.metric} before all of its rules allow it"
             else:
                 rules = wanted[step.pod]
                 closed = [gaps[each.rule.metric] for each in rules if gaps.get(each.rule.metric, 1.0) <= -TINY]
                 if closed and before != step.pod:
-                    yield f"{step.container_id} is restored, but there is no gap: {closed}"
-                yield from self._one_restore(step, container, rules, gaps, room, at_first)
+                    yield f"{name} is restored, but there is no gap: {closed}"
+                yield from self._one_restore(step, change, container, rules, gaps, room, at_first)
                 before = step.pod
-        yield from self._not_restored({step.container_id for step in steps}, wanted, covered, gaps, room)
+        yield from self._not_restored({change.container_id for _, change in steps}, wanted, covered, gaps, room)
 
     def _kept_low(
-        self, steps: Iterable[QuotaStep], wanted: Mapping[str, list[CheckedRule]], gaps: Mapping[str, float]
+        self,
+        steps: Iterable[tuple[Step, QuotaChange]],
+        wanted: Mapping[str, list[CheckedRule]],
+        gaps: Mapping[str, float],
     ) -> Iterator[str]:
         """Containers that want more CPU, and have had less than half of their share of the gap for many cycles."""
-        after = {each.container_id: each.after for each in steps}
+        after = {change.container_id: change.after for _, change in steps}
         owing = [
             (pod, each, original)
             for pod in self.pods.values()
@@ -427,7 +433,7 @@ class PlanChecker:
                     yield f"{each.id} has {now / each.period} cores for {low[each.id]} cycles, its share is {share}"
         self.low = low
 
-    def _restored_in_order(self, steps: Iterable[QuotaStep]) -> Iterator[str]:
+    def _restored_in_order(self, steps: Iterable[Step]) -> Iterator[str]:
         for first, second in pairwise(steps):
             before, after = (order(self.pods[each.uid], MEASURES[each.metric].resource) for each in (first, second))
             if first.metric == second.metric and before < after:
@@ -450,7 +456,8 @@ class PlanChecker:
 
     def _one_restore(
         self,
-        step: QuotaStep,
+        step: Step,
+        change: QuotaChange,
         container: ContainerState,
         rules: list[CheckedRule],
         gaps: dict[str, float],
@@ -461,15 +468,16 @@ class PlanChecker:
         open_gaps = [at_first[each.rule.metric] for each in rules if each.rule.metric in at_first]
         if open_gaps:  # or half of the gap at once
             most = max(most, (container.cpu or 0.0) + 0.5 * max(0.0, min(open_gaps)) / 1_000.0)
-        after = float("inf") if step.after is None else step.after / step.period
+        after = float("inf") if change.after is None else change.after / change.period
         rise = 1_000.0 * max(0.0, min(after, self._node_cores) - (container.cpu or 0.0))
         rise = 0.0 if container.throttled is False else rise
-        if abs(step.released.get("cpu", 0.0) - rise) > ROUNDED or step.lag_seconds != _lag(rules):
-            yield f"{step.container_id} gives back {dict(step.released)} after {step.lag_seconds} s, expected {rise}"
+        if abs(step.released.get("cpu", 0.0) - rise) > ROUNDED or change.lag_seconds != _lag(rules):
+            released = dict(step.released)
+            yield f"{change.container_id} gives back {released} after {change.lag_seconds} s, expected {rise}"
         if after > most + 1e-9:
-            yield f"{step.container_id} becomes {after} cores in one step, at most {most} allowed"
+            yield f"{change.container_id} becomes {after} cores in one step, at most {most} allowed"
         if any(room[each.rule.metric] - rise < -TINY for each in rules if each.rule.metric in room):
-            yield f"restoring {step.container_id} gives back {rise}, room {room}"
+            yield f"restoring {change.container_id} gives back {rise}, room {room}"
         for name in gaps:
             gaps[name] -= rise
             room[name] -= rise

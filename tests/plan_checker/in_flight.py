@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from agent.model import ContainerState, EvictStep, PodState, QuotaStep, State, Step
+from agent.model import ContainerState, Eviction, PodState, QuotaChange, State, Step
 from tests.plan_checker.arithmetic import usage
 
 SLACK = 30.0
@@ -34,15 +34,15 @@ class PendingSteps:
 
     def add(self, steps: Iterable[Step], now: float) -> None:
         for step in steps:
-            if isinstance(step, EvictStep):
-                until = now + step.grace_seconds + SLACK
+            if isinstance(step.change, Eviction):
+                until = now + step.change.grace_seconds + SLACK
                 self.entries[step.uid, ""] = PendingStep("evict", step.uid, "", now, until, now)
-            elif isinstance(step, QuotaStep):
-                shows = now + step.lag_seconds
-                target = None if step.after is None else step.after / step.period
+            elif isinstance(step.change, QuotaChange):
+                change, shows = step.change, now + step.change.lag_seconds
+                target = None if change.after is None else change.after / change.period
                 planned = step.released.get("cpu", 0.0)
-                self.entries[step.uid, step.container_id] = PendingStep(
-                    step.kind, step.uid, step.container_id, now, max(now + SLACK, shows), shows, target, planned
+                self.entries[step.uid, change.container_id] = PendingStep(
+                    step.kind, step.uid, change.container_id, now, max(now + SLACK, shows), shows, target, planned
                 )
 
     def prune(self, state: State) -> None:

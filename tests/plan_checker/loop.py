@@ -14,17 +14,17 @@ from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
-from agent.model import EvictStep, Original, QuotaStep, ReclaimStep, SchedulingStep, Step
+from agent.model import Eviction, Original, PageCacheReclaim, QuotaChange, SchedulingChange, Step
 from tests.plan_checker.arithmetic import QUEUE
 from tests.plan_checker.checker import Circumstances, PlanChecker
 from tests.plan_checker.scenarios import LOADED, UNLOADED, Scenario, scenario
 
 OPTIONS = DecisionOptions()
-METRICS = Metrics(extra=[triggering(QUEUE, CHAINS[Order.QOS_FIRST], throttleable=True, lag_seconds=60.0)])
+METRICS = Metrics([triggering(QUEUE, CHAINS, throttleable=True, lag_seconds=60.0)])
 REFUSED = "refused by the API"
 REFUSED_SECONDS = 60.0
 
@@ -97,7 +97,9 @@ class _Run:
                 refused_evictions=dict.fromkeys(self.refused, REFUSED),
             )
             second = plan(analysis, again)
-            second = replace(second, steps=tuple(each for each in second.steps if not isinstance(each, SchedulingStep)))
+            second = replace(
+                second, steps=tuple(each for each in second.steps if not isinstance(each.change, SchedulingChange))
+            )
             self._examine(cycle, second, again, is_second=True)
             self._carry_out(second.steps)
         self.checker.end()
@@ -119,21 +121,21 @@ class _Run:
         done: list[Step] = []
         unavailable: dict[str, str] = {}
         for step in steps:
-            if isinstance(step, EvictStep):
+            if isinstance(step.change, Eviction):
                 is_refused = self.scenario.source.random() < self.scenario.refuses
-                self.past.append(EvictionRecord(self.now, step.pod.partition("/")[0], step.owner, is_refused))
+                self.past.append(EvictionRecord(self.now, step.pod.partition("/")[0], step.change.owner, is_refused))
                 if is_refused:
                     unavailable[step.uid], self.refused[step.uid] = REFUSED, self.now
                     continue
                 pods[step.uid].gone = self.now + pods[step.uid].takes
-            elif isinstance(step, QuotaStep):
-                container = next(each for each in pods[step.uid].containers if each.id == step.container_id)
+            elif isinstance(step.change, QuotaChange):
+                container = next(each for each in pods[step.uid].containers if each.id == step.change.container_id)
                 self.originals.setdefault(container.id, Original(container.quota))
-                container.quota = step.after
-                if step.after == self.originals[container.id].quota:
+                container.quota = step.change.after
+                if step.change.after == self.originals[container.id].quota:
                     del self.originals[container.id]
-            elif isinstance(step, ReclaimStep):
-                pods[step.uid].memory -= min(step.bytes, pods[step.uid].memory // 4)
+            elif isinstance(step.change, PageCacheReclaim):
+                pods[step.uid].memory -= min(step.change.bytes, pods[step.uid].memory // 4)
             done.append(step)
         self.ledger = with_steps(self.ledger, done, self.now, OPTIONS)
         self.checker.carried_out(done)

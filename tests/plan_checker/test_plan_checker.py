@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from agent.decision.plan import Plan, RuleVerdict
-from agent.model import EvictStep, QuotaStep, SchedulingStep, Step
+from agent.model import Change, Eviction, QuotaChange, SchedulingChange, Step
 from tests.plan_checker.__main__ import main
 from tests.plan_checker.loop import CheckedLoop
 
@@ -27,18 +28,29 @@ def without_first(kind: str) -> Callable[[Plan], Plan]:
     return change
 
 
-def with_each(kind: type[Step], change_step: Callable[..., Step]) -> Callable[[Plan], Plan]:
-    def change(made: Plan) -> Plan:
-        return replace(made, steps=tuple(change_step(each) if isinstance(each, kind) else each for each in made.steps))
+def with_each(kind: type[Change], **values: Any) -> Callable[[Plan], Plan]:
+    """Set these fields of each step whose change is of this kind; a callable gets the change."""
 
-    return change
+    def changed(step: Step) -> Step:
+        if not isinstance(step.change, kind):
+            return step
+        new = {name: value(step.change) if callable(value) else value for name, value in values.items()}
+        of_step = {name: value for name, value in new.items() if name in ("metric", "released")}
+        of_change = {name: value for name, value in new.items() if name not in of_step}
+        return replace(step, change=replace(step.change, **of_change), **of_step)
+
+    return lambda made: replace(made, steps=tuple(changed(each) for each in made.steps))
+
+
+def eviction(pod: str, uid: str, metric: str) -> Step:
+    return Step("evict", Eviction(30.0), pod, uid, metric)
 
 
 def with_all_candidates(made: Plan) -> Plan:
     """Evict every pod that was considered, as for a metric that cannot be quantified."""
-    evicted = {each.uid for each in made.steps if isinstance(each, EvictStep)}
+    evicted = {each.uid for each in made.steps if isinstance(each.change, Eviction)}
     more = {
-        each.uid: EvictStep(each.pod, each.uid, 30.0, stage.metric)
+        each.uid: eviction(each.pod, each.uid, stage.metric)
         for stage in made.stages
         for each in stage.candidates
         if stage.kind == "evict" and each.uid not in evicted
@@ -47,16 +59,16 @@ def with_all_candidates(made: Plan) -> Plan:
 
 
 def with_protected(made: Plan) -> Plan:
-    more = [EvictStep(each.pod, each.uid, 30.0, "cpu_total_usage") for each in made.left_alone]
+    more = [eviction(each.pod, each.uid, "cpu_total_usage") for each in made.left_alone]
     return replace(made, steps=(*made.steps, *more))
 
 
 def twice(made: Plan) -> Plan:
-    return replace(made, steps=(*made.steps, *(each for each in made.steps if isinstance(each, QuotaStep))))
+    return replace(made, steps=(*made.steps, *(each for each in made.steps if isinstance(each.change, QuotaChange))))
 
 
 def without_scheduling(made: Plan) -> Plan:
-    return replace(made, steps=tuple(each for each in made.steps if not isinstance(each, SchedulingStep)))
+    return replace(made, steps=tuple(each for each in made.steps if not isinstance(each.change, SchedulingChange)))
 
 
 @pytest.mark.parametrize(
@@ -72,30 +84,22 @@ def without_scheduling(made: Plan) -> Plan:
         pytest.param(twice, "is changed 2 times", id="two steps on a container"),
         pytest.param(without_scheduling, "the taint is", id="the taint does not follow the rules"),
         pytest.param(
-            with_each(QuotaStep, lambda step: replace(step, after=step.after and max(1, step.after // 2))),
+            with_each(QuotaChange, after=lambda change: change.after and max(1, change.after // 2)),
             "expected (",
             id="a quota below its floor",
         ),
         pytest.param(
-            with_each(QuotaStep, lambda step: replace(step, after=None)),
+            with_each(QuotaChange, after=None),
             "cores in one step, at most",
             id="the step size is not kept",
         ),
-        pytest.param(
-            with_each(QuotaStep, lambda step: replace(step, metric="")), "at once, original", id="restored at once"
-        ),
-        pytest.param(
-            with_each(QuotaStep, lambda step: replace(step, lag_seconds=1.0)), "with a lag of 1.0 s", id="a wrong lag"
-        ),
-        pytest.param(
-            with_each(QuotaStep, lambda step: replace(step, released={})), "gives back {} after", id="a wrong release"
-        ),
+        pytest.param(with_each(QuotaChange, metric=""), "at once, original", id="restored at once"),
+        pytest.param(with_each(QuotaChange, lag_seconds=1.0), "with a lag of 1.0 s", id="a wrong lag"),
+        pytest.param(with_each(QuotaChange, released={}), "gives back {} after", id="a wrong release"),
         pytest.param(
             lambda made: replace(made, steps=made.steps[::-1]), "restore for cpu_total_usage takes", id="restore order"
         ),
-        pytest.param(
-            with_each(EvictStep, lambda step: replace(step, grace_seconds=1.0)), "s to end, expected", id="grace period"
-        ),
+        pytest.param(with_each(Eviction, grace_seconds=1.0), "s to end, expected", id="grace period"),
         pytest.param(
             lambda made: replace(made, rules=tuple(replace(each, verdict=RuleVerdict.QUIET) for each in made.rules)),
             "is quiet, expected",

@@ -9,7 +9,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.load_watcher.demo.test_demo import Demo
+from tests.lab.demo.test_demo import Demo
 from tests.real.browser import Tab, chromium, tab
 from tests.waiting import wait_for
 

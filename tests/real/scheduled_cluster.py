@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import yaml
 
+from lab.traces.records import Begin, EndRecord, LoadRecord, NodeRecord
+from lab.traces.writing import TraceWriter
 from tests.real.kube import ApiServer, Scheduler
 from tests.real.parts import REPOSITORY
 from tests.service import Service
 from tests.waiting import wait_for
-from watcher.traces.records import Begin, EndRecord, LoadRecord, NodeRecord
-from watcher.traces.writing import TraceWriter
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"

@@ -15,10 +15,9 @@ from agent.cgroups.base import Quota, Tree
 from agent.cgroups.detection import Layout, Version, find_layout, open_tree
 from agent.cgroups.paths import Driver
 from agent.decision.plan import Plan
-from agent.executor.executor import Executor
+from agent.executor.executor import Executor, Permissions
 from agent.executor.groups import KubeletGroups
 from agent.executor.knob_writer import KnobWriter
-from agent.executor.permissions import Permissions
 from agent.executor.report import PlanReport, StepOutcome
 from agent.model import State, Step
 from tests.agent.executor.node import always, restore, throttle
@@ -108,7 +107,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent.audit.log import Audit
-from agent.audit.entries import AuditEntry
+from agent.audit.log import AuditEntry
 from agent.cgroups.paths import Driver
 from agent.cgroups.detection import Layout, open_tree
 from agent.cgroups.detection import Version

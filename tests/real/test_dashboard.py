@@ -19,7 +19,7 @@ from tests.fakes.kube import PODS, FakeKube
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.service import FakeService, Live, Protection, stored
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
-from tests.load_watcher.demo.test_demo import Demo, node_with
+from tests.lab.demo.test_demo import Demo, node_with
 from tests.real.browser import Tab, chromium, tab
 from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.parts import Prometheus

@@ -12,16 +12,14 @@ import pytest
 
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
-from agent.executor.executor import Executor
-from agent.executor.permissions import Permissions
+from agent.executor.executor import Executor, Permissions
 from agent.executor.report import PlanReport, StepOutcome
-from agent.model import EvictStep
+from agent.model import Step
 from tests.agent.executor.node import FakeNode, always, evict, generous
-from tests.deploy.rendering import Manifest, composed
+from tests.deploy.rendering import Manifest, charted
 from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups
 from tests.real.kube import ApiServer
-from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
@@ -47,7 +45,7 @@ def control(apiserver: ApiServer) -> None:
         apiserver.make("/api/v1/nodes", metadata={"name": f"node-{number}"})
 
 
-def run_pod(apiserver: ApiServer, name: str, **labels: str) -> EvictStep:
+def run_pod(apiserver: ApiServer, name: str, **labels: str) -> Step:
     """A running pod of a controller, and the step that evicts it."""
     metadata = {"name": name, "labels": labels, "ownerReferences": [CONTROLLER]}
     spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "x"}]}
@@ -111,7 +109,7 @@ async def test_a_pod_under_two_budgets_costs_no_other_pod_and_no_other_node_its_
         permissions = Permissions(enforce=True, proc=directory / "proc", limits=generous())
         executor = Executor(node.audit, node.groups(), cluster=cluster, permissions=permissions)
 
-        async def run(*steps: EvictStep) -> PlanReport:
+        async def run(*steps: Step) -> PlanReport:
             return await executor.run(Plan(time.time(), steps), state=node.state(), cycle=1, needed=always)
 
         try:
@@ -149,7 +147,8 @@ async def test_a_pod_under_two_budgets_costs_no_other_pod_and_no_other_node_its_
 
 # --- rights ----------------------------------------------------------------------------------------------------------
 
-COMPONENTS = ("agent-enforce", "agent-api-pods", "agent-api-policies")
+FULL = {"enabled": True, "apiPolicies": True, "config": {"agent": {"mode": "enforce", "pods": "api"}}}
+"""Values of the chart for all rights."""
 
 
 def apply(apiserver: ApiServer, manifest: Manifest) -> None:
@@ -164,13 +163,13 @@ def apply(apiserver: ApiServer, manifest: Manifest) -> None:
 
 
 @pytest.fixture
-def granted(apiserver: ApiServer, control: None, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Installs the roles of deploy/agent with components; returns a token of the agents' ServiceAccount."""
+def granted(apiserver: ApiServer, control: None) -> Iterator[Callable[..., str]]:
+    """Installs the roles of the agents by the chart; returns a token of their ServiceAccount."""
     applied: list[Manifest] = []
 
-    def install(*components: str) -> str:
-        (directory := tmp_path / "-".join(("roles", *components))).mkdir()
-        rendered = composed(directory, REPOSITORY / "deploy" / "agent", *components)
+    def install(**values: Any) -> str:
+        chart = charted({"agent": {"enabled": True, **values}}, namespace=NAMESPACE)
+        rendered = [each for each in chart if each["metadata"]["labels"]["app.kubernetes.io/name"] == NAMESPACE]
         kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
         for manifest in (each for each in rendered if each["kind"] in kinds):
             apply(apiserver, manifest)
@@ -217,7 +216,7 @@ def test_the_doctor_asks_the_api_for_the_rights_of_the_agent(
     https = "https://127.0.0.1:1"
     enough = report(apiserver, tmp_path / "enough", preview, policies=tmp_path / "policies", kubelet=https)
     enough.one("agent", "ok", "this account may get nodes, get nodes/pods")
-    full = granted(*COMPONENTS)
+    full = granted(**FULL)
 
     def passes() -> bool:  # the authorizer of the API server follows roles by a watch
         found = report(apiserver, tmp_path / "full", full, **settings)

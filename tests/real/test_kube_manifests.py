@@ -47,12 +47,10 @@ def made(apiserver: ApiServer, rendered: list[Manifest], *namespaces: str) -> It
         assert apiserver.ask("DELETE", path).ok
 
 
-@pytest.fixture(params=["kustomize", "helm"])
-def installed(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Path) -> Iterator[list[Manifest]]:
+@pytest.fixture
+def installed(apiserver: ApiServer) -> Iterator[list[Manifest]]:
     """What installs the service over metrics-server, with the right to find agents by label."""
-    overlay = REPOSITORY / "deploy/overlays/metrics-server"
-    rendered = charted(SHOWING["agents"]) if request.param == "helm" else composed(tmp_path, overlay, "agents")
-    with made(apiserver, rendered, "load-watcher", "load-watcher-agent") as created:
+    with made(apiserver, charted(SHOWING["agents"]), "load-watcher", "load-watcher-agent") as created:
         yield created
 
 

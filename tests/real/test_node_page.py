@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.pods import publish_pods, small_pods
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of
-from tests.load_watcher.demo.test_demo import Demo, node_with
+from tests.lab.demo.test_demo import Demo, node_with
 from tests.real.browser import Tab, chromium, tab
 from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.parts import REPOSITORY, Prometheus

@@ -10,7 +10,7 @@ import pytest
 
 from scorers.cli.numbers import readable
 from tests.fakes.service import Live
-from tests.load_watcher.demo.test_demo import Demo
+from tests.lab.demo.test_demo import Demo
 from tests.real.browser import Tab, chromium, tab
 from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.parts import REPOSITORY, Prometheus

@@ -99,7 +99,6 @@ def _routes(
         Route("/api/v1/silent", "silent", past.silent, operations.SILENT),
         Route("/api/v1/problems", "problems", problems.problems, operations.PROBLEMS),
         Route("/api/v1/labels", "labels", labels.labels, operations.LABELS),
-        Route("/api/v1/samples", "samples", past.samples, operations.SAMPLES),
         Route("/healthz", "healthz", health.healthz, operations.HEALTHZ, access=Access.OPEN),
         Route("/readyz", "readyz", health.readyz, operations.READYZ, access=Access.OPEN),
         Route("/metrics", "metrics", health.metrics, operations.METRICS),

@@ -1,4 +1,4 @@
-"""Stored windows of a node, findings, silent nodes, and the samples transferred to a starting replica."""
+"""Stored windows of a node, findings, and silent nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import no_metrics_error, unknown_host_error
 from watcher.api.nodes import CurrentSnapshot
-from watcher.api.operations import MSGPACK
 from watcher.api.service import ServiceView
 from watcher.arrays import F64, I64
 from watcher.core.publishing.compression import Encoding
@@ -51,7 +50,7 @@ _HISTORY = operations.HISTORY.query_names
 
 
 class HistoryHandlers:
-    """Handlers for stored windows, findings, silent nodes and samples."""
+    """Handlers for stored windows, findings and silent nodes."""
 
     def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
@@ -116,15 +115,6 @@ class HistoryHandlers:
         if etag_matches(request, etag):
             return not_modified(headers)
         return body_response(silent.bodies[encoding], headers)
-
-    async def samples(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """The samples that a starting replica loads from a ready one."""
-        query_values(request.rel_url.raw_query_string, known=())
-        current = self._current.ready()
-        body = await self._body_builder.shared((current.published.tag, "samples"), self._service.samples)
-        if body is None:
-            raise no_metrics_error(self._service)
-        return body_response(body, CIMultiDict({hdrs.CONTENT_TYPE: MSGPACK, hdrs.CACHE_CONTROL: "no-store"}))
 
     def _knows(self, host: str) -> bool:
         published = self._service.published

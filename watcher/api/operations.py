@@ -118,7 +118,6 @@ class OverviewDocument(msgspec.Struct):
     forecasts: ForecastsOffer
 
 
-MSGPACK = "application/msgpack"
 WINDOW = Parameter(
     "window", "one of refresh.windows; default: 15m. Nodes without data for it fall back to shorter windows"
 )
@@ -284,14 +283,6 @@ HEALTHZ = Operation(
     {
         200: ResponseSpec("ticks begin on schedule", AliveDocument),
         503: failure("not_alive: no tick began for 1.5 intervals"),
-    },
-)
-SAMPLES = Operation(
-    "The samples of the longest window, for a starting replica",
-    {
-        200: ResponseSpec("samples in an internal format that may change between versions", media_type=MSGPACK),
-        404: _NONE,
-        503: failure("the error that /readyz returns: only a ready service transfers samples"),
     },
 )
 READYZ = Operation(

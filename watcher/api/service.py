@@ -5,7 +5,6 @@ No attribute waits for the source: requests are served from the data of the last
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,8 +22,6 @@ from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import Operator, Snapshot, Window
 from watcher.platform.settings.tables import Settings
-from watcher.replicas import transfer
-from watcher.replicas.transfer import TransferOrigin
 from watcher.store.decision_store import StoreDecisions
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
@@ -33,16 +30,15 @@ from watcher.tick.tick import Refresher
 
 @dataclass
 class ServiceView:
-    """The parts of the running service. A reload replaces `settings`, `refresher` and `policies`. `origin` marks the
-    samples for other replicas. Of the modules, `class_sources` return Koordinator's classes of pods by namespace and
-    name, `problem_sources` current problems."""
+    """The parts of the running service. A reload replaces `settings`, `refresher` and `policies`. Of the
+    modules, `class_sources` return Koordinator's classes of pods by namespace and name, `problem_sources` current
+    problems."""
 
     settings: Settings
     clock: Clock
     store: Store
     refresher: Refresher
     policies: CollectPolicies
-    origin: TransferOrigin
     publisher: NodeMetricPublisher | None = None
     threshold_publisher: ThresholdPublisher | None = None
     class_sources: tuple[Callable[[], Mapping[Pod, PodClass]], ...] = ()
@@ -119,11 +115,6 @@ class ServiceView:
     async def capacities(self) -> Mapping[str, Capacity]:
         """The capacity of nodes by name; nodes with unknown capacity are missing."""
         return await self.refresher.capacities()
-
-    async def samples(self) -> bytes | None:
-        """The samples of the longest window, encoded for transfer to another replica; None if there are none."""
-        restored = await self.refresher.samples(maxima=True)
-        return None if restored is None else await asyncio.to_thread(transfer.encode, restored, self.origin)
 
     async def history(
         self,

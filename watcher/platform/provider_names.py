@@ -13,10 +13,13 @@ PROVIDERS: Mapping[str, str] = {
     "prometheus": "watcher.sources.prometheus.provider:from_settings",
     "influxdb": "watcher.sources.influxdb.provider:from_settings",
     "metrics-server": "watcher.sources.metrics_server.provider:from_settings",
-    "replay": "watcher.sources.replay:from_settings",
 }
 # provider.name -> the directory of the package that has the provider
-EXAMPLES: Mapping[str, str] = {"datadog": "examples/cloud", "signalfx": "examples/cloud"}
+EXAMPLES: Mapping[str, str] = {"datadog": "examples/cloud"}
+# former provider.name -> what to use instead
+REMOVED: Mapping[str, str] = {
+    "signalfx": "use metrics-server, prometheus or influxdb, or a source in a package (docs/learn/own-source.md)"
+}
 
 
 def known_names() -> tuple[str, ...]:

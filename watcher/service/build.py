@@ -25,10 +25,8 @@ from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import Election
 from watcher.platform.memory import history_budget, most_nodes, process_limit
 from watcher.platform.net.listening import host_port
-from watcher.platform.net.tls import client_context
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken, read_token
 from watcher.platform.settings.tables import Settings
-from watcher.replicas.peers import Peers
 from watcher.sources import registry
 from watcher.sources.base import Provider
 from watcher.store.store import Store
@@ -100,30 +98,6 @@ def store_of(settings: Settings, *, program: str) -> Store:
         max_decisions=store.max_decisions,
         maxima=settings.forecast.history if settings.forecast.enabled else 0.0,
     )
-
-
-def source_identity(settings: Settings) -> list[str]:
-    """Return the settings that identify the source, for replicas that share samples."""
-    provider = settings.provider
-    return [
-        provider.name,
-        provider.address or "",
-        str(settings.kubeconfig or ""),
-        settings.kubernetes.context or "",
-        provider.cluster_name or "",
-        settings.cluster.name or "",
-        *map(str, provider.matchers),
-    ]
-
-
-def peers_of(settings: Settings) -> Peers | None:
-    """Build the client for the other replicas, None if none are configured. It sends the server's token if reads need
-    it."""
-    peers = settings.peers
-    if not peers.urls:
-        return None
-    tls = client_context(ca_file=peers.ca_file)
-    return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)
 
 
 def refresh_config(settings: Settings) -> RefreshConfig:

@@ -81,7 +81,7 @@ def run_process(
     except (StoreError, ProviderError) as error:
         print(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
     except ssl.SSLError as error:
-        where = "[server] or [peers]"
+        where = "[server], [agents] or [qrms]"
         print(f"load-watcher: cannot use the TLS files in {where}: {file_reason(error)}", file=sys.stderr)
     except OSError as error:
         print(f"load-watcher: cannot listen on {_why_not(error, settings)}", file=sys.stderr)

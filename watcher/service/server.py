@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -39,17 +38,14 @@ from watcher.platform.interpreter import freeze_objects
 from watcher.platform.modules import ServiceModule
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.tables import Settings
-from watcher.replicas.transfer import TransferOrigin
 from watcher.service.build import (
     FROM_SETTINGS,
     ServerProtection,
     Sources,
     collect_policies,
-    peers_of,
     publisher_of,
     refresh_config,
     server_files,
-    source_identity,
     store_of,
     threshold_publisher_of,
     tls_of,
@@ -57,7 +53,6 @@ from watcher.service.build import (
 from watcher.service.hot_history import HotHistory
 from watcher.service.last_seen import LastSeenLookup
 from watcher.service.reload import SettingsReloader
-from watcher.service.replica_takeover import take_over_samples
 from watcher.store.errors import StoreError
 from watcher.tick.tick import Refresher
 
@@ -65,7 +60,7 @@ log = logging.getLogger(__name__)
 
 TICK_STOP_S = 2.0  # seconds to wait for a cancelled tick
 TICK_JOB = "tick"
-NEED_RESTART = ("cluster", "server", "store", "peers", "qrms", "metrics")
+NEED_RESTART = ("cluster", "server", "store", "qrms", "metrics")
 NEED_RESTART_TO_PUBLISH = (
     "publish",
     "lease_namespace",
@@ -105,7 +100,6 @@ class Watcher:
             self._store,
             self._make_refresher(settings),
             collect_policies(settings),
-            TransferOrigin.of(instance=secrets.token_hex(8), asked=source_identity(settings)),
         )
         if settings.koordinator.publish:
             self.view.publisher = publisher_of(settings, self.view)
@@ -116,7 +110,6 @@ class Watcher:
             timezone=UTC,
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
-        self._peers = peers_of(settings)
         self._recall = LastSeenLookup()
         self._hot_history = HotHistory()
         self._tick: asyncio.Task[None] | None = None
@@ -258,20 +251,6 @@ class Watcher:
         self._keep_pace()
 
     async def _tick_of(self, refresher: Refresher) -> None:
-        """Run a tick; before the first tick, take over the samples of other replicas."""
-        peers, self._peers = self._peers, None
-        if peers is not None:
-            try:
-                await take_over_samples(
-                    refresher,
-                    peers,
-                    origin=self.view.origin,
-                    timeout=self.view.settings.peers.timeout,
-                    clock=self._clock,
-                )
-            except asyncio.CancelledError:
-                self._peers = peers  # a reload cancelled this tick: the new refresher queries the replicas
-                raise
         await refresher.tick()
         settings, now = self.view.settings, self._clock.now()
         await self._recall.update(refresher, self._store, settings=settings, now=now)

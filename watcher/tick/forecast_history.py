@@ -137,13 +137,6 @@ class ForecastHistory:
         self._stored_slot = head
         return tuple(self.fleet.maxima.take_changed(most=HOURS_PER_TICK, before=head + 1))
 
-    def stored(self, origins: Mapping[str, Provenance]) -> tuple[StoredMaxima, ...]:
-        """Return all hours as a store would, by the origins of the metrics."""
-        if self.fleet is None:
-            return ()
-        hours = self.fleet.maxima.hours()
-        return tuple(StoredMaxima(hour, origins[hour.metric]) for hour in hours if hour.metric in origins)
-
     def due_chunks(self, now: float) -> list[int]:
         """Return the chunks whose bounds are due: all new ones, and the share of the others that one tick computes."""
         if self.fleet is None:

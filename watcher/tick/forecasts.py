@@ -13,7 +13,6 @@ from watcher.store.errors import StoreError
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
-    from watcher.model import StoredMaxima
     from watcher.tick.forecast_history import ForecastHistory
     from watcher.tick.maxima_backfill import MaximaBackfill
     from watcher.tick.shared import TickStore, TickWorker
@@ -59,7 +58,6 @@ class ForecastRefresher:
         backfill.done = self._compute
         self._loads_left = LOADS if store is not None else 0
         history.holds = store is not None
-        self._given: tuple[StoredMaxima, ...] = ()  # of another replica
 
     @property
     def config(self) -> ForecastConfig | None:
@@ -82,12 +80,6 @@ class ForecastRefresher:
         """Stop a backfill of the past, before its provider is closed."""
         await self.backfill.close()
 
-    def add_restored(self, maxima: tuple[StoredMaxima, ...]) -> None:
-        """Load the maxima of another replica, with those of the store."""
-        if maxima and self.enabled:
-            self._given = (*self._given, *maxima)
-            self._loads_left, self._history.holds = LOADS, True
-
     async def _load(self) -> None:
         """Load the stored maxima after the first windows are served; again for a few ticks if some do not fit, because
         the names of the cluster's nodes may be known late."""
@@ -95,16 +87,15 @@ class ForecastRefresher:
             return
         now, complete = self._clock.now(), True
         for hours in self._history.hours(now, LOADED_HOURS):
-            stored = [each for each in self._given if each.hour.hour in hours]
             try:
-                stored += [] if self._store is None else await self._store.maxima(hours)
+                stored = [] if self._store is None else await self._store.maxima(hours)
             except StoreError as error:
                 log.debug("cannot load the maxima of forecasts yet: %s", error)  # the store reports its errors itself
                 return
             complete &= await self._worker.run(self._history.load, stored, now)
         self._loads_left = 0 if complete else self._loads_left - 1
         if not self._loads_left:
-            self._history.holds, self._given = False, ()
+            self._history.holds = False
 
     async def refresh(self, deadline: float) -> None:
         """Load the stored maxima, begin to fetch missing ones, and compute the due bounds, one chunk at a time, until

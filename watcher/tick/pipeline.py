@@ -441,9 +441,8 @@ class SamplePipeline:
             maxima=self.forecasts.take_changed(),
         )
 
-    def samples(self, published: Published | None, *, maxima: bool = False) -> RestoredSamples | None:
-        """Return all samples, and on request the maxima of forecasts, in the form in which a store restores them;
-        `published` is the newest snapshot."""
+    def samples(self, published: Published | None) -> RestoredSamples | None:
+        """Return all samples in the form in which a store restores them; `published` is the newest snapshot."""
         if published is None or not self._history.names:
             return self._restored
         snapshot = published.snapshot
@@ -457,7 +456,6 @@ class SamplePipeline:
             blocks=self._history.blocks(),
             lost=snapshot.lost,
             silent=dict(self._silent.last),
-            maxima=self.forecasts.stored(self._provenance) if maxima else (),
         )
 
     def restored_range(self, now: float) -> tuple[float, list[Slice]] | None:

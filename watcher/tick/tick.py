@@ -145,7 +145,6 @@ class Refresher:
                 others,
                 self.config.most_nodes,
             )
-        self.forecasts.add_restored(ours.maxima)
         published = await self._worker.run(self._pipeline.compute_restored, ours, now)
         if published is None:
             return
@@ -199,10 +198,9 @@ class Refresher:
         known = (one.node_metadata(node) for one in sources if isinstance(one, NodeMetadataProvider))
         return next((each for each in known if each is not None), None)
 
-    async def samples(self, *, maxima: bool = False) -> RestoredSamples | None:
-        """Return all samples with their origin, in the form in which a store restores them; `maxima`: those of
-        forecasts, too."""
-        return await self._worker.run(lambda: self._pipeline.samples(self.published, maxima=maxima))
+    async def samples(self) -> RestoredSamples | None:
+        """Return all samples with their origin, in the form in which a store restores them."""
+        return await self._worker.run(self._pipeline.samples, self.published)
 
     async def close(self) -> None:
         """Wait for a running tick, then stop the worker thread."""

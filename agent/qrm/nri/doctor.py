@@ -31,7 +31,7 @@ from agent.qrm.nri.runtime_config import (
     version_of,
 )
 from agent.qrm.settings import NRI, REFUSE, SERVER, QrmSettings, read_settings
-from agent.service.build import kube_client
+from agent.service.dependencies import kube_client
 from agent.service.node_server import CannotRun, read_token
 from agent.service.own_pages import ANSWER_S, get_page, page_session, page_url
 from watcher.decoding.json_text import decode_json

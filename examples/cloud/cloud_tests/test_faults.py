@@ -1,4 +1,4 @@
-"""The suite of faults that every provider is put to, for Datadog and SignalFx."""
+"""The suite of faults that every provider is put to, for Datadog."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from cloud_tests import fake_datadog as dd
-from cloud_tests import fake_signalfx as sfx
-from load_watcher_cloud import datadog, signalfx
-from load_watcher_cloud.config import CloudConfig
+from load_watcher_cloud import datadog
 from load_watcher_cloud.datadog import DatadogConfig
 from tests.fakes.prometheus import Asked
 from tests.watcher.sources.conformance import *  # noqa: F403  # the tests
@@ -27,21 +25,8 @@ def of_datadog(asked: Asked, samples: Sequence[Sample]) -> bytes:
     return dd.answered(heads, times, rows)
 
 
-def of_signalfx(asked: Asked, samples: Sequence[Sample]) -> bytes:
-    if asked.path == "/v2/metrictimeseries":
-        known = [(f"E{number}A", {"host": node}) for number, (node, _, _) in enumerate(samples)]
-        return sfx.names(known, count=len(known))
-    return sfx.points({f"E{n}A": [[milliseconds(at), value]] for n, (_, at, value) in enumerate(samples)})
-
-
 def make_datadog(*given: Any) -> Provider:
     return datadog.provider(DatadogConfig(**options(*given), app_key=SECRET))
 
 
-def make_signalfx(*given: Any) -> Provider:
-    return signalfx.provider(CloudConfig(**options(*given)))
-
-
-KINDS = {"datadog": Kind(make_datadog, of_datadog), "signalfx": Kind(make_signalfx, of_signalfx)}
-
-pytestmark = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+pytestmark = pytest.mark.parametrize("kind", [Kind(make_datadog, of_datadog)], ids=["datadog"])

@@ -30,7 +30,7 @@ def test_it_imports_what_the_documentation_allows():
     assert imported <= allowed
 
 
-@pytest.mark.parametrize("name", ["datadog", "SignalFx"])
+@pytest.mark.parametrize("name", ["datadog", "Datadog"])
 def test_without_the_package_the_error_names_it(name: str, tmp_path: Path):
     with pytest.raises(SettingsError) as refused:
         load(flags={}, environ={"METRICS_PROVIDER_NAME": name}, cwd=tmp_path)
@@ -42,5 +42,5 @@ def test_without_the_package_the_error_names_it(name: str, tmp_path: Path):
 
 
 def test_with_the_package_it_is_known(reachable: Path, tmp_path: Path):
-    environ = {"METRICS_PROVIDER_NAME": "SignalFx", "METRICS_PROVIDER_TOKEN": "k"}
-    assert load(flags={}, environ=environ, cwd=tmp_path).provider.name == "signalfx"
+    environ = {"METRICS_PROVIDER_NAME": "Datadog", "METRICS_PROVIDER_TOKEN": "k", "METRICS_PROVIDER_APP_KEY": "a"}
+    assert load(flags={}, environ=environ, cwd=tmp_path).provider.name == "datadog"

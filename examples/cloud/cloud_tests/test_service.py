@@ -1,4 +1,4 @@
-"""The service over Datadog and SignalFx, set up by the Go load-watcher's environment alone."""
+"""The service over Datadog, set up by the Go load-watcher's environment alone."""
 
 import os
 import time
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog
-from cloud_tests.fake_signalfx import TOKEN, FakeSignalFx
 from tests.conftest import RunService
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
@@ -15,21 +14,20 @@ from tests.waiting import wait_for
 CPU = "instance:node_cpu:ratio"
 
 
-def environment(name: str, server: FakeDatadog | FakeSignalFx, token: str) -> dict[str, str]:
+def environment(server: FakeDatadog) -> dict[str, str]:
     return {
-        "METRICS_PROVIDER_NAME": name,
+        "METRICS_PROVIDER_NAME": "Datadog",
         "METRICS_PROVIDER_ADDRESS": server.url,
-        "METRICS_PROVIDER_TOKEN": token,
+        "METRICS_PROVIDER_TOKEN": API_KEY,
         "METRICS_PROVIDER_APP_KEY": APP_KEY,
-        f"{name.upper()}_HOST_NAME_SUFFIX": ".example.com",
-        f"{name.upper()}_CLUSTER_NAME": "blue",
+        "DATADOG_HOST_NAME_SUFFIX": ".example.com",
+        "DATADOG_CLUSTER_NAME": "blue",
     }
 
 
-@pytest.mark.parametrize("name", ["Datadog", "SignalFx"])
-def test_whole_windows_of_true_samples(name: str, run_service: RunService, installed: Path):
-    """From the first minute on, since both remember; hosts of other clusters and domains are not there."""
-    server: FakeDatadog | FakeSignalFx = FakeDatadog() if name == "Datadog" else FakeSignalFx()
+def test_whole_windows_of_true_samples(run_service: RunService, installed: Path):
+    """From the first minute on, since it remembers; hosts of other clusters and domains are not there."""
+    server = FakeDatadog()
     began = 60 * (time.time() // 60) - 1200
     for host, cluster in (("node-1.example.com", "blue"), ("node-2.example.com", "green"), ("node-3.org", "blue")):
         tags = {"host": host, "cluster_name": cluster, "cluster": cluster}
@@ -37,8 +35,9 @@ def test_whole_windows_of_true_samples(name: str, run_service: RunService, insta
             times = [began + 60 * minute + 15 * quarter for quarter in range(4)]
             server.put("cpu.utilization", tags, times, 40.0 + 4.0 * (minute % 2))
     with server:
-        environ = environment(name, server, API_KEY if name == "Datadog" else TOKEN)
-        service = run_service(env=environ | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(installed)])})
+        service = run_service(
+            env=environment(server) | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(installed)])}
+        )
 
         def whole() -> object:
             answer = service.get("/watcher")
@@ -51,7 +50,7 @@ def test_whole_windows_of_true_samples(name: str, run_service: RunService, insta
 
         document = wait_for(whole, what="a window of 15 minutes")
     assert isinstance(document, dict)
-    assert name == document["source"]
+    assert "Datadog" == document["source"]
     assert ["node-1"] == list(document["data"]["NodeMetricsMap"])
     values = {each["operator"]: each["value"] for each in document["data"]["NodeMetricsMap"]["node-1"]["metrics"]}
     assert {"AVG": pytest.approx(42.0, abs=0.5), "STD": pytest.approx(2.0, abs=0.2)} == values

@@ -1,22 +1,18 @@
-"""Settings of Datadog and SignalFx: what they need, what the Go load-watcher's environment means, and how a mistake is
-told."""
+"""Settings of Datadog: what it needs, what the Go load-watcher's environment means, and the problems."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from cloud_tests.fake_signalfx import TOKEN, FakeSignalFx
 from load_watcher_cloud.provider import CloudProvider
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.sources import registry
-from watcher.sources.base import Fetch, Provider
 
 pytestmark = pytest.mark.usefixtures("reachable")
 DATADOG = '[provider]\nname = "datadog"\ntoken = "k"\napp_key = "a"\n'
-SIGNALFX = '[provider]\nname = "signalfx"\ntoken = "k"\n'
 
 
 def loaded(tmp_path: Path, toml: str = "", environ: Mapping[str, str] | None = None) -> Settings:
@@ -25,36 +21,27 @@ def loaded(tmp_path: Path, toml: str = "", environ: Mapping[str, str] | None = N
     return load(flags={}, environ=environ or {}, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("toml", "source", "address"),
-    [(DATADOG, "Datadog", "https://api.datadoghq.com"), (SIGNALFX, "SignalFx", "https://api.signalfx.com")],
-    ids=["datadog", "signalfx"],
-)
-def test_keys_are_enough(tmp_path: Path, toml: str, source: str, address: str):
+def test_keys_are_enough(tmp_path: Path):
     """The address has a default."""
-    settings = loaded(tmp_path, toml)
+    settings = loaded(tmp_path, DATADOG)
     built = registry.build(settings)
     assert isinstance(built, CloudProvider)
-    assert (source, address) == (built.source, settings.provider.address)
+    assert ("Datadog", "https://api.datadoghq.com") == (built.source, settings.provider.address)
     assert "default of the provider" in settings.origins["provider.address"]
 
 
-@pytest.mark.parametrize("name", ["Datadog", "SignalFx"])
-def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path, name: str):
-    """The variables of the other service mean nothing."""
+def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path):
     environ = {
-        "METRICS_PROVIDER_NAME": name,
+        "METRICS_PROVIDER_NAME": "Datadog",
         "METRICS_PROVIDER_ADDRESS": "https://api.eu0.example.com",
         "METRICS_PROVIDER_TOKEN": "k",
         "METRICS_PROVIDER_APP_KEY": "a",
         "DATADOG_HOST_NAME_SUFFIX": ".datadog",
         "DATADOG_CLUSTER_NAME": "c-datadog",
         "SIGNALFX_HOST_NAME_SUFFIX": ".signalfx",
-        "SIGNALFX_CLUSTER_NAME": "c-signalfx",
     }
     provider = loaded(tmp_path, environ=environ).provider
-    low = name.lower()
-    assert (low, f".{low}", f"c-{low}") == (provider.name, provider.host_name_suffix, provider.cluster_name)
+    assert ("datadog", ".datadog", "c-datadog") == (provider.name, provider.host_name_suffix, provider.cluster_name)
     assert "https://api.eu0.example.com" == provider.address
     assert provider.token is not None
     assert provider.app_key is not None
@@ -66,37 +53,16 @@ def test_a_host_alone_is_an_address_of_datadog_as_it_was(tmp_path: Path):
     environ = {"METRICS_PROVIDER_ADDRESS": " api.datadoghq.eu"}
     assert "https://api.datadoghq.eu" == loaded(tmp_path, DATADOG, environ).provider.address
     with pytest.raises(SettingsError):
-        loaded(tmp_path, SIGNALFX, environ)
-
-
-@pytest.mark.parametrize(("chosen", "asked"), [("", {"cpu", "memory"}), ('metrics = ["CPU"]', {"cpu"})])
-async def test_signalfx_brings_cpu_and_memory_unless_told(tmp_path: Path, chosen: str, asked: set[str]):
-    """It has nothing else that is usual, and a finding for each at each fetch would say so."""
-    with FakeSignalFx() as server:
-        toml = f'{SIGNALFX}address = "{server.url}"\n{chosen}'.replace('"k"', f'"{TOKEN}"')
-        got = await _fetch(registry.build(loaded(tmp_path, toml)))
-        searched = {each.query for each in server.asked}
-    assert {f'host:* AND sf_metric:"{name}.utilization"' for name in asked} == searched
-    assert len(asked) == len(got.findings)
-
-
-async def _fetch(built: Provider) -> Fetch:
-    await built.start()
-    try:
-        return await built.fetch(1_700_000_000, 1_700_000_060)
-    finally:
-        await built.close()
+        loaded(tmp_path, '[provider]\nname = "prometheus"', environ)
 
 
 @pytest.mark.parametrize(
     ("toml", "key", "says", "cure"),
     [
-        ('[provider]\nname = "signalfx"', "provider.token", "METRICS_PROVIDER_TOKEN", "provider.token_file"),
         ('[provider]\nname = "datadog"\napp_key = "a"', "provider.token", "an API key", "provider.token_file"),
         ('[provider]\nname = "datadog"\ntoken = "k"', "provider.app_key", "application key", "provider.app_key_file"),
         (DATADOG + 'host_name_suffix = "*,x:"', "provider.host_name_suffix", "cannot contain", ".example.com"),
         (DATADOG + 'cluster_name = "a b"', "provider.cluster_name", "cannot contain", "production"),
-        (SIGNALFX + "cluster_name = 'a\"b'", "provider.cluster_name", "cannot contain", "production"),
     ],
 )
 def test_what_is_missing_or_wrong_is_told(tmp_path: Path, toml: str, key: str, says: str, cure: str):
@@ -118,17 +84,11 @@ def test_one_application_key_is_enough(tmp_path: Path):
     loaded(tmp_path, DATADOG.replace('app_key = "a"', 'app_key_file = "key"'))
 
 
-def test_a_cluster_of_signalfx_may_have_any_name_that_can_be_quoted(tmp_path: Path):
-    """Spaces included."""
-    assert "my blue" == loaded(tmp_path, SIGNALFX + 'cluster_name = "my blue"').provider.cluster_name
-
-
 @pytest.mark.parametrize("suffix", ["HOST_NAME_SUFFIX", "CLUSTER_NAME"])
-@pytest.mark.parametrize("provider", ["signalfx", "datadog"])
-def test_old_names_are_read_for_their_provider_alone(tmp_path: Path, provider: str, suffix: str):
-    """SIGNALFX_* are read with signalfx and DATADOG_* with datadog: a bad one shows, the other's does not."""
-    environ = {"METRICS_PROVIDER_NAME": provider.upper(), f"SIGNALFX_{suffix}": "\0", f"DATADOG_{suffix}": "\0"}
+def test_old_names_are_read_for_their_provider_alone(tmp_path: Path, suffix: str):
+    environ = {"METRICS_PROVIDER_NAME": "DATADOG", f"DATADOG_{suffix}": "\0"}
     with pytest.raises(SettingsError) as refused:
         loaded(tmp_path, environ=environ)
     found = [problem for problem in refused.value.problems if problem.key == f"provider.{suffix.lower()}"]
-    assert [f"environment {provider.upper()}_{suffix}" in problem.message for problem in found] == [True]
+    assert [f"environment DATADOG_{suffix}" in problem.message for problem in found] == [True]
+    assert loaded(tmp_path, environ={f"DATADOG_{suffix}": "\0"}).provider.cluster_name is None

@@ -1,1 +1,1 @@
-"""Providers of the cloud monitoring services Datadog and SignalFx; `provider` has their shared code."""
+"""Provider of the cloud monitoring service Datadog; `provider` has the code that is independent of its API."""

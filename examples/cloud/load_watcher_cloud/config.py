@@ -1,4 +1,4 @@
-"""Configuration of the providers for cloud monitoring services, and the node name of a configured host."""
+"""Configuration of a provider for a cloud monitoring service, and the node name of a configured host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric
 from watcher.sources.queries import ProviderConfig, QueryConfig, check_keys, wanted
 
 HOST = "host"
-"""Name of the tag (Datadog) or dimension (SignalFx) that contains the host name."""
+"""Name of the tag that contains the host name."""
 
 
 @dataclass(frozen=True, kw_only=True)

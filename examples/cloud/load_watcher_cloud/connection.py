@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -27,7 +27,7 @@ class ParsedResponse(Generic[T]):
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
-    """Error text of a response: Datadog sends `errors`, SignalFx `message`."""
+    """Error text of a response: Datadog sends `errors`, proxies send `message` or `error`."""
 
     errors: list[str] | str | None = None
     message: str = ""
@@ -64,25 +64,15 @@ class CloudConnection:
         """Close the connections, if any."""
         await self._connection.close()
 
-    async def get(
-        self, path: str, query: Mapping[str, str], *, read: Callable[[HttpResponse], T], deadline: float
-    ) -> ParsedResponse[T]:
-        """Send a GET request and parse the response with `read` in a worker thread. `deadline` is in event loop
-        time. Raises ProviderError. Cancelling aborts the request."""
-        return await self._retried(lambda: self._connection.get(path, query), read, deadline=deadline)
-
     async def post(
         self, path: str, body: bytes, *, read: Callable[[HttpResponse], T], deadline: float
     ) -> ParsedResponse[T]:
-        """Send a POST request with a JSON body; otherwise like `get`."""
-        return await self._retried(lambda: self._connection.post(path, body), read, deadline=deadline)
+        """Send a POST request with a JSON body, and parse the response with `read` in a worker thread. `deadline` is in
+        event loop time. Raises ProviderError. Cancelling aborts the request."""
 
-    async def _retried(
-        self, send: Callable[[], Awaitable[HttpResponse]], read: Callable[[HttpResponse], T], *, deadline: float
-    ) -> ParsedResponse[T]:
         async def attempt() -> ParsedResponse[T]:
             self._heed_pause()
-            answer = await send()
+            answer = await self._connection.post(path, body)
             return ParsedResponse(await self._connection.worker.run(read, answer), answer.clock_offset_s)
 
         return await self._connection.retried(attempt, deadline=deadline)

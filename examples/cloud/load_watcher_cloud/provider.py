@@ -1,8 +1,8 @@
-"""The provider of samples for the cloud monitoring services Datadog and SignalFx.
+"""The provider of samples for a cloud monitoring service.
 
-Both are queried for one metric at a time, return points in time buckets, limit the request rate and identify hosts
-rather than nodes: a host name may include a domain that the node name lacks. Requests and responses are defined in
-datadog.py and signalfx.py, the connection in connection.py.
+The service is queried for one metric at a time, returns points in time buckets, limits the request rate and
+identifies hosts rather than nodes: a host name may include a domain that the node name lacks. Requests and responses
+are defined in datadog.py, the connection in connection.py.
 
 A failed query affects its metric, not the fetch.
 """
@@ -70,7 +70,7 @@ class HostSeries:
 
 @dataclass(frozen=True, slots=True)
 class CloudResponse:
-    """Parsed response of a service. `labels` are the tags or dimensions of series without a host, `odd` is the
+    """Parsed response of a service. `labels` are the tags of series without a host, `odd` is the
     number of unreadable series, `clock_offset_s` the remote clock minus the local clock in seconds."""
 
     series: Sequence[HostSeries]

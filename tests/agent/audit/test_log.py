@@ -1,4 +1,4 @@
-"""The agent's file: what was committed is there after any end of the process, and what is not ours is never lost."""
+"""The audit file: committed data survives any end of the process, and files of other programs are never lost."""
 
 import json
 import os
@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.audit.database import AuditError
-from agent.audit.entries import AuditEntry, AuditOutcome, Filter, json_lines
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry, AuditOutcome, Filter, json_lines
 from agent.cgroups.base import Quota
 from agent.decision.analysis import AnalyzerState, RuleState
 from agent.decision.ledger import InFlight, Ledger
@@ -36,7 +35,7 @@ def audit(tmp_path: Path):
 
 
 def throttling(number: int = 0, **changes: object) -> AuditEntry:
-    """A deed that throttles the container c<number>."""
+    """An entry that throttles the container c<number>."""
     values = {
         "time": NOW + number,
         "kind": "throttle",
@@ -57,7 +56,7 @@ def throttling(number: int = 0, **changes: object) -> AuditEntry:
 # --- deeds -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_deed_is_there_before_it_is_done_with_all_that_is_known_of_it(audit: Audit):
+def test_an_entry_is_recorded_before_its_action_with_all_values(audit: Audit):
     begun = audit.begin(throttling())
     assert (begun,) == audit.entries()
     assert AuditOutcome.BEGUN == begun.outcome
@@ -69,7 +68,7 @@ def test_a_deed_is_there_before_it_is_done_with_all_that_is_known_of_it(audit: A
     assert {("throttle", "failed"): 1} == audit.totals()
 
 
-def test_deeds_are_found_newest_first_by_what_they_are(audit: Audit):
+def test_entries_are_filtered_and_returned_newest_first(audit: Audit):
     for number in range(4):
         kind = "evict" if number % 2 else "throttle"
         begun = audit.begin(throttling(number, kind=kind, pod=f"{'shop' if number < 3 else 'bank'}/p{number}"))
@@ -89,7 +88,7 @@ def test_deeds_are_found_newest_first_by_what_they_are(audit: Audit):
     assert [3] == found(limit=0)
 
 
-def test_what_is_written_together_is_there_whole_or_not_at_all(audit: Audit):
+def test_a_batch_is_written_completely_or_not_at_all(audit: Audit):
     with audit.batch():
         for number in range(3):
             audit.begin(throttling(number))
@@ -100,14 +99,14 @@ def test_what_is_written_together_is_there_whole_or_not_at_all(audit: Audit):
             audit.begin(throttling(3))
             raise InterruptedError
 
-    with pytest.raises(AuditError):  # as any failure of the system is told
+    with pytest.raises(AuditError):  # as is any failure of the system
         interrupted()
     assert 3 == len(audit.entries())
     audit.begin(throttling(4))
     assert [4, 2, 1, 0] == [each.cycle for each in audit.entries()]
 
 
-def test_only_the_newest_deeds_are_kept(tmp_path: Path):
+def test_only_the_newest_entries_are_kept(tmp_path: Path):
     audit = opened(tmp_path / "agent.db", rows=50)
     with audit.batch():
         for number in range(200):
@@ -117,8 +116,8 @@ def test_only_the_newest_deeds_are_kept(tmp_path: Path):
     assert list(range(199, 149, -1)) == kept
 
 
-def test_what_waits_for_its_effect_to_be_measured(audit: Audit):
-    """What was done, released something and is old enough; neither what failed nor what is of this cycle."""
+def test_entries_without_a_measured_effect(audit: Audit):
+    """Entries that were done, released something and are old enough; not failed entries and entries of this cycle."""
     for number, outcome in enumerate(
         [AuditOutcome.DONE, AuditOutcome.FAILED, AuditOutcome.GONE, AuditOutcome.DONE, AuditOutcome.DONE]
     ):
@@ -130,7 +129,7 @@ def test_what_waits_for_its_effect_to_be_measured(audit: Audit):
     assert [0] == [each.cycle for each in audit.entries_without_effect(since=NOW, before=NOW + 4)]
 
 
-def test_evictions_that_were_done_may_have_been_or_were_refused_count(audit: Audit):
+def test_evictions_that_were_done_unanswered_or_refused_count(audit: Audit):
     for number, outcome in enumerate([*AuditOutcome]):
         begun = audit.begin(throttling(number, kind="evict", owner="ReplicaSet/a"))
         if outcome != AuditOutcome.BEGUN:
@@ -146,7 +145,7 @@ def test_evictions_that_were_done_may_have_been_or_were_refused_count(audit: Aud
     assert not audit.evictions(after=max(audit.evictions()))
 
 
-def test_every_event_is_a_line_of_json_and_a_reader_that_went_costs_nothing(tmp_path: Path):
+def test_each_entry_is_a_json_line_and_write_errors_are_ignored(tmp_path: Path):
     lines: list[str] = []
     audit = opened(tmp_path / "agent.db", tell=json_lines(lines.append))
     audit.finish(audit.begin(throttling()), AuditOutcome.DONE, now=NOW)
@@ -170,7 +169,7 @@ def throttle(audit: Audit, found: Quota, wanted: Quota, **options: bool) -> Audi
     return audit.begin_change(throttling(), path="/pod/c0", found=found, intended=wanted, **options)
 
 
-def test_the_first_quota_is_the_original_whatever_follows(audit: Audit):
+def test_the_first_quota_stays_the_original(audit: Audit):
     audit.finish_change(throttle(audit, UNLIMITED, HALF), AuditOutcome.DONE, now=NOW, written=HALF)
     begun = throttle(audit, HALF, FIFTH)
     (kept,) = audit.originals_by_key().values()
@@ -186,14 +185,14 @@ def test_the_first_quota_is_the_original_whatever_follows(audit: Audit):
     assert {"c0": Original(None, 100_000)} == audit.original_quotas()
 
 
-def test_a_quota_that_somebody_else_gave_is_the_original_afresh(audit: Audit):
+def test_a_quota_of_another_program_becomes_the_original(audit: Audit):
     audit.finish_change(throttle(audit, UNLIMITED, HALF), AuditOutcome.DONE, now=NOW, written=HALF)
     throttle(audit, Quota(80_000), HALF, replace_original=True)
     (kept,) = audit.originals_by_key().values()
     assert (Quota(80_000), None, HALF) == (kept.original, kept.written, kept.intended)
 
 
-def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
+def test_originals_are_deleted_after_a_restore_or_the_end_of_the_container(audit: Audit):
     begun = throttle(audit, UNLIMITED, HALF)
     audit.finish_change(begun, AuditOutcome.DONE, now=NOW, written=None)
     assert not audit.originals_by_key()
@@ -202,8 +201,8 @@ def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
     assert not audit.originals_by_key()
 
 
-def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
-    """And what cannot be read any more is as if it had never been there."""
+def test_saved_values_and_totals_survive_a_restart(tmp_path: Path):
+    """A saved value that cannot be read counts as absent."""
     ledger = (InFlight("throttle", "shop/a", "u", NOW, NOW + 30.0, "c", 0.5, {"cpu": 500.0}),)
     memory = AnalyzerState({"cpu.high": RuleState(above=3, last_triggered=NOW)}, keeps_away=True)
     audit = opened(tmp_path / "agent.db")
@@ -219,7 +218,7 @@ def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
     audit.close()
 
 
-def test_a_file_of_the_schema_before_is_upgraded_and_loses_nothing(tmp_path: Path):
+def test_a_file_of_the_previous_schema_is_upgraded_without_loss(tmp_path: Path):
     path = tmp_path / "agent.db"
     audit = opened(path)
     audit.finish_change(throttle(audit, UNLIMITED, HALF), AuditOutcome.DONE, now=NOW, written=HALF)
@@ -246,7 +245,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent.audit.log import Audit
-from agent.audit.entries import AuditEntry
+from agent.audit.log import AuditEntry
 from agent.cgroups.base import Quota
 audit = Audit.open(Path(sys.argv[1]), now=0.0)
 deed = AuditEntry(time=0.0, kind="throttle", container_id="c0", pod="shop/a")
@@ -256,7 +255,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_what_was_begun_is_there_after_a_kill(tmp_path: Path):
+def test_a_begun_entry_survives_a_kill(tmp_path: Path):
     path = tmp_path / "agent.db"
     ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=Path.cwd(), timeout=60)
     assert -signal.SIGKILL == ended.returncode
@@ -275,7 +274,7 @@ FULL = textwrap.dedent("""
     from pathlib import Path
     from agent.audit.log import Audit
     from agent.audit.database import AuditError
-    from agent.audit.entries import AuditEntry, AuditOutcome
+    from agent.audit.log import AuditEntry, AuditOutcome
     audit = Audit.open(Path(sys.argv[1]), now=0.0)
     first = audit.begin(AuditEntry(time=0.0, kind="throttle"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
@@ -292,8 +291,8 @@ FULL = textwrap.dedent("""
 
 
 @pytest.mark.slow
-def test_a_disk_without_room_is_told_before_anything_is_done(tmp_path: Path):
-    """As the largest file that this process may write: the kernel refuses the next byte in the same way."""
+def test_a_full_disk_is_reported_before_any_action(tmp_path: Path):
+    """A limit on the file size stands for the full disk: the kernel refuses the next byte in the same way."""
     run = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path / "agent.db")], capture_output=True, text=True, timeout=60
     )
@@ -303,13 +302,13 @@ def test_a_disk_without_room_is_told_before_anything_is_done(tmp_path: Path):
     assert "True" == readable
 
 
-def test_two_agents_cannot_have_the_same_file(audit: Audit):
+def test_two_agents_cannot_open_the_same_file(audit: Audit):
     with pytest.raises(AuditError, match=r"agent\.db: database is locked") as refused:
         opened(audit.path)
     assert "only one process may" in refused.value.hint
 
 
-def test_a_directory_that_is_none_is_told(tmp_path: Path):
+def test_a_file_in_place_of_the_directory_is_reported(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AuditError, match=r"Not a directory|File exists"):
         opened(tmp_path / "file" / "agent.db")
@@ -334,11 +333,11 @@ def damaged(path: Path) -> None:
 
 
 def text(path: Path) -> None:
-    path.write_text("this is no database at all\n" * 10)
+    path.write_text("this is not a database\n" * 10)
 
 
 @pytest.mark.parametrize("begin_anew", [True, False])
-def test_another_programs_database_is_left_to_it(tmp_path: Path, begin_anew: bool):
+def test_a_database_of_another_program_is_left_unchanged(tmp_path: Path, begin_anew: bool):
     path = tmp_path / "recipes.db"
     foreign(path)
     before = path.read_bytes()
@@ -352,7 +351,7 @@ def test_another_programs_database_is_left_to_it(tmp_path: Path, begin_anew: boo
 @pytest.mark.parametrize(
     ("make", "why"), [(damaged, "damaged"), (text, "not a SQLite database"), (Path.touch, "it is empty")]
 )
-def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
+def test_a_damaged_file_is_moved_aside(tmp_path: Path, make, why: str):
     path = tmp_path / "agent.db"
     make(path)
     before = path.read_bytes()
@@ -370,7 +369,7 @@ def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
     audit.close()
 
 
-def test_a_damaged_file_behind_a_symbolic_link_is_set_aside_there(tmp_path: Path):
+def test_a_damaged_file_behind_a_symbolic_link_is_moved_aside_at_its_target(tmp_path: Path):
     (tmp_path / "disk").mkdir()
     text(tmp_path / "disk" / "agent.db")
     (tmp_path / "agent.db").symlink_to(tmp_path / "disk" / "agent.db")
@@ -388,8 +387,8 @@ def test_a_device_is_not_moved_aside(tmp_path: Path):
     assert stat.S_ISCHR(device.stat().st_mode)
 
 
-def test_a_database_without_tables_is_used_by_the_agent_and_not_for_restoring(tmp_path: Path):
-    """A process may have ended while it created the file; but nobody knows whether values were in it."""
+def test_a_database_without_tables_is_used_by_the_agent_but_not_by_restore(tmp_path: Path):
+    """A process may have ended while it created the file, but whether it had values is unknown."""
     path = tmp_path / "agent.db"
     begun = sqlite3.connect(path)
     begun.execute("PRAGMA journal_mode = WAL")
@@ -401,7 +400,7 @@ def test_a_database_without_tables_is_used_by_the_agent_and_not_for_restoring(tm
     audit.close()
 
 
-def test_an_empty_file_is_not_taken_for_nothing_to_restore(tmp_path: Path):
+def test_an_empty_file_does_not_mean_nothing_to_restore(tmp_path: Path):
     path = tmp_path / "agent.db"
     path.touch()
     with pytest.raises(AuditError, match="it is empty") as raised:
@@ -410,7 +409,7 @@ def test_an_empty_file_is_not_taken_for_nothing_to_restore(tmp_path: Path):
     assert b"" == path.read_bytes()
 
 
-def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path):
+def test_a_file_of_a_newer_version_is_left_unchanged(tmp_path: Path):
     path = tmp_path / "agent.db"
     opened(path).close()
     newer = sqlite3.connect(path)

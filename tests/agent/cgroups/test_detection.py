@@ -1,4 +1,4 @@
-"""What is found out about the control groups of a machine."""
+"""Detection of the control groups of a machine."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ UID = "04e5e9e7-8d95-44dd-9af7-ab944405fff8"
 @pytest.mark.parametrize("version", list(Version))
 @pytest.mark.parametrize("driver", list(Driver))
 @pytest.mark.parametrize("nest", ["", "kubelet"])
-def test_version_driver_and_place_are_found(tmp_path: Path, version: Version, driver: Driver, nest: str):
+def test_version_driver_and_root_are_detected(tmp_path: Path, version: Version, driver: Driver, nest: str):
     fake = FakeCgroups(tmp_path / "cgroup", version, driver, nest=nest)
     fake.add(fake.pod_path(UID, "Burstable"), cpu_ns=5000)
     layout = find_layout(str(fake.root))
@@ -25,8 +25,8 @@ def test_version_driver_and_place_are_found(tmp_path: Path, version: Version, dr
         assert group.cpu_usage_ns() == 5000
 
 
-def test_of_two_layouts_that_with_pods_is_the_one(tmp_path: Path):
-    """Who changes the driver has the empty groups of the old one until the machine starts anew."""
+def test_of_two_layouts_the_one_with_pods_is_used(tmp_path: Path):
+    """After a change of the driver, the empty groups of the old driver exist until the machine restarts."""
     fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.CGROUPFS)
     fake.add("/kubepods.slice/kubepods-besteffort.slice")
     fake.add("/kubepods.slice/kubepods-burstable.slice")
@@ -48,14 +48,14 @@ def test_a_machine_without_a_kubelet_has_groups_and_no_driver(tmp_path: Path, ve
         assert group.cpu_usage_ns() == 3000
 
 
-def test_where_the_groups_begin_can_be_said(tmp_path: Path):
+def test_the_parent_group_can_be_configured(tmp_path: Path):
     fake = FakeCgroups(tmp_path / "cgroup", "v1", Driver.CGROUPFS, nest="crane")
     fake.add(fake.pod_path(UID))
     assert find_layout(str(fake.root)).driver is None
     assert find_layout(str(fake.root), nest="crane").driver is Driver.CGROUPFS
 
 
-def test_a_directory_without_groups_is_told(tmp_path: Path):
+def test_a_directory_without_groups_is_reported(tmp_path: Path):
     with pytest.raises(NoCgroups, match="no control groups found in") as raised:
         find_layout(str(tmp_path))
     assert "/sys/fs/cgroup" in raised.value.hint
@@ -69,7 +69,7 @@ def test_cpu_and_cpuacct_may_be_one_tree_with_two_links(tmp_path: Path):
         assert (7000, 20_000) == (group.cpu_usage_ns(), group.quota().quota)
 
 
-def test_a_link_that_leads_out_of_the_root_is_no_controller(tmp_path: Path):
+def test_a_link_out_of_the_root_is_not_a_controller(tmp_path: Path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup" / "cpu").symlink_to("../elsewhere")

@@ -1,5 +1,5 @@
-"""Reading and writing groups through the one interface, over trees of plain files. What the kernel says to bad values
-is in tests/real."""
+"""Reads and writes of groups through their interface, on trees of regular files. The responses of the kernel to invalid
+values are in tests/real."""
 
 import math
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def group(fake: FakeCgroups, tree: Tree) -> Iterator[Group]:
         yield group
 
 
-def test_all_that_a_group_tells(fake: FakeCgroups, group: Group):
+def test_all_values_of_a_group_are_read(fake: FakeCgroups, group: Group):
     assert group.cpu() == CpuUsage(8_000_000, 90, 88, 88 * 7_000)
     assert group.cpu_usage_ns() == 8_000_000
     assert group.quota() == Quota(20_000, 100_000)
@@ -70,21 +70,21 @@ def test_all_that_a_group_tells(fake: FakeCgroups, group: Group):
     assert group.children() == []
 
 
-def test_unlimited_is_none(fake: FakeCgroups, tree: Tree):
+def test_unlimited_values_are_none(fake: FakeCgroups, tree: Tree):
     with tree.open(fake.pod_path(UID)) as group:
         assert group.quota() == Quota(None)
         assert math.isinf(group.quota().cores)
         assert group.children() == [ID]
 
 
-def test_a_group_is_reached_step_by_step_too(fake: FakeCgroups, tree: Tree):
+def test_a_group_can_be_opened_level_by_level(fake: FakeCgroups, tree: Tree):
     with tree.open(fake.pod_path(UID)) as pod, pod.child(ID) as container:
         assert container.path == fake.container_path(UID, ID)
         assert container.cpu_usage_ns() == 8_000_000
         assert pod.cpu_usage_ns() == 9_000_000
 
 
-def test_pressure_is_told_by_version_2_alone(fake: FakeCgroups, group: Group):
+def test_only_version_2_has_pressure(fake: FakeCgroups, group: Group):
     if fake.version == "v1":
         with pytest.raises(CgroupUnsupported):
             group.pressure("cpu")
@@ -96,7 +96,7 @@ def test_pressure_is_told_by_version_2_alone(fake: FakeCgroups, group: Group):
 
 
 @pytest.mark.parametrize("quota", [Quota(5_000), Quota(None), Quota(150_000), Quota(10_000, 50_000)])
-def test_a_quota_that_was_written_is_read(fake: FakeCgroups, group: Group, quota: Quota):
+def test_a_written_quota_is_read_back(fake: FakeCgroups, group: Group, quota: Quota):
     group.set_quota(quota)
     assert quota == group.quota()
     path = fake.container_path(UID, ID)
@@ -106,19 +106,19 @@ def test_a_quota_that_was_written_is_read(fake: FakeCgroups, group: Group, quota
         assert fake.read(path, "cpu.cfs_quota_us") == f"{quota.quota or -1}"
 
 
-def test_a_weight_that_was_written_is_read(fake: FakeCgroups, group: Group):
+def test_a_written_weight_is_read_back(fake: FakeCgroups, group: Group):
     group.set_weight(512)
     assert group.weight() == 512
     assert group.shares() == (512 if fake.version != "v2" else shares_of_weight(512))
 
 
 @pytest.mark.parametrize(("weight", "shares"), [(1, 2), (100, 2598), (10_000, 262144), (39, 999)])
-def test_shares_are_those_that_the_kubelet_makes_the_weight_from(weight: int, shares: int):
+def test_shares_and_weights_convert_like_in_the_kubelet(weight: int, shares: int):
     assert shares == shares_of_weight(weight)
     assert weight == 1 + (shares - 2) * 9999 // 262142
 
 
-def test_memory_high_is_in_whole_pages_and_of_version_2_alone(fake: FakeCgroups, group: Group):
+def test_memory_high_is_in_whole_pages_and_only_in_version_2(fake: FakeCgroups, group: Group):
     if fake.version != "v2":
         with pytest.raises(CgroupUnsupported, match="version 2"):
             group.set_memory_high(MIB)
@@ -131,7 +131,7 @@ def test_memory_high_is_in_whole_pages_and_of_version_2_alone(fake: FakeCgroups,
     assert group.memory_high() is None
 
 
-def test_reclaiming_tells_what_it_took(fake: FakeCgroups, group: Group):
+def test_reclaiming_returns_the_decrease_of_the_usage(fake: FakeCgroups, group: Group):
     assert group.reclaim(10 * MIB) == 0
     path = fake.container_path(UID, ID)
     written = fake.read(path, "memory.reclaim" if fake.version == "v2" else "memory.force_empty")
@@ -148,13 +148,13 @@ def read(group: Group, reading: str) -> Any:
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_a_group_that_is_not_there_is_gone(fake: FakeCgroups, tree: Tree, reading: str):
+def test_a_missing_group_is_gone(fake: FakeCgroups, tree: Tree, reading: str):
     with tree.open(fake.container_path(UID, "0" * 64)) as group, pytest.raises(CgroupGone):
         read(group, reading)
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_a_group_that_goes_while_it_is_open_is_gone(fake: FakeCgroups, group: Group, reading: str):
+def test_a_group_that_is_removed_while_open_is_gone(fake: FakeCgroups, group: Group, reading: str):
     read(group, reading)
     fake.remove(fake.pod_path(UID))
     with pytest.raises(CgroupGone, match=UID):
@@ -163,7 +163,7 @@ def test_a_group_that_goes_while_it_is_open_is_gone(fake: FakeCgroups, group: Gr
         group.set_quota(Quota(5000))
 
 
-def test_a_file_that_is_missing_in_a_group_that_is_there_is_unsupported(fake: FakeCgroups, group: Group):
+def test_a_missing_file_in_an_existing_group_is_unsupported(fake: FakeCgroups, group: Group):
     path = fake.container_path(UID, ID)
     for directory in fake.directories(path):
         (directory / "cpu.stat").unlink(missing_ok=True)
@@ -188,7 +188,7 @@ GARBAGE = [b"", b"\n", b"garbage\n", b"\xff\xfe\x00", b"12 monkeys\n", b"1_0\n",
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=repr)
-def test_what_cannot_be_understood_names_its_file(fake: FakeCgroups, group: Group, garbage: bytes):
+def test_an_invalid_content_is_reported_with_its_file(fake: FakeCgroups, group: Group, garbage: bytes):
     path = fake.container_path(UID, ID)
     tried = 0
     for name, reading in CONTENTS.items():
@@ -204,28 +204,28 @@ def test_what_cannot_be_understood_names_its_file(fake: FakeCgroups, group: Grou
     assert tried >= 5
 
 
-def test_max_where_there_must_be_a_number_is_no_number(fake: FakeCgroups, group: Group):
+def test_max_is_invalid_where_a_number_is_required(fake: FakeCgroups, group: Group):
     usage = "memory.current" if fake.version == "v2" else "memory.usage_in_bytes"
     fake.write(fake.container_path(UID, ID), usage, "max\n")
     with pytest.raises(CgroupGarbled, match=usage):
         group.memory()
 
 
-def test_no_more_cache_than_memory(fake: FakeCgroups, group: Group):
-    """The two files are read one after the other; in between the cache may have grown."""
+def test_the_working_set_is_never_negative(fake: FakeCgroups, group: Group):
+    """The two files are read one after the other, and the cache may grow in between."""
     stat = b"inactive_file 999999999999\ntotal_inactive_file 999999999999\n"
     fake.write(fake.container_path(UID, ID), "memory.stat", stat)
     assert group.memory() == MemoryUsage(64 * MIB, 0)
 
 
 @pytest.mark.parametrize("path", ["/..", "/../..", "/kubepods/../..", "/kubepods/./besteffort"])
-def test_a_path_that_leads_elsewhere_is_refused(tree: Tree, path: str):
+def test_a_path_out_of_the_tree_is_refused(tree: Tree, path: str):
     with tree.open(path) as group, pytest.raises(CgroupDenied, match="not a valid group name"):
         group.cpu_usage_ns()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
-def test_a_name_that_is_none_is_refused(fake: FakeCgroups, tree: Tree, name: str):
+def test_an_invalid_name_is_refused(fake: FakeCgroups, tree: Tree, name: str):
     with tree.open(fake.pod_path(UID)) as pod, pod.child(name) as group, pytest.raises(CgroupDenied):
         group.cpu_usage_ns()
 
@@ -249,8 +249,8 @@ def test_links_are_not_followed(fake: FakeCgroups, tree: Tree, tmp_path: Path):
     assert (tmp_path / "secret").read_text() == "20000 100000"
 
 
-def test_a_value_that_did_not_stay_is_told(tmp_path: Path):
-    """Version 1 takes -2 and has -1 then (crane.md §10.1)."""
+def test_a_value_that_the_kernel_did_not_keep_is_reported(tmp_path: Path):
+    """Version 1 accepts -2 and then has -1 (crane.md §10.1)."""
     fake = FakeCgroups(tmp_path / "cgroup", "v1")
     fake.add(fake.pod_path(UID))
     with (
@@ -264,7 +264,7 @@ def test_a_value_that_did_not_stay_is_told(tmp_path: Path):
     assert "Another process" in raised.value.hint
 
 
-def test_nothing_stays_open(fake: FakeCgroups):
+def test_no_file_descriptor_stays_open(fake: FakeCgroups):
     with open_tree(find_layout(str(fake.root))) as tree:
         for path in (fake.pod_path(UID), fake.container_path(UID, ID), "/nowhere/else"):
             with tree.open(path) as group:
@@ -280,7 +280,7 @@ def test_nothing_stays_open(fake: FakeCgroups):
 
 
 @given(st.binary(max_size=60))
-def test_no_content_does_more_than_raise_a_value_error(text: bytes):
+def test_any_content_is_parsed_or_raises_a_value_error(text: bytes):
     for parser in (content.integer, content.natural, content.limit, content.cpu_max, content.pressure):
         try:
             parser(text)
@@ -289,7 +289,7 @@ def test_no_content_does_more_than_raise_a_value_error(text: bytes):
 
 
 @given(st.text(alphabet="abcusage_ \n0123456789", max_size=60))
-def test_a_field_is_that_of_its_whole_key(text: str):
+def test_a_field_is_found_by_its_whole_key(text: str):
     lines = [line.split(" ") for line in text.split("\n")]
     expected = next((line for line in lines if line[0] == "usage" and len(line) > 1), None)
     try:

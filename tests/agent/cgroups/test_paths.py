@@ -1,4 +1,4 @@
-"""Names of groups, as the kubelet and the runtimes make them, there and back."""
+"""Names of groups as the kubelet and the runtimes create them, in both directions."""
 
 import subprocess
 import sys
@@ -28,21 +28,21 @@ KNOWN = [QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT]
 
 
 @cases("cgroup_name")
-def test_segments_are_upstreams(case: dict[str, Any]):
+def test_segments_are_equal_to_those_of_crane(case: dict[str, Any]):
     assert tuple(case["expected"]["head"]) == pod_segments(case["input"]["qos"], case["input"]["uid"])
 
 
 @cases("cgroup_path")
-def test_paths_are_upstreams(case: dict[str, Any]):
+def test_paths_are_equal_to_those_of_crane(case: dict[str, Any]):
     expected, given = case["expected"]["head"], case["input"]
-    if not expected:  # upstream's answer to a driver that it does not know
+    if not expected:  # Crane's result for an unknown driver
         assert given["driver"] not in set(Driver)
     else:
         assert expected == group_path(pod_segments(given["qos"], given["uid"]), Driver(given["driver"]))
 
 
 @cases("expand_slice")
-def test_slices_that_are_none_are_refused_as_upstream_does(case: dict[str, Any]):
+def test_invalid_slices_are_refused_as_by_crane(case: dict[str, Any]):
     assert case["expected"]["head"] is None
     with pytest.raises(ValueError, match="not a slice name"):
         expand_slice(case["input"]["slice"])
@@ -50,7 +50,7 @@ def test_slices_that_are_none_are_refused_as_upstream_does(case: dict[str, Any])
 
 @cases("container_id_from_key")
 def test_a_pods_own_group_has_no_container_id(case: dict[str, Any]):
-    """For systemd upstream takes the slice for a container and loses all pods (crane.md §7); not so here."""
+    """For systemd, Crane reads the slice as a container and loses all pods (crane.md §7)."""
     name = case["input"]["key"].rpartition("/")[2]
     assert read_pod(name) is not None
 
@@ -64,18 +64,18 @@ def test_a_pods_own_group_has_no_container_id(case: dict[str, Any]):
         ("a-b-c.slice", "/a.slice/a-b.slice/a-b-c.slice"),
     ],
 )
-def test_a_slice_stands_below_those_that_its_name_begins_with(name: str, path: str):
+def test_a_slice_is_below_the_slices_of_its_name_prefixes(name: str, path: str):
     assert path == expand_slice(name)
 
 
 @pytest.mark.parametrize("name", ["", "a", "a.scope", "-a.slice", "a-.slice", "a--b.slice", "/", "a/b.slice", ".slice"])
-def test_what_is_no_slice_is_refused(name: str):
+def test_an_invalid_slice_is_refused(name: str):
     with pytest.raises(ValueError, match="not a slice name"):
         expand_slice(name)
 
 
 @pytest.mark.parametrize("uid", ["", ".", "..", "a/b", "../x", "a.b", "-a", "a" * 64, "ü", "a\n", "a b", "a_b"])
-def test_a_uid_that_leads_elsewhere_is_refused(uid: str):
+def test_a_uid_with_a_path_is_refused(uid: str):
     assert not is_uid(uid)
     with pytest.raises(ValueError, match="not a valid pod UID"):
         pod_segments("Burstable", uid)
@@ -96,7 +96,7 @@ def test_a_uid_that_leads_elsewhere_is_refused(uid: str):
         ("", None),
     ],
 )
-def test_whose_group_a_name_is(name: str, uid: str | None):
+def test_the_pod_of_a_group_name(name: str, uid: str | None):
     assert uid == read_pod(name)
 
 
@@ -115,7 +115,7 @@ def test_whose_group_a_name_is(name: str, uid: str | None):
         ("", None),
     ],
 )
-def test_which_container_a_name_is(name: str, identity: str | None):
+def test_the_container_of_a_group_name(name: str, identity: str | None):
     assert identity == container_id(name)
 
 
@@ -124,21 +124,21 @@ def test_which_container_a_name_is(name: str, identity: str | None):
     qos=st.sampled_from(KNOWN),
     driver=st.sampled_from(Driver),
 )
-def test_what_was_named_is_recognised(uid: str, qos: QosClass, driver: Driver):
+def test_created_names_are_recognized(uid: str, qos: QosClass, driver: Driver):
     path = group_path(pod_segments(qos, uid), driver)
     assert uid == read_pod(path.rpartition("/")[2])
 
 
 @given(st.text(alphabet="abz09-_./\n podscrikube", max_size=80))
-def test_any_text_is_read_or_is_nobodys(text: str):
+def test_any_text_is_a_pod_group_or_none(text: str):
     found = read_pod(text)
     assert found is None or is_uid(found)
     identity = container_id(text)
     assert identity is None or not set("/.\n") & set(identity)
 
 
-def test_control_groups_take_python_and_nothing_beside_it():
-    """They are tried in a Linux that has no more (tests/real/test_cgroups_v2.py)."""
+def test_control_groups_import_only_the_standard_library():
+    """tests/real/test_cgroups_v2.py runs them in a Linux that has nothing else."""
     command = [sys.executable, "-S", "-c", "import agent.cgroups"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert (0, "") == (ended.returncode, ended.stderr)

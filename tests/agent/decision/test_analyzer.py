@@ -1,4 +1,4 @@
-"""From samples and counts to what the policies want."""
+"""The analyzer: from samples and counts to the demand of the policies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.decision.analysis import Analysis, AnalyzerState, PodDemand
-from agent.decision.analyzer import analyze, merge
-from agent.decision.eligible_pods import protection
+from agent.decision.analyzer import analyze, merge, protection
 from agent.decision.plan import RuleVerdict
 from agent.decision.restoring import LoweredValues
 from agent.metrics.registry import Metrics
@@ -48,7 +47,7 @@ def policies(*rules: Rule, pod_qos: tuple[PodQos, ...] = (EVERYBODY,)) -> Polici
 
 
 class Cycles:
-    """The analyzer, fed sample after sample."""
+    """Runs the analyzer with one sample after the other."""
 
     def __init__(self, held: Policies, pods: tuple[PodState, ...] = (), originals: dict[str, Original] | None = None):
         self.policies, self.pods, self.originals = held, pods, originals or {}
@@ -80,16 +79,16 @@ def test_above_is_strictly_greater():
     assert [Q, T] == Cycles(policies(rule())).verdicts(100.0, 100.1)
 
 
-def test_samples_above_are_counted_in_a_row():
+def test_consecutive_samples_above_are_counted():
     cycles = Cycles(policies(rule(avoidance_threshold=2)))
     assert [C, Q, C, T, T] == cycles.verdicts(101, 50, 101, 101, 101)
 
 
-def test_nothing_is_restored_that_was_not_triggered():
+def test_only_triggered_rules_are_restored():
     assert [Q, Q, Q] == Cycles(policies(rule())).verdicts(1, 1, 1)
 
 
-def test_a_restore_goes_on_until_the_cool_down_is_over_and_nothing_is_owed():
+def test_a_restore_lasts_until_the_cool_down_is_over_and_all_values_are_restored():
     held = policies(rule(restore_threshold=2))
     throttled = running("p", 0.5, quota=50_000)
     cycles = Cycles(held, (throttled,), {"p-main": Original(None)})
@@ -102,7 +101,7 @@ def test_a_restore_goes_on_until_the_cool_down_is_over_and_nothing_is_owed():
     assert [R, Q, Q] == cycles.verdicts(1, 1, 1)
 
 
-def test_between_the_watermarks_nothing_is_counted():
+def test_samples_between_the_watermarks_are_not_counted():
     cycles = Cycles(policies(rule(restore_watermark=80.0, restore_threshold=2, avoidance_threshold=2)))
     assert [C, Q, C, T] == cycles.verdicts(101, 90, 101, 101)
     assert [H, H, H, H, R] == cycles.verdicts(90, 80, 90, 80, 80)
@@ -113,12 +112,12 @@ def test_a_restore_watermark_above_the_watermark_is_the_watermark():
     assert [T, R] == cycles.verdicts(150, 90)
 
 
-def test_a_triggered_rule_stays_for_its_dwell():
+def test_a_triggered_rule_stays_triggered_for_its_dwell_time():
     cycles = Cycles(policies(rule(action="evict", min_dwell_seconds=35.0)))
     assert [T, H, H, H, R] == cycles.verdicts(101, 1, 1, 1, 1)
 
 
-def test_a_clock_that_is_set_back_holds_nothing_for_ever():
+def test_a_clock_set_back_does_not_hold_a_rule_forever():
     cycles = Cycles(policies(rule(action="evict", min_dwell_seconds=35.0)))
     cycles.see(101)
     back = cycles.see(1, seconds=-100_000.0)
@@ -128,13 +127,13 @@ def test_a_clock_that_is_set_back_holds_nothing_for_ever():
 
 
 @pytest.mark.parametrize("why", ["the collector failed"])
-def test_a_missing_metric_leaves_the_counts_alone(why):
+def test_a_missing_metric_does_not_change_the_counts(why):
     cycles = Cycles(policies(rule(avoidance_threshold=2)))
     assert [C, M, T] == cycles.verdicts(101, None, 101)
     assert cycles.see(None).findings[0].text == f"nq.r: m is missing ({why}): counts unchanged, no action taken"
 
 
-def test_missing_counts_as_above_only_where_the_rule_says_so_and_the_metric_was_there_once():
+def test_a_missing_metric_counts_as_above_only_with_on_missing_and_after_a_sample():
     never_seen = Cycles(policies(rule(on_missing="all", avoidance_threshold=2)))
     assert [M, M, M] == never_seen.verdicts(None, None, None)
     assert [Q, C, T] == never_seen.verdicts(1, None, None)
@@ -144,7 +143,7 @@ def test_missing_counts_as_above_only_where_the_rule_says_so_and_the_metric_was_
     assert "counts as above (onMissing: all)" in last.findings[0].text
 
 
-def test_a_selector_picks_series_and_the_highest_of_them_counts():
+def test_the_highest_selected_series_counts():
     selector = LabelSelector((("diskName", "In", ("sda", "sdb")),))
     series = tuple(
         MetricSample(value, 1.0, {"diskName": name}) for name, value in (("sda", 5.0), ("sdb", 150.0), ("sdc", 999.0))
@@ -169,7 +168,7 @@ def test_any_triggered_rule_keeps_pods_away_until_its_cool_down_is_over():
     assert cycles.see(1).keep_away is None
 
 
-def test_a_rule_in_its_dead_band_keeps_new_pods_away_and_no_quotas():
+def test_a_rule_in_its_dead_band_keeps_new_pods_away_but_no_quotas():
     memory = rule("memory", "away", metric="n", watermark=100.0, restore_watermark=70.0)
     held = policies(rule(), memory)
     cycles = Cycles(held, (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
@@ -229,7 +228,7 @@ def test_a_cool_down_starts_with_the_last_trigger_of_its_own_rule():
     assert cycles.see(1).keep_away is False
 
 
-def test_each_pod_is_restored_when_all_rules_that_throttle_it_allow_it():
+def test_a_pod_is_restored_when_all_its_throttling_rules_allow_it():
     held = cooling(rule("r0", "brief"), rule("r1", "long"), allowed_on={"brief": "brief both", "long": "long both"})
     names = ("brief", "both", "long")
     pods = tuple(running(name, 0.5, quota=50_000, labels={"may": name}) for name in names)
@@ -243,8 +242,8 @@ def test_each_pod_is_restored_when_all_rules_that_throttle_it_allow_it():
     assert late.keep_away is False
 
 
-def test_a_rule_whose_metric_is_missing_keeps_what_it_did():
-    """Whether it is still needed is unknown."""
+def test_a_rule_with_a_missing_metric_keeps_its_changes():
+    """It is unknown whether they are still needed."""
     other = rule("r1", "brief", metric="n")
     cycles = Cycles(cooling(rule("r0", "brief"), other), (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
 
@@ -272,7 +271,7 @@ def test_a_cool_down_survives_a_restart_and_a_jump_of_the_clock():
     assert cycles.see(1).keep_away is False
 
 
-def test_a_rule_takes_only_pods_for_which_its_action_reduces_the_metric():
+def test_a_rule_selects_only_pods_whose_steps_reduce_the_metric():
     held = Policies(
         (
             rule("cpu", "cut", metric=CPU, watermark=1.0),
@@ -295,12 +294,12 @@ def test_a_rule_takes_only_pods_for_which_its_action_reduces_the_metric():
     assert {} == found.demand.evicted
 
 
-def test_a_new_start_waits_with_the_taint_until_it_knows():
+def test_a_new_agent_leaves_the_taint_until_it_has_samples():
     cycles = Cycles(policies(rule(action="away", avoidance_threshold=2)))
     assert [cycles.see(sample).keep_away for sample in (None, 101, 101)] == [None, None, True]
 
 
-def test_a_policy_that_goes_lets_pods_come_and_gives_quotas_back():
+def test_a_removed_policy_allows_new_pods_and_restores_quotas():
     throttled, other = running("p", 0.5, quota=50_000), running("q", 0.5, quota=50_000)
     cycles = Cycles(policies(rule()), (throttled, other), {"p-main": Original(None)})
     assert cycles.see(101).keep_away
@@ -310,15 +309,15 @@ def test_a_policy_that_goes_lets_pods_come_and_gives_quotas_back():
     assert (gone.keep_away, gone.because) == (False, "no rule requires it")
     assert ("uid-p",) == gone.released
     assert {} == gone.memory.rules
-    assert cycles.see(101).keep_away is None  # it was said
+    assert cycles.see(101).keep_away is None  # the decision was reported before
 
 
-def test_a_rule_in_preview_covers_nothing_that_was_throttled():
+def test_a_rule_in_preview_does_not_cover_throttled_pods():
     cycles = Cycles(policies(rule(preview=True)), (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
     assert ("uid-p",) == cycles.see(101).released
 
 
-def test_a_preview_decides_and_demands_nothing():
+def test_a_rule_in_preview_has_a_verdict_and_no_demand():
     cycles = Cycles(policies(rule(preview=True), rule("e", "evict", preview=True)), (running("p", 0.5),))
     found = cycles.see(101)
     assert [T, T] == [each.verdict for each in found.findings]
@@ -329,7 +328,7 @@ def test_a_preview_decides_and_demands_nothing():
     assert 2 == len(found.events)
 
 
-def test_page_cache_is_asked_for_where_the_action_says_so():
+def test_page_cache_is_reclaimed_only_with_force_gc():
     held = policies(rule(), rule("gc", "gc"))
     held = replace(held, actions={**held.actions, "gc": AvoidanceAction("gc", force_gc=True)})
     held = replace(held, pod_qos=(PodQos("all", frozenset({"gc"}), scopes=()),))
@@ -338,7 +337,7 @@ def test_page_cache_is_asked_for_where_the_action_says_so():
     assert {} == Cycles(held, (pod("p"),)).see(1).demand.reclaimed
 
 
-def test_events_tell_changes_and_not_states():
+def test_events_are_written_for_changes_only():
     cycles = Cycles(policies(rule(action="evict")))
     told = [[event.note for event in cycles.see(sample).events] for sample in (1, 101, 101, 1, 1, 101, 101)]
     assert told == [
@@ -364,7 +363,7 @@ def test_rules_merge_into_the_smallest_watermark_and_the_strongest_action():
     assert CpuThrottle(10, 40) == found.demand.throttled["uid-p"].throttle
 
 
-def test_restoring_heeds_all_rules_of_the_metric():
+def test_restoring_follows_all_rules_of_the_metric():
     low, high = rule("low", watermark=100.0, restore_watermark=70.0), rule("high", watermark=200.0)
     cycles = Cycles(policies(low, high), (running("p", 0.5, quota=1000),), {"p-main": Original(None)})
     cycles.see(201)
@@ -374,7 +373,7 @@ def test_restoring_heeds_all_rules_of_the_metric():
     assert {"m": 100.0} == found.demand.ceilings
 
 
-def test_a_restore_may_take_smaller_steps():
+def test_a_restore_may_have_a_smaller_step():
     gentle = replace(THROTTLE, restore_step_ratio=5)
     held = Policies((rule(),), {"throttle": gentle}, (EVERYBODY,))
     cycles = Cycles(held, (running("p", 0.5, quota=1000),), {"p-main": Original(None)})
@@ -383,7 +382,7 @@ def test_a_restore_may_take_smaller_steps():
     assert 5 == cycles.see(1, seconds=100.0).demand.restored["uid-p"].throttle.step_ratio
 
 
-def test_an_action_that_is_not_there_does_nothing_and_is_named():
+def test_a_missing_action_does_nothing_and_is_reported():
     cycles = Cycles(policies(rule(action="nowhere")))
     found = cycles.see(101)
     assert not found.keep_away
@@ -393,12 +392,12 @@ def test_an_action_that_is_not_there_does_nothing_and_is_named():
     assert [R, Q] == cycles.verdicts(1, 1)
 
 
-def test_a_pod_qos_that_matches_every_pod_is_named():
+def test_a_pod_qos_that_matches_every_pod_is_reported():
     found = Cycles(policies(rule())).see(1)
     assert ("PodQOS all matches every pod of the node: its scopes are an empty list",) == found.warnings
 
 
-def test_only_pods_of_whose_class_a_pod_qos_speaks_are_candidates():
+def test_only_pods_that_a_pod_qos_selects_are_candidates():
     best_effort = PodQos("be", frozenset({"throttle"}), scopes=(PodScope("QOSClass", "In", ("BestEffort",)),))
     held = policies(rule(), rule("e", "evict"), pod_qos=(best_effort,))
     found = Cycles(held, (pod("be"), pod("g", qos=QosClass.GUARANTEED))).see(101)
@@ -421,7 +420,7 @@ def test_only_pods_of_whose_class_a_pod_qos_speaks_are_candidates():
         ({}, ""),
     ],
 )
-def test_what_is_protected(values, reason):
+def test_protected_pods_are_not_candidates(values, reason):
     told = protection(pod(values.pop("name", "p"), **values), frozenset({"mine", "system/me"}))
     assert reason in told
     assert bool(reason) == bool(told)
@@ -478,7 +477,7 @@ def test_rules_do_not_depend_on_their_order(places, sample):
     assert straight.memory == shuffled.memory
 
 
-def test_a_cycle_can_be_told_again_from_its_values():
+def test_the_analysis_is_a_function_of_its_inputs():
     held, seen = policies(rule(), rule("e", "evict")), state([running("p", 0.5)], **{CPU: 5.0, "m": 101.0})
     memory = AnalyzerState()
     first = analyze(seen, held, memory)

@@ -1,4 +1,4 @@
-"""What was done a moment ago counts until it is seen, or its time is up."""
+"""Steps in flight count until their effect is visible or their deadline passes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from agent.decision.ledger import (
     with_steps,
 )
 from agent.metrics.options import DecisionOptions
-from agent.model import EvictStep, PodState, QuotaStep, SchedulingStep, State
+from agent.model import Eviction, PodState, QuotaChange, SchedulingChange, State, Step, StepKind
 from tests.agent.scenes import pod, running, state
 
 OPTIONS = DecisionOptions(effect_seconds=30.0, grace_slack_seconds=30.0)
 NOW = 1_000.0
 
 
-def evict(name: str = "p", grace: float = 30.0, **released: float) -> EvictStep:
-    return EvictStep(f"default/{name}", f"uid-{name}", grace, "m", released or {"cpu": 500.0})
+def evict(name: str = "p", grace: float = 30.0, **released: float) -> Step:
+    return Step("evict", Eviction(grace), f"default/{name}", f"uid-{name}", "m", released or {"cpu": 500.0})
 
 
-def quota(name: str = "p", after: int | None = 50_000, kind="throttle", **released: float) -> QuotaStep:
-    return QuotaStep(
-        f"default/{name}", f"uid-{name}", "main", f"{name}-main", None, after, 100_000, "m", released, kind=kind
-    )
+def quota(name: str = "p", after: int | None = 50_000, kind: StepKind = "throttle", **released: float) -> Step:
+    change = QuotaChange("main", f"{name}-main", None, after, 100_000)
+    return Step(kind, change, f"default/{name}", f"uid-{name}", "m", released)
 
 
 def seen(*pods: PodState, after: float = 0.0) -> State:
@@ -42,7 +41,7 @@ def after(ledger: Ledger, *pods: PodState, seconds: float) -> Ledger:
     return still_pending(ledger, seen(*pods, after=seconds), OPTIONS)
 
 
-def test_an_evicted_pod_counts_with_what_it_uses_until_it_is_gone():
+def test_an_evicted_pod_counts_with_its_usage_until_it_is_gone():
     ledger = with_steps((), [evict(cpu=500.0, memory=100.0)], NOW, OPTIONS)
     burning = pod("p", 0.8, memory=90)
     assert {"cpu": 800.0, "memory": 90.0} == falling(ledger, seen(burning))
@@ -52,7 +51,7 @@ def test_an_evicted_pod_counts_with_what_it_uses_until_it_is_gone():
     assert () == after(ledger, pod("other"), seconds=10.0)
 
 
-def test_a_pod_that_does_not_end_in_its_time_is_not_waited_for_again():
+def test_a_pod_that_outlives_its_deadline_gets_no_second_one():
     ledger = with_steps((), [evict(grace=30.0)], NOW, OPTIONS)
     stuck = pod("p", 0.5, terminating=True)
     ledger = after(ledger, stuck, seconds=60.0)
@@ -63,20 +62,20 @@ def test_a_pod_that_does_not_end_in_its_time_is_not_waited_for_again():
     assert {} == falling(after(ledger, stuck, seconds=70.0), seen(stuck, after=70.0))
 
 
-def test_an_eviction_that_came_to_nothing_is_forgotten():
+def test_an_eviction_without_effect_expires():
     ledger = with_steps((), [evict(grace=30.0)], NOW, OPTIONS)
     assert 1 == len(after(ledger, pod("p", 0.5), seconds=60.0))
     assert () == after(ledger, pod("p", 0.5), seconds=61.0)
 
 
-def test_pods_that_others_end_count_too():
+def test_pods_deleted_by_others_count():
     leaving = pod("p", 0.5, terminating=True, grace_seconds=5.0)
     ledger = after((), leaving, seconds=0.0)
     assert {"cpu": 500.0} == falling(ledger, seen(leaving, after=35.0))
     assert {} == falling(ledger, seen(leaving, after=36.0))
 
 
-def test_a_throttled_container_counts_with_what_it_still_uses_above_its_quota():
+def test_a_throttled_container_counts_with_its_usage_above_the_quota():
     ledger = with_steps((), [quota(cpu=500.0)], NOW, OPTIONS)
     assert {"cpu": 500.0} == falling(ledger, seen(running("p", 1.0)))
     assert {"cpu": pytest.approx(200.0)} == falling(ledger, seen(running("p", 0.7)))
@@ -96,7 +95,7 @@ def test_extended_cpu_falls_with_cpu():
     assert {"cpu": pytest.approx(100.0), "extended_cpu": pytest.approx(100.0)} == falls
 
 
-def test_what_came_back_counts_until_it_is_used():
+def test_a_restored_amount_counts_until_it_is_used():
     ledger = with_steps((), [quota(after=80_000, kind="restore", cpu=300.0)], NOW, OPTIONS)
     assert {"cpu": 300.0} == rising(ledger, seen(running("p", 0.5)))
     assert {"cpu": pytest.approx(100.0)} == rising(ledger, seen(running("p", 0.7)))
@@ -107,14 +106,19 @@ def test_what_came_back_counts_until_it_is_used():
     assert {"cpu": 300.0} == rising(unlimited, seen(running("p", 0.7)))
 
 
-def test_a_later_step_takes_the_place_of_an_earlier_one():
+def test_a_later_step_replaces_an_earlier_one():
     ledger = with_steps((), [quota(after=50_000, cpu=500.0)], NOW, OPTIONS)
-    ledger = with_steps(ledger, [quota(after=40_000, cpu=100.0), SchedulingStep(True, "")], NOW + 10.0, OPTIONS)
+    ledger = with_steps(
+        ledger,
+        [quota(after=40_000, cpu=100.0), Step("scheduling", SchedulingChange(disable=True), reason="")],
+        NOW + 10.0,
+        OPTIONS,
+    )
     assert {"p-main": 0.4} == lowered(ledger, NOW + 40.0)
     assert 1 == len(ledger)
 
 
-def test_a_clock_that_is_set_back_prolongs_nothing():
+def test_a_clock_set_back_prolongs_no_deadline():
     ledger = with_steps((), [evict(grace=30.0)], NOW, OPTIONS)
     ledger = after(ledger, pod("p", 0.5, terminating=True), seconds=-5_000.0)
     assert {"cpu": 500.0} == falling(ledger, seen(pod("p", 0.5), after=-5_000.0 + 60.0))

@@ -1,4 +1,4 @@
-"""From what the policies want to what is done, and not to one pod more."""
+"""The planner: from the demand of the policies to steps on no more pods than needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
 from agent.decision.restoring import LoweredValues
 from agent.metrics.action_metric import ActionMetric, PodSteps, eviction
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
@@ -27,19 +27,20 @@ from agent.model import (
     AvoidanceAction,
     ContainerState,
     CpuThrottle,
-    EvictStep,
+    Eviction,
     LabelSelector,
     Original,
     PodQos,
     PodState,
     Policies,
-    QuotaStep,
+    QuotaChange,
     Rule,
-    SchedulingStep,
+    SchedulingChange,
     State,
+    Step,
 )
 from agent.qos import QosClass
-from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, analysis, pod, running, state, wanted
+from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, analysis, changes, pod, running, state, wanted
 
 EXACT = DecisionOptions(excess=0.0)
 QUEUE = "queue_length_5m"
@@ -71,16 +72,16 @@ def restores(pods: list[PodState], watermark: float, used: float, step: int = 50
 
 
 def queue_metrics() -> Metrics:
-    """With a metric that throttles without a gap, and shows the effect after five minutes."""
-    return Metrics(extra=[triggering(QUEUE, CHAINS[Order.QOS_FIRST], throttleable=True, lag_seconds=300.0)])
+    """The metrics with one that throttles without a gap and shows the effect after five minutes."""
+    return Metrics([triggering(QUEUE, CHAINS, throttleable=True, lag_seconds=300.0)])
 
 
 def gone(made: Plan) -> list[str]:
-    return [step.pod.partition("/")[2] for step in made.steps if isinstance(step, EvictStep)]
+    return [step.pod.partition("/")[2] for step in made.steps if isinstance(step.change, Eviction)]
 
 
 def quotas(made: Plan) -> dict[str, int | None]:
-    return {step.pod.partition("/")[2]: step.after for step in made.steps if isinstance(step, QuotaStep)}
+    return {step.pod.partition("/")[2]: change.after for step, change in changes(made.steps, QuotaChange)}
 
 
 def left_alone(made: Plan) -> dict[str, str]:
@@ -109,7 +110,7 @@ def test_evicts_until_just_under_the_watermark():
     assert {"classAndPriority": "BestEffort/0", "cpuUsage": 1.5}.items() <= stage.candidates[0].keys.items()
 
 
-def test_a_gap_that_is_met_exactly_takes_no_further_pod():
+def test_a_gap_closed_exactly_needs_no_further_pod():
     pods = [pod(name, 0.1) for name in "abcde"]
     made = evictions(
         pods, {CPU: 700.0}, {CPU: 1000.0}
@@ -117,13 +118,13 @@ def test_a_gap_that_is_met_exactly_takes_no_further_pod():
     assert 3 == len(gone(made))
 
 
-def test_a_release_closes_all_gaps():
+def test_a_release_reduces_all_gaps():
     pods = [pod("both", 2.0, memory=1200), pod("memory-only", 0.1, memory=1100)]
     made = evictions(pods, {CPU: 5000.0, MEMORY: 5000.0}, {CPU: 6000.0, MEMORY: 6000.0})
     assert ["both"] == gone(made)
 
 
-def test_a_victim_that_others_make_unnecessary_is_spared():
+def test_an_eviction_that_others_make_unnecessary_is_dropped():
     pods = [pod("cpu-hog", 2.0, memory=1200), pod("memory-hog", 0.1, memory=2000)]
     made = evictions(pods, {CPU: 5000.0, MEMORY: 5000.0}, {CPU: 6000.0, MEMORY: 6000.0})
     assert ["cpu-hog"] == gone(made)
@@ -131,14 +132,14 @@ def test_a_victim_that_others_make_unnecessary_is_spared():
     assert "the other chosen pods release enough" == told[MEMORY, "default/memory-hog"]
 
 
-def test_a_pod_that_matters_more_does_not_spare_one_that_matters_less():
+def test_a_more_important_pod_does_not_replace_a_less_important_one():
     small = pod("small", 0.5)
     large = pod("large", 5.0, priority=100)
     made = evictions([large, small], {CPU: 5000.0}, {CPU: 6000.0})
     assert ["small", "large"] == gone(made)
 
 
-def test_pods_that_release_nothing_or_nobody_knows_what_are_named_and_spared():
+def test_pods_with_no_or_an_unknown_release_are_explained_and_not_evicted():
     pods = [pod("idle", 0.0), pod("unknown"), pod("busy", 0.2)]
     made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0})
     assert ["busy"] == gone(made)
@@ -147,7 +148,7 @@ def test_pods_that_release_nothing_or_nobody_knows_what_are_named_and_spared():
     assert made.stages[0].candidates[-1].released is None
 
 
-def test_no_more_than_are_allowed_now():
+def test_evictions_stay_within_the_budget():
     pods = [pod(name, 0.1) for name in "abcde"]
     made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(EvictionLimits(node=2, namespace=9)))
     assert ["a", "b"] == gone(made)
@@ -158,7 +159,7 @@ def test_no_more_than_are_allowed_now():
     assert [] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=1), past)))
 
 
-def test_a_limit_counts_only_the_victims_that_are_needed():
+def test_a_limit_counts_only_needed_evictions():
     """`b` is selected for CPU, and then not needed, because `c` is evicted for the disk."""
     pods = {name: pod(name, 1.0) for name in "abcde"}
     demand = Demand(
@@ -175,8 +176,8 @@ def test_a_limit_counts_only_the_victims_that_are_needed():
     assert ["c", "d", "e"] == sorted(gone(made))
 
 
-def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
-    """As whom a disruption budget protects."""
+def test_a_pod_kept_by_a_limit_is_replaced_by_the_next():
+    """As a pod that a disruption budget protects."""
     pods = [pod(name, 0.5, owner="ReplicaSet/web") for name in "ab"] + [pod("c", 0.4, owner="Job/batch")]
     made = evictions(pods, {CPU: 8300.0}, {CPU: 9000.0}, budget=Budget(EvictionLimits()))
     assert ["a", "c"] == gone(made)
@@ -196,7 +197,7 @@ def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
     ],
 )
 @pytest.mark.parametrize("metric", [CPU, "disk_read_iops"])
-def test_protected_pods_are_not_evicted_whatever_they_use(values, metric):
+def test_protected_pods_are_not_evicted_for_any_usage(values, metric):
     pods = [pod("protected", 9.0, **values), pod("other", 0.1)]
     made = evictions(pods, {metric: 1.0}, {CPU: 9000.0}, own=frozenset({"me"}))
     assert ["other"] == gone(made)
@@ -206,8 +207,8 @@ def test_protected_pods_are_not_evicted_whatever_they_use(values, metric):
         assert "it has no controller, so nothing would recreate it" == reason
 
 
-def test_of_two_pods_with_one_name_each_is_explained():
-    """A pod that ends late, and its successor."""
+def test_two_pods_with_the_same_name_are_both_explained():
+    """A terminating pod and its successor."""
     old = replace(pod("db", 2.0), uid="old", terminating=True)
     new = replace(pod("db", 2.0), uid="new", priority=CRITICAL_PRIORITY)
     made = evictions([old, new], {CPU: 1000.0}, {CPU: 9000.0})
@@ -226,8 +227,8 @@ def test_pods_without_a_controller_are_evicted_only_if_the_setting_allows_it():
     assert ["bare"] == gone(allowing)
 
 
-def test_a_pod_whose_eviction_was_refused_is_not_evicted_but_throttled():
-    """It may be the largest consumer, and its quota can be lowered all the same."""
+def test_a_pod_with_a_refused_eviction_is_throttled_instead():
+    """It may be the largest consumer, and its quota can be lowered."""
     pods = [pod("refused", 3.0), pod("other", 2.0)]
     refused = {pods[0].uid: "the API refused to evict it"}
     made = evictions(pods, {CPU: 5000.0}, {CPU: 6000.0}, refused_evictions=refused)
@@ -237,7 +238,7 @@ def test_a_pod_whose_eviction_was_refused_is_not_evicted_but_throttled():
     assert "refused" in quotas(throttles(containers, 4000.0, 6000.0, refused_evictions=refused))
 
 
-def test_pods_that_cannot_be_acted_on_now_leave_their_place_to_others():
+def test_unavailable_pods_are_replaced_by_others():
     pods = [pod("big", 2.5), pod("small", 1.0)]
     unavailable = {"uid-big": "its PodDisruptionBudget refused (429)"}
     made = evictions(pods, {CPU: 4000.0}, {CPU: 6000.0}, unavailable=unavailable)
@@ -245,7 +246,7 @@ def test_pods_that_cannot_be_acted_on_now_leave_their_place_to_others():
     assert (PodLeftAlone("default/big", "uid-big", unavailable["uid-big"]),) == made.left_alone
 
 
-def test_victims_that_still_burn_are_not_replaced():
+def test_evicted_pods_that_still_run_are_not_replaced():
     pods = [pod("a", 1.0), pod("b", 1.0)]
     first = evictions(pods, {CPU: 5500.0}, {CPU: 6000.0})
     ledger = with_steps((), first.steps, NOW, EXACT)
@@ -258,7 +259,7 @@ def test_victims_that_still_burn_are_not_replaced():
     assert ["a"] == gone(plan(analysis(demand), PlanInputs(late, Metrics(), EXACT, ledger=ledger)))
 
 
-def test_a_pod_is_evicted_only_for_metrics_that_its_rule_names():
+def test_a_pod_is_evicted_only_for_the_metrics_of_its_rules():
     pods = [pod("for-cpu", 0.5, memory=9000), pod("for-memory", 5.0, memory=100)]
     demand = Demand(
         evict={CPU: (5000.0,), MEMORY: (5000.0,)},
@@ -268,13 +269,13 @@ def test_a_pod_is_evicted_only_for_metrics_that_its_rule_names():
     assert ["for-cpu"] == gone(plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT)))
 
 
-def test_a_percent_without_a_capacity_does_nothing_and_says_so():
+def test_a_percentage_of_an_unknown_capacity_selects_no_pods():
     made = evictions([pod("a", 1.0)], {CPU_PERCENT: 50.0}, {CPU_PERCENT: 90.0})
     assert () == made.steps
     assert "the node's capacity is unknown: no action is taken" in made.stages[0].text
 
 
-def test_usage_that_is_missing_does_nothing_unless_the_rule_says_otherwise():
+def test_a_missing_usage_selects_no_pods_without_on_missing():
     pods = [pod("a", 1.0), pod("b", 1.0)]
     demand = Demand(evict={CPU: (1.0,)}, evicted=wanted(pods, CPU))
     given = PlanInputs(state(pods, NOW), Metrics(), EXACT)
@@ -286,7 +287,7 @@ def test_usage_that_is_missing_does_nothing_unless_the_rule_says_otherwise():
     assert () == other.steps
 
 
-def test_a_metric_that_cannot_be_quantified_acts_on_all_pods_of_its_rules_and_on_no_others():
+def test_a_metric_that_cannot_be_quantified_selects_all_pods_of_its_rules():
     mine, others = [pod("a", 1.0), pod("b", 1.0)], [pod("c", 0.5), pod("d", 0.4)]
     demand = Demand(
         evict={CPU: (5000.0,), "disk_read_iops": (5.0,)},
@@ -317,7 +318,7 @@ def test_a_metric_that_an_action_cannot_reduce_selects_no_pods(name: str):
     assert ["a"] == gone(beside)
 
 
-def test_rules_on_other_names_of_the_load_or_on_memory_add_nobody_to_the_throttled_pods():
+def test_rules_on_other_metrics_add_no_throttled_pods():
     """A rule on CPU and one on memory that share an action, as policies of Crane do."""
     pods = [running(f"p{number}", 1.0, memory=100) for number in range(8)]
     for other in ("cpu_load_1_min", MEMORY):
@@ -328,8 +329,8 @@ def test_rules_on_other_names_of_the_load_or_on_memory_add_nobody_to_the_throttl
 
 
 @pytest.mark.parametrize("cores", [2.0, 8.0, 64.0])
-def test_a_rule_in_percent_throttles_by_the_size_of_the_node(cores: float):
-    """75 % of 2 cores are 1.5, of 64 cores 48."""
+def test_a_percentage_is_converted_with_the_size_of_the_node(cores: float):
+    """75 % of 2 cores are 1.5 cores, of 64 cores 48."""
     pods = [running(name, cores / 8) for name in "abcdef"]
     demand = Demand(down={CPU_PERCENT: (75.0,)}, throttled=wanted(pods, CPU_PERCENT, step=50))
     seen = state(pods, NOW, **{CPU_PERCENT: 85.0, "cpu_core_numbers": cores})
@@ -351,14 +352,14 @@ def test_throttles_until_the_gap_is_closed():
     ).items()
 
 
-def test_a_container_without_a_quota_that_would_release_nothing_gets_none():
+def test_a_container_gets_no_quota_that_would_release_nothing():
     idle = running("idle", 0.0)
     made = throttles([idle, running("quota-above-use", 0.1, quota=400_000)], 100.0, 9000.0)
     assert {"quota-above-use": 200_000} == quotas(made)
     assert "a quota would release nothing" == why(made)["idle"]
 
 
-def test_a_quota_of_a_moment_ago_is_not_released_twice():
+def test_a_recent_quota_is_not_counted_twice():
     before = running("p", 2.0)
     first = throttles([before], 4000.0, 4500.0)
     lagging = running("p", 2.0, quota=100_000)
@@ -370,8 +371,8 @@ def test_a_quota_of_a_moment_ago_is_not_released_twice():
     assert {"cpu": 500.0} == third.stages[0].candidates[0].released
 
 
-def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
-    """The state was read before, so what it says of those quotas is past."""
+def test_a_second_plan_of_a_cycle_does_not_change_quotas_of_the_first():
+    """The state was read before, so its quotas are outdated."""
     pods = [running("a", 2.0), running("b", 1.0)]
     first = throttles(pods, 1000.0, 9000.0)
     assert {"a": 100_000, "b": 50_000} == quotas(first)
@@ -388,7 +389,7 @@ def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
     assert (1, ()) == (len(given_back.steps), plan(back, again).steps)
 
 
-def test_without_a_gap_a_pod_gets_its_next_step_when_the_last_one_shows():
+def test_without_a_gap_a_pod_gets_its_next_step_after_the_effect():
     demand = Demand(down={QUEUE: (50.0,)}, throttled=wanted([running("p", 1.0)], QUEUE))
     first = plan(analysis(demand), PlanInputs(state([running("p", 1.0)]), queue_metrics(), EXACT))
     ledger = with_steps((), first.steps, NOW - 10.0, EXACT)
@@ -398,8 +399,8 @@ def test_without_a_gap_a_pod_gets_its_next_step_when_the_last_one_shows():
     assert "its last step is still taking effect" == why(made)["p"]
 
 
-def test_a_metric_that_lags_is_waited_for():
-    """A mean over five minutes is above for minutes after the load is gone: one step in that time is enough."""
+def test_a_step_waits_for_the_lag_of_its_metric():
+    """A mean over five minutes stays high for minutes after the load ended: one step in that time is enough."""
     unlimited, slowed = running("p", 1.0), running("p", 0.9, quota=90_000)
     demand = Demand(down={QUEUE: (50.0,), CPU: (1.0,)}, throttled=wanted([unlimited], QUEUE, CPU))
     first = plan(analysis(demand), PlanInputs(state([unlimited], NOW), queue_metrics(), EXACT))
@@ -410,13 +411,13 @@ def test_a_metric_that_lags_is_waited_for():
         assert expected == quotas(plan(analysis(demand), given))
 
 
-def test_an_action_that_takes_nothing_is_named():
+def test_an_action_that_lowers_nothing_is_explained():
     made = throttles([running("p", 2.0)], 1000.0, 9000.0, step=0)
     assert {} == quotas(made)
     assert "its action has stepCPURatio 0, which lowers nothing" == why(made)["p"]
 
 
-def test_who_matters_most_is_restored_first():
+def test_the_most_important_pod_is_restored_first():
     low, high = running("low", 0.5, quota=50_000), running("high", 0.5, quota=50_000, priority=9)
     assert {"high": 75_000} == quotas(restores([low, high], 4000.0, 3900.0))
     assert {"high": 75_000, "low": 75_000} == quotas(restores([low, high], 4000.0, 3000.0))
@@ -429,28 +430,28 @@ def test_an_idle_node_is_restored_by_its_gap_however_small_the_quota():
     assert {"a": 3_500, "b": 3_500} == quotas(restores(tiny, 4000.0, 3900.0, step=5, ceilings={CPU: 9000.0}))
 
 
-def test_what_was_never_lowered_is_not_raised():
+def test_a_quota_that_was_not_lowered_is_not_raised():
     made = restores([running("p", 0.5, quota=50_000)], 4000.0, 1000.0, lowered=LoweredValues())
     assert {} == quotas(made)
     assert () == made.stages[0].candidates
 
 
-def test_restoring_leaves_room_below_the_watermark_that_throttles():
+def test_restoring_stays_below_the_throttling_watermark():
     made = restores([running("p", 0.5, quota=50_000)], 3500.0, 3400.0, step=90, ceilings={CPU: 3700.0})
     assert {"p": 80_000} == quotas(made)
     assert {} == quotas(restores([running("p", 0.5, quota=50_000)], 3500.0, 3490.0, ceilings={CPU: 3495.0}))
 
 
-def test_what_no_rule_throttles_any_more_gets_its_quota_back_at_once():
+def test_a_quota_without_a_rule_is_restored_at_once():
     pods = [running("p", 0.5, quota=50_000), running("leaving", 0.5, quota=50_000, terminating=True)]
     originals = {"p-main": Original(70_000), "leaving-main": Original(None)}
     found = analysis(released=("uid-leaving", "uid-p"))
     made = plan(found, PlanInputs(state(pods), Metrics(), EXACT, lowered=LoweredValues(originals)))
     (step,) = made.steps
-    assert isinstance(step, QuotaStep)
+    assert isinstance(step.change, QuotaChange)
     assert (50_000, 70_000, "restore", "no rule covers it any more") == (
-        step.before,
-        step.after,
+        step.change.before,
+        step.change.after,
         step.kind,
         step.reason,
     )
@@ -471,7 +472,7 @@ def both(pods: list[PodState], since: float, **values: Any) -> tuple[Demand, Pla
     return demand, PlanInputs(state(pods, NOW, **{CPU: 5000.0, MEMORY: 50.0}), Metrics(), EXACT, **values)
 
 
-def test_evicting_waits_for_what_throttling_does():
+def test_evicting_waits_for_the_effect_of_throttling():
     demand, given = both([running("p", 2.0, memory=10)], since=NOW - 10.0)
     made = plan(analysis(demand), given)
     assert ["throttle"] == [step.kind for step in made.steps]
@@ -481,7 +482,7 @@ def test_evicting_waits_for_what_throttling_does():
     ]
 
 
-def test_after_that_it_takes_what_throttling_leaves():
+def test_evicting_closes_the_gap_that_throttling_leaves():
     pods = [running("p", 2.0), running("q", 1.0)]
     demand, given = both(pods, since=NOW - 30.0)
     made = plan(analysis(demand), given)
@@ -491,7 +492,7 @@ def test_after_that_it_takes_what_throttling_leaves():
     )
 
 
-def test_memory_does_not_wait_and_neither_does_what_cannot_be_throttled():
+def test_evictions_for_metrics_that_cannot_be_throttled_do_not_wait():
     pods = [running("p", 2.0, memory=10)]
     demand, given = both(pods, since=NOW)
     memory = replace(given, state=state(pods, NOW, **{CPU: 5000.0, MEMORY: 105.0}))
@@ -501,7 +502,7 @@ def test_memory_does_not_wait_and_neither_does_what_cannot_be_throttled():
     assert ["evict"] == [step.kind for step in plan(analysis(demand), given).steps]
 
 
-def test_page_cache_is_reclaimed_before_anybody_is_evicted_and_counts_for_nothing_yet():
+def test_page_cache_is_reclaimed_before_evictions_and_reduces_no_gap():
     pods = [pod("a", memory=900), pod("b", memory=100), pod("unknown")]
     demand = Demand(
         reclaim={MEMORY: (5000.0,), CPU: (1.0,)},
@@ -550,7 +551,7 @@ def test_an_action_for_cpu_and_memory_throttles_for_cpu_and_reclaims_for_memory(
     assert found.keep_away
 
 
-def test_a_container_gets_one_step_if_its_pod_is_restored_for_no_rule_and_near_one():
+def test_a_container_gets_one_step_if_its_pod_has_no_rule():
     """A rule on memory whose action throttles does not throttle, so no rule covers the pod `b`."""
     pods = [running(name, 0.5, quota=50_000, labels={"app": name}) for name in "ab"]
     held = Policies(
@@ -566,13 +567,13 @@ def test_a_container_gets_one_step_if_its_pod_is_restored_for_no_rule_and_near_o
     seen = state(pods, NOW, **{CPU: 1_000.0, MEMORY: 1.0})
     found = analyze(seen, held, memory, lowered=LoweredValues(originals), metrics=Metrics())
     made = plan(found, PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues(originals)))
-    steps = [(step.pod, step.after) for step in made.steps if isinstance(step, QuotaStep)]
+    steps = [(step.pod, step.change.after) for step in made.steps if isinstance(step.change, QuotaChange)]
     assert [("default/a", 200_000), ("default/b", None)] == steps
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_pod_is_not_acted_on_because_another_one_has_its_name(order: int):
-    """As a pod of a StatefulSet that is ending, and its successor."""
+def test_a_pod_with_the_name_of_another_is_not_changed(order: int):
+    """As a terminating pod of a StatefulSet and its successor."""
     allowed, other = (
         running("db-0", 2.0, uid=f"uid-{label}", memory=100, labels={"app": label}) for label in ("batch", "bank")
     )
@@ -584,7 +585,7 @@ def test_a_pod_is_not_acted_on_because_another_one_has_its_name(order: int):
     seen = state([allowed, other][::order], NOW, **{CPU: 9_000.0})
     found = analyze(seen, rules, AnalyzerState(), metrics=Metrics())
     made = plan(found, PlanInputs(seen, Metrics(), replace(EXACT, settle_seconds=0.0)))
-    assert {"uid-batch"} == {step.uid for step in made.steps if isinstance(step, QuotaStep | EvictStep)}
+    assert {"uid-batch"} == {step.uid for step in made.steps if isinstance(step.change, QuotaChange | Eviction)}
 
 
 def test_evictions_for_memory_do_not_wait_for_an_action_that_throttles_too():
@@ -600,7 +601,7 @@ def test_evictions_for_memory_do_not_wait_for_an_action_that_throttles_too():
     assert ["throttle", "evict"] == [step.kind for step in made.steps]
 
 
-def test_a_pod_that_is_throttled_for_two_metrics_is_restored_within_both_gaps():
+def test_a_pod_throttled_for_two_metrics_is_restored_within_both_gaps():
     extended = "ext_res_container_cpu_total_usage"
     pods = [replace(running(name, 0.5, quota=50_000), extended_cpu_limit=4.0) for name in "ab"]
     demand = Demand(
@@ -614,7 +615,7 @@ def test_a_pod_that_is_throttled_for_two_metrics_is_restored_within_both_gaps():
     assert {"b": 75_000} == quotas(made)
 
 
-def test_reclaiming_is_for_memory_alone():
+def test_only_memory_metrics_reclaim():
     pods = [pod("a", memory=900)]
     demand = Demand(reclaim={CPU: (1.0,), "psi_memory_full_avg10": (1.0,)}, reclaimed=wanted(pods, CPU))
     made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 9.0}), Metrics(), EXACT))
@@ -624,13 +625,13 @@ def test_reclaiming_is_for_memory_alone():
 def test_scheduling_comes_first():
     demand, given = both([running("p", 2.0)], since=NOW)
     made = plan(analysis(demand, keep_away=True, because="triggered: nq.r"), given)
-    assert SchedulingStep(True, "triggered: nq.r") == made.steps[0]
+    assert Step("scheduling", SchedulingChange(disable=True), reason="triggered: nq.r") == made.steps[0]
 
 
 # --- just before acting ----------------------------------------------------------------------------------------------
 
 
-def test_a_step_is_dropped_once_its_gap_is_gone():
+def test_a_step_is_dropped_once_its_gap_is_closed():
     pods = [pod("a", 1.0), pod("b", 1.0)]
     made = evictions(pods, {CPU: 4500.0}, {CPU: 6000.0})
     first, second = made.steps
@@ -647,7 +648,7 @@ def test_a_step_is_dropped_once_its_gap_is_gone():
     assert "the pod is gone" == asked(first, 6000.0, pods=[pod("b", 1.0)])
     assert "the pod is gone" == asked(first, 6000.0, pods=[pod("a", 1.0, uid="a namesake")])
     assert "it is terminating already" == asked(first, 6000.0, pods=[pod("a", 1.0, terminating=True)])
-    assert "" == asked(SchedulingStep(True, ""), None)
+    assert "" == asked(Step("scheduling", SchedulingChange(disable=True), reason=""), None)
 
 
 def test_a_restore_is_dropped_when_the_node_is_busy_again():
@@ -657,13 +658,13 @@ def test_a_restore_is_dropped_when_the_node_is_busy_again():
     assert "the gap of cpu_total_usage is closed already" == still_needed(step, made, busy)
 
 
-def test_a_step_on_all_pods_is_needed_while_its_pod_is_there():
+def test_a_step_without_a_gap_is_needed_while_its_pod_exists():
     made = evictions([pod("a", 1.0)], {"disk_read_iops": 50.0}, {})
     (step,) = made.steps
     assert "" == still_needed(step, made, PlanInputs(state([pod("a", 1.0)]), Metrics(), EXACT))
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- sentences -------------------------------------------------------------------------------------------------------
 
 
 def whole_plan() -> Plan:
@@ -689,7 +690,7 @@ def whole_plan() -> Plan:
     return plan(analyze(seen, held, AnalyzerState()), PlanInputs(seen, Metrics()))
 
 
-def test_a_plan_says_in_words_what_it_saw_and_what_it_does():
+def test_a_plan_has_sentences_about_samples_and_steps():
     assert whole_plan().sentences == (
         "PodQOS all matches every pod of the node: its scopes are an empty list",
         "nq.cpu: cpu_total_usage is 5000, above the watermark 4000: triggered, action throttle",
@@ -717,11 +718,11 @@ def test_a_plan_is_plain_data():
     assert told["stages"][0]["candidates"][0]["keys"]["classAndPriority"] == "BestEffort/0"
 
 
-def test_nothing_to_do_is_said():
+def test_a_plan_without_steps_has_a_sentence():
     assert ("nothing to do",) == plan(analysis(), PlanInputs(state(), Metrics())).sentences
 
 
-def test_a_metric_of_somebody_elses_is_planned_like_ours():
+def test_a_metric_of_another_package_is_planned_like_a_built_in_one():
     def evict(one: PodState, grace: float | None, _: Any) -> PodSteps:
         return eviction(one, grace, "gpu_memory", {"gpu_memory": float(one.labels["gpu"])})
 
@@ -730,7 +731,7 @@ def test_a_metric_of_somebody_elses_is_planned_like_ours():
     )
     pods = [pod(name, 0.1, labels={"gpu": amount}, start_time=1.0) for name, amount in (("a", "5"), ("b", "3"))]
     demand = Demand(evict={"gpu_memory": (10.0,)}, evicted=wanted(pods, "gpu_memory"))
-    given = PlanInputs(state(pods, gpu_memory=14.0), Metrics(extra=[gpu]), EXACT)
+    given = PlanInputs(state(pods, gpu_memory=14.0), Metrics([gpu]), EXACT)
     made = plan(analysis(demand), given)
     assert ["a"] == gone(made)
     assert "4 gpu_memory must be released" in made.stages[0].text

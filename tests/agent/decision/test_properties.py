@@ -1,4 +1,4 @@
-"""What holds of every plan, whatever the pods."""
+"""Properties of each plan for any pods."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.decision.analysis import Demand, PodDemand
-from agent.decision.eligible_pods import protection
+from agent.decision.analyzer import protection
 from agent.decision.eviction_limits import Budget, EvictionLimits
-from agent.decision.gap_closing import CLOSED
 from agent.decision.ledger import falling, with_steps
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
-from agent.decision.planner import plan
+from agent.decision.planner import CLOSED, plan
 from agent.decision.restoring import LoweredValues
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
-from agent.model import ContainerState, CpuThrottle, EvictStep, Original, PodState, QuotaStep, State
+from agent.model import ContainerState, CpuThrottle, Eviction, Original, PodState, QuotaChange, State, Step
 from agent.qos import QosClass
-from tests.agent.scenes import CPU, MEMORY, analysis, state
+from tests.agent.scenes import CPU, MEMORY, analysis, changes, state
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +32,7 @@ NOW = 1_000.0
 few = settings(max_examples=40)
 """Examples are large here, and these tests are many."""
 cores = st.floats(0.0, 4.0).map(lambda value: round(value, 3))
-RANK = {Order.QOS_FIRST: CHAINS[Order.QOS_FIRST].cpu, Order.UPSTREAM: CHAINS[Order.UPSTREAM].cpu}
+rank = CHAINS.cpu.rank
 
 
 @st.composite
@@ -75,12 +74,12 @@ def pods(draw: Any) -> list[PodState]:
 
 
 ratios = st.builds(CpuThrottle, st.integers(0, 100), st.integers(0, 100))
-options = st.builds(DecisionOptions, excess=st.sampled_from([0.0, 0.1]), order=st.sampled_from(Order))
+options = st.builds(DecisionOptions, excess=st.sampled_from([0.0, 0.1]))
 
 
 @st.composite
 def scenes(draw: Any) -> tuple[Demand, PlanInputs]:
-    """A demand for all three actions on all of the pods, and a node that is over and under its watermarks."""
+    """A demand for all three actions on all pods, and a node above and below its watermarks."""
     given_pods = draw(pods())
     opts = draw(options)
     used = {CPU: draw(st.floats(0, 20_000)), MEMORY: draw(st.floats(0, 5_000)), "cpu_core_numbers": 8.0}
@@ -105,12 +104,11 @@ def scenes(draw: Any) -> tuple[Demand, PlanInputs]:
         evicted=everybody,
         ceilings={CPU: draw(st.floats(1, 20_000))} if draw(st.booleans()) else {},
     )
-    metrics = Metrics(opts.order)
-    return demand, PlanInputs(state(given_pods, NOW, **used), metrics, opts, lowered=LoweredValues(originals))
+    return demand, PlanInputs(state(given_pods, NOW, **used), Metrics(), opts, lowered=LoweredValues(originals))
 
 
-def evicted(made: Plan) -> list[EvictStep]:
-    return [step for step in made.steps if isinstance(step, EvictStep)]
+def evicted(made: Plan) -> list[Step]:
+    return [step for step in made.steps if isinstance(step.change, Eviction)]
 
 
 def evicting_alone(demand: Demand) -> Demand:
@@ -119,7 +117,7 @@ def evicting_alone(demand: Demand) -> Demand:
 
 @st.composite
 def closable(draw: Any) -> tuple[Demand, PlanInputs]:
-    """An eviction for one or two metrics whose gaps the pods can close, of pods that may all go."""
+    """A demand to evict for one or two metrics whose gaps the pods can close; all pods may be evicted."""
     given_pods = [
         PodState(
             namespace="ns",
@@ -144,7 +142,7 @@ def closable(draw: Any) -> tuple[Demand, PlanInputs]:
     marks = {name: (node_used - total[name] * share * draw(st.floats(0.01, 0.99)),) for name in names}
     everybody = {pod.uid: PodDemand(frozenset(names)) for pod in given_pods}
     used = dict.fromkeys(names, node_used)
-    return Demand(evict=marks, evicted=everybody), PlanInputs(state(given_pods, NOW, **used), Metrics(opts.order), opts)
+    return Demand(evict=marks, evicted=everybody), PlanInputs(state(given_pods, NOW, **used), Metrics(), opts)
 
 
 @given(closable(), st.booleans(), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))
@@ -169,8 +167,8 @@ def test_a_pod_that_must_not_be_evicted_releases_nothing(
         assert abs(stage.gap - released - stage.gap_after) < 1.0
 
 
-def needless(made: Plan, given_: PlanInputs) -> list[EvictStep]:
-    """Victims without whom every gap that was closed would still be."""
+def needless(made: Plan, given_: PlanInputs) -> list[Step]:
+    """Evictions without which all gaps would still be closed."""
     stages = [stage for stage in made.stages if stage.mode is Mode.PRECISE]
     assert all((stage.gap_after or 0.0) <= CLOSED for stage in stages)
     resources = {stage.metric: given_.metrics[stage.metric].resource for stage in stages}
@@ -183,7 +181,7 @@ def needless(made: Plan, given_: PlanInputs) -> list[EvictStep]:
 
 @few
 @given(closable())
-def test_without_the_last_victim_a_gap_stays_open(scene):
+def test_without_the_last_eviction_a_gap_stays_open(scene):
     demand, given_ = scene
     made = plan(analysis(demand), given_)
     assert evicted(made)[-1] not in needless(made, given_)
@@ -191,11 +189,10 @@ def test_without_the_last_victim_a_gap_stays_open(scene):
 
 @few
 @given(closable())
-def test_no_victim_is_one_too_many_but_one_that_matters_less_than_another(scene):
+def test_only_less_important_pods_are_evicted_beyond_the_gap(scene):
     demand, given_ = scene
     made = plan(analysis(demand), given_)
     by_key = {pod.key: pod for pod in given_.state.pods}
-    rank = RANK[given_.options.order].rank
     for victim in needless(made, given_):
         assert any(rank(by_key[victim.pod], by_key[other.pod]) < 0 for other in evicted(made))
 
@@ -241,7 +238,7 @@ def test_a_rule_on_a_metric_without_a_gap_adds_at_most_its_own_pods(scene, place
     made = plan(analysis(widened(demand, own, "disk_read_iops")), given_)
     victims = {victim.pod for victim in evicted(made)}
     assert victims >= {pod.key for pod in own}
-    by_key, rank = {pod.key: pod for pod in given_.state.pods}, RANK[given_.options.order].rank
+    by_key = {pod.key: pod for pod in given_.state.pods}
     for victim in needless(made, given_):
         assert victim.pod in {pod.key for pod in own} or any(
             rank(by_key[victim.pod], by_key[other.pod]) < 0 for other in evicted(made)
@@ -252,13 +249,13 @@ def test_a_rule_on_a_metric_without_a_gap_adds_at_most_its_own_pods(scene, place
 @given(scenes(), st.sets(st.integers(0, 7)))
 def test_a_rule_that_throttles_without_a_gap_adds_at_most_its_own_pods(scene, places):
     demand, given_ = scene
-    queue = triggering("queue_length", CHAINS[Order.QOS_FIRST], throttleable=True, evictable=False)
-    inputs = replace(given_, metrics=Metrics(given_.options.order, extra=[queue]))
+    queue = triggering("queue_length", CHAINS, throttleable=True, evictable=False)
+    inputs = replace(given_, metrics=Metrics([queue]))
     own = [pod for place, pod in enumerate(given_.state.pods) if place in places]
 
     def throttled(of: Demand) -> set[str]:
         steps = plan(analysis(of), inputs).steps
-        return {step.pod for step in steps if isinstance(step, QuotaStep) and step.kind == "throttle"}
+        return {step.pod for step in steps if isinstance(step.change, QuotaChange) and step.kind == "throttle"}
 
     alone = Demand(down=demand.down, throttled=demand.throttled)
     wider = replace(widened(alone, own, "queue_length"), evict={}, evicted={})
@@ -267,7 +264,7 @@ def test_a_rule_that_throttles_without_a_gap_adds_at_most_its_own_pods(scene, pl
 
 @few
 @given(scenes())
-def test_every_release_is_taken_off_every_gap(scene):
+def test_each_release_is_subtracted_from_each_gap(scene):
     demand, given_ = scene
     made = plan(analysis(evicting_alone(demand)), given_)
     for stage in made.stages:
@@ -281,11 +278,10 @@ def test_every_release_is_taken_off_every_gap(scene):
 
 @few
 @given(closable())
-def test_nobody_of_higher_rank_goes_while_a_lower_one_could(scene):
+def test_no_pod_is_evicted_before_one_of_lower_rank(scene):
     demand, given_ = scene
     made = plan(analysis(demand), given_)
     gone = {step.pod for step in evicted(made)}
-    rank = RANK[given_.options.order].rank
     for spared in (pod for pod in given_.state.pods if pod.key not in gone):
         assert not any(rank(spared, victim) < 0 for victim in given_.state.pods if victim.key in gone)
 
@@ -301,31 +297,31 @@ def test_a_plan_does_not_depend_on_the_order_of_the_pods(scene, data):
 
 @few
 @given(scenes())
-def test_nothing_is_done_to_what_is_protected_or_not_wanted(scene):
+def test_protected_and_unselected_pods_are_not_changed(scene):
     demand, given_ = scene
     by_key = {pod.key: pod for pod in given_.state.pods}
     for step in plan(analysis(demand), given_).steps:
-        assert not isinstance(step, EvictStep | QuotaStep) or (
+        assert not isinstance(step.change, Eviction | QuotaChange) or (
             step.uid in demand.evicted and not protection(by_key[step.pod], frozenset())
         )
 
 
 @few
 @given(scenes())
-def test_quotas_stay_between_what_the_kernel_takes_and_the_original(scene):
+def test_quotas_stay_between_the_minimum_of_the_kernel_and_the_original(scene):
     demand, given_ = scene
     for step in plan(analysis(demand), given_).steps:
-        if not isinstance(step, QuotaStep):
+        if not isinstance(step.change, QuotaChange):
             continue
         if step.kind == "restore":
-            assert step.before is not None
-            original = given_.lowered.originals[step.container_id].quota
-            assert step.after is None or step.after > step.before
-            assert original is None or (step.after is not None and step.after <= original)
+            assert step.change.before is not None
+            original = given_.lowered.originals[step.change.container_id].quota
+            assert step.change.after is None or step.change.after > step.change.before
+            assert original is None or (step.change.after is not None and step.change.after <= original)
         else:
-            assert step.after is not None
-            assert step.after >= 1_000
-            assert step.before is None or step.after < step.before
+            assert step.change.after is not None
+            assert step.change.after >= 1_000
+            assert step.change.before is None or step.change.after < step.change.before
 
 
 @few
@@ -334,13 +330,13 @@ def test_each_pod_gets_at_most_one_kind_of_step_of_a_stage(scene):
     demand, given_ = scene
     made = plan(analysis(demand), given_)
     assert len({step.uid for step in evicted(made)}) == len(evicted(made))
-    per_container = [(step.container_id, step.kind) for step in made.steps if isinstance(step, QuotaStep)]
+    per_container = [(change.container_id, step.kind) for step, change in changes(made.steps, QuotaChange)]
     assert len(set(per_container)) == len(per_container)
 
 
 @few
 @given(scenes(), st.integers(0, 3))
-def test_no_more_evictions_than_allowed(scene, allowed):
+def test_evictions_do_not_exceed_the_budget(scene, allowed):
     demand, given_ = scene
     limited = PlanInputs(given_.state, given_.metrics, given_.options, budget=Budget(EvictionLimits(node=allowed)))
     assert len(evicted(plan(analysis(demand), limited))) <= allowed
@@ -348,8 +344,8 @@ def test_no_more_evictions_than_allowed(scene, allowed):
 
 @few
 @given(closable())
-def test_a_second_plan_of_the_same_moment_takes_nobody_else(scene):
-    """All that is needed is in flight."""
+def test_a_second_plan_at_the_same_time_selects_no_more_pods(scene):
+    """All needed steps are in flight."""
     demand, given_ = scene
     first = plan(analysis(demand), given_)
     ledger = with_steps((), first.steps, NOW, given_.options)

@@ -1,4 +1,4 @@
-"""The gentler steps: a weight before a quota, memory.high before an eviction, and both given back."""
+"""Soft limits: cpu.weight before a quota, memory.high before an eviction, and the restore of both."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from agent.model import (
     MEMORY_HIGH,
     AvoidanceAction,
     CpuThrottle,
-    EvictStep,
-    KnobStep,
+    Eviction,
+    KnobChange,
     Original,
     PodKnobs,
     PodQos,
     PodState,
     Policies,
-    QuotaStep,
+    QuotaChange,
     Rule,
     State,
+    Step,
 )
-from tests.agent.scenes import CPU, MEMORY, analysis, pod, running, state
+from tests.agent.scenes import CPU, MEMORY, analysis, changes, pod, running, state
 
 EXACT = DecisionOptions(excess=0.0)
 NOW = 1_000.0
@@ -62,9 +63,9 @@ def holds(pods: list[PodState], gap: float, knobs: dict[str, PodKnobs], *, evict
 
 
 def turned(made: Plan) -> dict[str, tuple[int | None, int | None]]:
-    """Of each pod by name, from what to what."""
-    steps = [step for step in made.steps if isinstance(step, KnobStep)]
-    return {step.pod.partition("/")[2]: (step.before, step.after) for step in steps}
+    """The values before and after the change, by the name of the pod."""
+    found = changes(made.steps, KnobChange)
+    return {step.pod.partition("/")[2]: (change.before, change.after) for step, change in found}
 
 
 def why(made: Plan) -> dict[str, str]:
@@ -78,15 +79,15 @@ def knobs(*names: str, **values: Any) -> dict[str, PodKnobs]:
 # --- cpu.weight ------------------------------------------------------------------------------------------------------
 
 
-def test_a_weight_goes_down_in_the_place_of_the_first_quota():
+def test_a_weight_is_lowered_instead_of_the_first_quota():
     pods = [running("a", 2.0), running("b", 2.0)]
     made = throttles(pods, knobs("a", "b"))
     assert {"a": (100, 1)} == turned(made)
-    assert not any(isinstance(step, QuotaStep) for step in made.steps)
+    assert not any(isinstance(step.change, QuotaChange) for step in made.steps)
     assert "set cpu.weight of default/a from 100 to 1: releases 1000 millicores" in made.sentences[-1]
 
 
-def test_the_quota_follows_where_the_weight_was_in_vain():
+def test_the_quota_follows_if_the_weight_has_no_effect():
     pods = [running("a", 2.0), running("b", 2.0)]
     first = throttles(pods, knobs("a", "b"))
     ledger = with_steps((), first.steps, NOW, EXACT)
@@ -95,11 +96,11 @@ def test_the_quota_follows_where_the_weight_was_in_vain():
     later = NOW + 31.0
     ledger = still_pending(ledger, state(pods, later), EXACT)
     (step,) = throttles(pods, after, ledger=ledger, time=later).steps
-    assert isinstance(step, QuotaStep)
-    assert ("default/a", 100_000) == (step.pod, step.after)
+    assert isinstance(step.change, QuotaChange)
+    assert ("default/a", 100_000) == (step.pod, step.change.after)
 
 
-def test_while_a_weight_takes_effect_its_pod_is_left_alone_whatever_more_is_needed():
+def test_a_pod_gets_no_step_while_its_weight_takes_effect():
     pods = [running("a", 2.0), running("b", 2.0)]
     ledger = with_steps((), throttles(pods, knobs("a", "b")).steps, NOW, EXACT)
     after = {**knobs("a", weight=1, original_weight=100), **knobs("b")}
@@ -108,23 +109,23 @@ def test_while_a_weight_takes_effect_its_pod_is_left_alone_whatever_more_is_need
     assert "its cpu.weight was lowered recently and is still taking effect" == why(made)["a"]
 
 
-def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_turned():
-    """The knobs were read before, so what they say is past."""
+def test_a_second_plan_of_a_cycle_does_not_change_knobs_of_the_first():
+    """The knobs were read before, so their values are outdated."""
     pods = [running("a", 2.0), running("b", 2.0)]
     ledger = with_steps((), throttles(pods, knobs("a", "b")).steps, NOW, EXACT)
     again = throttles(pods, knobs("a", "b"), used=9_500.0, ledger=ledger)
     assert {"b": (100, 1)} == turned(again)
 
 
-def test_who_goes_counts_once_whatever_was_taken_from_it_before():
+def test_an_evicted_pod_counts_once_after_other_steps():
     one = running("a", 2.0)
     lowered = throttles([one], knobs("a")).steps
-    going = EvictStep(one.key, one.uid, 30.0, CPU, {"cpu": 2000.0})
+    going = Step("evict", Eviction(30.0), one.key, one.uid, CPU, {"cpu": 2000.0})
     ledger = with_steps(with_steps((), lowered, NOW, EXACT), (going,), NOW, EXACT)
     assert {"cpu": 2000.0} == falling(ledger, state([one], NOW))
 
 
-def test_a_weight_that_helped_is_no_longer_in_flight():
+def test_a_weight_with_an_effect_is_not_in_flight():
     first = throttles([running("a", 2.0)], knobs("a"))
     ledger = with_steps((), first.steps, NOW, EXACT)
     for uses, left in ((2.0, {"cpu": 1000.0}), (1.4, {"cpu": pytest.approx(400.0)}), (1.0, {})):
@@ -142,12 +143,12 @@ def test_a_weight_that_helped_is_no_longer_in_flight():
     ],
     ids=["not known", "the least already", "the least of version 1", "had its turn"],
 )
-def test_without_a_weight_to_lower_the_quota_is(of_a: PodKnobs):
+def test_the_quota_is_lowered_if_the_weight_cannot_be(of_a: PodKnobs):
     (step,) = throttles([running("a", 2.0)], {"uid-a": of_a}).steps
-    assert isinstance(step, QuotaStep)
+    assert isinstance(step.change, QuotaChange)
 
 
-def test_a_policy_that_asks_for_none_gets_none():
+def test_no_weight_is_lowered_without_the_annotation():
     pods = [running("a", 2.0)]
     demand = Demand(down={CPU: (8000.0,)}, throttled=wanted(pods, CPU))
     made = plan(
@@ -157,7 +158,7 @@ def test_a_policy_that_asks_for_none_gets_none():
     assert {} == turned(made)
 
 
-def test_a_weight_comes_back_after_the_quotas():
+def test_a_weight_is_restored_after_the_quotas():
     owing = running("a", 0.5, quota=50_000, throttled=False)
     lowered = knobs("a", weight=1, original_weight=100)
 
@@ -167,7 +168,7 @@ def test_a_weight_comes_back_after_the_quotas():
         return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, LoweredValues(originals, lowered)))
 
     (first,) = restored(owing, {"a-main": Original(None)}).steps
-    assert isinstance(first, QuotaStep)
+    assert isinstance(first.change, QuotaChange)
     assert {"a": (1, 100)} == turned(restored(running("a", 0.5), {}))
 
 
@@ -176,11 +177,11 @@ def test_a_weight_comes_back_after_the_quotas():
     uses=st.lists(st.integers(0, 40).map(lambda tenths: tenths / 10.0), min_size=1, max_size=8),
     used=st.floats(7_000.0, 20_000.0),
 )
-def test_as_many_pods_lose_weight_as_would_lose_quota_and_no_others(uses: list[float], used: float):
+def test_weights_are_lowered_on_the_pods_whose_quotas_would_be(uses: list[float], used: float):
     pods = [running(f"p{number}", cpu) for number, cpu in enumerate(uses)]
     weights = knobs(*(each.name for each in pods))
     gently, hard = throttles(pods, weights, used=used), throttles(pods, {}, used=used)
-    quotas = {step.pod.partition("/")[2] for step in hard.steps if isinstance(step, QuotaStep)}
+    quotas = {step.pod.partition("/")[2] for step in hard.steps if isinstance(step.change, QuotaChange)}
     assert quotas == set(turned(gently))
 
 
@@ -194,13 +195,13 @@ def test_memory_high_is_set_to_just_below_the_usage():
     assert "the gap is already closed" == why(made)["b"]
 
 
-def test_no_more_than_a_twentieth_is_taken_from_a_pod_and_the_rest_from_the_next():
+def test_a_pod_releases_at_most_a_twentieth_and_the_next_one_the_rest():
     pods = [pod("a", memory=100 * MIB), pod("b", memory=80 * MIB), pod("c", memory=1 * MIB)]
     made = holds(pods, 7.0 * MIB, knobs("a", "b", "c"))
     assert {"a": (None, 95 * MIB), "b": (None, 78 * MIB)} == turned(made)
 
 
-def test_a_request_is_left_alone():
+def test_memory_high_stays_above_the_request():
     pods = [pod("a", memory=100 * MIB, memory_request=99 * MIB + 1), pod("b", memory=80 * MIB, memory_request=90 * MIB)]
     made = holds(pods, 50.0 * MIB, knobs("a", "b"))
     assert {"a": (None, 99 * MIB + GRAIN)} == turned(made)
@@ -216,26 +217,26 @@ def test_a_request_is_left_alone():
     ],
     ids=["version 1", "in vain", "not known"],
 )
-def test_who_cannot_be_held_back_is_told_why(of_a: PodKnobs, memory: int | None, reason: str):
+def test_a_pod_whose_memory_high_cannot_be_lowered_is_explained(of_a: PodKnobs, memory: int | None, reason: str):
     made = holds([pod("a", memory=memory)], 5.0 * MIB, {"uid-a": of_a})
     assert () == made.steps
     assert reason in why(made)["a"]
 
 
-def test_what_is_hoped_for_is_not_evicted_for_and_then_it_is():
+def test_evictions_wait_for_the_effect_of_memory_high():
     pods = [pod("a", memory=100 * MIB)]
     first = holds(pods, 4.0 * MIB, knobs("a"), evict=True)
-    assert [KnobStep] == [type(step) for step in first.steps]
+    assert [KnobChange] == [type(step.change) for step in first.steps]
     ledger = with_steps((), first.steps, NOW, EXACT)
     lowered = knobs("a", memory_high=96.0 * MIB, original_high=UNLIMITED)
     assert () == holds(pods, 4.0 * MIB, lowered, evict=True, ledger=ledger, time=NOW + 10.0).steps
     later = NOW + 31.0
     ledger = still_pending(ledger, state(pods, later), EXACT)
     in_vain = holds(pods, 4.0 * MIB, lowered, evict=True, ledger=ledger, time=later)
-    assert [EvictStep] == [type(step) for step in in_vain.steps]
+    assert [Eviction] == [type(step.change) for step in in_vain.steps]
 
 
-def test_a_step_whose_gap_has_closed_by_itself_is_dropped():
+def test_a_step_is_dropped_if_its_gap_is_closed():
     pods = [pod("a", memory=100 * MIB)]
     made = holds(pods, 4.0 * MIB, knobs("a"))
     (step,) = made.steps
@@ -259,19 +260,19 @@ def crowds(draw: Any) -> tuple[list[PodState], float]:
 
 @settings(max_examples=100)
 @given(crowds())
-def test_nobody_is_held_back_for_nothing_or_below_its_request(crowd: tuple[list[PodState], float]):
+def test_memory_high_is_lowered_only_for_a_gap_and_not_below_the_request(crowd: tuple[list[PodState], float]):
     pods, gap = crowd
     made = holds(pods, gap, knobs(*(each.name for each in pods)))
-    steps = [step for step in made.steps if isinstance(step, KnobStep)]
+    steps = changes(made.steps, KnobChange)
     by_key = {each.key: each for each in pods}
-    for step in steps:
+    for step, change in steps:
         one = by_key[step.pod]
-        assert step.after is not None
+        assert change.after is not None
         assert one.memory is not None
-        assert (one.memory_request or 0) <= step.after < one.memory
-        assert step.after % GRAIN == 0
-        assert step.released == {"memory": one.memory - step.after}
-    released = [step.released["memory"] for step in steps]
+        assert (one.memory_request or 0) <= change.after < one.memory
+        assert change.after % GRAIN == 0
+        assert step.released == {"memory": one.memory - change.after}
+    released = [step.released["memory"] for step, _ in steps]
     assert sum(released[:-1]) < max(gap, 0.0) or not steps
     (stage,) = made.stages
     assert stage.gap_after == pytest.approx(gap - sum(released), abs=1.0)
@@ -284,7 +285,7 @@ EVERYBODY = PodQos("all", frozenset({"hold", "throttle"}), scopes=())
 
 
 def judged(used: float, of_pods: dict[str, PodKnobs], pods: list[PodState], time: float, ledger: Ledger = ()) -> Plan:
-    """By a rule that holds back above 1000 MiB, and has been quiet for long enough."""
+    """The plan for a rule that lowers memory.high above 1000 MiB and has been quiet for long enough."""
     rule = Rule("memory", "high", MEMORY, 1000.0 * MIB, "hold")
     seen: State = state(pods, time, **{MEMORY: used})
     policies = Policies((rule,), {"hold": HOLD}, (EVERYBODY,))
@@ -292,11 +293,11 @@ def judged(used: float, of_pods: dict[str, PodKnobs], pods: list[PodState], time
     return plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, lowered=LoweredValues(knobs=of_pods)))
 
 
-def test_memory_high_comes_back_to_one_pod_at_a_time():
+def test_memory_high_is_restored_on_one_pod_at_a_time():
     pods = [pod("a", memory=95 * MIB), pod("b", memory=76 * MIB)]
     held = knobs("a", "b", memory_high=95.0 * MIB, original_high=UNLIMITED)
     made = judged(500.0 * MIB, held, pods, NOW)
-    assert {"b": (95 * MIB, None)} == turned(made)  # the last one to be held back
+    assert {"b": (95 * MIB, None)} == turned(made)  # the last pod whose memory.high was lowered
     assert [Mode.ONE] == [stage.mode for stage in made.stages]
     assert "one at a time" == why(made)["a"]
     ledger = with_steps((), made.steps, NOW, EXACT)
@@ -308,19 +309,19 @@ def test_memory_high_comes_back_to_one_pod_at_a_time():
         assert back == turned(made)
 
 
-def test_over_the_watermark_nothing_comes_back():
+def test_memory_high_is_not_restored_above_the_watermark():
     pods = [pod("a", memory=95 * MIB)]
     held = knobs("a", memory_high=95.0 * MIB, original_high=UNLIMITED)
     assert () == tuple(s for s in judged(1001.0 * MIB, held, pods, NOW).steps if s.kind == "restore")
 
 
-def test_whom_no_rule_holds_back_any_more_gets_everything_back_at_once():
+def test_knobs_without_a_rule_are_restored_at_once():
     pods = [running("a", 1.0, memory=95 * MIB), running("b", 1.0, memory=76 * MIB)]
     taken = knobs("a", "b", weight=1, original_weight=50, memory_high=70.0 * MIB, original_high=200.0 * MIB)
     seen = state(pods, NOW)
     found = analyze(seen, Policies(), AnalyzerState(), lowered=LoweredValues(knobs=taken))
     made = plan(found, PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues(knobs=taken)))
-    steps = [(step.pod, step.knob, step.after, step.kind) for step in made.steps if isinstance(step, KnobStep)]
+    steps = [(step.pod, change.knob, change.after, step.kind) for step, change in changes(made.steps, KnobChange)]
     assert [
         (f"default/{name}", knob, after, "restore")
         for name in "ab"
@@ -336,21 +337,21 @@ def test_a_second_plan_of_a_cycle_does_not_restore_a_pod_without_a_rule_again():
     first = plan(found, given)
     assert len(first.steps) == 3  # weight, memory.high, and scheduling
     second = plan(found, replace(given, ledger=with_steps((), first.steps, NOW, EXACT)))
-    assert not [step for step in second.steps if isinstance(step, KnobStep)]
+    assert not [step for step in second.steps if isinstance(step.change, KnobChange)]
 
 
 # --- over many cycles ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reclaimable", [True, False], ids=["what is over the limit goes", "nothing goes"])
-def test_fifty_cycles_settle_just_under_the_watermark_or_give_up(reclaimable: bool):
+def test_fifty_cycles_end_just_below_the_watermark_or_stop(reclaimable: bool):
     """Pods that want more than there is, between a watermark of 1000 MiB and 900 MiB that restore: they are held back
     once, and no more than is needed; in vain, each is tried once and then left alone."""
     rule = Rule("memory", "high", MEMORY, 1000.0 * MIB, "hold", restore_watermark=900.0 * MIB)
     policies = Policies((rule,), {"hold": HOLD}, (EVERYBODY,))
     wants = {f"p{number}": (110 - number) * MIB for number in range(10)}  # 1055 MiB
     highs = dict.fromkeys(wants, UNLIMITED)
-    memory, ledger, steps = AnalyzerState(), Ledger(), list[KnobStep]()
+    memory, ledger, steps = AnalyzerState(), Ledger(), list[Step]()
     used = 0.0
     for cycle in range(50):
         now = NOW + 10.0 * cycle
@@ -368,9 +369,9 @@ def test_fifty_cycles_settle_just_under_the_watermark_or_give_up(reclaimable: bo
         made = plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, lowered=LoweredValues(knobs=lowered)))
         ledger = with_steps(ledger, made.steps, now, EXACT)
         for step in made.steps:
-            if isinstance(step, KnobStep):
+            if isinstance(step.change, KnobChange):
                 steps.append(step)
-                highs[step.pod.partition("/")[2]] = UNLIMITED if step.after is None else float(step.after)
+                highs[step.pod.partition("/")[2]] = UNLIMITED if step.change.after is None else float(step.change.after)
     assert {"hold"} == {step.kind for step in steps}
     if reclaimable:
         assert 1000.0 * MIB - GRAIN < used <= 1000.0 * MIB

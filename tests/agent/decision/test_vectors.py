@@ -12,31 +12,30 @@ from typing import Any
 import pytest
 
 from agent.decision.analysis import AnalyzerState, Demand, PodDemand
-from agent.decision.analyzer import analyze, merge
-from agent.decision.eligible_pods import matches
+from agent.decision.analyzer import analyze, matches, merge
 from agent.decision.plan import Mode, Plan, RuleVerdict
 from agent.decision.plan_inputs import PlanInputs, gaps, reducible
 from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
 from agent.decision.watermark import gathered
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.metrics.sorters import CHAINS
+from agent.metrics.sorters import CHAINS, Chains, Sorter
 from agent.model import (
     AvoidanceAction,
     CpuThrottle,
-    EvictStep,
+    Eviction,
     LabelSelector,
     Original,
     PodQos,
     PodScope,
     Policies,
-    QuotaStep,
+    QuotaChange,
     Rule,
     StageKind,
 )
-from tests.agent.crane import VECTORS, cases, names, pod_of, quantity, state_of, watermarks
-from tests.agent.scenes import analysis
+from tests.agent.crane import CRANE_CHAINS, VECTORS, cases, names, pod_of, quantity, state_of, watermarks
+from tests.agent.scenes import analysis, changes
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     # The eviction of a pod without usage releases nothing.
@@ -90,7 +89,7 @@ def test_gaps(case: dict[str, Any]):
 
 
 @cases("divide")
-def test_metrics_are_divided_by_what_reduces_them(case: dict[str, Any]):
+def test_metrics_are_grouped_by_the_actions_that_reduce_them(case: dict[str, Any]):
     """A metric that an action cannot reduce is "not quantified" in Crane and selects all pods; here it selects none."""
     marks, metrics = watermarks(case["input"]["evict"]), Metrics()
     expected = expected_of(case)
@@ -104,11 +103,14 @@ def test_metrics_are_divided_by_what_reduces_them(case: dict[str, Any]):
         assert next(iter(able), "") in expected[f"highest_{kind}able_any_of"]
 
 
+def sorter_of(chains: Chains, case: dict[str, Any]) -> Sorter:
+    return {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+
+
 @cases("sort")
-def test_upstreams_order(case: dict[str, Any]):
-    chains = CHAINS[Order.UPSTREAM]
-    sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
-    # Upstream leaves pods that nothing tells apart in the order in which they came.
+def test_the_order_of_crane(case: dict[str, Any]):
+    sorter = sorter_of(CRANE_CHAINS, case)
+    # Crane keeps the input order of pods that are equal in all sort keys.
     pods = [replace(pod_of(each), namespace=f"{place:02}") for place, each in enumerate(case["input"]["pods"])]
     assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(pods)]
 
@@ -116,10 +118,9 @@ def test_upstreams_order(case: dict[str, Any]):
 @pytest.mark.parametrize(
     "case_id", ["sort-cpu-usage-direction", "sort-elastic-ratio", "sort-runtime", "sort-mem-direction"]
 )
-def test_the_seeds_order_is_upstreams_where_only_use_and_age_differ(case_id: str):
+def test_the_default_order_equals_that_of_crane_by_usage_and_age(case_id: str):
     case = next(each for each in VECTORS if each["id"] == case_id)
-    chains = CHAINS[Order.QOS_FIRST]
-    sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+    sorter = sorter_of(CHAINS, case)
     given = [pod_of(each) for each in case["input"]["pods"]]
     assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(given)]
 
@@ -146,7 +147,7 @@ def demand_of(case: dict[str, Any], kind: str) -> Demand:
 
 
 def played(case: dict[str, Any], kind: str) -> tuple[Plan, Plan, list[str], PlanInputs]:
-    """The first plan, the one whose steps all succeed, and the pods that failed: each is left out of the next plan."""
+    """The first plan, the plan whose steps all succeed, and the failed pods, each of which the next plan leaves out."""
     given_pods = case["input"].get("up_pods" if kind == "restore" else "pods", [])
     pods = [pod_of(each) for each in given_pods]
     failing_containers = set(case["input"].get("fail_containers", ()))
@@ -162,8 +163,11 @@ def played(case: dict[str, Any], kind: str) -> tuple[Plan, Plan, list[str], Plan
         broken = [
             step
             for step in made.steps
-            if isinstance(step, EvictStep | QuotaStep)
-            and (step.pod in failing or (isinstance(step, QuotaStep) and step.container_id in failing_containers))
+            if isinstance(step.change, Eviction | QuotaChange)
+            and (
+                step.pod in failing
+                or (isinstance(step.change, QuotaChange) and step.change.container_id in failing_containers)
+            )
         ]
         if not broken:
             return first, made, failed, given
@@ -194,9 +198,9 @@ def check_quotas(case: dict[str, Any], kind: str) -> None:
     expected = expected_of(case)
     first, made, failed, given = played(case, kind)
     calls = [
-        {"container": step.container_id, "cpu_quota": -1 if step.after is None else step.after}
+        {"container": step.change.container_id, "cpu_quota": -1 if step.change.after is None else step.change.after}
         for step in made.steps
-        if isinstance(step, QuotaStep)
+        if isinstance(step.change, QuotaChange)
     ]
     assert expected["calls"] == calls
     assert expected["error"] == bool(failed)
@@ -218,13 +222,13 @@ def test_restoring(case: dict[str, Any]):
 def test_evictions(case: dict[str, Any]):
     expected = expected_of(case)
     first, made, failed, given = played(case, "evict")
-    steps = [step for step in made.steps if isinstance(step, EvictStep)]
+    steps = changes(made.steps, Eviction)
     lost = {pod["name"] for pod in case["input"]["pods"] if pod.get("evict_fails") or pod.get("absent")}
-    gone = [step for step in steps if step.pod.partition("/")[2] not in lost]
-    assert expected["evicted_set"] == sorted(names([step.pod for step in gone]))
-    assert expected["grace"] == {step.pod.partition("/")[2]: step.grace_seconds for step in gone}
+    gone = {step.pod.partition("/")[2]: change for step, change in steps if step.pod.partition("/")[2] not in lost}
+    assert expected["evicted_set"] == sorted(gone)
+    assert expected["grace"] == {name: change.grace_seconds for name, change in gone.items()}
     if expected.get("executed_in_order"):
-        assert expected["executed_in_order"] == names([*failed, *(step.pod for step in steps)])
+        assert expected["executed_in_order"] == names([*failed, *(step.pod for step, _ in steps)])
     assert expected["gaps_left"] == gaps_left(case, "evict", made, given)
     check_order(expected.get("order"), first)
 
@@ -233,7 +237,7 @@ def test_evictions(case: dict[str, Any]):
 
 
 def scope_of(given: dict[str, Any]) -> PodScope:
-    """As policies read it; upstream cannot read negative priorities."""
+    """As policies read it; Crane cannot read negative priorities."""
     values, ranges = tuple(given["values"]), []
     if given["scope"] == "Priority":
         for text in values:
@@ -295,7 +299,7 @@ def test_counting_and_cool_down_as_in_v06(case: dict[str, Any]):
 
 
 @cases("merge_ratio")
-def test_ratios_merge_to_the_largest(case: dict[str, Any]):
+def test_merged_ratios_are_the_largest(case: dict[str, Any]):
     merged = PodDemand(frozenset(), CpuThrottle(0, 0))
     for least, step in case["input"]["ratios"]:
         merged = merge(merged, PodDemand(frozenset(), CpuThrottle(least, step)))
@@ -304,7 +308,7 @@ def test_ratios_merge_to_the_largest(case: dict[str, Any]):
 
 
 @cases("merge_grace")
-def test_graces_merge_to_the_shortest_that_is_named(case: dict[str, Any]):
+def test_the_merged_grace_period_is_the_shortest(case: dict[str, Any]):
     merged = PodDemand(frozenset())
     for grace in case["input"]["graces"]:
         merged = merge(merged, PodDemand(frozenset(), grace_seconds=grace))

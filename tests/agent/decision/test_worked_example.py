@@ -1,4 +1,4 @@
-"""The example of docs/concepts/agent.md, decided again."""
+"""The example of docs/concepts/agent.md is computed again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def node(running_pods: list[PodState], time: float) -> State:
 
 
 def decided() -> list[Plan]:
-    """Two samples above; one a cycle after throttling; and three a good while later, when the web is quiet."""
+    """Two samples above, one a cycle after throttling, and three after the cool-down with little load."""
     memory, found = AnalyzerState(), []
     ledger: Ledger = ()
     originals: dict[str, Original] = {}
@@ -77,7 +77,7 @@ def decided() -> list[Plan]:
     return found
 
 
-def test_the_page_tells_what_is_decided():
+def test_the_page_has_the_decisions():
     page = (REPOSITORY / "docs" / "concepts" / "agent.md").read_text()
     shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     plans = decided()
@@ -85,7 +85,7 @@ def test_the_page_tells_what_is_decided():
     assert told == shown[: len(told)]
 
 
-def test_the_page_names_every_metric():
+def test_the_page_names_each_metric():
     page = (REPOSITORY / "docs" / "concepts" / "agent.md").read_text()
     short = {re.sub(r"_(some|full)_avg\d+$", "", name) for name in Metrics()}
     families = {"psi_cpu": "psi_cpu_", "psi_memory": "psi_memory_", "psi_io": "psi_io_"}

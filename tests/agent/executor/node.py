@@ -1,26 +1,24 @@
-"""A node for the executor: control groups in a directory, its audit, an API server if it is to have one."""
+"""A node for the executor: control groups in a directory, an audit file, and an optional API server."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.audit.entries import AuditEntry, Filter
-from agent.audit.log import Audit
+from agent.audit.log import Audit, AuditEntry, Filter
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, find_layout, open_tree
 from agent.cgroups.paths import Driver
 from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
-from agent.executor.executor import Executor
+from agent.executor.executor import Executor, Permissions
 from agent.executor.groups import KubeletGroups
-from agent.executor.permissions import Permissions
-from agent.executor.report import PlanReport
-from agent.model import ContainerState, EvictStep, PodState, QuotaStep, State, Step
+from agent.executor.report import PlanReport, StepOutcome
+from agent.model import Change, ContainerState, Eviction, PodState, QuotaChange, State, Step, StepKind
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.kube import CONFIG_MAPS, EVENTS, FakeKube
 from watcher.platform.kube.client import KubeClient
@@ -31,30 +29,32 @@ NOW = 1_700_000_000.0
 CONTROL = "load-watcher/agent-control"
 
 
-def throttle(number: int = 0, *, before: int | None = None, after: int | None = 50_000, **more: Any) -> QuotaStep:
-    """A step that takes CPU from the container c<number>."""
-    names = {"pod": f"shop/p{number}", "uid": f"uid-{number}", "container": "main", "container_id": f"c{number}"}
-    values = {"period": 100_000, "metric": "cpu_total_usage", "released": {"cpu": 500.0}, "reason": "cpu is short"}
-    return QuotaStep(**{**names, **values, "before": before, "after": after, **more})
+def step_on(kind: StepKind, change: Change, number: int = 0, **more: Any) -> Step:
+    """A step on the pod p<number>."""
+    return Step(kind, change, **{"pod": f"shop/p{number}", "uid": f"uid-{number}", **more})
 
 
-def restore(number: int = 0, *, before: int | None = 50_000, after: int | None = None) -> QuotaStep:
-    """A step that gives it back."""
-    return throttle(number, before=before, after=after, kind="restore", reason="cpu is enough")
+def throttle(number: int = 0, *, before: int | None = None, after: int | None = 50_000) -> Step:
+    """A step that lowers the quota of the container c<number>."""
+    change = QuotaChange("main", f"c{number}", before, after, 100_000)
+    return step_on("throttle", change, number, metric="cpu_total_usage", released={"cpu": 500.0}, reason="cpu is short")
 
 
-def evict(number: int = 0, **more: Any) -> EvictStep:
+def restore(number: int = 0, *, before: int | None = 50_000, after: int | None = None) -> Step:
+    """A step that restores the quota of the container c<number>."""
+    return replace(throttle(number, before=before, after=after), kind="restore", reason="cpu is enough")
+
+
+def evict(number: int = 0, *, grace_seconds: float = 7.0, owner: str | None = None, **more: Any) -> Step:
     """A step that evicts the pod p<number>."""
-    values: dict[str, Any] = {
-        "pod": f"shop/p{number}",
-        "uid": f"uid-{number}",
-        "grace_seconds": 7.0,
-        "metric": "memory_total_usage",
-        "released": {"memory": 1e9},
-        "owner": f"ReplicaSet/r{number}",
-        "reason": "memory is short",
-    }
-    return EvictStep(**{**values, **more})
+    change = Eviction(grace_seconds, f"ReplicaSet/r{number}" if owner is None else owner)
+    values = {"metric": "memory_total_usage", "released": {"memory": 1e9}, "reason": "memory is short"}
+    return step_on("evict", change, number, **{**values, **more})
+
+
+def fates(report: PlanReport) -> list[StepOutcome]:
+    """The outcome of each step of the plan, in order."""
+    return [each.fate for each in report.results]
 
 
 async def always(_: Step, __: Sequence[Step]) -> str:
@@ -72,11 +72,11 @@ class FakeNode:
     server: FakeKube | None = None
     now: float = NOW
     set_by: float = 0.0
-    """How far somebody set the wall clock ahead (or back)."""
+    """Seconds by which the wall clock was set ahead (negative: back)."""
     patience: float = 60.0
-    """For an answer of the server: long, for this machine may be busy."""
+    """Seconds for a response of the server: long, because this machine may be busy."""
     listen: Callable[[AuditEntry], None] = lambda _: None
-    """Gets what the audit tells, at the moment when it does."""
+    """Called with each audit entry."""
 
     def __post_init__(self) -> None:
         self.cgroups = FakeCgroups(self.directory / "cgroup", version=self.version, driver=self.driver)
@@ -85,7 +85,7 @@ class FakeNode:
         self._tree: Tree | None = None
 
     def open_audit(self) -> Audit:
-        """As a start of the agent does."""
+        """Open the audit file as the agent does at its start."""
         return Audit.open(self.directory / "agent.db", now=self.now, tell=lambda deed: self.listen(deed))
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class FakeNode:
     # --- pods --------------------------------------------------------------------------------------------------------
 
     def add(self, *numbers: int, quota: int | None = None, cpu: float = 1.0, **more: Any) -> None:
-        """Pods that run here, and in the API if there is one."""
+        """Add running pods, also to the API if there is one."""
         for number in numbers:
             self.cgroups.add(self.cgroups.pod_path(f"uid-{number}"))
             self.cgroups.add(self.path(number), quota=quota)
@@ -117,7 +117,7 @@ class FakeNode:
         return self.cgroups.container_path(f"uid-{number}", f"c{number}")
 
     def quota(self, number: int = 0) -> str:
-        """What its control group has: "max 100000" without a limit."""
+        """The content of cpu.max: "max 100000" without a limit."""
         if self.version == "v2":
             return self.cgroups.read(self.path(number), "cpu.max").strip()
         quota, period = (
@@ -126,7 +126,7 @@ class FakeNode:
         return f"{'max' if quota == '-1' else quota} {period}"
 
     def set_quota(self, quota: int | None, number: int = 0) -> None:
-        """As somebody else does."""
+        """Set a quota as another program does."""
         if self.version == "v2":
             self.cgroups.write(self.path(number), "cpu.max", f"{'max' if quota is None else quota} 100000\n")
         else:
@@ -154,7 +154,7 @@ class FakeNode:
         boot: str = "",
         **permissions: Any,
     ) -> Outcome:
-        """What `act` makes of an executor on this node."""
+        """The result of `act` with an executor on this node."""
 
         async def inside() -> Outcome:
             client = cluster = None
@@ -190,19 +190,19 @@ class FakeNode:
         return asyncio.run(inside())
 
     def run(self, *steps: Step, needed: Any = always, cycle: int = 1, **permissions: Any) -> PlanReport:
-        """What becomes of a plan of these steps."""
+        """The report of a plan of these steps."""
         plan = Plan(self.now, steps)
         return self.acting(
             lambda executor: executor.run(plan, state=self.state(), cycle=cycle, needed=needed), **permissions
         )
 
     def deeds(self) -> list[AuditEntry]:
-        """What the audit has, oldest first."""
+        """The audit entries, oldest first."""
         return list(reversed(self.audit.entries(Filter(limit=1000))))
 
 
 def with_api(directory: Path, server: FakeKube, *, nodes: int = 1, **control: str) -> FakeNode:
-    """A node of a cluster of so many, in which much is allowed."""
+    """A node of a cluster with this number of nodes and a large eviction budget."""
     for number in range(nodes):
         server.node(f"node-{number + 1}")
     server.put(CONFIG_MAPS, CONTROL, data={"evictions-per-minute": "100", "nodes-at-once": "100%", **control})
@@ -210,12 +210,12 @@ def with_api(directory: Path, server: FakeKube, *, nodes: int = 1, **control: st
 
 
 def events(server: FakeKube) -> list[tuple[str, str, str]]:
-    """Kind, name and reason of what was told, oldest first."""
+    """Kind, name and reason of each Event, oldest first."""
     found = [server.content(EVENTS, name) for name in server.names(EVENTS)]
     found.sort(key=lambda each: int(each["metadata"]["resourceVersion"]))
     return [(each["involvedObject"]["kind"], each["involvedObject"]["name"], each["reason"]) for each in found]
 
 
 def generous(**limits: Any) -> EvictionLimits:
-    """Limits of evictions that are in nobody's way."""
+    """Eviction limits that allow all evictions of a test."""
     return EvictionLimits(**{"node": 100, "namespace": 100, "owner": 100, **limits})

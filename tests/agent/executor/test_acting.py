@@ -1,8 +1,7 @@
-"""From policies to control groups: what users wrote, planned by the planner and carried out, is what happens."""
+"""From policies to control groups: the steps that the planner plans for policies of users are carried out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", 
 
 
 def policies(rule: dict[str, object] | None = None) -> Policies:
-    """The ones of a user: throttle BestEffort pods while the node uses more than 4 cores."""
+    """Policies that throttle BestEffort pods while the node uses more than 4 cores."""
     allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
     found = read_texts({"a.yaml": text_of(node_qos(rule or a_rule()), throttling(), allowed)}, metrics=METRICS)
     assert not found.problems
@@ -35,16 +34,14 @@ def policies(rule: dict[str, object] | None = None) -> Policies:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[FakeNode]:
-    node = FakeNode(tmp_path)
-    node.add(0, 1, 2, qos=QosClass.BEST_EFFORT, cpu=1.0)
-    node.add(3, qos=QosClass.GUARANTEED, cpu=3.0)
-    yield node
-    node.close()
+def node(local_node: FakeNode) -> FakeNode:
+    local_node.add(0, 1, 2, qos=QosClass.BEST_EFFORT, cpu=1.0)
+    local_node.add(3, qos=QosClass.GUARANTEED, cpu=3.0)
+    return local_node
 
 
 class Agent:
-    """The cycle of an agent, without its clock."""
+    """The cycle of an agent without its clock."""
 
     def __init__(self, node: FakeNode) -> None:
         self.node = node
@@ -52,7 +49,7 @@ class Agent:
         self.ledger: Ledger = ()
 
     def state(self, used: float) -> State:
-        """Of a node that uses so many millicores; quotas are those of its control groups."""
+        """The state of a node with this usage in millicores; quotas are those of its control groups."""
         pods = []
         for number, pod in sorted(self.node.pods.items()):
             quota = self.node.quota(number).split()[0]
@@ -62,7 +59,7 @@ class Agent:
         return State(self.node.now, {"cpu_total_usage": series}, tuple(pods))
 
     def cycle(self, policies: Policies, *, used: float, then: float | None = None) -> tuple[Plan, PlanReport]:
-        """One look and what comes of it. `then` is what is used when it is read again before each step."""
+        """One cycle and its report. `then` is the usage in millicores when it is read again before each step."""
         state = self.state(used)
         self.ledger = still_pending(self.ledger, state, OPTIONS)
         lowered = LoweredValues(self.node.audit.original_quotas())
@@ -85,8 +82,8 @@ def quotas(node: FakeNode) -> list[str]:
     return [node.quota(number).split()[0] for number in range(4)]
 
 
-def test_over_the_watermark_pods_are_throttled_in_order_and_no_more_than_needed(node: FakeNode):
-    """4.15 cores of 4: 165 millicores are wanted with the excess, a tenth of a core from each of two of three pods."""
+def test_above_the_watermark_no_more_pods_than_needed_are_throttled_in_order(node: FakeNode):
+    """4.15 cores of 4: 165 millicores have to be released with the excess, 100 from each of two of three pods."""
     made, report = Agent(node).cycle(policies(), used=4150.0)
     assert [StepOutcome.DONE, StepOutcome.DONE] == [
         each.fate for each in report.results if each.step.kind == "throttle"
@@ -97,13 +94,13 @@ def test_over_the_watermark_pods_are_throttled_in_order_and_no_more_than_needed(
     assert made.sentences
 
 
-def test_what_went_down_by_itself_before_the_step_is_left_alone(node: FakeNode):
+def test_a_usage_that_fell_before_the_step_needs_no_step(node: FakeNode):
     _, report = Agent(node).cycle(policies(), used=4150.0, then=3990.0)
     assert {StepOutcome.NOT_NEEDED} == {each.fate for each in report.results if each.step.kind == "throttle"}
     assert ["max"] * 4 == quotas(node)
 
 
-def test_a_policy_that_goes_gives_everything_back(node: FakeNode):
+def test_a_removed_policy_restores_all_values(node: FakeNode):
     agent = Agent(node)
     agent.cycle(policies(), used=4500.0)
     assert "90000" in quotas(node)

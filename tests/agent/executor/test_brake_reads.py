@@ -1,7 +1,4 @@
-"""How often an enforcing agent reads the brake, and how soon it obeys."""
-
-from collections.abc import Iterator
-from pathlib import Path
+"""How often an enforcing agent reads the brake, and how soon the brake takes effect."""
 
 import pytest
 from aiohttp import web
@@ -9,12 +6,12 @@ from aiohttp import web
 from agent.decision.plan import Plan
 from agent.executor.executor import Executor
 from agent.executor.report import EnforcementLevel, PlanReport
-from agent.model import SchedulingStep, Step
-from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, throttle, with_api
+from agent.model import SchedulingChange, Step
+from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, throttle
 from tests.fakes.kube import CONFIG_MAPS, FakeKube
 from tests.fakes.kube_rules import status_object
 
-KEEP_AWAY = SchedulingStep(disable=True, reason="cpu is short")
+KEEP_AWAY = Step("scheduling", SchedulingChange(disable=True), reason="cpu is short")
 ALLOWED = {"evictions-per-minute": "100", "nodes-at-once": "100%"}
 INTERVAL_S = 10.0
 NODE_READS_PER_S = 1 / 60
@@ -22,17 +19,9 @@ NODE_READS_PER_S = 1 / 60
 
 
 @pytest.fixture
-def server() -> Iterator[FakeKube]:
-    with FakeKube() as server:
-        yield server
-
-
-@pytest.fixture
-def node(tmp_path: Path, server: FakeKube) -> Iterator[FakeNode]:
-    node = with_api(tmp_path, server)
+def node(node: FakeNode) -> FakeNode:
     node.add(0, 1)
-    yield node
-    node.close()
+    return node
 
 
 async def at(executor: Executor, node: FakeNode, seconds: float, *steps: Step) -> PlanReport:
@@ -50,10 +39,10 @@ def pull(server: FakeKube, word: str) -> None:
 
 
 @pytest.mark.parametrize("interval", [1.0, 5.0, INTERVAL_S])
-def test_a_node_that_holds_changes_stays_below_a_request_in_ten_seconds(
+def test_a_node_with_changes_sends_less_than_a_request_in_ten_seconds(
     node: FakeNode, server: FakeKube, interval: float
 ):
-    """Its rule is triggered, so that every plan demands the taint again."""
+    """Its rule is triggered, so each plan demands the taint again."""
 
     async def act(executor: Executor) -> float:
         await at(executor, node, 0.0, KEEP_AWAY, throttle(0))
@@ -66,7 +55,7 @@ def test_a_node_that_holds_changes_stays_below_a_request_in_ten_seconds(
     assert node.acting(act) + NODE_READS_PER_S < 0.1
 
 
-def test_restore_is_obeyed_within_25_seconds_by_a_node_that_only_holds_changes(node: FakeNode, server: FakeKube):
+def test_restore_takes_effect_within_25_seconds_on_a_node_with_changes(node: FakeNode, server: FakeKube):
     async def act(executor: Executor) -> None:
         await at(executor, node, 0.0, throttle(0))
         pull(server, "restore")
@@ -79,7 +68,7 @@ def test_restore_is_obeyed_within_25_seconds_by_a_node_that_only_holds_changes(n
 
 
 @pytest.mark.parametrize(("word", "held"), [("off", "50000 100000"), ("restore", "max 100000")])
-def test_no_new_step_is_carried_out_by_an_earlier_read(node: FakeNode, server: FakeKube, word: str, held: str):
+def test_a_new_step_needs_a_new_read_of_the_brake(node: FakeNode, server: FakeKube, word: str, held: str):
     async def act(executor: Executor) -> None:
         await at(executor, node, 0.0, throttle(0))
         pull(server, word)
@@ -89,7 +78,7 @@ def test_no_new_step_is_carried_out_by_an_earlier_read(node: FakeNode, server: F
     node.acting(act)
 
 
-def test_an_api_that_was_away_is_asked_again_in_the_next_cycle(node: FakeNode, server: FakeKube):
+def test_an_unavailable_api_is_read_again_in_the_next_cycle(node: FakeNode, server: FakeKube):
     async def act(executor: Executor) -> None:
         await at(executor, node, 0.0, throttle(0))
         server.fault = lambda _: web.json_response(status_object(503, "busy"), status=503)

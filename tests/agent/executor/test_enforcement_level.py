@@ -1,22 +1,28 @@
-"""How much may be done at all, and what is done when something stands in the way."""
+"""Enforcement levels, and the behavior if a part of the node or the API fails."""
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.audit.log import AuditEntry, AuditOutcome
 from agent.decision.plan import Plan
-from agent.executor.executor import Executor
+from agent.executor.executor import Executor, OnExit
 from agent.executor.groups import CgroupLock
-from agent.executor.permissions import OnExit
 from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome
-from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT, PodState, ReclaimStep, SchedulingStep, State, Step
+from agent.model import (
+    SCHEDULING_CONDITION,
+    SCHEDULING_TAINT,
+    PageCacheReclaim,
+    PodState,
+    SchedulingChange,
+    State,
+    Step,
+)
 from tests.agent.executor.node import (
     CONTROL,
     NOW,
@@ -24,33 +30,17 @@ from tests.agent.executor.node import (
     always,
     events,
     evict,
+    fates,
     generous,
     restore,
+    step_on,
     throttle,
-    with_api,
 )
 from tests.fakes.kube import CONFIG_MAPS, EVENTS, NODES, PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
 
-AWAY = SchedulingStep(disable=True, reason="cpu is short")
-WELCOME = SchedulingStep(disable=False, reason="cpu is enough")
-
-
-@pytest.fixture
-def server() -> Iterator[FakeKube]:
-    with FakeKube() as server:
-        yield server
-
-
-@pytest.fixture
-def node(tmp_path: Path, server: FakeKube) -> Iterator[FakeNode]:
-    node = with_api(tmp_path, server)
-    yield node
-    node.close()
-
-
-def fates(report: PlanReport) -> list[StepOutcome]:
-    return [each.fate for each in report.results]
+AWAY = Step("scheduling", SchedulingChange(disable=True), reason="cpu is short")
+WELCOME = Step("scheduling", SchedulingChange(disable=False), reason="cpu is enough")
 
 
 def tainted(server: FakeKube) -> bool:
@@ -62,7 +52,7 @@ def tainted(server: FakeKube) -> bool:
 
 
 def changes(server: FakeKube) -> list[str]:
-    """What was asked of the API that changes something."""
+    """The requests to the API that change something."""
     return [f"{each.verb} {each.resource}" for each in server.asked if each.verb not in ("get", "list", "watch")]
 
 
@@ -96,7 +86,7 @@ def test_preview_is_the_default_and_changes_nothing(node: FakeNode, server: Fake
     ],
     ids=lambda pod: pod.name,
 )
-def test_beside_another_agent_nothing_is_enforced(node: FakeNode, rival: PodState):
+def test_nothing_is_enforced_beside_another_agent(node: FakeNode, rival: PodState):
     node.add(0)
     node.pods[9] = rival
     report = node.run(throttle())
@@ -110,8 +100,8 @@ def test_beside_another_agent_nothing_is_enforced(node: FakeNode, rival: PodStat
     assert [StepOutcome.DONE] == fates(node.run(throttle(before=40_000, after=30_000)))
 
 
-def test_of_two_of_ours_one_enforces(node: FakeNode):
-    """Whatever files they keep: what both see is the groups."""
+def test_only_one_of_two_load_watcher_agents_enforces(node: FakeNode):
+    """Also with separate audit files, because both use the same groups."""
     node.add(0)
     top = node.cgroups.root / "kubepods.slice"
     first, second = CgroupLock(lambda: str(top)), CgroupLock(lambda: str(top))
@@ -123,7 +113,7 @@ def test_of_two_of_ours_one_enforces(node: FakeNode):
     assert [StepOutcome.DONE] == fates(node.run(throttle(), claim=second))
     assert first.acquire()
     top.rename(top.with_name("old"))
-    top.mkdir()  # the kubelet made it anew: who comes first has it
+    top.mkdir()  # the kubelet created it again: the first agent gets the lock
     assert () == first.acquire()
     assert second.acquire()
     first.release()
@@ -131,7 +121,7 @@ def test_of_two_of_ours_one_enforces(node: FakeNode):
     assert () == CgroupLock(lambda: str(top / "not there")).acquire()
 
 
-def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode, server: FakeKube):
+def test_all_values_are_restored_when_another_agent_appears(node: FakeNode, server: FakeKube):
     node.add(0)
     node.run(throttle(0), AWAY)
     node.pods[9] = PodState("koordinator-system", "koordlet-x", "k", labels={"koord-app": "koordlet"}, host_paths=True)
@@ -141,7 +131,7 @@ def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode,
     assert EnforcementLevel.PREVIEW is node.run(throttle(0)).level
 
 
-def test_preview_after_enforcing_says_what_still_stands(node: FakeNode):
+def test_preview_after_enforcing_reports_the_remaining_changes(node: FakeNode):
     node.add(0)
     node.run(throttle(0))
     report = node.run(enforce=False)
@@ -149,7 +139,7 @@ def test_preview_after_enforcing_says_what_still_stands(node: FakeNode):
     assert "50000 100000" == node.quota()
 
 
-def test_another_agent_without_a_pod_is_found_by_its_process(node: FakeNode):
+def test_an_agent_without_a_pod_is_found_by_its_process(node: FakeNode):
     node.add(0)
     comm = node.directory / "proc" / "77" / "comm"
     comm.parent.mkdir(parents=True)
@@ -161,8 +151,8 @@ def test_another_agent_without_a_pod_is_found_by_its_process(node: FakeNode):
 @pytest.mark.parametrize(
     "line", ["0::/../../kubepods-burstable-poduid_9.slice/cri-containerd-c.scope", "4:cpu:/kubepods/poduid-9/c"]
 )
-def test_a_process_of_a_pod_without_access_to_the_host_is_no_agent(node: FakeNode, line: str):
-    """Any container may name its processes so."""
+def test_a_process_of_a_pod_without_access_to_the_host_is_not_an_agent(node: FakeNode, line: str):
+    """Any container may use this process name."""
     node.add(0)
     node.pods[9] = PodState("shop", "p9", "uid-9")
     process = node.directory / "proc" / "77"
@@ -178,12 +168,12 @@ def test_a_process_of_a_pod_without_access_to_the_host_is_no_agent(node: FakeNod
 
 
 def test_a_step_that_is_not_needed_any_more_is_dropped(node: FakeNode):
-    """Usage is read again before each, with what was done so far."""
+    """Usage is read again before each step, with the steps carried out so far."""
     node.add(0, 1, 2)
     asked: list[list[str]] = []
 
     async def needed(step: Step, done: Sequence[Step]) -> str:
-        asked.append([each.uid for each in done if not isinstance(each, SchedulingStep)])
+        asked.append([each.uid for each in done if not isinstance(each.change, SchedulingChange)])
         return "" if len(done) < 1 else "the gap of cpu_total_usage is closed already"
 
     report = node.run(throttle(0), throttle(1), throttle(2), needed=needed)
@@ -200,10 +190,10 @@ def test_one_failure_does_not_stop_the_rest(node: FakeNode, server: FakeKube):
     server.forbidden = {("patch", "v1/nodes")}
     report = node.run(AWAY, throttle(0), evict(1), throttle(2), limits=generous())
     assert [StepOutcome.FAILED, StepOutcome.FAILED, StepOutcome.GONE, StepOutcome.DONE] == fates(report)
-    assert (evict(1), throttle(2)) == report.booked  # the pod that had gone releases all the same
+    assert (evict(1), throttle(2)) == report.booked  # the removed pod counts as a release
 
 
-def test_where_the_audit_cannot_be_written_nothing_is_done(node: FakeNode, server: FakeKube):
+def test_nothing_is_done_if_the_audit_cannot_be_written(node: FakeNode, server: FakeKube):
     node.add(0)
     node.run(throttle(0))
 
@@ -221,7 +211,7 @@ def test_where_the_audit_cannot_be_written_nothing_is_done(node: FakeNode, serve
 # --- scheduling ------------------------------------------------------------------------------------------------------
 
 
-def test_new_pods_are_kept_away_and_let_in_again(node: FakeNode, server: FakeKube):
+def test_new_pods_are_kept_away_and_allowed_again(node: FakeNode, server: FakeKube):
     assert [StepOutcome.DONE] == fates(node.run(AWAY))
     assert [StepOutcome.NOT_NEEDED] == fates(
         node.run(AWAY)
@@ -236,8 +226,8 @@ def test_new_pods_are_kept_away_and_let_in_again(node: FakeNode, server: FakeKub
     assert [("Node", "node-1", "SchedulingDisabled"), ("Node", "node-1", "SchedulingEnabled")] == events(server)
 
 
-def test_a_taint_that_could_not_be_taken_off_is_tried_again(node: FakeNode, server: FakeKube):
-    """In the next cycles, until it can or until the opposite is wanted."""
+def test_a_failed_removal_of_the_taint_is_retried(node: FakeNode, server: FakeKube):
+    """In the next cycles, until it succeeds or the opposite is decided."""
     node.run(AWAY)
 
     async def act(executor: Executor) -> list[list[StepOutcome]]:
@@ -254,8 +244,8 @@ def test_a_taint_that_could_not_be_taken_off_is_tried_again(node: FakeNode, serv
     assert not tainted(server)
 
 
-def test_a_rule_that_stays_triggered_sets_the_taint_once_and_looks_after_it_later(node: FakeNode, server: FakeKube):
-    """Else every cycle would be a deed, and the audit would have nothing else in it after two days."""
+def test_a_triggered_rule_sets_the_taint_once_and_checks_it_later(node: FakeNode, server: FakeKube):
+    """Otherwise each cycle would have an entry, and the audit would have no other entries after two days."""
 
     async def act(executor: Executor) -> list[StepOutcome]:
         found = []
@@ -264,14 +254,14 @@ def test_a_rule_that_stays_triggered_sets_the_taint_once_and_looks_after_it_late
             plan = Plan(node.now, (AWAY,), scheduling_disabled=True)
             found += fates(await executor.run(plan, state=node.state(), cycle=1, needed=always))
             if seconds == 20.0:
-                server.node("node-1")  # somebody took it off
+                server.node("node-1")  # another client removed it
         return found
 
     assert [StepOutcome.DONE, StepOutcome.NOT_NEEDED, StepOutcome.NOT_NEEDED, StepOutcome.DONE] == node.acting(act)
     assert tainted(server)
 
 
-def test_a_taint_that_an_earlier_run_could_not_take_off_is_taken_off_by_the_next(node: FakeNode, server: FakeKube):
+def test_a_taint_left_by_an_earlier_run_is_removed_by_the_next(node: FakeNode, server: FakeKube):
     node.run(AWAY)
     server.forbidden = {("patch", "v1/nodes")}
     node.run(WELCOME)
@@ -291,8 +281,8 @@ def control(server: FakeKube, **data: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "stop", "false"])
-def test_off_keeps_everything_new_from_being_done(node: FakeNode, server: FakeKube, word: str):
-    """A word that is not known too: somebody wanted something stopped."""
+def test_off_prevents_all_new_steps(node: FakeNode, server: FakeKube, word: str):
+    """So does an unknown value, because the operator wanted to stop something."""
     node.add(0, 1)
     node.run(throttle(0), AWAY)
     control(server, enforcement=word)
@@ -302,7 +292,7 @@ def test_off_keeps_everything_new_from_being_done(node: FakeNode, server: FakeKu
     assert ("max 100000", "max 100000", False) == (node.quota(0), node.quota(1), tainted(server))
 
 
-def test_restore_gives_everything_back_within_a_cycle_that_has_nothing_to_do(node: FakeNode, server: FakeKube):
+def test_restore_restores_all_values_in_a_cycle_without_steps(node: FakeNode, server: FakeKube):
     node.add(0, 1)
     node.run(throttle(0), AWAY)
     control(server, enforcement="restore")
@@ -312,7 +302,7 @@ def test_restore_gives_everything_back_within_a_cycle_that_has_nothing_to_do(nod
     assert [StepOutcome.NOT_ALLOWED] == fates(node.run(throttle(1)))
 
 
-def test_a_brake_that_was_pulled_stays_so_while_the_api_is_away_even_over_a_restart(node: FakeNode, server: FakeKube):
+def test_a_set_brake_stays_set_while_the_api_is_unavailable_and_after_a_restart(node: FakeNode, server: FakeKube):
     node.add(0, 1)
     control(server, enforcement="off")
     assert EnforcementLevel.RESTORE_ONLY is node.run(throttle(0)).level
@@ -328,7 +318,7 @@ def test_a_brake_that_was_pulled_stays_so_while_the_api_is_away_even_over_a_rest
 
 
 @pytest.mark.parametrize("trouble", ["forbidden", "none", "nonsense"])
-def test_without_a_budget_only_quotas_are_changed(node: FakeNode, server: FakeKube, trouble: str):
+def test_only_quotas_are_changed_without_a_budget(node: FakeNode, server: FakeKube, trouble: str):
     node.add(0, 1)
     if trouble == "forbidden":
         server.forbidden = {("get", "v1/configmaps")}
@@ -343,10 +333,10 @@ def test_without_a_budget_only_quotas_are_changed(node: FakeNode, server: FakeKu
     assert {"shop/p0", "shop/p1"} == server.names(PODS)
 
 
-def test_that_less_is_done_than_was_asked_for_is_in_the_log_once(
+def test_a_restricted_enforcement_level_is_logged_once(
     node: FakeNode, server: FakeKube, caplog: pytest.LogCaptureFixture
 ):
-    """And that all is done again. Who only looks into the log would think that it acts."""
+    """So is the return to full enforcement: otherwise the log would suggest that the agent acts."""
     caplog.set_level("INFO", logger="agent.executor.executor")
     node.add(0, 1)
 
@@ -364,8 +354,8 @@ def test_that_less_is_done_than_was_asked_for_is_in_the_log_once(
     assert told[1] == "full enforcement resumed"
 
 
-def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, server: FakeKube):
-    """Quotas must not wait for Events, nor for a taint; that is tried again when the API is back."""
+def test_an_unavailable_api_gets_one_request_in_a_cycle(node: FakeNode, server: FakeKube):
+    """Quotas must not wait for Events or a taint, which is retried when the API responds."""
     node.add(0, 1, 2)
     asked: list[Asked] = []
 
@@ -388,7 +378,7 @@ def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, s
     assert tainted(server)
 
 
-def test_an_api_that_goes_away_in_the_middle_of_a_plan_is_waited_for_once(node: FakeNode, server: FakeKube):
+def test_an_api_that_fails_during_a_plan_delays_it_once(node: FakeNode, server: FakeKube):
     node.add(0, 1, 2, 3)
 
     def busy(request: Asked) -> web.Response | None:
@@ -402,7 +392,7 @@ def test_an_api_that_goes_away_in_the_middle_of_a_plan_is_waited_for_once(node: 
     assert 1 == sum(each.resource == "v1/pods" for each in server.asked)
 
 
-def test_a_server_that_hangs_holds_quotas_up_for_as_long_as_our_patience_lasts(node: FakeNode, server: FakeKube):
+def test_a_server_that_hangs_delays_quotas_at_most_by_the_timeout(node: FakeNode, server: FakeKube):
     node.add(0)
     node.patience = 0.2
     server.delay = 3600.0
@@ -412,9 +402,9 @@ def test_a_server_that_hangs_holds_quotas_up_for_as_long_as_our_patience_lasts(n
     assert [StepOutcome.DONE, StepOutcome.FAILED] == fates(report)
 
 
-def test_page_cache_that_is_taken_again_and_again_is_told_now_and_then(node: FakeNode, server: FakeKube):
+def test_events_about_repeated_reclaims_are_rate_limited(node: FakeNode, server: FakeKube):
     node.add(0)
-    step = ReclaimStep("shop/p0", "uid-0", 1 << 20, "memory_total_usage", reason="memory is short")
+    step = step_on("reclaim", PageCacheReclaim(1 << 20), metric="memory_total_usage", reason="memory is short")
 
     async def act(executor: Executor) -> None:
         for seconds in (10.0, 10.0, 600.0, 10.0):
@@ -428,7 +418,7 @@ def test_page_cache_that_is_taken_again_and_again_is_told_now_and_then(node: Fak
     assert ("page cache reclaimed, 0 bytes less: memory is short", "Warning") == (told["message"], told["type"])
 
 
-def test_events_that_cannot_be_written_are_given_up_for_a_while(node: FakeNode, server: FakeKube):
+def test_no_events_are_written_for_a_while_after_a_failure(node: FakeNode, server: FakeKube):
     node.add(0, 1, 2)
     server.forbidden = {("create", "v1/events")}
     report = node.run(throttle(0), throttle(1), throttle(2))
@@ -440,7 +430,7 @@ def test_events_that_cannot_be_written_are_given_up_for_a_while(node: FakeNode, 
 
 
 @pytest.mark.parametrize(("on_exit", "back"), [(OnExit.KEEP, False), (OnExit.RESTORE, True)])
-def test_what_becomes_of_it_all_when_the_agent_ends(node: FakeNode, server: FakeKube, on_exit: OnExit, back: bool):
+def test_values_at_the_end_of_the_agent_follow_on_exit(node: FakeNode, server: FakeKube, on_exit: OnExit, back: bool):
     node.add(0)
     node.run(throttle(0), AWAY)
     node.acting(lambda executor: executor.shut_down(on_exit))
@@ -451,7 +441,7 @@ def test_what_becomes_of_it_all_when_the_agent_ends(node: FakeNode, server: Fake
 # --- effects ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_planned_is_held_against_what_is_measured_a_cycle_later(node: FakeNode):
+def test_the_effect_is_measured_one_cycle_later(node: FakeNode):
     node.add(0, 1, 2, cpu=1.0)
     node.set_quota(50_000, 1)
     node.run(throttle(0), restore(1), evict(2), limits=generous())
@@ -473,8 +463,8 @@ def test_what_was_planned_is_held_against_what_is_measured_a_cycle_later(node: F
     assert all(each.measured_at == node.now for each in node.deeds())
 
 
-def test_who_is_cancelled_has_ended_writing_before_everything_is_put_back(node: FakeNode):
-    """As at SIGTERM: the step that is being written must not come after the restoring."""
+def test_a_cancelled_plan_ends_its_write_before_the_restore(node: FakeNode):
+    """As at SIGTERM: the write of the step must not come after the restore."""
     node.add(0)
     writing, go_on = threading.Event(), threading.Event()
 

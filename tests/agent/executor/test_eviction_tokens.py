@@ -56,7 +56,7 @@ def lines(server: FakeKube) -> list[str]:
 
 
 def put_lines(server: FakeKube, *given: str) -> None:
-    """As another node does."""
+    """Write lines as another node does."""
     text = "".join(f"{line}\n" for line in given)
     data = {"evictions-per-minute": "2", "nodes-at-once": "100%", "recent-evictions": text}
     server.put(CONFIG_MAPS, CONTROL, data=data)
@@ -75,7 +75,7 @@ def test_two_tokens_of_one_moment_are_two(server: FakeKube):
         assert isinstance(await controls.spend_token(now=NOW), str)
         assert await controls.return_token(second)
         assert ["1700000000.000000 a"] == lines(server)
-        assert await controls.return_token(second)  # it is gone already: no other one goes in its place
+        assert await controls.return_token(second)  # it is removed already: no other line is removed instead
         assert ["1700000000.000000 a"] == lines(server)
 
     using(server, act)
@@ -83,7 +83,7 @@ def test_two_tokens_of_one_moment_are_two(server: FakeKube):
 
 @pytest.mark.parametrize("ahead", [-7200.0, -90.0, 90.0, 7200.0])
 def test_a_node_with_a_wrong_clock_keeps_and_counts_the_tokens_of_others(server: FakeKube, ahead: float):
-    """It took them for expired, or for lines of a node with a wrong clock, and removed them."""
+    """It treated them as expired, or as lines of a node with a wrong clock, and removed them."""
     server.clock_s = -ahead
     right = NOW - ahead
     put_lines(server, f"{right - 10:.6f} b")
@@ -101,7 +101,7 @@ def test_a_node_with_a_wrong_clock_keeps_and_counts_the_tokens_of_others(server:
 
 @pytest.mark.parametrize("ahead", [5.0, 25.0, 60.0, 600.0, 3_600.0, 86_400.0])
 def test_a_token_from_a_clock_that_is_ahead_is_ignored_and_logged_once(server: FakeKube, ahead: float, caplog) -> None:
-    """Others count, as far as the clocks of two API servers may differ."""
+    """Lines count that are ahead by at most the difference of the clocks of two API servers."""
 
     async def act(controls: ControlMap) -> None:
         for _ in range(2):
@@ -114,7 +114,7 @@ def test_a_token_from_a_clock_that_is_ahead_is_ignored_and_logged_once(server: F
     assert len(said) == (ahead > 30.0)
 
 
-def test_a_return_meets_a_write_of_another_node(server: FakeKube):
+def test_a_return_keeps_a_concurrent_write_of_another_node(server: FakeKube):
     """The other node's line is written between the read and the write of the return, and stays."""
 
     async def act(controls: ControlMap) -> None:
@@ -135,7 +135,7 @@ def test_a_return_meets_a_write_of_another_node(server: FakeKube):
 
 
 def test_a_return_without_a_response_is_not_repeated(server: FakeKube):
-    """It may have been done; the same line could be a later token by then."""
+    """It may have been done, and the same line could then be a later token."""
 
     async def act(controls: ControlMap) -> None:
         token = await spend(controls)
@@ -153,7 +153,7 @@ def test_a_return_without_a_response_is_not_repeated(server: FakeKube):
 
 
 def test_a_token_of_an_agent_that_was_killed_expires(server: FakeKube):
-    """kill -9 between the token and its return: what is left is the line."""
+    """kill -9 between the token and its return leaves the line."""
 
     async def act(controls: ControlMap) -> None:
         await spend(controls)
@@ -192,7 +192,7 @@ def test_tokens_survive_the_config_map(tokens: tuple[EvictionToken, ...]):
 
 
 @given(TOKENS, TIMES, st.sampled_from(NODES))
-def test_a_new_token_is_like_no_other_and_returning_it_changes_nothing_else(
+def test_a_new_token_is_unique_and_its_return_changes_no_other_line(
     tokens: tuple[EvictionToken, ...], now: float, node: str
 ):
     token = next_token(tokens, node=node, now=now)
@@ -213,7 +213,7 @@ STORIES = st.lists(
 
 
 @given(STORIES, st.integers(0, 4), st.integers(0, 3), st.data())
-def test_the_budget_holds_and_refusals_leave_nothing(
+def test_the_budget_is_kept_and_refused_evictions_leave_no_token(
     story: list[tuple[int, str, str]], per_minute: int, at_once: int, data: Any
 ):
     """Tokens of refused evictions are returned later, in any order. At every moment the evictions of a minute are

@@ -1,9 +1,8 @@
-"""Evictions: asked for in the way that budgets can refuse, never of a pod that must not go, and never one too many."""
+"""Evictions: requested so that budgets can refuse them, never of a protected pod, and never more than the limits."""
 
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.audit.entries import AuditOutcome
+from agent.audit.log import AuditOutcome
 from agent.decision.eviction_limits import EvictionLimits, EvictionRecord
 from agent.decision.plan import Plan
 from agent.executor.enforcement_switch import (
@@ -25,40 +24,23 @@ from agent.executor.enforcement_switch import (
 )
 from agent.executor.executor import Executor
 from agent.executor.report import PlanReport, StepOutcome
-from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, events, evict, generous, with_api
+from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, events, evict, fates, generous, with_api
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
 
 
-@pytest.fixture
-def server() -> Iterator[FakeKube]:
-    with FakeKube() as server:
-        yield server
-
-
-@pytest.fixture
-def node(tmp_path: Path, server: FakeKube) -> Iterator[FakeNode]:
-    node = with_api(tmp_path, server)
-    yield node
-    node.close()
-
-
-def fates(report: PlanReport) -> list[StepOutcome]:
-    return [each.fate for each in report.results]
-
-
 def going(server: FakeKube) -> list[str]:
-    """Pods that were asked to go."""
+    """The pods with an accepted eviction."""
     pods = sorted(server.names(PODS))
     return [key for key in pods if "deletionTimestamp" in server.content(PODS, key)["metadata"]]
 
 
 def asked_for(server: FakeKube) -> int:
-    """How many Evictions the API was asked for."""
+    """The number of eviction requests to the API."""
     return sum(each.resource == "v1/pods/eviction" for each in server.asked)
 
 
-def test_a_victim_goes_with_its_grace_and_everybody_is_told(node: FakeNode, server: FakeKube):
+def test_an_eviction_has_its_grace_period_and_events(node: FakeNode, server: FakeKube):
     node.add(0, 1)
     report = node.run(evict(0))
     assert [StepOutcome.DONE] == fates(report)
@@ -70,7 +52,7 @@ def test_a_victim_goes_with_its_grace_and_everybody_is_told(node: FakeNode, serv
     assert {"cpu": 1000.0, "memory": 1e9} == deed.used
 
 
-def test_an_eviction_is_in_the_audit_before_it_is_asked_for(node: FakeNode, server: FakeKube):
+def test_an_eviction_is_recorded_before_the_request(node: FakeNode, server: FakeKube):
     node.add(0)
     asked: list[tuple[str, int]] = []
     node.listen = lambda deed: asked.append((deed.outcome.value, asked_for(server)))
@@ -78,8 +60,8 @@ def test_an_eviction_is_in_the_audit_before_it_is_asked_for(node: FakeNode, serv
     assert [("begun", 0), ("done", 1)] == asked
 
 
-def test_an_eviction_whose_outcome_cannot_be_written_is_counted_on_all_the_same(node: FakeNode, server: FakeKube):
-    """The disk is full just then: nothing more is done, and the pod is under way."""
+def test_an_eviction_whose_outcome_cannot_be_recorded_counts(node: FakeNode, server: FakeKube):
+    """The disk becomes full after the request: no further steps are carried out, and the pod ends."""
     node.add(0, 1)
     node.listen = lambda _: node.audit.close()
     report = node.run(evict(0), evict(1))
@@ -127,10 +109,10 @@ MIRROR = {"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences"
     ],
     ids=["critical", "mirror", "terminating", "namesake", "finished", "deleted"],
 )
-def test_who_must_not_go_and_who_went_is_not_asked_to(
+def test_protected_and_ended_pods_are_not_evicted(
     node: FakeNode, server: FakeKube, content: dict[str, Any] | None, fate: StepOutcome, words: str
 ):
-    """Whatever the plan says: the API knows better than a state of a cycle ago."""
+    """The API has newer data than the state of the plan."""
     node.add(0)
     if content is None:
         server.delete(PODS, "shop/p0")
@@ -155,7 +137,7 @@ def test_who_must_not_go_and_who_went_is_not_asked_to(
     ids=["annotation", "source and hash", "owner", "another node", "not its controller"],
 )
 def test_a_pod_that_only_looks_like_a_mirror_pod_is_evicted(node: FakeNode, server: FakeKube, content: dict[str, Any]):
-    """A user who may create pods may write each of these."""
+    """Any user with the right to create pods may write each of these."""
     node.add(0)
     server.pod("shop/p0", node="node-1", metadata=node.metadata(0, **content))
     assert [StepOutcome.DONE] == fates(node.run(evict(0)))
@@ -167,7 +149,7 @@ def budget(server: FakeKube, allowed: int) -> None:
     )
 
 
-def test_a_pod_that_its_budget_protects_is_not_counted_on_and_left_alone_for_a_while(node: FakeNode, server: FakeKube):
+def test_a_pod_protected_by_its_budget_is_left_alone_for_a_while(node: FakeNode, server: FakeKube):
     node.add(0, 1)
     server.pod("shop/p0", node="node-1", metadata=node.metadata(0, labels={"app": "x"}))
     budget(server, 0)
@@ -191,7 +173,7 @@ def test_a_pod_that_its_budget_protects_is_not_counted_on_and_left_alone_for_a_w
     assert 3 == asked_for(server)
 
 
-def test_how_long_a_pod_is_left_alone_is_what_the_api_says(node: FakeNode, server: FakeKube):
+def test_the_wait_for_a_protected_pod_is_that_of_the_api(node: FakeNode, server: FakeKube):
     node.add(0)
     cause = {"reason": "DisruptionBudget", "message": "The disruption budget b needs 3 healthy pods"}
     body = status_object(429, "Cannot evict pod", causes=[cause])
@@ -211,8 +193,8 @@ def test_how_long_a_pod_is_left_alone_is_what_the_api_says(node: FakeNode, serve
 
 
 @pytest.mark.parametrize(("code", "fate"), [(500, StepOutcome.UNANSWERED), (403, StepOutcome.FAILED)])
-def test_what_the_api_answers_is_kept_apart(node: FakeNode, server: FakeKube, code: int, fate: StepOutcome):
-    """What may have been done counts as done: the next victim would be one too many."""
+def test_each_response_of_the_api_has_its_own_outcome(node: FakeNode, server: FakeKube, code: int, fate: StepOutcome):
+    """An eviction that may have been done counts: another one could be one too many."""
     node.add(0, 1)
 
     def refuse(request: Asked) -> web.Response | None:
@@ -230,7 +212,7 @@ def test_what_the_api_answers_is_kept_apart(node: FakeNode, server: FakeKube, co
 # --- limits of this node ---------------------------------------------------------------------------------------------
 
 
-def test_no_more_go_than_the_limits_of_node_namespace_and_owner_allow(node: FakeNode, server: FakeKube):
+def test_evictions_stay_within_the_limits_of_node_namespace_and_owner(node: FakeNode, server: FakeKube):
     node.add(*range(6))
     same_owner = [evict(number, owner="ReplicaSet/web") for number in range(2)]
     report = node.run(*same_owner, *(evict(number) for number in range(2, 6)), limits=EvictionLimits())
@@ -248,15 +230,13 @@ def test_no_more_go_than_the_limits_of_node_namespace_and_owner_allow(node: Fake
     node.audit = node.open_audit()
     assert [StepOutcome.NOT_ALLOWED] == fates(
         node.run(evict(4), limits=EvictionLimits())
-    )  # a restart does not make it forget
+    )  # the evictions count after a restart
     node.now += 601.0
     assert [StepOutcome.DONE] == fates(node.run(evict(4), limits=EvictionLimits()))
 
 
 @pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
-def test_a_clock_that_is_set_neither_forgets_evictions_nor_counts_them_longer(
-    node: FakeNode, server: FakeKube, jump: float
-):
+def test_a_clock_change_neither_drops_nor_prolongs_counted_evictions(node: FakeNode, server: FakeKube, jump: float):
     node.add(0, 1, 2)
     limits = EvictionLimits(node=1)
 
@@ -273,7 +253,7 @@ def test_a_clock_that_is_set_neither_forgets_evictions_nor_counts_them_longer(
     assert [StepOutcome.DONE, StepOutcome.NOT_ALLOWED, StepOutcome.DONE] == node.acting(act, limits=limits)
 
 
-def test_evictions_of_a_clock_that_was_set_back_over_a_restart_count_for_one_window(node: FakeNode, server: FakeKube):
+def test_evictions_before_a_clock_change_and_a_restart_count_for_one_window(node: FakeNode, server: FakeKube):
     node.add(0, 1, 2)
     limits = EvictionLimits(node=1)
     assert [StepOutcome.DONE] == fates(node.run(evict(0), limits=limits))
@@ -291,9 +271,7 @@ def test_evictions_of_a_clock_that_was_set_back_over_a_restart_count_for_one_win
 
 
 @pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
-def test_a_clock_that_is_set_makes_the_wait_for_a_budget_neither_shorter_nor_longer(
-    node: FakeNode, server: FakeKube, jump: float
-):
+def test_a_clock_change_does_not_change_the_wait_for_a_budget(node: FakeNode, server: FakeKube, jump: float):
     node.add(0)
     server.pod("shop/p0", node="node-1", metadata=node.metadata(0, labels={"app": "x"}))
     budget(server, 0)
@@ -315,7 +293,7 @@ NAMES = st.sampled_from(["a", "b"])
 
 
 @given(st.lists(st.tuples(NAMES, NAMES), max_size=30), st.integers(0, 4), st.integers(0, 3), st.integers(0, 2))
-def test_never_a_victim_beyond_the_limits(wanted: list[tuple[str, str]], most: int, of_namespace: int, of_owner: int):
+def test_evictions_never_exceed_the_limits(wanted: list[tuple[str, str]], most: int, of_namespace: int, of_owner: int):
     limits = EvictionLimits(node=most, namespace=of_namespace, owner=of_owner)
     done: list[EvictionRecord] = []
     for namespace, owner in wanted:
@@ -329,7 +307,7 @@ def test_never_a_victim_beyond_the_limits(wanted: list[tuple[str, str]], most: i
 
 
 def test_each_refusal_by_a_disruption_budget_doubles_the_wait_up_to_five_minutes(node: FakeNode, server: FakeKube):
-    """Every attempt writes the shared ConfigMap twice."""
+    """Each attempt writes the shared ConfigMap twice."""
     node.add(0)
     server.pod("shop/p0", node="node-1", metadata=node.metadata(0, labels={"app": "x"}))
     budget(server, 0)
@@ -355,7 +333,7 @@ def control(server: FakeKube, **data: str) -> None:
     server.put(CONFIG_MAPS, CONTROL, data={key.replace("_", "-"): value for key, value in data.items()})
 
 
-def test_no_more_go_in_a_minute_than_the_cluster_allows(node: FakeNode, server: FakeKube):
+def test_evictions_in_a_minute_stay_within_the_budget_of_the_cluster(node: FakeNode, server: FakeKube):
     node.add(0, 1, 2)
     control(server, evictions_per_minute="2", nodes_at_once="1")
     report = node.run(evict(0), evict(1), evict(2), limits=generous())
@@ -368,8 +346,8 @@ def test_no_more_go_in_a_minute_than_the_cluster_allows(node: FakeNode, server: 
     assert [StepOutcome.DONE] == fates(node.run(evict(2), limits=generous()))
 
 
-def test_no_more_nodes_evict_at_once_than_the_cluster_allows(tmp_path: Path, server: FakeKube):
-    """Of 40 nodes a share of 5 % is two."""
+def test_the_number_of_evicting_nodes_stays_within_the_budget(tmp_path: Path, server: FakeKube):
+    """5 % of 40 nodes are two nodes."""
     node = with_api(tmp_path, server, nodes=40)
     node.add(0, 1)
     others = "1699999990 node-7\n1699999991 node-8\n"
@@ -381,8 +359,8 @@ def test_no_more_nodes_evict_at_once_than_the_cluster_allows(tmp_path: Path, ser
     node.close()
 
 
-def test_who_comes_second_reads_again_and_finds_the_budget_used(node: FakeNode, server: FakeKube):
-    """Another node takes the last token between this one's reading and its writing."""
+def test_a_write_conflict_reads_the_budget_again(node: FakeNode, server: FakeKube):
+    """Another node takes the last token between the read and the write of this node."""
     node.add(0)
     control(server, evictions_per_minute="1", nodes_at_once="100%")
     raced: list[bool] = []
@@ -400,7 +378,7 @@ def test_who_comes_second_reads_again_and_finds_the_budget_used(node: FakeNode, 
     assert 0 == asked_for(server)
 
 
-def test_a_brake_that_is_pulled_in_the_middle_of_a_plan_is_obeyed(node: FakeNode, server: FakeKube):
+def test_a_brake_set_during_a_plan_takes_effect(node: FakeNode, server: FakeKube):
     node.add(0, 1)
 
     def pull(request: Asked) -> None:
@@ -412,8 +390,8 @@ def test_a_brake_that_is_pulled_in_the_middle_of_a_plan_is_obeyed(node: FakeNode
 
 
 @pytest.mark.slow
-async def test_several_nodes_at_once_never_spend_more_than_there_is(tmp_path: Path, server: FakeKube):
-    """All of them ask at the same moment; some may get nothing because others were quicker, never one too many."""
+async def test_concurrent_nodes_never_exceed_the_budget(tmp_path: Path, server: FakeKube):
+    """All nodes write at the same time; some may get no token because of conflicts, but never too many."""
     nodes = [with_api(tmp_path / str(number), server) for number in range(6)]
     control(server, evictions_per_minute="4", nodes_at_once="100%")
     for number, node in enumerate(nodes):
@@ -437,7 +415,7 @@ async def test_several_nodes_at_once_never_spend_more_than_there_is(tmp_path: Pa
 # --- what the map says -----------------------------------------------------------------------------------------------
 
 
-def test_the_map_is_read_as_it_is_documented():
+def test_the_config_map_is_read_as_documented():
     data = {
         "enforcement": " Restore ",
         "evictions-per-minute": "10",
@@ -458,7 +436,7 @@ def test_the_map_is_read_as_it_is_documented():
         ({"evictions-per-minute": "1", "nodes-at-once": "1", "enforcement": "maybe"}, "treated as off"),
     ],
 )
-def test_a_map_that_cannot_be_read_allows_nothing(data: dict[str, str], words: str):
+def test_an_unreadable_config_map_allows_no_eviction(data: dict[str, str], words: str):
     found = read_control(data)
     assert words in found.problem
     assert refusal(found, node="n", nodes=10, now=NOW)
@@ -479,7 +457,7 @@ def test_a_map_that_cannot_be_read_allows_nothing(data: dict[str, str], words: s
     ],
 )
 def test_a_share_of_the_nodes_is_at_least_one(at_once: str, nodes: int, expected: int):
-    """But nothing is nothing."""
+    """Except for 0 %, which allows none."""
     control = read_control({"evictions-per-minute": "1", "nodes-at-once": at_once})
     assert expected == allowed_nodes(control.nodes_at_once, nodes)
 
@@ -488,7 +466,7 @@ MOMENTS = st.lists(st.tuples(st.integers(0, 200), st.sampled_from(["a", "b", "c"
 
 
 @given(MOMENTS, st.integers(0, 5), st.integers(0, 3))
-def test_never_a_victim_beyond_the_budget(moments: list[tuple[int, str]], per_minute: int, at_once: int):
+def test_evictions_never_exceed_the_budget(moments: list[tuple[int, str]], per_minute: int, at_once: int):
     done: list[EvictionToken] = []
     for seconds, node in sorted(moments):
         control = ControlData(per_minute=per_minute, nodes_at_once=float(at_once), recent=tuple(done))
@@ -500,6 +478,6 @@ def test_never_a_victim_beyond_the_budget(moments: list[tuple[int, str]], per_mi
         assert len({each.node for each in minute}) <= at_once
 
 
-def test_a_line_from_a_clock_that_is_wrong_blocks_nobody_for_long():
+def test_a_line_of_a_wrong_clock_blocks_no_node_for_long():
     recent = (EvictionToken(NOW + 3600.0, "node-2"),)
     assert not refusal(ControlData(per_minute=1, nodes_at_once=1.0, recent=recent), node="n", nodes=1, now=NOW)

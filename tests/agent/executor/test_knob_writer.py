@@ -13,16 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.audit.log import AuditEntry, AuditOutcome
 from agent.cgroups.base import Group, Quota
 from agent.cgroups.errors import CgroupRefused
 from agent.cgroups.paths import Driver
 from agent.executor.executor import Executor
 from agent.executor.groups import Groups
 from agent.executor.knob_writer import KnobWriter
-from agent.executor.report import PODS_MISSING, EnforcementLevel, PlanReport, StepOutcome
-from agent.model import QuotaStep, State
-from tests.agent.executor.node import FakeNode, restore, throttle
+from agent.executor.report import PODS_MISSING, EnforcementLevel, StepOutcome
+from agent.model import QuotaChange, State, Step
+from tests.agent.executor.node import FakeNode, fates, restore, throttle
 from tests.fakes.cgroups import FakeCgroups
 
 
@@ -34,11 +34,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeNode]:
     node.close()
 
 
-def fates(report: PlanReport) -> list[StepOutcome]:
-    return [each.fate for each in report.results]
-
-
-def test_a_quota_is_set_and_put_back_exactly(node: FakeNode):
+def test_a_quota_is_set_and_restored_exactly(node: FakeNode):
     node.add(0, 1, quota=150_000)
     report = node.run(throttle(0, before=150_000, after=40_000), throttle(1, before=150_000, after=30_000))
     assert (EnforcementLevel.THROTTLE_ONLY, "no Kubernetes API is configured") == (report.level, report.why)
@@ -52,14 +48,14 @@ def test_a_quota_is_set_and_put_back_exactly(node: FakeNode):
 
 
 def burst(node: FakeNode, microseconds: int | None = None) -> int:
-    """The burst of the first container, after it was set."""
+    """Set the burst of the first container, and return it."""
     name = "cpu.max.burst" if node.version == "v2" else "cpu.cfs_burst_us"
     if microseconds is not None:
         node.cgroups.write(node.path(0), name, f"{microseconds}\n")
     return int(node.cgroups.read(node.path(0), name))
 
 
-def test_a_burst_goes_down_with_the_quota_and_comes_back_with_it(node: FakeNode):
+def test_a_burst_is_lowered_and_restored_with_its_quota(node: FakeNode):
     """The kernel refuses a burst above the quota (tests/real/test_cgroups_v1.py)."""
     node.add(0, quota=150_000)
     burst(node, 60_000)
@@ -89,8 +85,8 @@ def test_restoring_all_values_restores_bursts(node: FakeNode, cut_short: bool):
     assert not node.audit.original_quotas()
 
 
-def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
-    """The deed is told to be begun while the quota is still the old one."""
+def test_each_change_is_recorded_before_the_write(node: FakeNode):
+    """The entry is reported as begun while the group has the old quota."""
     node.add(0)
     seen: list[tuple[str, str]] = []
     node.listen = lambda deed: seen.append((deed.outcome.value, node.quota()))
@@ -110,7 +106,7 @@ def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
     assert quotas == (deed.before, deed.after)
 
 
-def test_what_changed_since_the_plan_was_made_is_left_alone(node: FakeNode):
+def test_a_value_changed_since_the_plan_is_left_unchanged(node: FakeNode):
     node.add(0, 1)
     node.set_quota(70_000, 0)
     report = node.run(throttle(0, before=None, after=50_000), throttle(1))
@@ -120,8 +116,8 @@ def test_what_changed_since_the_plan_was_made_is_left_alone(node: FakeNode):
     assert {"uid-0"} == set(report.unavailable)
 
 
-def test_what_somebody_else_gave_a_throttled_container_stays_when_it_is_restored(node: FakeNode):
-    """As a resize in place does. It is in the audit, and nothing is owed any more."""
+def test_a_quota_set_by_another_program_is_not_restored(node: FakeNode):
+    """As an in-place resize does. It is in the audit, and no original value is left."""
     node.add(0, quota=150_000)
     node.run(throttle(before=150_000, after=50_000))
     node.set_quota(200_000)
@@ -131,7 +127,7 @@ def test_what_somebody_else_gave_a_throttled_container_stays_when_it_is_restored
     assert ["done", "foreign"] == [each.outcome for each in node.deeds()]
 
 
-def test_what_somebody_else_gave_is_the_original_when_it_is_throttled_again(node: FakeNode):
+def test_a_quota_set_by_another_program_is_the_original_of_the_next_throttling(node: FakeNode):
     node.add(0, quota=150_000)
     node.run(throttle(before=150_000, after=50_000))
     node.set_quota(200_000)
@@ -140,7 +136,7 @@ def test_what_somebody_else_gave_is_the_original_when_it_is_throttled_again(node
     assert "200000 100000" == node.quota()
 
 
-def test_a_container_that_is_gone_costs_no_other(node: FakeNode):
+def test_an_ended_container_does_not_affect_others(node: FakeNode):
     node.add(0, 1, 2)
     node.cgroups.remove(node.path(0))
     node.cgroups.remove(node.cgroups.pod_path("uid-1"))
@@ -153,7 +149,7 @@ def test_a_container_that_is_gone_costs_no_other(node: FakeNode):
 
 
 class Interrupting:
-    """The groups of a node, of which writing a quota is interrupted: before it, or once the kernel has it."""
+    """The groups of a node on which the write of a quota is interrupted: before it, or after it."""
 
     def __init__(self, groups: Groups, error: BaseException, *, written: bool) -> None:
         self._groups = groups
@@ -185,7 +181,7 @@ class Interrupting:
         return group
 
 
-def test_a_quota_that_the_kernel_refuses_is_told_and_not_owed(node: FakeNode):
+def test_a_refused_quota_is_reported_and_needs_no_restore(node: FakeNode):
     node.add(0)
     groups = Interrupting(node.groups(), CgroupRefused("no", path="cpu.max", hint="Try more."), written=False)
     changed = KnobWriter(node.audit, groups, clock=lambda: 0.0).apply(throttle(), deed_of(throttle()))
@@ -194,7 +190,7 @@ def test_a_quota_that_the_kernel_refuses_is_told_and_not_owed(node: FakeNode):
     assert [AuditOutcome.FAILED] == [each.outcome for each in node.deeds()]
 
 
-def test_garbage_in_a_file_fails_that_step_alone(node: FakeNode):
+def test_an_invalid_file_fails_only_its_own_step(node: FakeNode):
     node.add(0, 1)
     name = "cpu.max" if node.version == "v2" else "cpu.cfs_quota_us"
     node.cgroups.write(node.path(0), name, "garbage\n")
@@ -204,17 +200,17 @@ def test_garbage_in_a_file_fails_that_step_alone(node: FakeNode):
     assert {"c1"} == set(node.audit.original_quotas())
 
 
-def test_what_has_ended_is_forgotten(node: FakeNode):
+def test_originals_of_ended_containers_are_deleted(node: FakeNode):
     node.add(0, 1)
     node.run(throttle(0), throttle(1))
     node.cgroups.remove(node.path(0))
     del node.pods[0], node.pods[1]
     node.acting(lambda executor: executor.measure_effects(node.state()))
-    assert {"c1"} == set(node.audit.original_quotas())  # its control group is still there, so it may be
+    assert {"c1"} == set(node.audit.original_quotas())  # its control group still exists, so the container may, too
 
 
 def test_a_container_in_a_group_of_another_driver_is_restored_there(tmp_path: Path):
-    """As after a change of the kubelet's driver: most pods have new groups, this one runs in its old one."""
+    """As after a change of the kubelet's driver: most pods have new groups, this one runs in its old group."""
     node = FakeNode(tmp_path, driver=Driver.CGROUPFS)
     node.add(0)
     node.run(throttle(0))
@@ -227,8 +223,8 @@ def test_a_container_in_a_group_of_another_driver_is_restored_there(tmp_path: Pa
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["without containers", "not listed"])
-def test_what_no_plan_can_restore_is_restored_after_a_minute(node: FakeNode, listed: bool, caplog):
-    """The kubelet lists the pod without its containers, or has its groups elsewhere now: steps cannot name it."""
+def test_values_of_unlisted_containers_are_restored_after_a_minute(node: FakeNode, listed: bool, caplog):
+    """The kubelet lists the pod without its containers, or has other groups now, so no step can name the container."""
     node.add(0, 1)
     node.run(throttle(0), throttle(1))
     if listed:
@@ -256,7 +252,7 @@ def test_what_no_plan_can_restore_is_restored_after_a_minute(node: FakeNode, lis
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_put_back_on_request(node: FakeNode):
+def test_all_values_are_restored_on_request(node: FakeNode):
     node.add(0, 1, 2, 3)
     node.run(*(throttle(number) for number in range(4)))
     node.set_quota(None, 1)
@@ -271,8 +267,8 @@ def test_everything_is_put_back_on_request(node: FakeNode):
     assert ["restore", "restore"] == [each.kind for each in node.deeds()[4:]]
 
 
-def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
-    """For what is begun, and for what is done: a process that is to end has ten seconds for it."""
+def test_restoring_hundreds_of_values_syncs_the_disk_twice(node: FakeNode):
+    """Once for all begun entries and once for all results: a process has ten seconds to shut down."""
     numbers = range(20)
     node.add(*numbers)
     with node.audit.batch():
@@ -290,7 +286,7 @@ def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
     assert not node.audit.original_quotas()
 
 
-def test_what_cannot_be_put_back_stays_owed(node: FakeNode):
+def test_a_failed_restore_keeps_the_original(node: FakeNode):
     node.add(0, 1)
     node.run(throttle(0), throttle(1))
     name = "cpu.max" if node.version == "v2" else "cpu.cfs_quota_us"
@@ -309,13 +305,13 @@ from agent.audit.log import Audit
 from agent.cgroups.detection import find_layout, open_tree
 from agent.executor.groups import KubeletGroups
 from agent.executor.knob_writer import KnobWriter
-from agent.audit.entries import AuditEntry
+from agent.audit.log import AuditEntry
 from tests.agent.executor.node import throttle
 
 directory, when = Path(sys.argv[1]), sys.argv[2]
 
 def tell(deed):
-    # The third container's deed, just before it is carried out, or just after.
+    # The entry of the third container, just before the write, or just after it.
     if deed.outcome == when and deed.container_id == "c2":
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -325,16 +321,14 @@ audit = Audit.open(directory / "agent.db", now=0.0, tell=tell)
 quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
 for number in range(4):
     step = throttle(number)
-    entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id)
+    entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=f"c{number}")
     quotas.apply(step, entry)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("when", "throttled"), [("begun", [0, 1]), ("done", [0, 1, 2])])
-def test_after_a_kill_a_new_start_finds_the_originals_and_puts_them_back(
-    node: FakeNode, when: str, throttled: list[int]
-):
+def test_originals_are_restored_by_the_next_start_after_a_kill(node: FakeNode, when: str, throttled: list[int]):
     node.add(0, 1, 2, 3)
     node.audit.close()
     run = subprocess.run(
@@ -354,7 +348,7 @@ def test_after_a_kill_a_new_start_finds_the_originals_and_puts_them_back(
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 DEATHS = ["dies before writing", "dies after writing", "dies when done"]
@@ -370,7 +364,7 @@ ACTS = st.lists(
 
 
 def carried_out(node: FakeNode, act: str, value: int) -> None:
-    """One step, in which the process may die."""
+    """Carry out one step, during which the process may end."""
     found = node.quota().split()[0]
     before = None if found == "max" else int(found)
     original = node.audit.original_quotas().get("c0")
@@ -395,7 +389,7 @@ def carried_out(node: FakeNode, act: str, value: int) -> None:
         node.listen = lambda _: None
 
 
-MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where waiting for the disk takes no time
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where a disk sync takes no time
 
 
 @pytest.mark.slow
@@ -403,8 +397,8 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where waiting for 
 @given(ACTS)
 @example([("dies after writing", 2), ("dies before writing", 3)])
 @example([("throttle", 2), ("foreign", 11), ("dies before writing", 3), ("restore", 0)])
-def test_in_the_end_a_quota_is_the_original_or_somebody_else_s(acts: list[tuple[str, int]]):
-    """Whatever happens before: throttling, restoring, dying on the way, and others who write the same file."""
+def test_the_last_quota_is_the_original_or_that_of_another_program(acts: list[tuple[str, int]]):
+    """After any sequence of throttling, restoring, ends of the process, and writes of other programs."""
     with TemporaryDirectory(dir=MEMORY) as directory:
         node = FakeNode(Path(directory))
         node.add(0)
@@ -424,12 +418,13 @@ def test_in_the_end_a_quota_is_the_original_or_somebody_else_s(acts: list[tuple[
         node.close()
 
 
-def deed_of(step: QuotaStep) -> AuditEntry:
-    return AuditEntry(time=0.0, kind=step.kind, pod=step.pod, uid=step.uid, container_id=step.container_id)
+def deed_of(step: Step) -> AuditEntry:
+    assert isinstance(step.change, QuotaChange)
+    return AuditEntry(time=0.0, kind=step.kind, pod=step.pod, uid=step.uid, container_id=step.change.container_id)
 
 
-def test_a_tree_without_any_group_of_a_kubelet_does_not_say_that_containers_are_gone(node: FakeNode):
-    """Somebody forgot to mount the host's: what is remembered must be there when the right one is looked at."""
+def test_containers_are_not_gone_if_the_tree_has_no_kubelet_groups(node: FakeNode):
+    """The host's tree is not mounted: originals must not be lost until it is."""
     node.add(0)
     node.run(throttle(0))
     kubepods = [path for path in sorted((node.directory / "cgroup").rglob("kubepods*")) if path.is_dir()]

@@ -1,20 +1,19 @@
-"""Weights and memory.high of pods: remembered before they are changed, and put back unless they are somebody else's."""
+"""cpu.weight and memory.high of pods: recorded before a change, and restored unless another program changed them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.audit.entries import AuditEntry
+from agent.audit.log import AuditEntry
 from agent.cgroups.base import CpuWeight, MemoryHigh
 from agent.cgroups.paths import Driver
-from agent.executor.report import PlanReport, StepOutcome
-from agent.model import CPU_WEIGHT, MEMORY_HIGH, GentleKnob, Knobs, KnobStep, PodKnobs
-from agent.service.restore import in_words
-from tests.agent.executor.node import FakeNode, events, restore, throttle, with_api
+from agent.executor.report import StepOutcome
+from agent.model import CPU_WEIGHT, MEMORY_HIGH, GentleKnob, KnobChange, Knobs, PodKnobs, Step, StepKind
+from agent.service.main import in_words
+from tests.agent.executor.node import FakeNode, events, fates, restore, step_on, throttle, with_api
 from tests.fakes.kube import FakeKube
 
 MIB = 1 << 20
@@ -22,26 +21,16 @@ UNLIMITED = float("inf")
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[FakeNode]:
-    node = FakeNode(tmp_path)
-    node.add(0, 1)
-    yield node
-    node.close()
+def node(local_node: FakeNode) -> FakeNode:
+    local_node.add(0, 1)
+    return local_node
 
 
-def turn(knob: GentleKnob, before: int | None, after: int | None, *, number: int = 0, back: bool = False) -> KnobStep:
-    kind = "restore" if back else "throttle" if knob == CPU_WEIGHT else "hold"
-    return KnobStep(
-        f"shop/p{number}",
-        f"uid-{number}",
-        knob,
-        before,
-        after,
-        "a_metric",
-        released={} if back else {"cpu": 500.0},
-        reason="something is short",
-        kind=kind,  # type: ignore[arg-type]  # one of them
-    )
+def turn(knob: GentleKnob, before: int | None, after: int | None, *, number: int = 0, back: bool = False) -> Step:
+    kind: StepKind = "restore" if back else "throttle" if knob == CPU_WEIGHT else "hold"
+    released = {} if back else {"cpu": 500.0}
+    change = KnobChange(knob, before, after)
+    return step_on(kind, change, number, metric="a_metric", released=released, reason="something is short")
 
 
 LOWER, HOLD = turn(CPU_WEIGHT, 100, 1), turn(MEMORY_HIGH, None, 64 * MIB)
@@ -51,15 +40,11 @@ def has(node: FakeNode, knob: str, number: int = 0) -> str:
     return node.cgroups.read(node.cgroups.pod_path(f"uid-{number}"), knob).strip()
 
 
-def fates(report: PlanReport) -> list[StepOutcome]:
-    return [each.fate for each in report.results]
-
-
 def knobs(node: FakeNode, *, wanted: bool = True) -> Knobs:
     return node.acting(lambda executor: executor.knobs(node.state(), wanted=wanted))
 
 
-def test_both_are_set_and_put_back_exactly(node: FakeNode):
+def test_both_knobs_are_set_and_restored_exactly(node: FakeNode):
     assert [StepOutcome.DONE, StepOutcome.DONE] == fates(node.run(LOWER, HOLD))
     assert ("1", str(64 * MIB)) == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
     assert {} == node.audit.original_quotas()  # which are quotas
@@ -77,7 +62,7 @@ def test_both_are_set_and_put_back_exactly(node: FakeNode):
     assert not node.audit.originals_by_key()
 
 
-def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
+def test_each_change_is_recorded_before_the_write(node: FakeNode):
     seen: list[tuple[str, str]] = []
 
     def listen(deed: AuditEntry) -> None:
@@ -91,7 +76,7 @@ def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
     assert ({"cpu": 500.0}, {"cpu": 1000.0, "memory": 1e9}) == (deed.planned, deed.used)
 
 
-def test_quotas_of_a_pods_containers_and_its_knobs_are_remembered_side_by_side(node: FakeNode):
+def test_originals_of_quotas_and_knobs_of_a_pod_are_independent(node: FakeNode):
     node.run(LOWER, HOLD, throttle(0))
     assert 3 == node.audit.count_originals()
     node.run(restore(0))
@@ -99,8 +84,8 @@ def test_quotas_of_a_pods_containers_and_its_knobs_are_remembered_side_by_side(n
 
 
 @pytest.mark.parametrize(("knob", "text"), [(CPU_WEIGHT, "7"), (MEMORY_HIGH, str(3 * MIB))])
-def test_what_somebody_else_set_meanwhile_stays(node: FakeNode, knob: GentleKnob, text: str):
-    """In-place resizing writes weights, for instance."""
+def test_a_knob_set_by_another_program_stays(node: FakeNode, knob: GentleKnob, text: str):
+    """An in-place resize writes weights, for example."""
     node.run(LOWER, HOLD)
     path = node.cgroups.pod_path("uid-0")
     node.cgroups.write(path, knob, text)
@@ -111,7 +96,7 @@ def test_what_somebody_else_set_meanwhile_stays(node: FakeNode, knob: GentleKnob
     assert not node.audit.originals_by_key()
 
 
-def test_what_somebody_else_raised_is_owed_no_more(node: FakeNode):
+def test_a_knob_raised_by_another_program_needs_no_restore(node: FakeNode):
     node.run(LOWER)
     node.cgroups.write(node.cgroups.pod_path("uid-0"), CPU_WEIGHT, "300")
     node.now += 10.0
@@ -120,14 +105,14 @@ def test_what_somebody_else_raised_is_owed_no_more(node: FakeNode):
     assert "300" == has(node, CPU_WEIGHT)
 
 
-def test_a_step_from_what_is_so_no_more_is_not_done(node: FakeNode):
+def test_a_step_from_an_outdated_value_is_not_carried_out(node: FakeNode):
     report = node.run(turn(CPU_WEIGHT, 50, 1))
     assert [(StepOutcome.FOREIGN, "its cpu.weight is 100 now, not 50")] == [
         (each.fate, each.text) for each in report.results
     ]
 
 
-def test_a_pod_that_is_gone_is_owed_nothing(node: FakeNode):
+def test_a_removed_pod_needs_no_restore(node: FakeNode):
     node.run(LOWER, turn(CPU_WEIGHT, 100, 1, number=1))
     node.cgroups.remove(node.cgroups.pod_path("uid-0"))
     assert [StepOutcome.GONE] == fates(node.run(turn(CPU_WEIGHT, 1, 100, back=True)))
@@ -137,17 +122,17 @@ def test_a_pod_that_is_gone_is_owed_nothing(node: FakeNode):
     assert not node.audit.originals_by_key()
 
 
-def test_a_pod_that_has_finished_is_owed_nothing_although_it_is_still_listed(node: FakeNode):
+def test_a_finished_pod_needs_no_restore_although_it_is_listed(node: FakeNode):
     node.run(LOWER, turn(CPU_WEIGHT, 100, 1, number=1))
-    for number in (0, 1):  # the containers of the other one are just being started again
+    for number in (0, 1):  # the containers of the other pod are restarting
         node.pods[number] = replace(node.pods[number], containers=())
     node.cgroups.remove(node.cgroups.pod_path("uid-0"))
     node.acting(lambda executor: executor.measure_effects(node.state()))
     assert {"uid-1/cpu.weight"} == set(node.audit.originals_by_key())
 
 
-def test_a_change_that_was_cut_short_is_put_back_by_the_next_start(node: FakeNode):
-    """As after `kill -9` between the kernel's write and ours."""
+def test_an_interrupted_change_is_restored_by_the_next_start(node: FakeNode):
+    """As after `kill -9` between the write to the group and the write to the audit."""
     deed = AuditEntry(time=0.0, kind="throttle", pod="shop/p0", uid="uid-0")
     path = node.cgroups.pod_path("uid-0")
     node.audit.begin_change(deed, path=path, found=CpuWeight(100), intended=CpuWeight(1))
@@ -159,7 +144,7 @@ def test_a_change_that_was_cut_short_is_put_back_by_the_next_start(node: FakeNod
     assert "100" == has(node, CPU_WEIGHT)
 
 
-def test_in_preview_nothing_is_turned_and_it_is_said_what_would_be(node: FakeNode):
+def test_preview_changes_no_knob_and_reports_the_step(node: FakeNode):
     report = node.run(LOWER, HOLD, enforce=False)
     assert ["would set cpu.weight of shop/p0 to 1", f"would set memory.high of shop/p0 to {64 * MIB}"] == [
         each.text for each in report.results
@@ -167,7 +152,7 @@ def test_in_preview_nothing_is_turned_and_it_is_said_what_would_be(node: FakeNod
     assert ("100", "max") == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
 
 
-def test_what_the_groups_have_is_looked_at_where_it_is_wanted_or_owed(node: FakeNode):
+def test_knobs_are_read_only_if_wanted_or_to_be_restored(node: FakeNode):
     assert {} == knobs(node, wanted=False)
     assert {"uid-0": PodKnobs(100, 1, UNLIMITED), "uid-1": PodKnobs(100, 1, UNLIMITED)} == knobs(node)
     node.run(LOWER, HOLD)
@@ -178,7 +163,7 @@ def test_what_the_groups_have_is_looked_at_where_it_is_wanted_or_owed(node: Fake
     assert PodKnobs() == knobs(node)["uid-1"]
 
 
-def test_version_1_has_weights_and_no_memory_high(tmp_path: Path):
+def test_version_1_has_weights_but_not_memory_high(tmp_path: Path):
     node = FakeNode(tmp_path, version="v1", driver=Driver.CGROUPFS)
     node.add(0)
     assert {"uid-0": PodKnobs(1024, 2, None)} == knobs(node)
@@ -189,7 +174,7 @@ def test_version_1_has_weights_and_no_memory_high(tmp_path: Path):
     node.close()
 
 
-def test_the_first_and_the_last_change_are_told(tmp_path: Path):
+def test_the_first_and_the_last_change_are_events(tmp_path: Path):
     with FakeKube() as server:
         node = with_api(tmp_path, server)
         node.add(0)

@@ -1,7 +1,6 @@
 """Evictions that the API refuses: the pod is left alone, other pods and other nodes are not affected."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.executor import Executor
 from agent.executor.report import PlanReport, StepOutcome
-from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, events, evict, generous, with_api
+from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, events, evict, fates, generous
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, EVENTS, PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
 
@@ -21,19 +20,11 @@ UNTIL = "2023-11-14T22:18:20Z"  # five minutes after NOW
 
 
 @pytest.fixture
-def server() -> Iterator[FakeKube]:
-    with FakeKube() as server:
-        yield server
-
-
-@pytest.fixture
-def node(tmp_path: Path, server: FakeKube) -> Iterator[FakeNode]:
-    """Its pod p0 is under two PodDisruptionBudgets."""
-    node = with_api(tmp_path, server)
+def node(node: FakeNode, server: FakeKube) -> FakeNode:
+    """Its pod p0 has two PodDisruptionBudgets."""
     node.add(0, 1, 2)
     give_two_budgets(server, node, 0)
-    yield node
-    node.close()
+    return node
 
 
 def give_two_budgets(server: FakeKube, node: FakeNode, number: int) -> None:
@@ -58,12 +49,8 @@ def recent(server: FakeKube) -> list[str]:
     return [line.partition(" ")[2] for line in text.splitlines()]
 
 
-def fates(report: PlanReport) -> list[StepOutcome]:
-    return [each.fate for each in report.results]
-
-
 def over(node: FakeNode, *seconds: float, limits: EvictionLimits | None = None) -> list[PlanReport]:
-    """One executor carries out the eviction of p0 at each of these times."""
+    """Reports of one executor that evicts p0 at each of these times."""
 
     async def act(executor: Executor) -> list[PlanReport]:
         reports = []
@@ -76,7 +63,7 @@ def over(node: FakeNode, *seconds: float, limits: EvictionLimits | None = None) 
     return node.acting(act, limits=limits or generous())
 
 
-def test_a_pod_under_two_budgets_is_left_alone_for_five_minutes(node: FakeNode, server: FakeKube):
+def test_a_pod_with_two_budgets_is_left_alone_for_five_minutes(node: FakeNode, server: FakeKube):
     first, second, third, fourth = over(node, 0.0, 10.0, 299.0, 301.0)
     text = first.results[0].text
     assert TWO_BUDGETS in text
@@ -106,13 +93,13 @@ def test_a_refusal_that_ended_and_returns_is_reported_again(
     assert 2 == len([each for each in caplog.messages if "is not evicted" in each])
 
 
-def test_the_next_pods_of_the_node_are_reached(node: FakeNode, server: FakeKube):
+def test_the_next_pods_of_the_node_are_evicted(node: FakeNode, server: FakeKube):
     report = node.run(evict(0), evict(1), evict(2), limits=generous())
     assert [StepOutcome.FAILED, StepOutcome.DONE, StepOutcome.DONE] == fates(report)
     assert (evict(1), evict(2)) == report.booked
 
 
-def test_a_refused_eviction_counts_in_the_limit_of_the_node_alone(node: FakeNode, server: FakeKube):
+def test_a_refused_eviction_counts_only_in_the_limit_of_the_node(node: FakeNode, server: FakeKube):
     """The attempts of a node are limited, but no pod of the namespace or the owner is missing."""
     limits = EvictionLimits(node=2, namespace=1, owner=1)
     report = node.run(evict(0, owner="ReplicaSet/web"), evict(1, owner="ReplicaSet/web"), evict(2), limits=limits)
@@ -121,7 +108,7 @@ def test_a_refused_eviction_counts_in_the_limit_of_the_node_alone(node: FakeNode
     assert ["shop/p0", "shop/p1"] == posts(server)
 
 
-def test_the_token_goes_back_so_that_no_other_node_waits(tmp_path: Path, node: FakeNode, server: FakeKube):
+def test_the_token_is_returned_so_that_no_other_node_waits(tmp_path: Path, node: FakeNode, server: FakeKube):
     """The whole cluster has one eviction in a minute, on one node."""
     server.put(CONFIG_MAPS, CONTROL, data={"evictions-per-minute": "1", "nodes-at-once": "1"})
     (refused,) = over(node, 0.0)
@@ -133,8 +120,8 @@ def test_the_token_goes_back_so_that_no_other_node_waits(tmp_path: Path, node: F
     assert "evictions-per-minute is 1" in node.run(evict(2), limits=generous()).results[0].text
 
 
-def test_a_token_has_the_time_after_the_pod_was_read(node: FakeNode, server: FakeKube):
-    """From a slow API: otherwise the token would expire before its minute is over."""
+def test_a_token_has_the_time_after_the_read_of_the_pod(node: FakeNode, server: FakeKube):
+    """The API is slow: otherwise the token would expire before its minute is over."""
 
     def respond_slowly(request: Asked) -> None:
         if (request.verb, request.resource) == ("get", PODS):
@@ -146,8 +133,8 @@ def test_a_token_has_the_time_after_the_pod_was_read(node: FakeNode, server: Fak
 
 
 @pytest.mark.parametrize("answer", ["forbidden", "protected", "gone", "denied"])
-def test_whatever_evicts_no_pod_costs_no_token(node: FakeNode, server: FakeKube, answer: str):
-    """Of another eviction of this node, in the same second, the token stays."""
+def test_a_request_that_evicts_no_pod_costs_no_token(node: FakeNode, server: FakeKube, answer: str):
+    """The token of another eviction of this node in the same second stays."""
     assert [StepOutcome.DONE] == fates(node.run(evict(1), limits=generous()))
     cause = {"reason": "DisruptionBudget", "message": "The disruption budget b needs 3 healthy pods"}
     answers: dict[str, tuple[int, dict[str, Any]]] = {
@@ -203,7 +190,7 @@ def test_a_pod_that_the_account_may_not_read_is_left_alone(node: FakeNode, serve
     assert [("Pod", "p0", "EvictionRefused")] == events(server)
 
 
-def test_a_pod_that_lost_its_controller_since_the_plan_stays(node: FakeNode, server: FakeKube):
+def test_a_pod_without_its_controller_since_the_plan_is_not_evicted(node: FakeNode, server: FakeKube):
     """`kubectl delete --cascade=orphan` leaves pods that nothing would recreate."""
     server.pod("shop/p1", node="node-1", metadata={"uid": "uid-1"})
     report = node.run(evict(1), limits=generous())

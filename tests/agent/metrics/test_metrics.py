@@ -1,4 +1,4 @@
-"""What the metrics know of themselves, and what acting on a pod does by their arithmetic."""
+"""Attributes of the metrics, and their arithmetic for steps on a pod."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import get_args
 import pytest
 
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
-from agent.metrics.cpu_quota import lowered, raised
-from agent.metrics.options import Order
+from agent.metrics.pod_actions import lower_quota, raise_quota
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
-from agent.model import ContainerState, CpuThrottle, EvictStep, Original, QuotaStep, StageKind
+from agent.model import ContainerState, CpuThrottle, Eviction, Original, QuotaChange, StageKind
 from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, pod, running, state
 
 TEN = CpuThrottle(min_ratio=0, step_ratio=10)
@@ -39,7 +38,7 @@ def container(**values) -> ContainerState:
     ],
 )
 def test_lowering_a_quota(given, usage, ratio, quota, millicores):
-    new = lowered(container(**given), usage, ratio)
+    new = lower_quota(container(**given), usage, ratio)
     assert new is not None
     assert (quota, pytest.approx(millicores)) == (new.quota, new.millicores)
 
@@ -53,8 +52,8 @@ def test_lowering_a_quota(given, usage, ratio, quota, millicores):
         pytest.param({"quota": 200_000}, CpuThrottle(0, 0), id="a step of nothing"),
     ],
 )
-def test_lowering_never_raises(given, ratio):
-    assert lowered(container(**given), 3.0, ratio) is None
+def test_lowering_never_raises_a_quota(given, ratio):
+    assert lower_quota(container(**given), 3.0, ratio) is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_lowering_never_raises(given, ratio):
     ],
 )
 def test_raising_a_quota(given, usage, original, options, quota, millicores):
-    new = raised(container(**given), usage, TEN, Original(original), **options)
+    new = raise_quota(container(**given), usage, TEN, Original(original), **options)
     assert new is not None
     assert (quota, pytest.approx(millicores)) == (new.quota, new.millicores)
 
@@ -86,12 +85,12 @@ def test_raising_a_quota(given, usage, original, options, quota, millicores):
         pytest.param({"quota": 100_000}, None, {"room": 9.0}, id="no room worth a write"),
     ],
 )
-def test_nothing_to_raise(given, original, options):
-    assert raised(container(**given), 1.0, TEN, Original(original), **options) is None
+def test_a_quota_that_cannot_be_raised(given, original, options):
+    assert raise_quota(container(**given), 1.0, TEN, Original(original), **options) is None
 
 
-def test_a_quota_of_another_period_is_given_back_as_as_many_cores():
-    new = raised(container(quota=10_000, period=50_000, throttled=False), 0.1, TEN, Original(300_000, 100_000))
+def test_a_quota_with_another_period_is_restored_to_the_same_cores():
+    new = raise_quota(container(quota=10_000, period=50_000, throttled=False), 0.1, TEN, Original(300_000, 100_000))
     assert new is not None
     assert 150_000 == new.quota
 
@@ -110,11 +109,11 @@ def test_throttling_a_pod_counts_all_of_its_containers_and_skips_the_sandbox():
     throttle = Metrics()[CPU].throttle
     assert throttle is not None
     planned = throttle(pod("p", 3.1, containers=containers), HALF, circumstances())
-    assert ["1", "2"] == [step.container_id for step in planned.steps if isinstance(step, QuotaStep)]
+    assert ["1", "2"] == [step.change.container_id for step in planned.steps if isinstance(step.change, QuotaChange)]
     assert {"cpu": pytest.approx(1500.0)} == planned.released
 
 
-def test_a_pod_whose_usage_nobody_knows_is_named_and_not_touched():
+def test_a_pod_with_an_unknown_usage_is_explained_and_gets_no_step():
     metrics = Metrics()
     unknown = pod("p", containers=(ContainerState(name="one", id="1"),))
     for name in (CPU, CPU_PERCENT, MEMORY):
@@ -129,17 +128,16 @@ def test_a_pod_whose_usage_nobody_knows_is_named_and_not_touched():
     assert throttle(unknown, HALF, circumstances()).unknown
 
 
-def test_evicting_releases_all_that_a_pod_uses():
+def test_evicting_releases_the_whole_usage_of_a_pod():
     evict = Metrics()[CPU].evict
     assert evict is not None
     planned = evict(pod("p", 1.5, memory=100, extended_cpu_limit=2.0, owner="ReplicaSet/r"), 7.0, circumstances())
     assert {"cpu": 1500.0, "extended_cpu": 1500.0, "memory": 100.0} == planned.released
     (step,) = planned.steps
-    assert isinstance(step, EvictStep)
-    assert ("evict", 7.0, "ReplicaSet/r", "uid-p") == (step.kind, step.grace_seconds, step.owner, step.uid)
+    assert ("evict", Eviction(7.0, "ReplicaSet/r"), "uid-p") == (step.kind, step.change, step.uid)
 
 
-def test_extended_cpu_is_taken_from_pods_that_have_it():
+def test_only_pods_with_extended_cpu_release_it():
     metric = Metrics()["ext_res_container_cpu_total_usage"]
     assert metric.throttle is not None
     assert metric.evict is not None
@@ -147,7 +145,7 @@ def test_extended_cpu_is_taken_from_pods_that_have_it():
     assert "no extended CPU" in metric.throttle(without, HALF, circumstances()).problem
     assert "no extended CPU" in metric.evict(without, None, circumstances()).problem
     planned = metric.throttle(running("extended", 1.0, quota=200_000), HALF, circumstances())
-    assert not planned.steps  # the container's limit says nothing here: the pod's does
+    assert not planned.steps  # the limit of the pod counts, not that of the container
     having = pod("extended", 1.0, extended_cpu_limit=2.0, containers=(container(cpu=1.0),))
     assert {"cpu": 500.0, "extended_cpu": 500.0} == metric.throttle(having, HALF, circumstances()).released
     assert 1000.0 == metric.scale(state())
@@ -156,16 +154,16 @@ def test_extended_cpu_is_taken_from_pods_that_have_it():
 @pytest.mark.parametrize(
     ("name", "scale"), [(CPU, 1.0), (MEMORY, 1.0), (CPU_PERCENT, 80.0), ("memory_total_utilization", 10.0)]
 )
-def test_what_one_unit_of_a_metric_is(name, scale):
+def test_the_scale_of_each_metric(name, scale):
     assert scale == Metrics()[name].scale(circumstances().state)
 
 
 @pytest.mark.parametrize("name", [CPU_PERCENT, "memory_total_utilization"])
-def test_a_percent_of_an_unknown_capacity_is_not_known(name):
+def test_the_scale_of_a_percentage_needs_the_capacity(name):
     assert Metrics()[name].scale(state()) is None
 
 
-def test_what_memory_and_cpu_are_to_the_registry():
+def test_memory_and_cpu_metrics_in_the_registry():
     metrics = Metrics()
     assert (10, 10, 5, 5) == tuple(
         metrics[name].action_priority for name in (MEMORY, "memory_total_utilization", CPU, CPU_PERCENT)
@@ -200,12 +198,11 @@ def test_which_steps_reduce_a_metric(name: str, reduced: set[str], quantified: s
     assert quantified == {kind for kind in KINDS if metric.quantified_for(kind)}
 
 
-def test_a_metric_of_the_users_own():
-    chains = CHAINS[Order.QOS_FIRST]
-    own = triggering("queue_length", chains, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
-    metrics = Metrics(extra=[own])
+def test_a_user_defined_metric():
+    own = triggering("queue_length", CHAINS, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
+    metrics = Metrics([own])
     assert own is metrics["queue_length"]
-    assert chains.cpu is own.sort
+    assert CHAINS.cpu is own.sort
     assert (True, False, False) == (own.throttleable, own.throttle_quantified, own.evictable)
     with pytest.raises(ValueError, match="the metric name cpu_total_usage is already in use"):
         metrics.register(ActionMetric(name=CPU))

@@ -1,4 +1,4 @@
-"""A metric in a package of its own: built as pip would, found by its entry point, and planned with."""
+"""A metric in a separate package: built as by pip, found by its entry point, and used in a plan."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
-from agent.model import AvoidanceAction, EvictStep, PodQos, Policies, Rule
+from agent.model import AvoidanceAction, Eviction, PodQos, Policies, Rule
 from agent.service.custom_metrics import installed_metrics
 from tests.agent.scenes import CPU, pod, state
 from tests.outside_packages import on_path, unpacked
@@ -43,8 +43,8 @@ def refused() -> tuple[str, str]:
     return str(raised.value), raised.value.hint
 
 
-def test_it_is_planned_with_like_ours(reachable: Path):
-    """Two pods too many; the one that goes for CPU is one of them."""
+def test_a_packaged_metric_is_planned_like_a_built_in_one(reachable: Path):
+    """Two pods too many; the pod that is evicted for CPU is one of them."""
     rules = (
         Rule("nq", "pods", NAME, 3.0, "evict"),
         Rule("nq", "cpu", CPU, 4_000.0, "evict"),
@@ -60,7 +60,7 @@ def test_it_is_planned_with_like_ours(reachable: Path):
     seen = state([*pods, pod("d", 0.1, start_time=9.0), pod("e", 3.0, priority=9)], **{CPU: 5_000.0, NAME: 5.0})
     metrics = installed_metrics()
     made = plan(analyze(seen, held, AnalyzerState()), PlanInputs(seen, metrics, DecisionOptions(excess=0.0)))
-    gone = [step.pod for step in made.steps if isinstance(step, EvictStep)]
+    gone = [step.pod for step in made.steps if isinstance(step.change, Eviction)]
     assert ["default/a", "default/d"] == gone
     assert {NAME: 0.0} == {stage.metric: stage.gap_after for stage in made.stages if stage.metric == NAME}
     assert {"cpu": 100.0, "pods": 1.0} == next(
@@ -68,11 +68,11 @@ def test_it_is_planned_with_like_ours(reachable: Path):
     )
 
 
-def test_without_its_package_it_is_not_there():
+def test_the_metric_needs_its_package():
     assert NAME not in installed_metrics()
 
 
-def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
+def test_a_package_that_cannot_be_imported_is_reported(reachable: Path):
     (reachable / f"{MODULE}.py").write_text("import no_such_library")
     message, hint = refused()
     assert f"cannot load the metric {NAME} from the package load-watcher-running-pods: ModuleNotFoundError" in message
@@ -98,13 +98,13 @@ def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
         ),
     ],
 )
-def test_what_is_no_metric_is_told(reachable: Path, source: str, problem: str):
+def test_an_invalid_metric_is_reported(reachable: Path, source: str, problem: str):
     (reachable / f"{MODULE}.py").write_text(source)
     assert problem in refused()[0]
 
 
-def test_two_packages_of_one_name_are_named(reachable: Path):
-    """Neither is taken in silence."""
+def test_two_packages_with_the_same_metric_are_reported(reachable: Path):
+    """None of them is used silently."""
     (info,) = reachable.glob("*.dist-info")
     other = reachable / "other_pods-2.0.dist-info"
     shutil.copytree(info, other)
@@ -116,15 +116,15 @@ def test_two_packages_of_one_name_are_named(reachable: Path):
     ) == refused()
 
 
-def test_metrics_of_the_user_stand_beside_them():
-    own = triggering("queue_length", CHAINS[Order.QOS_FIRST])
-    assert own is installed_metrics(extra=[own])["queue_length"]
+def test_user_defined_metrics_are_registered_too():
+    own = triggering("queue_length", CHAINS)
+    assert own is installed_metrics([own])["queue_length"]
     with pytest.raises(ExtensionError, match="cannot register a metric of the settings"):
-        installed_metrics(extra=[own, own])
+        installed_metrics([own, own])
 
 
-def test_the_page_shows_the_package_as_it_is():
-    """Who copies from the page has what is tested here."""
+def test_the_page_shows_the_tested_package():
+    """The code of the page is the code that is tested."""
     page = (REPOSITORY / "docs" / "learn" / "own-metric.md").read_text()
     (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert module == (OUTSIDE / f"{MODULE}.py").read_text()

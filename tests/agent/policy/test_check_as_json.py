@@ -24,7 +24,7 @@ def test_policies_as_json(tmp_path: Path) -> None:
     assert "bad.yaml" in json.loads(bad.stdout)["problems"][0]
 
 
-def test_a_sentence_for_each_rule_says_what_it_does_and_does_not_do(tmp_path: Path) -> None:
+def test_each_rule_has_a_sentence_with_its_effects(tmp_path: Path) -> None:
     rules = [
         a_rule(name="fleet", metricRule={"name": "cpu_total_utilization", "value": "75"}),
         a_rule(name="pressure", metricRule={"name": "psi_cpu_some_avg10", "value": "20"}),

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions that we ship say what is read, and take what we ship."""
+"""The shipped CustomResourceDefinitions match the fields that are read and accept the shipped policies."""
 
 import copy
 from pathlib import Path
@@ -16,14 +16,14 @@ SHIPPED = Path(__file__).parents[3] / "deploy" / "agent"
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """What the definition of a kind says, and that it prunes: an unknown field would go without a word."""
+    """The schema of a kind, which prunes unknown fields silently."""
     (row,) = (each for each in RESOURCES if each[0] == kind)
     (version,) = definition(*row)["spec"]["versions"]
     return _closed(copy.deepcopy(version["schema"]["openAPIV3Schema"]))
 
 
 def _closed(schema: Any) -> Any:
-    """With every mapping that has properties closed, as pruning closes it; but metadata, which is the server's."""
+    """The schema without additional properties, as with pruning, except in metadata, which the server defines."""
     if isinstance(schema, dict):
         if "properties" in schema:
             schema["additionalProperties"] = False
@@ -32,18 +32,18 @@ def _closed(schema: Any) -> Any:
     return schema
 
 
-def test_the_file_is_what_is_made_of_the_fields():
+def test_the_shipped_file_is_generated_from_the_fields():
     assert definitions() == (SHIPPED / "crds.yaml").read_text(), "run: python -m agent.policy.crds"
 
 
-def test_the_definitions_are_of_the_group_of_load_watcher_alone():
+def test_only_definitions_of_the_group_of_load_watcher_are_shipped():
     """Crane's definitions belong to Crane."""
     found = [each["spec"]["group"] for each in yaml.safe_load_all(definitions())]
     assert ["load-watcher.io"] * 3 == found
 
 
-def test_every_node_of_a_schema_has_a_type():
-    """A structural schema must, but for what takes anything."""
+def test_each_node_of_a_schema_has_a_type():
+    """A structural schema requires it, except for fields that accept any value."""
 
     def check(schema: dict[str, Any], path: str) -> None:
         free = {"x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"} & schema.keys()
@@ -58,7 +58,7 @@ def test_every_node_of_a_schema_has_a_type():
         check(definition(*row)["spec"]["versions"][0]["schema"]["openAPIV3Schema"], row[0])
 
 
-def test_the_policies_that_we_ship_fit_them():
+def test_the_shipped_policies_match_the_definitions():
     for path in sorted((SHIPPED / "policies").glob("*.yaml")):
         for manifest in yaml.safe_load_all(path.read_text()):
             jsonschema.validate(manifest, schema_of(manifest["kind"]))
@@ -76,13 +76,13 @@ def test_the_policies_that_we_ship_fit_them():
         an_object("PodQOS", allowedActions="throttle"),
     ],
 )
-def test_what_the_agent_would_refuse_the_api_server_refuses_first(manifest: dict[str, Any]):
+def test_the_api_server_refuses_what_the_agent_would_refuse(manifest: dict[str, Any]):
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(manifest, schema_of(manifest["kind"]))
 
 
-def test_the_config_map_that_we_ship_is_right():
-    """It does not set the brake, and that means on."""
+def test_the_shipped_config_map_is_valid():
+    """It does not set the brake, which means on."""
     data = yaml.safe_load((SHIPPED / "control.yaml").read_text())["data"]
     assert "enforcement" not in data
     control = read_control(data)

@@ -1,4 +1,4 @@
-"""Policies are read whole: what is right becomes rules, and of what is wrong everything is told, with its place."""
+"""Policies are read completely: valid ones become rules, and all problems are reported with their locations."""
 
 import json
 from pathlib import Path
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from agent import model
 from agent.metrics.registry import Metrics
 from agent.policy import schema as fields
-from agent.policy.node_qos import read_metric_rule, read_rules, whole_number
+from agent.policy.objects import read_metric_rule, read_rules, whole_number
 from agent.policy.policy_set import PolicyReadResult, read_texts
 from agent.policy.problems import PolicyLocation, ProblemCollector
 from agent.policy.struct_reader import read
-from agent.service.build import known_metrics
+from agent.service.dependencies import known_metrics
 from tests.agent.crane import cases
 from tests.agent.policy.writing import (
     CRANE_API,
@@ -33,7 +33,7 @@ SHIPPED = Path(__file__).parents[3] / "deploy" / "agent" / "policies"
 
 
 def first(complaints: ProblemCollector) -> str | None:
-    """The first problem as Crane's webhook would class it."""
+    """The first problem in the classes of Crane's webhook."""
     if not complaints.problems:
         return None
     return "Required" if complaints.problems[0].message.startswith("is missing") else "Invalid"
@@ -65,7 +65,7 @@ def test_crane_s_cases_of_probes(case: dict[str, Any]):
 
 
 def as_manifest(given: dict[str, Any]) -> dict[str, Any]:
-    """A PodQOS of the vectors as its author would have written it."""
+    """A PodQOS of the vectors as a manifest."""
     spec: dict[str, Any] = {"allowedActions": ["throttle"]}
     if "labels" in given or "exprs" in given:
         expressions = [
@@ -86,7 +86,7 @@ REFUSED = {"empty-scope", "prio-reversed", "prio-exists", "bad-op-ns", "bad-op-q
 
 
 @cases("podqos_match")
-def test_selectors_that_can_only_be_a_mistake_are_refused_and_all_others_taken(case: dict[str, Any]):
+def test_only_selectors_that_must_be_a_mistake_are_refused(case: dict[str, Any]):
     for pod_qos in case["input"]["podqos"]:
         found = reading(as_manifest(pod_qos), throttling())
         assert (pod_qos["name"] in REFUSED) == bool(found.problems), pod_qos["name"]
@@ -95,7 +95,7 @@ def test_selectors_that_can_only_be_a_mistake_are_refused_and_all_others_taken(c
 # --- what is right ---------------------------------------------------------------------------------------------------
 
 
-def test_a_rule_is_what_its_author_wrote():
+def test_a_rule_has_the_values_of_its_object():
     additions = '{high: {restoreValue: "3500", minDwellSeconds: 60, onMissing: all}}'
     qos = node_qos(
         a_rule(avoidanceThreshold=2, restoreThreshold=3, strategy="Preview"),
@@ -119,7 +119,7 @@ def test_a_rule_is_what_its_author_wrote():
     )
 
 
-def test_an_action_is_what_its_author_wrote():
+def test_an_action_has_the_values_of_its_object():
     action = an_object(
         "AvoidanceAction",
         annotations={"load-watcher.io/restore-step-ratio": "5"},
@@ -132,7 +132,7 @@ def test_an_action_is_what_its_author_wrote():
     assert {"b": model.AvoidanceAction("b")} == reading(an_object("AvoidanceAction", "b")).policies.for_node({}).actions
 
 
-def test_a_pod_qos_is_what_its_author_wrote():
+def test_a_pod_qos_has_the_values_of_its_object():
     scopes = [
         {"scopeName": "QOSClass", "operator": "NotIn", "values": ["Guaranteed"]},
         {"scopeName": "Priority", "operator": "In", "values": ["-100", "0-3000", "-9--7"]},
@@ -155,7 +155,7 @@ def test_a_pod_qos_is_what_its_author_wrote():
     )
 
 
-def test_older_names_mean_the_same():
+def test_older_names_have_the_same_meaning():
     older = an_object("NodeQOSEnsurancePolicy", "cpu", objectiveEnsurances=[a_rule()])
     assert reading(node_qos(), throttling()).policies.for_node({}) == reading(older, throttling()).policies.for_node({})
     for spelled in ("labelselector", "labelSelector"):
@@ -167,9 +167,9 @@ def test_older_names_mean_the_same():
     assert "another spelling of labelSelector" in problems(both)["spec.labelselector"]
 
 
-def test_what_is_peculiar_to_crane_s_own_examples_is_taken():
-    """Rules named by their metrics, with underscores; fields of a probe that no CRD has any more; integers; resourceQOS
-    and nothing else."""
+def test_the_peculiarities_of_the_examples_of_crane_are_accepted():
+    """Rules named after their metrics, with underscores; fields of a probe that no CRD has any more; integers;
+    resourceQOS alone."""
     rule = a_rule("ext_cpu_total_distribute", metricRule={"name": "cpu_total_usage", "value": 110}, strategy="None")
     probe = {"initialDelaySeconds": 10, "timeoutSeconds": 10, "nodeLocalGet": {"localCacheTTLSeconds": 60}}
     burst = an_object(
@@ -189,7 +189,7 @@ def test_lists_json_and_several_files_are_read():
     assert whole == found.policies.for_node({})
 
 
-def test_what_kubectl_adds_is_passed_over():
+def test_fields_that_kubectl_adds_are_ignored():
     qos = node_qos()
     qos["metadata"] |= {
         "uid": "1",
@@ -204,8 +204,8 @@ def test_what_kubectl_adds_is_passed_over():
 @pytest.mark.parametrize(
     ("labels", "rules"), [({"pool": "batch"}, 2), ({"pool": "web"}, 1), ({}, 1), (None, 1)], ids=str
 )
-def test_a_node_qos_holds_on_the_nodes_that_it_selects(labels: dict[str, str] | None, rules: int):
-    """And where a node's labels are not known, only those for every node do."""
+def test_a_node_qos_applies_to_the_nodes_that_it_selects(labels: dict[str, str] | None, rules: int):
+    """If the labels of a node are unknown, only a NodeQOS for all nodes applies."""
     everywhere = node_qos()
     batch = node_qos(name="batch", selector={"matchLabels": {"pool": "batch"}})
     found = reading(batch, everywhere, throttling()).policies.for_node(labels)
@@ -222,7 +222,7 @@ def test_quantities_are_rounded_up(quantity: str | float, expected: int):
     assert expected == whole_number(quantity)
 
 
-def test_the_policies_that_we_ship_are_right():
+def test_the_shipped_policies_are_valid():
     texts = {path.name: path.read_text() for path in SHIPPED.glob("*.yaml")}
     found = read_texts(texts, metrics=METRICS)
     assert not found.problems
@@ -233,7 +233,7 @@ def test_the_policies_that_we_ship_are_right():
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def test_gentler_steps_are_named_and_what_is_none_is_told():
+def test_soft_limits_are_read_and_unknown_ones_reported():
     def of(text: str, **spec: object) -> PolicyReadResult:
         action = an_object("AvoidanceAction", "a", annotations={fields.GENTLE_ANNOTATION: text}, **spec)
         return read_texts({"a.yaml": text_of(action)}, metrics=METRICS)
@@ -282,13 +282,13 @@ def test_gentler_steps_are_named_and_what_is_none_is_told():
         (a_rule(name=7), "name", "put it in quotes"),
     ],
 )
-def test_what_is_wrong_with_a_rule_is_told_with_its_place(rule: dict[str, Any], path: str, words: str):
+def test_a_problem_of_a_rule_is_reported_with_its_location(rule: dict[str, Any], path: str, words: str):
     found = problems(node_qos(rule), throttling())
     assert [f"spec.rules[0].{path}"] == list(found)
     assert words in found[f"spec.rules[0].{path}"]
 
 
-def test_everything_that_is_wrong_is_told_at_once():
+def test_all_problems_are_reported_at_once():
     qos = node_qos(a_rule(avoidanceThreshold=0, colour="red", metricRule={"name": "x", "value": 0}), a_rule("second"))
     action = an_object("AvoidanceAction", "throttle", throttle={"cpuThrottle": {"minCPURatio": 101}}, coolDownSeconds=0)
     found = reading({**qos, "sepc": {}}, action)
@@ -390,14 +390,14 @@ def test_everything_that_is_wrong_is_told_at_once():
         ),
     ],
 )
-def test_what_is_wrong_with_an_object_is_told_with_its_place(manifest: dict[str, Any], path: str | None, words: str):
+def test_a_problem_of_an_object_is_reported_with_its_location(manifest: dict[str, Any], path: str | None, words: str):
     found = problems(manifest, throttling())
     ((place, message),) = found.items()
     assert words in message
     assert path is None or path == place
 
 
-def test_an_empty_scope_selector_is_taken_from_who_says_that_it_is_meant():
+def test_an_empty_scope_selector_needs_the_annotation():
     everyone = an_object(
         "PodQOS", annotations={"load-watcher.io/match-every-pod": "true"}, allowedActions=["throttle"], scopeSelector={}
     )
@@ -407,7 +407,7 @@ def test_an_empty_scope_selector_is_taken_from_who_says_that_it_is_meant():
     assert () == found.policies.for_node({}).pod_qos[0].scopes
 
 
-def test_two_rules_that_take_and_give_back_at_once_contradict_each_other():
+def test_rules_that_throttle_and_restore_at_once_contradict_each_other():
     annotations = {"load-watcher.io/rules": "{high: {restoreValue: 5000}}"}
     high = node_qos(a_rule(metricRule={"name": "cpu_total_usage", "value": 6000}), name="high", annotations=annotations)
     (found,) = reading(node_qos(), high, throttling()).problems
@@ -457,7 +457,7 @@ CUT = an_object(
         ),
     ],
 )
-def test_notices_say_what_an_action_cannot_do_for_a_metric(metric: str, expected: list[str]):
+def test_notices_name_the_parts_of_an_action_that_do_not_reduce_the_metric(metric: str, expected: list[str]):
     rule = a_rule(metricRule={"name": metric, "value": 3}, actionName="cut")
     found = read_texts({"a.yaml": text_of(node_qos(rule), CUT)}, metrics=known_metrics(Metrics()))
     assert not found.problems
@@ -468,18 +468,21 @@ def test_notices_say_what_an_action_cannot_do_for_a_metric(metric: str, expected
 @pytest.mark.parametrize(
     ("annotation", "words"),
     [
-        ("{high: &a [1], b: {restoreValue: *a}}", "line 1, column 34: aliases"),  # nine levels of which fill a memory
+        (
+            "{high: &a [1], b: {restoreValue: *a}}",
+            "line 1, column 34: aliases",
+        ),  # nine levels fill the memory
         ("{high: {restoreValue: 1, restoreValue: 2}}", "duplicate key restoreValue"),
         ("{high: [", "line 1, column"),
         ("[high]", "in YAML or JSON"),
     ],
 )
-def test_an_annotation_is_read_as_carefully_as_a_file(annotation: str, words: str):
+def test_problems_of_an_annotation_are_reported(annotation: str, words: str):
     found = problems(node_qos(annotations={"load-watcher.io/rules": annotation}), throttling())
     assert words in found["metadata.annotations.load-watcher.io/rules"]
 
 
-def test_a_percentage_that_is_never_reached_is_told():
+def test_a_percentage_that_is_never_exceeded_is_reported():
     rule = a_rule(metricRule={"name": "cpu_total_utilization", "value": 100}, actionName="taint")
     (notice,) = reading(node_qos(rule), an_object("AvoidanceAction", "taint")).notices
     assert "is never triggered: cpu_total_utilization is a percentage" in notice.message
@@ -504,14 +507,14 @@ def _scoped(name: str, operator: str, *values: str) -> dict[str, Any]:
         ({"labelSelector": {"matchLabels": {"b": "c"}}, **_scoped("Namespace", "NotIn", "kube-system")}, False),
     ],
 )
-def test_a_pod_qos_that_names_nobody_in_particular_is_told(selectors: dict[str, Any], told: bool):
+def test_a_pod_qos_that_selects_nearly_every_pod_is_reported(selectors: dict[str, Any], told: bool):
     found = reading(an_object("PodQOS", allowedActions=["throttle"], **selectors), throttling())
     assert not found.problems
     words = ["selects every pod except the excluded ones"] if told else []
     assert words == [each.message for each in found.notices]
 
 
-def test_rules_of_the_older_and_the_newer_kind_that_have_one_name_are_refused():
+def test_rules_of_the_older_and_the_newer_kind_with_the_same_name_are_refused():
     """Their samples would be counted together."""
     older = an_object("NodeQOSEnsurancePolicy", "cpu", rules=[a_rule()])
     (found,) = reading(node_qos(), older, throttling()).problems
@@ -519,7 +522,7 @@ def test_rules_of_the_older_and_the_newer_kind_that_have_one_name_are_refused():
     assert not reading(node_qos(a_rule("other")), older, throttling()).problems
 
 
-def test_names_that_are_there_twice_are_told():
+def test_duplicate_names_are_reported():
     (found,) = reading(throttling(), throttling()).problems
     assert "is a duplicate of the object in a.yaml document 1" in found.message
     assert "another rule" in problems(node_qos(a_rule(), a_rule()), throttling())["spec.rules[1].name"]
@@ -537,12 +540,12 @@ def test_names_that_are_there_twice_are_told():
         ("- a\n", "must be a Kubernetes object"),
     ],
 )
-def test_what_is_no_policy_file_at_all_is_told(text: str, words: str):
+def test_a_file_without_policies_is_reported(text: str, words: str):
     (found,) = read_texts({"a.yaml": text}, metrics=METRICS).problems
     assert words in found.message
 
 
-def test_other_objects_in_the_same_file_are_passed_over_with_a_notice():
+def test_other_objects_in_the_same_file_are_ignored_with_a_notice():
     found = reading(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}, an_object("ServicePolicy", "s")
     )
@@ -552,7 +555,7 @@ def test_other_objects_in_the_same_file_are_passed_over_with_a_notice():
     ]
 
 
-def test_what_has_no_effect_is_said():
+def test_values_without_effect_are_reported():
     qos = node_qos(
         nodeQualityProbe={"nodeLocalGet": {"localCacheTTLSeconds": 60}, "timeoutSeconds": 3},
         elasticCpuLimit={"elasticNodeCpuLimit": {"percent": 3}},
@@ -604,7 +607,7 @@ JSON = st.recursive(
     ),
     JSON,
 )
-def test_no_object_can_do_more_than_be_refused(kind: str, spec: dict[str, Any], addition: Any):
+def test_any_object_is_read_or_refused(kind: str, spec: dict[str, Any], addition: Any):
     manifest = {
         "apiVersion": "ensurance.crane.io/v1alpha1",
         "kind": kind,
@@ -631,7 +634,7 @@ def test_objects_of_both_groups_are_one_set():
 
 
 @pytest.mark.parametrize("crane_first", [False, True])
-def test_of_the_same_name_in_both_groups_that_of_load_watcher_is_used(crane_first: bool):
+def test_of_equal_names_in_both_groups_that_of_load_watcher_is_used(crane_first: bool):
     """A notice names the other one."""
     pair = [node_qos(a_rule(avoidanceThreshold=2)), of_crane(node_qos(a_rule(avoidanceThreshold=3)))]
     found = reading(*(reversed(pair) if crane_first else pair), throttling())
@@ -642,6 +645,6 @@ def test_of_the_same_name_in_both_groups_that_of_load_watcher_is_used(crane_firs
     assert "Delete the object of ensurance.crane.io" in notice.cure
 
 
-def test_two_of_the_same_group_are_a_problem_beside_one_of_the_other():
+def test_duplicates_in_one_group_are_a_problem_beside_the_other_group():
     found = reading(of_crane(node_qos()), node_qos(), node_qos(), throttling())
     assert ["is a duplicate"] == [each.message[:14] for each in found.problems]

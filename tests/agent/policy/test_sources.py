@@ -1,4 +1,5 @@
-"""What is in force while files and objects change: a slip keeps the old set, and absence is never taken for 'none'."""
+"""The active policies while files and objects change: a mistake keeps the old set, and an unreadable source does not
+mean 'no policies'."""
 
 import asyncio
 import logging
@@ -23,14 +24,14 @@ WRONG = text_of(node_qos(a_rule(avoidanceThreshold=0)), throttling())
 
 
 def names(in_force: ActivePolicies) -> list[str] | None:
-    """What is in force, as KIND/NAME; None if nothing is known."""
+    """The active policies as KIND/NAME; None if no policies are known."""
     if in_force.policies is None:
         return None
     return ["/".join(key) for key in in_force.policies.objects]
 
 
 def in_force(source: DirectoryPolicies) -> ActivePolicies:
-    """What is in force now."""
+    """The active policies now."""
     return asyncio.run(source.refresh())
 
 
@@ -43,21 +44,20 @@ def source(tmp_path: Path) -> DirectoryPolicies:
 
 
 def test_files_are_followed(tmp_path: Path, source: DirectoryPolicies):
-    """An empty directory has no policies, and that is known."""
+    """An empty directory means that there are no policies."""
     assert [] == names(in_force(source))
     write(tmp_path, a=GOOD)
     assert ["AvoidanceAction/throttle", "NodeQOS/cpu"] == names(in_force(source))
     write(tmp_path, b=text_of(node_qos(name="more")))
     assert ["AvoidanceAction/throttle", "NodeQOS/cpu", "NodeQOS/more"] == names(in_force(source))
     (tmp_path / "a.yaml").unlink()
-    assert ["AvoidanceAction/throttle"] != names(
-        in_force(source)
-    )  # more is left without its action, which is a problem
+    # The rules of `more` name a missing action, which is a problem.
+    assert ["AvoidanceAction/throttle"] != names(in_force(source))
     (tmp_path / "b.yaml").unlink()
     assert [] == names(in_force(source))
 
 
-def test_a_bad_file_leaves_the_old_set_in_force_and_is_told_once(
+def test_an_invalid_file_keeps_the_old_set_active_and_is_reported_once(
     tmp_path: Path, source: DirectoryPolicies, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, logger="agent.policy")
@@ -77,13 +77,13 @@ def test_a_bad_file_leaves_the_old_set_in_force_and_is_told_once(
     ]
 
 
-def test_before_there_was_a_good_set_nothing_is_known(tmp_path: Path, source: DirectoryPolicies):
+def test_no_policies_are_known_before_the_first_valid_set(tmp_path: Path, source: DirectoryPolicies):
     write(tmp_path, a=WRONG)
     assert names(in_force(source)) is None
     assert in_force(source).problems
 
 
-def test_what_is_no_longer_there_goes_even_if_something_else_is_wrong(tmp_path: Path, source: DirectoryPolicies):
+def test_removed_objects_end_although_another_file_is_invalid(tmp_path: Path, source: DirectoryPolicies):
     write(tmp_path, a=GOOD, b=text_of(node_qos(name="more")))
     in_force(source)
     write(tmp_path, a=WRONG)
@@ -93,10 +93,10 @@ def test_what_is_no_longer_there_goes_even_if_something_else_is_wrong(tmp_path: 
     after = in_force(source)
     assert ["NodeQOS/cpu"] == names(after)
     assert after.policies is not None
-    assert not after.policies.for_node({}).rules  # its action went, so it can do nothing
+    assert not after.policies.for_node({}).rules  # its action was removed, so the rule does not apply
 
 
-def test_of_a_file_that_is_no_yaml_nothing_goes(tmp_path: Path, source: DirectoryPolicies):
+def test_objects_of_an_unreadable_file_stay_active(tmp_path: Path, source: DirectoryPolicies):
     write(tmp_path, a=GOOD)
     in_force(source)
     write(tmp_path, a="kind: [")
@@ -104,7 +104,7 @@ def test_of_a_file_that_is_no_yaml_nothing_goes(tmp_path: Path, source: Director
 
 
 @pytest.mark.parametrize("broken", ["directory", "file", "encoding", "size"])
-def test_what_cannot_be_read_is_not_no_policies(tmp_path: Path, broken: str):
+def test_an_unreadable_directory_does_not_mean_no_policies(tmp_path: Path, broken: str):
     directory = tmp_path / "policies"
     directory.mkdir()
     source = DirectoryPolicies(directory, metrics=METRICS)
@@ -125,7 +125,7 @@ def test_what_cannot_be_read_is_not_no_policies(tmp_path: Path, broken: str):
     assert "cannot be read" in str(bad.problems[0]) or "more than" in str(bad.problems[0])
 
 
-def test_a_directory_that_was_never_there_is_a_problem_and_knows_nothing(tmp_path: Path):
+def test_a_missing_directory_is_a_problem_without_policies(tmp_path: Path):
     source = DirectoryPolicies(tmp_path / "none", metrics=METRICS)
     missing = in_force(source)
     assert names(missing) is None
@@ -133,7 +133,7 @@ def test_a_directory_that_was_never_there_is_a_problem_and_knows_nothing(tmp_pat
 
 
 def test_a_mounted_config_map_is_followed(tmp_path: Path, source: DirectoryPolicies):
-    """Its files are links through ..data, which is swapped as a whole."""
+    """Its files are links through ..data, which is replaced atomically."""
     for number, text in enumerate([GOOD, text_of(node_qos(name="other"), throttling())]):
         (version := tmp_path / f"..version-{number}").mkdir()
         (version / "a.yaml").write_text(text)
@@ -145,8 +145,8 @@ def test_a_mounted_config_map_is_followed(tmp_path: Path, source: DirectoryPolic
     assert ["AvoidanceAction/throttle", "NodeQOS/other"] == names(in_force(source))
 
 
-def test_a_policy_that_moves_to_another_file_of_a_config_map_stays(tmp_path: Path, source: DirectoryPolicies):
-    """The kubelet swaps ..data first, then adds the link to the new file."""
+def test_a_policy_moved_to_another_file_of_a_config_map_stays_active(tmp_path: Path, source: DirectoryPolicies):
+    """The kubelet replaces ..data first, and then adds the link to the new file."""
     for number, files in enumerate([{"a": GOOD}, {"a": text_of(throttling()), "b": text_of(node_qos())}]):
         (version := tmp_path / f"..version-{number}").mkdir()
         write(version, **files)
@@ -161,7 +161,7 @@ def test_a_policy_that_moves_to_another_file_of_a_config_map_stays(tmp_path: Pat
     assert (["AvoidanceAction/throttle", "NodeQOS/cpu"], ()) == (names(after), after.problems)
 
 
-def test_checking_a_directory_tells_everything(tmp_path: Path):
+def test_checking_a_directory_reports_all_problems(tmp_path: Path):
     assert "contains no file *.yaml, *.yml, *.json" in str(check_policies(tmp_path, metrics=METRICS).notices[0])
     write(tmp_path, a=GOOD)
     assert check_policies(tmp_path, metrics=METRICS).usable
@@ -171,7 +171,7 @@ def test_checking_a_directory_tells_everything(tmp_path: Path):
     assert check_policies(tmp_path / "a.yaml", metrics=METRICS).usable
 
 
-def test_an_action_that_does_not_exist_fails_the_check_and_not_the_agent(tmp_path: Path, source: DirectoryPolicies):
+def test_a_missing_action_fails_the_check_but_not_the_agent(tmp_path: Path, source: DirectoryPolicies):
     """In a running agent, the removal of one AvoidanceAction must not stop the rules of the others."""
     batch = an_object("PodQOS", "batch", allowedActions=["Throtle", "throttle", "away"], labelSelector=BATCH)
     write(tmp_path, a=GOOD, b=text_of(batch))
@@ -213,7 +213,7 @@ def put(server: FakeKube, manifest: dict[str, Any], *, api: str = API) -> None:
 
 
 def following(server: FakeKube, story: Callable[[ClusterPolicies], Awaitable[Outcome]], **given: Any) -> Outcome:
-    """What a story makes of policies that are followed in this server."""
+    """Run a function with the policies of this server."""
 
     async def inside(client: Any) -> Outcome:
         source = ClusterPolicies(client, metrics=METRICS, **given)
@@ -227,7 +227,7 @@ def following(server: FakeKube, story: Callable[[ClusterPolicies], Awaitable[Out
 
 
 async def until(source: ClusterPolicies, condition: Callable[[ActivePolicies], object], *, what: str) -> ActivePolicies:
-    """What is in force once it is so."""
+    """Wait until the active policies match, and return them."""
 
     async def reached():
         return bool(condition(await source.refresh()))
@@ -257,8 +257,8 @@ def test_objects_of_the_cluster_are_followed(server: FakeKube):
     following(server, story)
 
 
-def test_an_api_that_is_away_is_not_no_policies(server: FakeKube):
-    """Neither before the first list, when nothing is known, nor later, when what was known stays."""
+def test_an_unavailable_api_does_not_mean_no_policies(server: FakeKube):
+    """Before the first list no policies are known; later, the known policies stay."""
     put(server, node_qos())
     put(server, throttling())
     server.forbidden = {("list", f"{API}/podqoss")}
@@ -278,7 +278,7 @@ def test_an_api_that_is_away_is_not_no_policies(server: FakeKube):
 
 
 def test_nothing_is_reported_before_the_first_list_could_arrive(server: FakeKube, caplog: pytest.LogCaptureFixture):
-    """Each start reported three kinds that were "not listed yet", two seconds before they were in force."""
+    """Each start reported three kinds that were "not listed yet", two seconds before they were active."""
     caplog.set_level(logging.INFO, logger="agent.policy")
     put(server, node_qos())
     put(server, throttling())
@@ -308,7 +308,7 @@ def test_nothing_is_reported_before_the_first_list_could_arrive(server: FakeKube
     following(server, story, monotonic=lambda: clock[0])
 
 
-def test_a_kind_that_may_not_be_listed_is_reported_at_once_and_alone(server: FakeKube):
+def test_a_kind_that_may_not_be_listed_is_reported_at_once(server: FakeKube):
     put(server, node_qos())
     server.forbidden = {("list", f"{API}/podqoss")}
 
@@ -329,7 +329,7 @@ def test_a_cluster_without_the_definitions_has_no_policies():
         assert [] == following(server, story)
 
 
-def test_an_object_that_is_none_costs_no_other(server: FakeKube):
+def test_an_invalid_object_does_not_affect_others(server: FakeKube):
     put(server, node_qos())
     put(server, throttling())
 
@@ -362,9 +362,9 @@ def test_the_policies_of_both_groups_are_followed(server: FakeKube):
     following(server, story)
 
 
-def test_a_group_may_be_absent_and_appear_and_go(server: FakeKube):
-    """An absent group is asked for by discovery only: a list of it would be refused without a right, and would cost a
-    fleet of agents three requests each."""
+def test_a_group_may_be_missing_appear_and_disappear(server: FakeKube):
+    """A missing group is only requested by discovery: its list would be refused without a right, and would cost a fleet
+    of agents three requests each."""
     put(server, node_qos())
     put(server, throttling())
     server.forbidden = {(verb, f"{CRANE_API}/{plural}") for verb in ("list", "watch") for plural in PLURALS.values()}
@@ -388,8 +388,8 @@ def test_a_group_may_be_absent_and_appear_and_go(server: FakeKube):
     following(server, story, discover_every=0.05)
 
 
-def test_a_group_that_is_there_and_may_not_be_listed_is_a_problem(server: FakeKube):
-    """Its policies are unknown, so nothing is known of the whole set."""
+def test_an_installed_group_that_may_not_be_listed_is_a_problem(server: FakeKube):
+    """Its policies are unknown, so the whole set is unknown."""
     install(server, CRANE_API)
     put(server, node_qos())
     put(server, throttling())
@@ -403,7 +403,7 @@ def test_a_group_that_is_there_and_may_not_be_listed_is_a_problem(server: FakeKu
     following(server, story)
 
 
-def test_an_api_without_an_answer_to_discovery_is_not_no_policies(server: FakeKube):
+def test_a_failed_discovery_does_not_mean_no_policies(server: FakeKube):
     put(server, node_qos())
     put(server, throttling())
     server.fault = lambda request: web.Response(status=503) if not request.resource else None
@@ -419,7 +419,7 @@ def test_an_api_without_an_answer_to_discovery_is_not_no_policies(server: FakeKu
 
 
 def threshold(found: ActivePolicies) -> int:
-    """That of the only rule."""
+    """The threshold of the only rule."""
     assert found.policies is not None
     (rule,) = found.policies.for_node({}).rules
     return rule.avoidance_threshold

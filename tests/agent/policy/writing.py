@@ -24,13 +24,13 @@ def an_object(kind: str, name: str = "a", *, annotations: dict[str, Any] | None 
 
 
 def a_rule(name: Any = "high", **changes: Any) -> dict[str, Any]:
-    """A rule that is right; a field that is changed to None is left out."""
+    """A valid rule; a field that is None is left out."""
     rule = {"name": name, "metricRule": {"name": "cpu_total_usage", "value": "4000"}, "actionName": "throttle"}
     return {key: value for key, value in {**rule, **changes}.items() if value is not None}
 
 
 def node_qos(*rules: dict[str, Any], name: str = "cpu", **others: Any) -> dict[str, Any]:
-    """A NodeQOS with these rules, by default with one that is right."""
+    """A NodeQOS with these rules, by default with a valid one."""
     return an_object("NodeQOS", name, rules=list(rules or [a_rule()]), **others)
 
 
@@ -45,12 +45,12 @@ def text_of(*objects: dict[str, Any]) -> str:
 
 
 def reading(*objects: dict[str, Any]) -> PolicyReadResult:
-    """What comes of a file of these objects."""
+    """The result of reading a file of these objects."""
     return read_texts({"a.yaml": text_of(*objects)}, metrics=METRICS)
 
 
 def problems(*objects: dict[str, Any]) -> dict[str, str]:
-    """What is wrong, by its path, in the only or the last object that it is about."""
+    """The problems by path, in the only or the last object that has problems."""
     return {each.place.path: f"{each.message} {each.cure}".strip() for each in reading(*objects).problems}
 
 

@@ -1,4 +1,4 @@
-"""What an agent with the settings of deploy/agent asks the Kubernetes API, which thousands of agents share."""
+"""The requests of an agent with the settings of deploy/agent to the Kubernetes API, which thousands of agents share."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def server() -> Iterator[FakeKube]:
 
 
 def run(machine: Machine, server: FakeKube, *arguments: str, throttles: bool = False) -> int:
-    """Let an agent run some cycles, from the first throttled one if it `throttles`; returns their number."""
+    """Run an agent for some cycles, from the first throttled one if it `throttles`; returns their number."""
     access = server.kubeconfig(machine.root / "kubeconfig")
     with FakeKubelet([POD]) as kubelet:
         settings = machine.settings(kubelet=kubelet.url, interval="0.2s")
@@ -60,15 +60,15 @@ def test_in_preview_one_request_per_minute_without_a_watch_or_a_list(machine: Ma
     assert {"0"} == {each.parameters["resourceVersion"] for each in server.asked}
 
 
-def test_enforcing_agents_without_anything_to_do_ask_no_more(machine: Machine, server: FakeKube):
-    """At the start they make sure once that the node has no taint and no condition of theirs."""
+def test_enforcing_agents_without_steps_send_no_more_requests(machine: Machine, server: FakeKube):
+    """At the start they check once that the node has no taint and no condition of the agent."""
     machine.put()
     run(machine, server, "--enforce")
     assert {("get", "v1/nodes"): 2, ("get", CONFIG_MAPS): 1} == asked(server)
 
 
-def test_while_a_pod_is_throttled_the_brake_is_not_read_in_every_cycle(machine: Machine, server: FakeKube):
-    """From the cache of the API server, and nothing is written to it."""
+def test_the_brake_is_not_read_in_each_cycle_while_a_pod_is_throttled(machine: Machine, server: FakeKube):
+    """It is read from the cache of the API server, and nothing is written."""
     run(machine, server, "--enforce", throttles=True)
     found = asked(server)
     assert not [each for each in found if each[0] in ("list", "watch")]

@@ -1,14 +1,14 @@
-"""The agent's decisions, carried out on a node in arithmetic, cycle after cycle.
+"""The agent's decisions, carried out on a computed node, cycle after cycle.
 
-What no single plan shows: that it comes to rest just under the watermark, stays there, gives everything back when there
-is room, and takes nobody else while those it took are still on their way."""
+A single plan does not show that the usage settles just below the watermark and stays there, that all values are
+restored when the load ends, and that no further pods are selected while evicted ones end."""
 
 from __future__ import annotations
 
 import pytest
 
 from agent.metrics.options import DecisionOptions
-from agent.model import AvoidanceAction, CpuThrottle, PodQos, PodScope, Policies, QuotaStep, Rule
+from agent.model import AvoidanceAction, CpuThrottle, PodQos, PodScope, Policies, QuotaChange, Rule
 from agent.qos import QosClass
 from tests.agent.scenes import CPU, MEMORY
 from tests.agent.simulated import INTERVAL, Node, Pod, directions
@@ -42,7 +42,7 @@ def three_pods() -> list[Pod]:
 
 @pytest.mark.parametrize("lags", [False, True])
 @pytest.mark.parametrize(("restore_watermark", "restore_step"), [(None, None), (3_600.0, None), (3_600.0, 10)])
-def test_comes_to_rest_under_the_watermark_and_gives_all_back(lags, restore_watermark, restore_step):
+def test_usage_settles_below_the_watermark_and_all_quotas_are_restored(lags, restore_watermark, restore_step):
     busy_until = 1_000_000.0 + 40 * INTERVAL
     node = Node(
         three_pods(),
@@ -68,8 +68,8 @@ def test_comes_to_rest_under_the_watermark_and_gives_all_back(lags, restore_wate
 
 @pytest.mark.parametrize("wants", [0.02, 0.5, 1.9])
 @pytest.mark.parametrize("pods", [1, 20])
-def test_an_idle_node_is_restored_within_two_minutes_whatever_the_depth(pods: int, wants: float):
-    """At 5 percent a step from the least quota, it took half an hour."""
+def test_an_idle_node_is_restored_within_two_minutes_from_any_quota(pods: int, wants: float):
+    """With steps of 5 percent from the minimum quota, it took half an hour."""
     end = 1_000_000.0 + 100 * INTERVAL
     node = Node(
         [Pod(f"p{number}", wants / pods) for number in range(pods)],
@@ -83,8 +83,8 @@ def test_an_idle_node_is_restored_within_two_minutes_whatever_the_depth(pods: in
     assert [None] * pods == [pod.quota for pod in node.pods]
 
 
-def test_load_that_comes_and_goes_does_not_make_it_swing():
-    """Half of the dead band up and down, every other cycle: nothing changes once it is at rest."""
+def test_alternating_load_causes_no_oscillation():
+    """The load alternates by half of the dead band: no quota changes once the usage has settled."""
     node = Node(
         three_pods(),
         policies(3_600.0),
@@ -97,16 +97,16 @@ def test_load_that_comes_and_goes_does_not_make_it_swing():
     assert WATERMARK >= node.usage
 
 
-def test_original_quotas_come_back_exactly():
+def test_original_quotas_are_restored_exactly():
     pods = [Pod("a", 1.0, quota=123_457), Pod("b", 0.8, quota=90_001)]
     node = Node(pods, policies(), other_millicores=lambda now: 3_000.0 if now < 1_000_100.0 else 0.0)
     node.run(60)
     assert [123_457, 90_001] == [pod.quota for pod in node.pods]
-    quotas = [step.after for made in node.plans for step in made.steps if isinstance(step, QuotaStep)]
+    quotas = [step.change.after for made in node.plans for step in made.steps if isinstance(step.change, QuotaChange)]
     assert all(quota is not None and quota <= 123_457 for quota in quotas)
 
 
-def test_a_pod_that_becomes_idle_gets_its_quota_back_and_the_others_stay():
+def test_only_the_quota_of_a_pod_that_becomes_idle_is_restored():
     node = Node(three_pods(), policies(), other_millicores=lambda _: 3_000.0)
     node.run(10)
     node.pods[0].cpu = 0.0
@@ -115,7 +115,7 @@ def test_a_pod_that_becomes_idle_gets_its_quota_back_and_the_others_stay():
     assert WATERMARK >= node.usage
 
 
-def test_a_restart_in_the_middle_restores_from_what_is_remembered_on_disk():
+def test_a_restarted_agent_restores_from_the_audit_file():
     node = Node(three_pods(), policies(), other_millicores=lambda now: 3_000.0 if now < 1_000_100.0 else 0.0)
     node.run(8)
     assert node.originals
@@ -126,7 +126,7 @@ def test_a_restart_in_the_middle_restores_from_what_is_remembered_on_disk():
     assert ([None] * 3, {}) == ([pod.quota for pod in fresh.pods], fresh.originals)
 
 
-def test_a_policy_that_goes_gives_back_at_once():
+def test_a_removed_policy_restores_at_once():
     node = Node(three_pods(), policies(), other_millicores=lambda _: 3_000.0)
     node.run(8)
     node.policies = Policies()
@@ -136,9 +136,9 @@ def test_a_policy_that_goes_gives_back_at_once():
 
 @pytest.mark.parametrize("takes", [5.0, 55.0])
 @pytest.mark.parametrize("lags", [False, True])
-def test_victims_that_still_burn_are_not_replaced(takes, lags):
-    """Ten pods of half a core, 2.4 cores too many: with the excess of a tenth that is six pods, however long they
-    take."""
+def test_evicted_pods_that_still_run_are_not_replaced(takes, lags):
+    """Ten pods of half a core, 2.4 cores too many: with the excess of a tenth, six pods are evicted, for any time that
+    they take to end."""
     pods = [Pod(f"p{number}", 0.5, takes=takes) for number in range(10)]
     node = Node(
         pods,
@@ -153,7 +153,7 @@ def test_victims_that_still_burn_are_not_replaced(takes, lags):
     assert 4 == len(node.pods)
 
 
-def test_a_pod_that_does_not_end_is_replaced_when_its_time_is_up():
+def test_a_pod_that_does_not_end_is_replaced_after_its_deadline():
     pods = [Pod("stuck", 1.0, takes=10_000.0), Pod("other", 0.9)]
     node = Node(pods, policies(throttle=False, evict=True), other_millicores=lambda _: 2_500.0)
     node.run(6)
@@ -162,14 +162,14 @@ def test_a_pod_that_does_not_end_is_replaced_when_its_time_is_up():
     assert 2 == sum(step.kind == "evict" for made in node.plans for step in made.steps)
 
 
-def test_throttling_spares_the_eviction():
+def test_throttling_avoids_the_eviction():
     node = Node(three_pods(), policies(evict=True), other_millicores=lambda _: 2_800.0)
     node.run(60)
     assert not [step for made in node.plans for step in made.steps if step.kind == "evict"]
     assert WATERMARK >= node.usage
 
 
-def test_what_throttling_cannot_release_is_evicted():
+def test_pods_are_evicted_for_the_rest_that_throttling_cannot_release():
     pods = [Pod("a", 1.0, values={"cpu_request": 0.95}), Pod("b", 0.8, values={"cpu_request": 0.75})]
     node = Node(pods, policies(evict=True), other_millicores=lambda _: 2_800.0)
     node.run(20)
@@ -178,7 +178,7 @@ def test_what_throttling_cannot_release_is_evicted():
     assert WATERMARK >= node.usage
 
 
-def test_nobody_of_a_higher_class_is_touched_for_what_lower_ones_can_release():
+def test_no_pod_of_a_higher_class_is_changed_if_lower_ones_release_enough():
     pods = [*three_pods(), Pod("web", 2.0, values={"qos": QosClass.BURSTABLE})]
     everybody = PodQos("all", frozenset({"throttle"}), scopes=())
     held = policies()
@@ -188,7 +188,7 @@ def test_nobody_of_a_higher_class_is_touched_for_what_lower_ones_can_release():
     assert WATERMARK >= node.usage
 
 
-def test_memory_is_evicted_once():
+def test_pods_are_evicted_for_memory_once():
     pods = [Pod(f"p{number}", 0.1, memory=1_000) for number in range(8)]
     held = Policies(
         (Rule("nq", "memory", MEMORY, 6_000.0, "evict"),),

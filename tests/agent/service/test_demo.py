@@ -17,7 +17,7 @@ def groups() -> list[Path]:
 
 
 @pytest.mark.slow
-def test_it_ends_by_itself_and_leaves_nothing():
+def test_the_demo_ends_and_leaves_nothing():
     result = CliRunner().invoke(main.main, ["agent", "demo", "--seconds", "20"], prog_name="load-watcher")
     assert 0 == result.exit_code, result.output
     assert "demo.high: cpu_total_usage is" in result.stdout
@@ -30,7 +30,7 @@ def test_it_ends_by_itself_and_leaves_nothing():
 
 
 @pytest.mark.slow
-def test_without_control_groups_it_shows_the_plan(tmp_path: Path):
+def test_the_demo_shows_the_plan_without_control_groups(tmp_path: Path):
     lines: list[str] = []
     demo.run(lines.append, seconds=12.0, cgroup=tmp_path)
     text = "\n".join(lines)

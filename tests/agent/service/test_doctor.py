@@ -1,4 +1,4 @@
-"""The doctor's lines about the node agent: what one would find here. (Of one that runs: test_process.py.)"""
+"""The doctor's lines about a node agent that does not run. (test_process.py has those about a running one.)"""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -25,14 +25,14 @@ RUNNING, CONTAINER = "0000000a-0000-4000-8000-000000000000", "c" * 64
 
 @dataclass
 class Place:
-    """A node of files, with settings for an agent on it."""
+    """A node of files with settings for an agent."""
 
     root: Path
     cgroups: FakeCgroups
     port: int
 
     def told(self, *arguments: str, **more: object) -> Told:
-        """What the doctor says of it; `more` are settings of the agent."""
+        """The doctor's lines; `more` are settings of the agent."""
         given: Mapping[str, object] = {
             "proc": self.root / "proc",
             "cgroup": self.cgroups.root,
@@ -47,7 +47,7 @@ class Place:
 
 @pytest.fixture
 def nobody() -> Iterator[int]:
-    """A port that stays taken, and where nobody answers."""
+    """A used port on which no server responds."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -68,7 +68,7 @@ def place(tmp_path: Path, nobody: int, request: pytest.FixtureRequest, monkeypat
     return Place(tmp_path, cgroups, nobody)
 
 
-def test_all_is_there(place: Place):
+def test_a_complete_node_has_no_findings(place: Place):
     found = place.told()
     assert found.exit_code == 0, found
     assert {line.name for line in found.lines} == {"settings", "agent"}
@@ -79,7 +79,7 @@ def test_all_is_there(place: Place):
     found.one("agent", "ok", "no koordlet or crane-agent")
 
 
-def test_policies_that_are_wrong_or_not_there(place: Place):
+def test_invalid_and_missing_policies(place: Place):
     write(place.root / "policies", more=text_of(node_qos(name="other", wrong=True)))
     place.told().one("agent", "fail", "1 problem in policies", "wrong", "load-watcher agent --check")
     write(place.root / "policies", more=text_of({**node_qos(), "apiVersion": CRANE_API}))
@@ -107,7 +107,7 @@ def test_policies_of_the_cluster(place: Place):
         place.told(*kubeconfig, policies=None).one("agent", "ok", "read: 1")
 
 
-def test_control_groups_that_cannot_be_used(place: Place):
+def test_unusable_control_groups(place: Place):
     place.told(cgroup=place.root / "policies").one("agent", "fail", "no control groups found", "agent.cgroup")
     place.told(cgroup_driver="cgroupfs").one("agent", "fail", "no kubelet groups found", "--cgroups-per-qos")
     (file,) = (each for top in place.cgroups.root.rglob("kubepods.slice") for each in top.glob("cpu.[cm][fa]*"))
@@ -115,7 +115,7 @@ def test_control_groups_that_cannot_be_used(place: Place):
     place.told().one("agent", "fail", "the cpu controller is not enabled", str(file), "subtree_control")
 
 
-def test_others_that_manage_the_same_groups(place: Place):
+def test_other_agents_that_manage_the_same_groups(place: Place):
     comm = place.root / "proc" / "77" / "comm"
     comm.parent.mkdir()
     comm.write_text("koordlet\n")
@@ -142,7 +142,7 @@ ENFORCING = {
 
 
 def test_rights_that_the_settings_need(place: Place):
-    """Of a preview, only what it reads; a missing right is a failure with the rule and the manifest that grants it."""
+    """A preview needs only rights to read. A missing right is a failure with the rule and its manifest."""
     with FakeKube() as server:
         kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
         granted = place.told(*kubeconfig, mode="enforce").one("agent", "ok", "this account may get nodes, list pods")
@@ -166,7 +166,7 @@ def test_rights_that_the_settings_need(place: Place):
 
 
 def test_the_brake_and_the_node_in_the_cluster(place: Place):
-    """What an enforcing agent would find with its rights."""
+    """The checks of an enforcing agent with all rights."""
     control = "load-watcher-agent/agent-control"
     with FakeKube() as server:
         kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
@@ -199,7 +199,7 @@ def test_rights_on_policies_and_on_pods_depend_on_their_source(place: Place):
         place.told(*kubeconfig, policies=None).one("agent", "warn", "may not list podqoss.ensurance.crane.io")
         server.forbidden = {("list", "v1/pods"), ("get", "v1/nodes/pods")}
         missing = place.told(*kubeconfig).one("agent", "fail", "this account may not list pods; needed for the pods of")
-        assert "deploy/components/agent-api-pods" in missing.cure
+        assert "the chart, with agent.config.agent.pods: api, grants it" in missing.cure
         place.told(*kubeconfig, kubelet=kubelet.url).one("agent", "ok", f"the kubelet at {kubelet.url} lists 1 pod")
         https = "https://127.0.0.1:1"
         place.told(*kubeconfig, kubelet=https).one("agent", "ok", "this account may get nodes, get nodes/pods")
@@ -214,7 +214,7 @@ def test_a_kubelet_that_refuses(place: Place):
         assert "nodes/pods" in found.cure
 
 
-def test_servers_that_it_asks(place: Place):
+def test_the_servers_of_windows_and_queries(place: Place):
     away = f"http://127.0.0.1:{place.port}"
     place.told(watcher=away).one("agent", "fail", f"the watcher at {away} returned no windows for node-1")
     query = ("--set", "agent.queries.p99.expression=up")
@@ -227,15 +227,15 @@ def test_servers_that_it_asks(place: Place):
         place.told(*query, prometheus=server.url).one("agent", "fail", "401", "agent.prometheus_token_file")
 
 
-def test_one_check_alone_and_one_that_is_none(place: Place):
+def test_a_single_check_and_an_unknown_one(place: Place):
     assert {line.name for line in doctor("--only", "settings").lines} == {"settings"}
     assert {line.name for line in place.told("--only", "port").lines} == {"settings", "port", "agent"}
     with pytest.raises(AssertionError, match="unknown check agnet"):
         doctor("--only", "agnet")
 
 
-def test_cgroup_drivers_that_are_mixed(place: Place):
-    """Of the kubelet and the container runtime, and of the kubelet before and after a change."""
+def test_mixed_cgroup_drivers(place: Place):
+    """Kubelet and container runtime differ, or the kubelet's driver was changed."""
     assert "cgroup driver" not in str(place.told())
     place.cgroups.add(place.cgroups.pod_path("0000000b-0000-4000-8000-000000000000"))
     found = place.told().one("agent", "warn", "1 of 2 pods have no control group of a container below their own")

@@ -1,4 +1,4 @@
-"""The agent's cycles: what one leaves to the next, over a restart too, and what they tell."""
+"""The agent's cycles: their saved state, also after a restart, and their explanations."""
 
 import asyncio
 import json
@@ -37,14 +37,14 @@ BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", 
 
 @dataclass
 class Scripted:
-    """A node that uses what the test says, with the quotas that its control groups have."""
+    """A node with a usage set by the test and the quotas of its control groups."""
 
     node: FakeNode
     used: float | None = 1000.0
     looks: int = 0
     throttled: bool | None = None
     memory: float | None = None
-    """Bytes of the node that are in use, if anybody asks."""
+    """Used memory of the node in bytes; None if it is not measured."""
 
     async def collect(self, now: float) -> State:
         self.looks += 1
@@ -63,7 +63,7 @@ class Scripted:
 
 @dataclass
 class World:
-    """An agent that is asked cycle by cycle, on a node whose clock the test moves."""
+    """An agent that runs single cycles on a node whose clock the test sets."""
 
     node: FakeNode
     policies: Path
@@ -71,7 +71,7 @@ class World:
     told: list[NodeEvent] = field(default_factory=list)
     enforce: bool = True
     tick: float = 0.0
-    """How much the monotonic clock goes on each time it is looked at."""
+    """Seconds by which the monotonic clock advances at each read."""
     boot: str = "boot-1"
     limits: EvictionLimits | None = None
 
@@ -80,7 +80,7 @@ class World:
         self.policies.mkdir(exist_ok=True)
 
     def put(self, *rules: dict[str, Any], **action: Any) -> None:
-        """The policies of a user; without rules, none."""
+        """Write policies with these rules; no policies without rules."""
         allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
         objects = (node_qos(*rules), throttling(**action), allowed) if rules else ()
         write(self.policies, all=text_of(*objects))
@@ -103,7 +103,7 @@ class World:
         )
 
     def run(self, test: Callable[[Agent], Awaitable[None]]) -> None:
-        """What a process does between its start and its end."""
+        """Run `test` as one process of the agent."""
 
         async def inside(executor: Executor) -> None:
             agent = self.agent(executor)
@@ -154,8 +154,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     node.close()
 
 
-def test_while_the_labels_of_the_node_are_not_known_nothing_is_undone(world: World):
-    """As after a restart, until the API has answered: a NodeQOS that selects nodes has not gone for that."""
+def test_nothing_is_restored_while_the_labels_of_the_node_are_unknown(world: World):
+    """As after a restart, until the API responds: a NodeQOS with a selector does not count as removed."""
     selecting = node_qos(a_rule())
     selecting["spec"]["selector"] = {"matchLabels": {"pool": "batch"}}
     allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
@@ -176,7 +176,7 @@ def test_while_the_labels_of_the_node_are_not_known_nothing_is_undone(world: Wor
 
 
 @pytest.mark.parametrize(("quota", "outcomes"), [(300_000, ["done", "foreign"]), (150_000, ["done"])])
-def test_what_somebody_else_gave_back_is_left_alone_and_owed_no_more(tmp_path: Path, quota: int, outcomes: list[str]):
+def test_a_quota_raised_by_another_program_stays_and_needs_no_restore(tmp_path: Path, quota: int, outcomes: list[str]):
     node = FakeNode(tmp_path / "node")
     node.add(0, qos=QosClass.BEST_EFFORT, quota=150_000)
     world = World(node, tmp_path / "policies")
@@ -199,7 +199,7 @@ def verdicts(agent: Agent) -> list[RuleVerdict]:
     return [finding.verdict for finding in agent.last.plan.rules]
 
 
-def test_counts_go_from_cycle_to_cycle(world: World):
+def test_counts_continue_from_cycle_to_cycle(world: World):
     world.put(a_rule(avoidanceThreshold=2))
 
     async def test(agent: Agent) -> None:
@@ -214,7 +214,7 @@ def test_counts_go_from_cycle_to_cycle(world: World):
 
 
 @pytest.mark.parametrize(("pause", "verdict"), [(20.0, RuleVerdict.TRIGGERED), (31.0, RuleVerdict.COUNTING)])
-def test_counts_go_over_a_restart_unless_cycles_were_missed(world: World, pause: float, verdict: RuleVerdict):
+def test_counts_survive_a_restart_without_missed_cycles(world: World, pause: float, verdict: RuleVerdict):
     world.put(a_rule(avoidanceThreshold=2))
 
     async def before(agent: Agent) -> None:
@@ -228,7 +228,7 @@ def test_counts_go_over_a_restart_unless_cycles_were_missed(world: World, pause:
     world.run(after)
 
 
-def test_what_was_throttled_comes_back_after_a_restart(world: World):
+def test_throttled_pods_are_restored_after_a_restart(world: World):
     world.put(a_rule(), coolDownSeconds=1)
 
     async def before(agent: Agent) -> None:
@@ -246,7 +246,7 @@ def test_what_was_throttled_comes_back_after_a_restart(world: World):
     world.run(after)
 
 
-def test_policies_that_go_give_everything_back(world: World):
+def test_removed_policies_restore_all_values(world: World):
     world.put(a_rule())
 
     async def test(agent: Agent) -> None:
@@ -260,7 +260,7 @@ def test_policies_that_go_give_everything_back(world: World):
     world.run(test)
 
 
-def test_without_policies_that_were_ever_read_nothing_is_done_or_undone(world: World):
+def test_nothing_is_changed_before_policies_were_read(world: World):
     world.put(a_rule())
 
     async def before(agent: Agent) -> None:
@@ -289,7 +289,7 @@ def knob(world: World, name: str, number: int = 0) -> str:
     return world.node.cgroups.read(world.node.cgroups.pod_path(f"uid-{number}"), name).strip()
 
 
-def test_a_weight_goes_before_the_quota_and_comes_back_after_it(world: World):
+def test_a_weight_is_lowered_before_the_quota_and_restored_after_it(world: World):
     world.put(a_rule(), coolDownSeconds=1, annotations={GENTLE: "cpu.weight"})
     seen: list[tuple[str, str]] = []
 
@@ -318,7 +318,7 @@ def test_a_weight_goes_before_the_quota_and_comes_back_after_it(world: World):
 
 
 class _Refusing(GroupV2):
-    """As the kernel does with the weight of a group that has cpu.idle (EINVAL)."""
+    """Refuses the weight, as the kernel does for a group with cpu.idle (EINVAL)."""
 
     __slots__ = ()
     refused_quotas = 0
@@ -350,7 +350,7 @@ class _RefusingNode(FakeNode):
 
 @pytest.fixture
 def refusing(tmp_path: Path) -> Iterator[World]:
-    """A node whose kernel takes quotas, and no gentler step."""
+    """A node whose kernel accepts quotas but no soft limits."""
     with FakeKube() as server:
         server.node("node-1")
         server.put(CONFIG_MAPS, CONTROL, data={"evictions-per-minute": "100", "nodes-at-once": "100%"})
@@ -360,7 +360,7 @@ def refusing(tmp_path: Path) -> Iterator[World]:
         node.close()
 
 
-def test_who_cannot_be_throttled_gently_is_throttled_by_quota_and_not_spared(refusing: World):
+def test_a_pod_whose_weight_cannot_be_lowered_gets_a_quota(refusing: World):
     refusing.put(a_rule(), annotations={GENTLE: "cpu.weight"})
 
     async def test(agent: Agent) -> None:
@@ -373,8 +373,8 @@ def test_who_cannot_be_throttled_gently_is_throttled_by_quota_and_not_spared(ref
     ]
 
 
-def test_who_cannot_be_held_back_is_evicted_and_not_spared(refusing: World):
-    """Once it is known that nobody else can be held back in its place either."""
+def test_a_pod_whose_memory_high_cannot_be_lowered_is_evicted(refusing: World):
+    """Once the soft limits of all other pods are refused, too."""
     allowed = an_object("PodQOS", "be", allowedActions=["hold"], scopeSelector=BEST_EFFORT)
     high = a_rule(metricRule={"name": "memory_total_usage", "value": "8000000000"}, actionName="hold")
     hold = an_object("AvoidanceAction", "hold", annotations={GENTLE: "memory.high"}, eviction={})
@@ -395,8 +395,8 @@ def test_who_cannot_be_held_back_is_evicted_and_not_spared(refusing: World):
 
 
 @pytest.mark.parametrize("evicts", [False, True])
-def test_a_quota_that_the_kernel_refuses_is_no_release_and_changes_the_plan(refusing: World, evicts: bool):
-    """As with nested groups of version 1, or a burst on a kernel that does not show it."""
+def test_a_refused_quota_releases_nothing_and_changes_the_plan(refusing: World, evicts: bool):
+    """As with nested groups of version 1, or with a burst on a kernel that does not show it."""
     throttle = an_object(
         "AvoidanceAction",
         "throttle",
@@ -428,14 +428,14 @@ def test_a_quota_that_the_kernel_refuses_is_no_release_and_changes_the_plan(refu
 
 
 def holding(world: World, *, rule: bool = True) -> None:
-    """Policies that hold BestEffort pods back while the node uses more than 8 GB."""
+    """Policies that lower memory.high of BestEffort pods while the node uses more than 8 GB."""
     allowed = an_object("PodQOS", "be", allowedActions=["hold"], scopeSelector=BEST_EFFORT)
     high = a_rule(metricRule={"name": "memory_total_usage", "value": "8000000000"}, actionName="hold")
     hold = an_object("AvoidanceAction", "hold", coolDownSeconds=1, annotations={GENTLE: "memory.high"})
     write(world.policies, all=text_of(node_qos(high), hold, allowed) if rule else "")
 
 
-def test_memory_high_goes_down_precisely_and_comes_back_pod_by_pod(world: World):
+def test_memory_high_is_lowered_by_the_gap_and_restored_pod_by_pod(world: World):
     holding(world)
 
     async def test(agent: Agent) -> None:
@@ -456,7 +456,7 @@ def test_memory_high_goes_down_precisely_and_comes_back_pod_by_pod(world: World)
     world.run(test)
 
 
-def test_a_policy_that_goes_gives_knobs_back_at_once(world: World):
+def test_a_removed_policy_restores_knobs_at_once(world: World):
     holding(world)
 
     async def test(agent: Agent) -> None:
@@ -471,8 +471,8 @@ def test_a_policy_that_goes_gives_knobs_back_at_once(world: World):
     world.run(test)
 
 
-def test_a_rule_that_goes_gives_back_what_no_other_one_can_although_that_has_the_same_action(world: World):
-    """A rule on memory cannot throttle, and one on CPU holds nobody back from memory, whatever their action names."""
+def test_a_removed_rule_restores_what_other_rules_of_its_action_cannot(world: World):
+    """A rule on memory cannot throttle, and one on CPU cannot lower memory.high, for any action."""
     allowed = an_object("PodQOS", "be", allowedActions=["both"], scopeSelector=BEST_EFFORT)
     throttle = {"cpuThrottle": {"stepCPURatio": 10}}
     both = an_object("AvoidanceAction", "both", throttle=throttle, annotations={GENTLE: "memory.high"})
@@ -495,7 +495,7 @@ def test_a_rule_that_goes_gives_back_what_no_other_one_can_although_that_has_the
     world.run(test)
 
 
-def test_in_preview_the_gentler_steps_are_shown(world: World):
+def test_preview_shows_the_soft_limits(world: World):
     holding(world)
     world.enforce = False
 
@@ -509,7 +509,7 @@ def test_in_preview_the_gentler_steps_are_shown(world: World):
     world.run(test)
 
 
-def test_preview_changes_nothing_and_says_what_it_would_do(world: World):
+def test_preview_changes_nothing_and_reports_the_steps(world: World):
     world.put(a_rule())
     world.enforce = False
 
@@ -524,8 +524,8 @@ def test_preview_changes_nothing_and_says_what_it_would_do(world: World):
     world.run(test)
 
 
-def test_preview_has_no_more_evictions_than_the_limits_of_the_node_allow(world: World):
-    """One of an owner's pods, by default."""
+def test_preview_stays_within_the_eviction_limits_of_the_node(world: World):
+    """By default, one pod of an owner."""
     for number, pod in world.node.pods.items():
         world.node.pods[number] = replace(pod, owner="ReplicaSet/web")
     evicting(world)
@@ -542,7 +542,7 @@ def test_preview_has_no_more_evictions_than_the_limits_of_the_node_allow(world: 
     world.run(test)
 
 
-def test_a_rule_that_begins_or_ceases_to_want_something_is_told_once(world: World):
+def test_a_triggered_or_restored_rule_has_one_event(world: World):
     world.put(a_rule(), coolDownSeconds=1)
 
     async def test(agent: Agent) -> None:
@@ -556,7 +556,7 @@ def test_a_rule_that_begins_or_ceases_to_want_something_is_told_once(world: Worl
     world.run(test)
 
 
-def test_the_explanation_is_json_that_anybody_can_read(world: World):
+def test_the_explanation_is_valid_json(world: World):
     world.put(a_rule())
 
     async def test(agent: Agent) -> None:
@@ -569,7 +569,7 @@ def test_the_explanation_is_json_that_anybody_can_read(world: World):
     world.run(test)
 
 
-def test_a_metric_that_is_missing_is_told_and_nothing_is_done(world: World):
+def test_a_missing_metric_is_reported_and_nothing_is_changed(world: World):
     world.put(a_rule())
 
     async def test(agent: Agent) -> None:
@@ -581,7 +581,7 @@ def test_a_metric_that_is_missing_is_told_and_nothing_is_done(world: World):
     world.run(test)
 
 
-def test_usage_is_read_again_before_a_step_only_if_it_is_not_fresh(world: World):
+def test_usage_is_read_again_before_a_step_unless_it_is_fresh(world: World):
     world.put(a_rule())
 
     async def test(agent: Agent) -> None:
@@ -591,7 +591,7 @@ def test_usage_is_read_again_before_a_step_only_if_it_is_not_fresh(world: World)
     world.run(test)
 
 
-def test_a_file_that_cannot_be_written_keeps_the_agent_from_acting(world: World):
+def test_an_audit_file_that_cannot_be_written_stops_all_steps(world: World):
     world.put(a_rule())
 
     async def test(agent: Agent) -> None:
@@ -612,8 +612,8 @@ def evicting(world: World) -> None:
     write(world.policies, all=text_of(node_qos(rule), an_object("AvoidanceAction", "evict", eviction={}), allowed))
 
 
-def test_a_pod_that_may_not_go_is_replaced_by_another_in_the_same_cycle(tmp_path: Path):
-    """The one that would be first has a disruption budget."""
+def test_a_protected_pod_is_replaced_by_another_in_the_same_cycle(tmp_path: Path):
+    """The first pod in the order has a disruption budget."""
     with FakeKube() as server:
         node = with_api(tmp_path / "node", server)
         node.add(0, qos=QosClass.BEST_EFFORT, cpu=2.0)
@@ -634,14 +634,14 @@ def test_a_pod_that_may_not_go_is_replaced_by_another_in_the_same_cycle(tmp_path
         node.close()
 
 
-def test_a_fault_in_the_middle_of_a_plan_loses_nothing_of_what_was_done(tmp_path: Path):
-    """Two pods are to go; after the first one the node cannot be read again. In the next cycle it still counts."""
+def test_an_error_during_a_plan_keeps_the_steps_before_it(tmp_path: Path):
+    """Two pods are to be evicted; after the first one the node cannot be read again. It counts in the next cycle."""
 
     class Failing(Scripted):
         async def collect(self, now: float) -> State:
             if self.looks == 3:
                 self.looks += 1
-                raise RuntimeError("a fault of ours")
+                raise RuntimeError("a bug of the agent")
             return await super().collect(now)
 
     with FakeKube() as server:
@@ -671,8 +671,8 @@ STEPS = [sign * step for step in (6.0, 60.0, 600.0, 3_600.0, 86_400.0) for sign 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("jump", STEPS)
-def test_a_clock_that_is_set_neither_ends_nor_prolongs_what_is_in_flight(tmp_path: Path, jump: float, restart: bool):
-    """A pod that was asked to go counts for as long as it may take, and nobody goes in its place."""
+def test_a_clock_change_does_not_change_deadlines_of_steps_in_flight(tmp_path: Path, jump: float, restart: bool):
+    """An evicted pod counts until its deadline, and no other pod replaces it."""
     with FakeKube() as server:
         node = with_api(tmp_path / "node", server)
         node.add(0, 1, 2, qos=QosClass.BEST_EFFORT)
@@ -684,7 +684,7 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_what_is_in_flight(tmp_pat
 
         async def before(agent: Agent) -> None:
             await world.cycle(agent, 4500.0)
-            assert [("shop/p0", 50.0)] == going(agent)  # its grace period, 30 s, and less what has passed
+            assert [("shop/p0", 50.0)] == going(agent)  # its grace period, 30 s, minus the elapsed time
 
         async def after(agent: Agent) -> None:
             await world.cycle(agent, 4500.0)
@@ -696,7 +696,7 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_what_is_in_flight(tmp_pat
 
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("jump", STEPS)
-def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_cool_down(world: World, jump: float, restart: bool, caplog):
+def test_a_clock_change_does_not_change_a_cool_down(world: World, jump: float, restart: bool, caplog):
     """It is logged once."""
     world.put(a_rule(), coolDownSeconds=25)
     world.collector.throttled = False
@@ -739,7 +739,7 @@ def one_eviction(
 
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("jump", STEPS)
-def test_a_clock_that_is_set_neither_frees_nor_blocks_evictions(tmp_path: Path, jump: float, restart: bool):
+def test_a_clock_change_does_not_change_the_eviction_limits(tmp_path: Path, jump: float, restart: bool):
     """The limit of evictions within ten minutes holds for ten minutes."""
     with one_eviction(tmp_path) as (world, evicted, before):
 
@@ -754,10 +754,10 @@ def test_a_clock_that_is_set_neither_frees_nor_blocks_evictions(tmp_path: Path, 
 @pytest.mark.parametrize("between", ["agent", "machine"])
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
-def test_evictions_before_a_clock_was_set_count_after_another_restart(
+def test_evictions_before_a_clock_change_count_after_another_restart(
     tmp_path: Path, jump: float, restart: bool, between: str
 ):
-    """The audit has the times of the old clock, and the saved state only the new one."""
+    """The audit has times of the old clock, and the saved state has only the new clock."""
     with one_eviction(tmp_path) as (world, evicted, before):
 
         async def meanwhile(agent: Agent) -> None:
@@ -776,8 +776,8 @@ def test_evictions_before_a_clock_was_set_count_after_another_restart(
 
 
 @pytest.mark.parametrize("ahead", [60.0, 600.0, 3_600.0, 86_400.0])
-def test_after_a_restart_of_the_machine_a_state_from_the_future_counts_from_now(world: World, ahead: float, caplog):
-    """The clock was ahead before, and it is unknown when it was set back. A cool-down is no longer than it is."""
+def test_a_state_from_the_future_counts_from_now_after_a_reboot(world: World, ahead: float, caplog):
+    """The clock was ahead before, and it is unknown when it was set back. No cool-down becomes longer."""
     world.put(a_rule(), coolDownSeconds=25)
     world.collector.throttled = False
 
@@ -816,7 +816,7 @@ def test_a_cool_down_continues_after_an_upgrade_from_a_version_with_one_for_all_
     world.run(after)
 
 
-def test_a_monotonic_clock_that_stands_still_or_leaps_ends_no_cycle(world: World):
+def test_a_monotonic_clock_that_stops_or_jumps_ends_no_cycle(world: World):
     world.put(a_rule(), coolDownSeconds=1)
 
     async def test(agent: Agent) -> None:
@@ -830,7 +830,7 @@ def test_a_monotonic_clock_that_stands_still_or_leaps_ends_no_cycle(world: World
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the pod", "the container"])
-def test_a_control_group_that_vanishes_between_plan_and_write_is_replaced_by_another(world: World, whole: bool):
+def test_a_pod_that_ends_between_plan_and_write_is_replaced_by_another(world: World, whole: bool):
     class Ending(Scripted):
         async def collect(self, now: float) -> State:
             state = await super().collect(now)
@@ -854,12 +854,12 @@ def test_a_control_group_that_vanishes_between_plan_and_write_is_replaced_by_ano
     world.run(test)
 
 
-def test_a_cycle_that_fails_is_counted_and_the_next_one_comes(world: World):
+def test_a_failed_cycle_is_counted_and_the_next_one_runs(world: World):
     class Failing(Scripted):
         async def collect(self, now: float) -> State:
             self.looks += 1
             if self.looks == 1:
-                raise RuntimeError("a fault of ours")
+                raise RuntimeError("a bug of the agent")
             raise asyncio.CancelledError
 
     world.put(a_rule())

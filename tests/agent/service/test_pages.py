@@ -1,4 +1,4 @@
-"""How the agent is put together: what it prints, what it cannot start with, and what it says of what is left."""
+"""The command of the agent: its output, invalid settings, and remaining values at the end."""
 
 import json
 import subprocess
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.audit.log import AuditEntry, AuditOutcome
 from agent.decision.explanation import measured
 from agent.executor.plan_run import TAINTED_KEY
-from agent.service.build import open_audit
+from agent.service.dependencies import open_audit
 from agent.service.settings import AgentSettings
 from load_watcher.main import main
 from tests.real.parts import REPOSITORY
@@ -19,7 +19,7 @@ from tests.real.parts import REPOSITORY
 NOW = 1_700_000_000.0
 
 
-def test_lines_of_the_audit_follow_each_other_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_audit_entries_are_lines_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     audit = open_audit(AgentSettings(state_file=tmp_path / "agent.db", audit_to_stdout=True))
     audit.finish(audit.begin(AuditEntry(time=NOW, kind="scheduling")), AuditOutcome.DONE, now=NOW)
     audit.close()
@@ -27,7 +27,7 @@ def test_lines_of_the_audit_follow_each_other_on_standard_output(tmp_path: Path,
     assert ["begun", "done"] == [json.loads(line)["audit"]["outcome"] for line in lines]
 
 
-def test_the_documented_line_of_the_audit_has_the_keys_and_texts_of_a_real_one():
+def test_the_documented_audit_line_has_the_keys_and_texts_of_a_real_one():
     page = (REPOSITORY / "docs" / "concepts" / "agent-safety.md").read_text()
     (shown,) = [json.loads(line)["audit"] for line in page.splitlines() if line.startswith('{"audit"')]
     assert shown == json.loads(json.dumps(AuditEntry(**shown).as_json()))
@@ -36,8 +36,8 @@ def test_the_documented_line_of_the_audit_has_the_keys_and_texts_of_a_real_one()
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
-def test_a_token_file_that_is_none_is_named(tmp_path: Path, content: bytes | None):
-    """One that went after the settings were checked too."""
+def test_an_invalid_token_file_is_reported(tmp_path: Path, content: bytes | None):
+    """Also one that was removed after the settings were checked."""
     token = tmp_path / "token"
     if content is not None:
         token.write_bytes(content)
@@ -51,7 +51,7 @@ def test_a_token_file_that_is_none_is_named(tmp_path: Path, content: bytes | Non
 
 
 @pytest.mark.parametrize("content", [None, "kind: NodeQOS\n"])
-def test_a_single_look_without_policies_to_go_by_is_no_success(tmp_path: Path, content: str | None):
+def test_once_without_policies_fails(tmp_path: Path, content: str | None):
     policies = tmp_path / "policies"
     if content is not None:
         policies.mkdir()
@@ -63,7 +63,7 @@ def test_a_single_look_without_policies_to_go_by_is_no_success(tmp_path: Path, c
     assert "no valid policies: no decisions made" in looked.stderr
 
 
-def test_an_error_in_json_has_the_cure_as_its_hint():
+def test_an_error_in_json_has_its_hint():
     refused = CliRunner().invoke(main, ["agent", "--once", "-o", "json", "--set=agent.kubernetes=no"])
     (line,) = refused.stderr.splitlines()
     error = json.loads(line)["error"]
@@ -89,8 +89,8 @@ except SystemExit as ended:
 """
 
 
-def test_what_the_agent_does_not_need_is_not_loaded():
-    """It runs on every node: 15 MB of NumPy are as many times the nodes."""
+def test_unneeded_modules_are_not_imported():
+    """The agent runs on each node, and NumPy alone needs 15 MB."""
     checked = ["agent", "--check", str(REPOSITORY / "deploy" / "agent" / "policies")]
     command = [sys.executable, "-c", LOADED, " ".join(HEAVY), *checked]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
@@ -98,13 +98,13 @@ def test_what_the_agent_does_not_need_is_not_loaded():
 
 
 @pytest.mark.parametrize("flags", [["--preview", "--enforce"], ["--enforce", "--preview"]])
-def test_to_act_and_not_to_act_is_refused(flags: list[str]):
+def test_preview_and_enforce_together_are_refused(flags: list[str]):
     refused = CliRunner().invoke(main, ["agent", *flags])
     assert refused.exit_code == 2
     assert "--preview and --enforce are mutually exclusive" in refused.stderr
 
 
-def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):
+def test_restore_reports_a_taint_that_it_cannot_remove_without_the_api(tmp_path: Path):
     settings = AgentSettings(state_file=tmp_path / "agent.db")
     audit = open_audit(settings)
     audit.save_value(TAINTED_KEY, True)
@@ -116,7 +116,7 @@ def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_of
     assert "no recorded values" not in restored.stdout
 
 
-def test_restore_on_a_node_where_no_agent_ran(tmp_path: Path):
+def test_restore_on_a_node_without_an_audit_file(tmp_path: Path):
     command = ["agent", "restore", "--state-file", str(tmp_path / "agent.db")]
     refused = CliRunner().invoke(main, command)
     assert (refused.exit_code, "with --state-file, or use --missing-ok" in refused.stderr) == (1, True)

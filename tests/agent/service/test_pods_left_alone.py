@@ -12,7 +12,7 @@ from tests.fakes.kube import CONFIG_MAPS, PODS, FakeKube
 
 
 def candidates(agent: Agent) -> dict[str, str]:
-    """Why each pod was selected or not, by its name."""
+    """The reason why each pod was selected or not, by its name."""
     stages = agent.explanation()["plan"]["stages"]
     return {each["pod"]: each["why"] for stage in stages for each in stage["candidates"]}
 
@@ -22,7 +22,7 @@ def results(agent: Agent) -> list[tuple[str, str]]:
 
 
 def world(directory: Path, server: FakeKube, *pods: dict[str, Any]) -> tuple[World, FakeNode]:
-    """A node whose pods p0, p1, … use less from one to the next, and policies that evict."""
+    """A node with pods p0, p1, … of decreasing usage, and policies that evict."""
     node = with_api(directory / "node", server)
     for number, values in enumerate(pods):
         node.add(number, qos=QosClass.BEST_EFFORT, cpu=3.0 - number, **values)
@@ -32,7 +32,7 @@ def world(directory: Path, server: FakeKube, *pods: dict[str, Any]) -> tuple[Wor
 
 
 def test_a_refused_pod_is_explained_with_the_time_of_the_next_attempt(tmp_path: Path):
-    """Cycle after cycle for five minutes: two requests for the refused pod, and one for the next pod."""
+    """In the cycles of five minutes: two requests for the refused pod, and one for the next pod."""
     with FakeKube() as server:
         story, node = world(tmp_path, server, {}, {})
         give_two_budgets(server, node, 0)
@@ -56,7 +56,7 @@ def test_a_refused_pod_is_explained_with_the_time_of_the_next_attempt(tmp_path: 
         node.close()
 
 
-def test_cycles_without_an_eviction_write_nothing_to_the_budget(tmp_path: Path):
+def test_cycles_without_an_eviction_do_not_write_the_budget(tmp_path: Path):
     with FakeKube() as server:
         story, node = world(tmp_path, server, {})
         give_two_budgets(server, node, 0)

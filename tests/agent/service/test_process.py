@@ -1,4 +1,4 @@
-"""The agent as its users run it: a process on a node of files, a kubelet beside it, policies in a directory."""
+"""The agent as a process: on a node of files, with a kubelet, and policies in a directory."""
 
 import asyncio
 import contextlib
@@ -64,8 +64,8 @@ class AgentProcess(Service):
 
 
 class Machine:
-    """Two CPUs, of which something else uses `beside` cores first; one pod, that uses 1.5 cores of the rest if it is
-    let."""
+    """A node with two CPUs: other programs use `beside` cores, and one pod uses up to 1.5 of the remaining cores within
+    its quota."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -81,7 +81,7 @@ class Machine:
         self._passed = self._busy = self._used = 0.0
 
     def put(self, *rules: dict[str, Any]) -> None:
-        """The policies of the machine."""
+        """Write the policies of the machine."""
         action = an_object(
             "AvoidanceAction", "throttle", throttle={"cpuThrottle": {"stepCPURatio": 20}}, coolDownSeconds=1
         )
@@ -89,7 +89,7 @@ class Machine:
         write(self.policies, all=text_of(*((node_qos(*rules), action, allowed) if rules else ())))
 
     def settings(self, **more: object) -> list[str]:
-        """As flags."""
+        """The settings as flags."""
         places = {"proc": self.proc.root, "cgroup": self.cgroups.root, "policies": self.policies}
         times = {"interval": "1s", "settle": "0s", "effect": "1s"}
         given = {**places, **times, "state_file": self.root / "agent.db", "node": "node-1", **more}
@@ -102,7 +102,7 @@ class Machine:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Time goes on, and the kernel counts."""
+        """Advance the counters of the kernel in the background."""
         ending = threading.Event()
 
         def count() -> None:
@@ -126,7 +126,7 @@ class Machine:
         self._passed += seconds
         self._used += pod * seconds
         self._busy += (pod + self.beside) * seconds
-        # Of one length and written at once: the agent never reads half a file.
+        # Of equal length and written with one call: the agent never reads an incomplete file.
         all_ticks, busy = int(self._passed * 100 * CPUS), int(self._busy * 100)
         lines = [f"cpu  {busy:012} 0 0 {all_ticks - busy:012} 0 0 0 0 0 0"]
         each, idle = busy // CPUS, (all_ticks - busy) // CPUS
@@ -174,13 +174,13 @@ def run(machine: Machine, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def check(machine: Machine, *arguments: str) -> Result:
-    """What ends before the agent starts, in this process."""
+    """Run a command that ends before the agent starts, in this process."""
     with contextlib.chdir(machine.root):
         return CliRunner().invoke(main, ["agent", *arguments], prog_name="load-watcher")
 
 
 def cycle_of(process: AgentProcess, *, token: str = "") -> int:
-    """The number of the last cycle; not asked by /healthz, which has none where cycles are late."""
+    """The number of the last cycle; not read from /healthz, which has none if cycles are late."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return int(process.get("/explain", headers=headers).json()["cycle"])
 
@@ -189,7 +189,7 @@ def throttled(machine: Machine) -> bool:
     return machine.quota() != "max"
 
 
-def test_it_throttles_to_just_under_the_watermark_and_gives_back(machine: Machine, kubelet: FakeKubelet):
+def test_pods_are_throttled_to_just_below_the_watermark_and_restored(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet, "--enforce", on_exit="restore") as process:
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
         explained = process.get("/explain").json()
@@ -220,7 +220,7 @@ def test_preview_is_the_default_and_changes_nothing(machine: Machine, kubelet: F
         assert process.get("/audit").json() == {"deeds": []}
 
 
-def test_after_kill_9_what_was_taken_is_known_and_can_be_put_back(machine: Machine, kubelet: FakeKubelet):
+def test_changes_are_known_and_restored_after_kill_9(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet, "--enforce") as process:
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
         process.kill()
@@ -233,8 +233,8 @@ def test_after_kill_9_what_was_taken_is_known_and_can_be_put_back(machine: Machi
     assert again.stdout == "no recorded values: nothing to restore\n"
 
 
-def test_restore_touches_no_file_that_it_cannot_use(machine: Machine):
-    """Another program's, named by a slip, or a damaged one, whose quotas are not put back: neither is all well."""
+def test_restore_leaves_unusable_files_unchanged(machine: Machine):
+    """A file of another program, or a damaged one whose quotas are not restored: both are failures."""
     file = machine.root / "somebody.db"
     file.write_text("something of somebody's\n")
     result = run(machine, "restore", "--missing-ok", "--state-file", str(file))
@@ -245,7 +245,7 @@ def test_restore_touches_no_file_that_it_cannot_use(machine: Machine):
     assert file.read_text() == "something of somebody's\n"
 
 
-def test_restore_with_an_empty_file_restores_nothing_and_says_so(machine: Machine):
+def test_restore_with_an_empty_file_fails(machine: Machine):
     """A power failure leaves such a file; the exit code 0 would let the agent be uninstalled with lowered quotas."""
     file = machine.root / "empty.db"
     file.touch()
@@ -255,7 +255,7 @@ def test_restore_with_an_empty_file_restores_nothing_and_says_so(machine: Machin
     assert [file] == list(machine.root.glob("empty*"))
 
 
-def test_a_new_start_goes_on_where_the_killed_one_was(machine: Machine, kubelet: FakeKubelet):
+def test_a_restarted_agent_continues_after_a_kill(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet, "--enforce") as process:
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
         process.kill()
@@ -264,7 +264,7 @@ def test_a_new_start_goes_on_where_the_killed_one_was(machine: Machine, kubelet:
         wait_for(lambda: not throttled(machine), what="the quota to be back: no policy wants it any more")
 
 
-def test_once_explains_in_words(machine: Machine):
+def test_once_prints_sentences(machine: Machine):
     done = run(machine, "--once", *machine.settings())
     assert done.returncode == 0, done.stderr
     assert re.search(
@@ -274,8 +274,8 @@ def test_once_explains_in_words(machine: Machine):
 
 
 @pytest.mark.parametrize("arguments", [["--once"], ["--check", "policies"]], ids=" ".join)
-def test_a_look_leaves_no_file(machine: Machine, arguments: list[str]):
-    """Neither in the working directory nor at agent.state_file, and it prints the same as JSON."""
+def test_once_leaves_no_file(machine: Machine, arguments: list[str]):
+    """No file in the working directory and at agent.state_file; with -o json, it prints the same as JSON."""
     before = sorted(machine.root.rglob("*.db*"))
     state = f"agent.state_file={machine.root / 'agent.db'}"
     named = machine.settings()
@@ -287,8 +287,8 @@ def test_a_look_leaves_no_file(machine: Machine, arguments: list[str]):
         assert before == sorted(machine.root.rglob("*.db*"))
 
 
-def test_once_looks_until_a_rule_has_decided(machine: Machine):
-    """One that wants three samples in a row would be said to have one of them, and nobody would know what follows."""
+def test_once_runs_cycles_until_each_rule_has_decided(machine: Machine):
+    """For a rule that needs three samples, the first cycle would not show the result."""
     machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "100"}, avoidanceThreshold=3))
 
     def told() -> re.Match[str] | None:  # once more, if the counters that are written here were late
@@ -300,7 +300,7 @@ def test_once_looks_until_a_rule_has_decided(machine: Machine):
     wait_for(told, what="the third sample")
 
 
-def test_once_waits_for_the_pods_and_says_who_would_be_hit(machine: Machine, kubelet: FakeKubelet):
+def test_once_waits_for_the_pods_and_names_the_selected_ones(machine: Machine, kubelet: FakeKubelet):
     machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}))
 
     def told() -> bool:  # once more, if the counters that are written here were late: then it is to less than 1.2 cores
@@ -312,7 +312,7 @@ def test_once_waits_for_the_pods_and_says_who_would_be_hit(machine: Machine, kub
 
 
 def test_policies_are_checked(machine: Machine):
-    """A rule on what is only measured is one too: it keeps new pods away."""
+    """A rule on a metric without actions is valid: it keeps new pods away."""
     machine.put(a_rule(metricRule={"name": "cpu_load_15_min", "value": "4"}))
     assert "3 policies, no problems found" in check(machine, "--check", str(machine.policies)).stdout
     write(machine.policies, all=text_of(node_qos(a_rule(actionName="throtle"))))
@@ -334,14 +334,14 @@ def test_policies_are_checked(machine: Machine):
         ([], "pass a directory with --policies DIR"),
     ],
 )
-def test_what_cannot_be_run_says_why(machine: Machine, arguments: list[str], words: str):
+def test_a_failed_start_has_a_reason(machine: Machine, arguments: list[str], words: str):
     refused = check(machine, *arguments)
     assert refused.exit_code in (1, 2)
     assert isinstance(refused.exception, SystemExit)
     assert words in refused.stderr
 
 
-def test_a_port_that_somebody_has_is_told_with_the_cure(machine: Machine):
+def test_a_used_port_is_reported_with_a_hint(machine: Machine):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         refused = run(machine, *machine.settings(port=port))
@@ -352,8 +352,8 @@ def test_a_port_that_somebody_has_is_told_with_the_cure(machine: Machine):
     )
 
 
-def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet):
-    """As the watcher asks, with the agent's token."""
+def test_a_watcher_gets_the_usage_of_pods(machine: Machine, kubelet: FakeKubelet):
+    """With the request of the watcher and the agent's token."""
     token = machine.root / "token"
     token.write_text("secret\n")
 
@@ -376,7 +376,7 @@ def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet
         assert abs(fetch.usage.time[0] - time.time()) < PATIENCE_SECONDS
 
 
-def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine, kubelet: FakeKubelet):
+def test_pods_need_the_token_but_metrics_do_not(machine: Machine, kubelet: FakeKubelet):
     token = machine.root / "token"
     token.write_text("secret\n")
     other = free_port()
@@ -394,7 +394,7 @@ def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine
         assert let.json()["node"] == "node-1"
 
 
-def test_without_a_token_others_get_metrics_alone(machine: Machine, kubelet: FakeKubelet):
+def test_without_a_token_other_hosts_get_only_metrics(machine: Machine, kubelet: FakeKubelet):
     other = free_port()
     with agent(machine, kubelet, metrics_host="::", metrics_port=other) as process:
         for host in ("127.0.0.1", "[::1]"):
@@ -405,7 +405,7 @@ def test_without_a_token_others_get_metrics_alone(machine: Machine, kubelet: Fak
             assert statuses == {"/healthz": 200, "/metrics": 200, "/explain": 404, "/audit": 404}
 
 
-def test_windows_and_queries_that_cannot_be_had_are_told_and_hold_nothing_up(machine: Machine, kubelet: FakeKubelet):
+def test_missing_windows_and_queries_are_reported_and_delay_no_cycle(machine: Machine, kubelet: FakeKubelet):
     nobody = f"http://127.0.0.1:{free_port()}"
     expression = ("--set", "agent.queries.p99.expression=up")
     with agent(machine, kubelet, *expression, watcher=nobody, prometheus=nobody) as process:
@@ -414,11 +414,11 @@ def test_windows_and_queries_that_cannot_be_had_are_told_and_hold_nothing_up(mac
             found: dict[str, str] = process.get("/explain").json()["missing"]
             return found
 
-        wait_for(lambda: "p99" in missing() and "window_cpu_avg_5m" in missing(), what="both to be told missing")
+        wait_for(lambda: "p99" in missing() and "window_cpu_avg_5m" in missing(), what="both metrics to be missing")
         wait_for(lambda: process.get("/explain").json()["plan"]["rules"][0]["sample"], what="the rest to be seen")
 
 
-def test_filters_that_are_none(machine: Machine, kubelet: FakeKubelet):
+def test_invalid_filters(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet) as process:
         wrong = {
             "since=soon": "use unix seconds, a date like 2026-01-31T12:00:00Z, or a duration before now like -1h",
@@ -443,8 +443,8 @@ def test_two_agents_do_not_undo_each_others_work(machine: Machine, kubelet: Fake
         assert "agent.db" in second.stderr
 
 
-def test_of_two_agents_with_files_of_their_own_one_acts_and_then_the_other(machine: Machine, kubelet: FakeKubelet):
-    machine.beside = 1.7  # too much whatever the pod gets: both always want to throttle
+def test_of_two_agents_with_separate_files_only_one_acts_at_a_time(machine: Machine, kubelet: FakeKubelet):
+    machine.beside = 1.7  # above the watermark for any quota: both always want to throttle
     with agent(machine, kubelet, "--enforce", on_exit="restore") as first:
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
         elsewhere = machine.root / "other"
@@ -458,7 +458,7 @@ def test_of_two_agents_with_files_of_their_own_one_acts_and_then_the_other(machi
             wait_for(lambda: second.get("/audit?kind=throttle").json()["deeds"], what="the second to act")
 
 
-def test_the_doctor_asks_one_that_runs(machine: Machine, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch):
+def test_the_doctor_reads_a_running_agent(machine: Machine, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(machine.root)
     token = machine.root / "token"
     token.write_text("secret\n")

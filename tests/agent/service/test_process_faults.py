@@ -1,5 +1,5 @@
-"""What goes wrong around a running agent: its kubelet, its policies, its disk, the API. It does nothing it should not,
-says so, and goes on when it is over."""
+"""Failures around a running agent: its kubelet, its policies, its disk, the API. The agent makes no wrong change,
+reports the failure, and continues after it."""
 
 import resource
 import socket
@@ -22,17 +22,17 @@ __all__ = ["kubelet", "machine"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
-# What it took it keeps, however long a test looks on.
+# Lowered quotas stay lowered during the whole test.
 RULE = a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}, restoreThreshold=1_000_000)
 
 
 def cycles(process: AgentProcess, more: int = 3) -> None:
-    """Wait for so many cycles."""
+    """Wait for this number of cycles."""
     begin = cycle_of(process)
     wait_for(lambda: cycle_of(process) >= begin + more, what=f"{more} more cycles")
 
 
-def test_without_its_kubelet_it_does_nothing_and_says_so_and_then_it_acts(machine: Machine, kubelet: FakeKubelet):
+def test_the_agent_acts_once_its_kubelet_responds(machine: Machine, kubelet: FakeKubelet):
     kubelet.fault = lambda: (500, b"etcd is away")
     with agent(machine, kubelet, "--enforce") as process:
         wait_for(
@@ -44,7 +44,7 @@ def test_without_its_kubelet_it_does_nothing_and_says_so_and_then_it_acts(machin
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
 
 
-def test_a_kubelet_that_does_not_answer_holds_no_cycle_up(machine: Machine, kubelet: FakeKubelet):
+def test_a_kubelet_that_does_not_respond_delays_no_cycle(machine: Machine, kubelet: FakeKubelet):
     over = threading.Event()
     machine.put(RULE)
     with agent(machine, kubelet, "--enforce") as process:
@@ -57,19 +57,19 @@ def test_a_kubelet_that_does_not_answer_holds_no_cycle_up(machine: Machine, kube
         try:
             wait_for(lambda: "pods" in process.get("/explain").json()["missing"], what="the pods to be too old")
             cycles(process)
-            assert throttled(machine)  # nothing is undone for want of news
+            assert throttled(machine)  # missing policies restore nothing
         finally:
             over.set()
         wait_for(lambda: "pods" not in process.get("/explain").json()["missing"], what="the pods to be known again")
 
 
-def test_policies_that_turn_bad_leave_the_good_ones_in_force(machine: Machine, kubelet: FakeKubelet):
+def test_invalid_policies_keep_the_previous_ones_active(machine: Machine, kubelet: FakeKubelet):
     machine.put(RULE)
     with agent(machine, kubelet, "--enforce") as process:
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
         good = (machine.policies / "all.yaml").read_text()
         write(machine.policies, all=good + "---\n" + text_of(node_qos(a_rule(actionName="throtle"), name="other")))
-        wait_for(lambda: process.get("/explain").json()["policies"]["problems"], what="the problem to be told")
+        wait_for(lambda: process.get("/explain").json()["policies"]["problems"], what="the problem to be reported")
         cycles(process)
         assert process.get("/explain").json()["policies"]["rules"] == ["cpu.high"]
         assert throttled(machine)
@@ -77,15 +77,15 @@ def test_policies_that_turn_bad_leave_the_good_ones_in_force(machine: Machine, k
         wait_for(lambda: not throttled(machine), what="the quota to be back: no policy wants it any more")
 
 
-def test_a_full_disk_keeps_it_from_acting_until_there_is_room(machine: Machine, kubelet: FakeKubelet):
-    """No file of the process may grow, which to it is as a full disk."""
+def test_a_full_disk_stops_all_steps_until_there_is_space(machine: Machine, kubelet: FakeKubelet):
+    """A limit on the file size of the process stands for a full disk."""
     machine.put()
     with agent(machine, kubelet, "--enforce") as process:
         cycles(process)
         before = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, before[1]))
         machine.put(RULE)
-        wait_for(lambda: process.get("/explain").json()["trouble"], what="the trouble to be told")
+        wait_for(lambda: process.get("/explain").json()["trouble"], what="the error to be reported")
         cycles(process)
         assert not throttled(machine)
         wait_for(lambda: "agent_audit_trouble 1.0" in process.get("/metrics").text, what="the metric to say so too")
@@ -95,7 +95,7 @@ def test_a_full_disk_keeps_it_from_acting_until_there_is_room(machine: Machine, 
 
 @contextmanager
 def silent_api(directory: Path) -> Iterator[Path]:
-    """A kubeconfig of an API that takes connections and never answers."""
+    """A kubeconfig of an API that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = f"http://127.0.0.1:{listening.getsockname()[1]}"
         written = {
@@ -111,13 +111,16 @@ def silent_api(directory: Path) -> Iterator[Path]:
         yield path
 
 
-def test_an_api_that_hangs_keeps_it_neither_from_throttling_nor_from_ending(machine: Machine, kubelet: FakeKubelet):
+def test_an_api_that_hangs_prevents_neither_throttling_nor_shutdown(machine: Machine, kubelet: FakeKubelet):
     machine.put(RULE)
     with silent_api(machine.root) as kubeconfig:
         more = ("--enforce", "--set", f"kubernetes.kubeconfig={kubeconfig}", "--set", "agent.on_exit=restore")
         with agent(machine, kubelet, *more, kubernetes="true", interval="4s") as process:
             wait_for(lambda: throttled(machine), what="the pod to be throttled")
-            wait_for(lambda: process.get("/explain").json()["stance"] == "throttle only", what="the stance to be told")
+            wait_for(
+                lambda: process.get("/explain").json()["stance"] == "throttle only",
+                what="the restricted level",
+            )
             assert process.stop() == 0  # it takes 3 s; the machine may be busy
     assert not throttled(machine)
 
@@ -126,9 +129,9 @@ def deeds(process: AgentProcess) -> int:
     return len(process.get("/audit").json()["deeds"])
 
 
-def test_a_kubelet_that_knows_less_for_a_moment_changes_nothing(machine: Machine, kubelet: FakeKubelet, tmp_path: Path):
-    """It has restarted and lists no pod yet; the runtime has restarted, and it knows no container; it has the
-    certificate of another authority. The pod stays throttled, nothing is done twice, and each is in the log once."""
+def test_a_kubelet_with_an_incomplete_list_changes_nothing(machine: Machine, kubelet: FakeKubelet, tmp_path: Path):
+    """The kubelet restarts and lists no pods; the runtime restarts and has no containers; the certificate is of another
+    authority. The pod stays throttled, no step is repeated, and each failure is logged once."""
     own, other = trustme.CA(), trustme.CA()
     own.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

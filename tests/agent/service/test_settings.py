@@ -1,4 +1,4 @@
-"""[agent] of the settings."""
+"""The table [agent] of the settings."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.decision.eviction_limits import EvictionLimits
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.service.settings import AgentSettings, read_settings, validate
 
 
@@ -20,7 +20,7 @@ def problems(**given: Any) -> dict[str, str]:
     return {each.key: f"{each.message} | {each.cure}" for each in validate(given)}
 
 
-def test_by_default_nothing_is_changed_and_nobody_can_reach_it():
+def test_by_default_the_agent_is_in_preview_on_a_loopback_address():
     settings = read()
     assert (settings.mode, settings.host, settings.port, settings.on_exit) == ("preview", "127.0.0.1", 2021, "keep")
     assert settings.options() == DecisionOptions()
@@ -28,16 +28,16 @@ def test_by_default_nothing_is_changed_and_nobody_can_reach_it():
 
 
 def test_values_of_the_file_and_texts_of_flags():
-    """The environment and flags give texts."""
+    """Values of the environment and of flags are texts."""
     typed = read(interval=5, excess=0.2, evictions_per_node=2, interfaces=["eth0", "eth1"], run_queues=True)
     texts = read(interval="5s", excess="0.2", evictions_per_node="2", interfaces="eth0,eth1", run_queues="yes")
     assert typed == texts
     assert (typed.interval, typed.limits().node) == (5.0, 2)
     assert read(policies="policies").policies == Path("/etc/policies")
-    assert read(order="upstream", excess=0).options() == DecisionOptions(order=Order.UPSTREAM, excess=0.0)
+    assert read(excess=0).options() == DecisionOptions(excess=0.0)
 
 
-def test_who_this_node_is():
+def test_the_name_of_the_node():
     assert read(node="n").node_name({"NODE_NAME": "other"}) == "n"
     assert read().node_name({"NODE_NAME": "other"}) == "other"
     assert read().node_name({})
@@ -48,6 +48,7 @@ def test_who_this_node_is():
     [
         ({"intervall": 3}, "agent.intervall", "did you mean agent.interval?"),
         ({"xyz": 3}, "agent.xyz", "[agent] has: mode, node"),
+        ({"order": "upstream"}, "agent.order", "remove it: pods are ordered by QoS class before priority"),
         ({"mode": "enforc"}, "agent.mode", 'did you mean "enforce"?'),
         ({"excess": 2}, "agent.excess", "must be a number from 0 to 1; given 2"),
         ({"control": "here"}, "agent.control", "must have the form NAMESPACE/NAME"),
@@ -67,17 +68,17 @@ def test_who_this_node_is():
         ({"queries": {"a": {"expression": "up"}}}, "agent.prometheus", "must be set, because agent.queries need"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_cure(given: dict[str, Any], key: str, words: str):
+def test_a_problem_is_reported_with_its_hint(given: dict[str, Any], key: str, words: str):
     assert words in problems(**given)[key]
 
 
-def test_all_problems_at_once():
+def test_all_problems_are_reported():
     assert set(problems(mode="x", intervall=1, excess=-1)) == {"agent.mode", "agent.intervall", "agent.excess"}
 
 
-def test_a_metric_of_the_users_own():
+def test_a_user_defined_metric():
     settings = read(
         prometheus="http://p:9090", queries={"p99": {"expression": "up", "acts_on": "cpu", "throttleable": True}}
     )
-    metric = settings.queries["p99"].metric("p99", Order.QOS_FIRST)
+    metric = settings.queries["p99"].metric("p99")
     assert (metric.name, metric.throttleable, metric.throttle_quantified) == ("p99", True, False)

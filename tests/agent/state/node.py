@@ -1,4 +1,4 @@
-"""A node for tests: its /proc and control groups in a directory, its pods and its clock as a test says."""
+"""A node for tests: /proc and control groups in a directory, with pods and a clock that a test sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def container_id(pod: int, number: int = 0) -> str:
 
 
 def pod(number: int, containers: int = 1, **given: Any) -> PodFacts:
-    """A pod of that number, with its containers c0, c1, …, as the kubelet or the API would tell it."""
+    """A pod with this number and the containers c0, c1, …, as the kubelet or the API reports it."""
     extended = frozenset(given.pop("extended", ()))
     asked = given.pop("extended_cpu_request", 0.0)
     group_uid = given.pop("group_uid", uid(number))
@@ -41,7 +41,7 @@ def pod(number: int, containers: int = 1, **given: Any) -> PodFacts:
 
 @dataclass
 class KnownPods:
-    """Whoever knows the pods; `why` is why nobody does."""
+    """A source of pods; `why` is the reason why the pods are unknown."""
 
     pods: Sequence[PodFacts] = ()
     why: str = ""
@@ -58,7 +58,7 @@ class KnownPods:
 
 @dataclass
 class FakeNode:
-    """All of it."""
+    """The node with its collector."""
 
     root: Path
     version: str = "v2"
@@ -82,14 +82,14 @@ class FakeNode:
         return asyncio.run(self.collector.collect(self.time))
 
     def after(self, seconds: float) -> State:
-        """The state that much later."""
+        """The state after this number of seconds."""
         self.clock += seconds
         self.time += seconds
         self.proc.pass_time(seconds)
         return self.collect()
 
     def run(self, facts: PodFacts, pod: dict[str, Any], *containers: dict[str, Any]) -> None:
-        """Give a pod and its containers groups with these values (FakeCgroups.add), and tell of it."""
+        """Create groups with these values for a pod and its containers (FakeCgroups.add), and list the pod."""
         place = (facts.group_uid, facts.pod.qos or QosClass.BEST_EFFORT)
         self.cgroups.add(self.cgroups.pod_path(*place), **pod)
         for container, values in zip(facts.containers, containers, strict=True):

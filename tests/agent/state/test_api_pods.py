@@ -33,14 +33,14 @@ def watching(kube: FakeKube, inside: Callable[[InformerPods], Awaitable[None]]) 
 
 
 def keys(source: InformerPods, *, monotonic: float = 1000.0) -> list[str] | str:
-    """The pods; why there are none."""
+    """The keys of the pods, or the reason why they are unknown."""
     try:
         return [each.pod.key for each in source.listing(monotonic=monotonic, max_age=30.0)]
     except PodsUnknown as error:
         return str(error)
 
 
-def test_the_pods_of_this_node_and_no_other():
+def test_only_the_pods_of_this_node_are_listed():
     with FakeKube() as kube:
         put(kube, "b", "2")
         put(kube, "a", "1")
@@ -60,7 +60,7 @@ def test_the_pods_of_this_node_and_no_other():
         assert {each.parameters["fieldSelector"] for each in listed} == {"spec.nodeName=node-1"}
 
 
-def test_a_copy_that_is_not_kept_up_grows_old(caplog):
+def test_a_copy_without_updates_becomes_too_old(caplog):
     with FakeKube() as kube:
         put(kube, "a", "1")
 
@@ -78,7 +78,7 @@ def test_a_copy_that_is_not_kept_up_grows_old(caplog):
         watching(kube, inside)
 
 
-def test_a_pod_that_makes_no_sense_is_left_out(caplog):
+def test_an_invalid_pod_is_left_out(caplog):
     with FakeKube() as kube:
         put(kube, "a", "1")
         put(kube, "b", "2", spec={"containers": [{"name": "main", "resources": {"limits": {"cpu": "much"}}}]})

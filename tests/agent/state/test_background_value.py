@@ -1,4 +1,4 @@
-"""Copies that a task keeps: what ends the task, and what does not."""
+"""Values that a background task refreshes: the task survives failures."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ class Gone(Exception):
     hint = "Look for it."
 
 
-async def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptureFixture):
+async def test_failures_and_bugs_are_logged_once_and_the_task_continues(caplog: pytest.LogCaptureFixture):
     faults = [RuntimeError(f"fault {number}") for number in range(3)]
     outcomes: list[int | Exception] = [1, Gone("it is gone"), Gone("it is gone"), *faults, 2]
     seen = []

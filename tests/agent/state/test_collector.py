@@ -1,4 +1,4 @@
-"""A look at a node, over files of a node that tests make: what is measured, in what units, and what is missing why."""
+"""The collector on files of a node: values, units, and reasons for missing metrics."""
 
 import asyncio
 import errno
@@ -66,7 +66,7 @@ RATES_OF_NODE = {name for name in OF_NODE if name.startswith(("disk_", "network_
 }
 
 
-def test_what_rules_may_name_is_what_is_measured():
+def test_rules_may_name_each_measured_metric():
     assert COLLECTED == OF_NODE | OF_PODS
 
 
@@ -80,14 +80,14 @@ def labelled(state: State, metric: str, label: str) -> dict[str, float]:
 
 
 def of_containers(state: State, metric: str) -> dict[tuple[str, str], float]:
-    """By pod and container; "" is the pod's own."""
+    """Values by pod and container; "" is the pod itself."""
     return {(s.labels["PodName"], s.labels["ContainerName"]): s.value for s in state.metrics[metric]}
 
 
 # --- the node --------------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_is_there_or_says_why_it_is_not(node: FakeNode):
+def test_each_metric_has_a_sample_or_a_reason(node: FakeNode):
     state = node.collect()
     assert state.metrics.keys() | state.missing.keys() == OF_NODE | OF_PODS
     assert not state.metrics.keys() & state.missing.keys()
@@ -95,7 +95,7 @@ def test_every_metric_is_there_or_says_why_it_is_not(node: FakeNode):
     assert all(series.time == node.time for each in state.metrics.values() for series in each)
 
 
-def test_the_first_cycle_has_no_rates_and_says_so(node: FakeNode):
+def test_rates_are_missing_with_a_reason_in_the_first_cycle(node: FakeNode):
     state = node.collect()
     assert RATES_OF_NODE <= state.missing.keys()
     assert {state.missing[name].partition(": ")[0] for name in RATES_OF_NODE - {"exclusive_cpu_idle"}} <= {
@@ -123,7 +123,7 @@ def test_load_of_the_node(node: FakeNode):
 
 
 def test_free_huge_pages_are_not_used_memory(node: FakeNode):
-    """A pool of huge pages is not available memory, and evicting pods does not make it so."""
+    """A pool of huge pages is not available memory, and evicting pods does not free it."""
     text = node.proc.path("meminfo").read_text().replace("HugePages_Total: 0\n", "")
     node.proc.path("meminfo").write_text(
         f"{text}HugePages_Total: 500\nHugePages_Free: 250\nHugepagesize: 2048 kB\nHugetlb: 1024000 kB\n"
@@ -136,7 +136,7 @@ def test_free_huge_pages_are_not_used_memory(node: FakeNode):
     assert node.collect().value("memory_total_usage") == (2_000_000 - 250 * 2048 - (1 << 20)) * 1024
 
 
-def test_disks_by_name_in_kib_and_operations_a_second(node: FakeNode):
+def test_disks_are_measured_in_kib_and_operations_per_second(node: FakeNode):
     node.collect()
     node.proc.disks["sda"] = (10 + 50, 80 + 2048, 20 + 100, 160 + 4096, 500 + 2500)
     node.proc.disks["sdb"] = (1, 8, 0, 0, 5)
@@ -155,7 +155,7 @@ def test_disks_by_name_in_kib_and_operations_a_second(node: FakeNode):
     assert labelled(state, "disk_read_iops", "diskName") == {"sda": 0.0, "sdb": 0.0}
 
 
-def test_network_in_kilobits_and_packets_a_second(node: FakeNode):
+def test_interfaces_are_measured_in_kilobits_and_packets_per_second(node: FakeNode):
     node.collect()
     node.proc.interfaces["eth0"] = (1000 + 125_000, 10 + 100, 1 + 5, 2000 + 250_000, 20 + 200, 2 + 10)
     node.proc.write()
@@ -171,8 +171,8 @@ def test_network_in_kilobits_and_packets_a_second(node: FakeNode):
     }
 
 
-def test_the_hosts_network_is_that_of_process_1(node: FakeNode):
-    """In a pod that mounts the host's /proc, its net/dev is still that of whoever reads it."""
+def test_the_network_of_the_host_is_that_of_process_1(node: FakeNode):
+    """In a pod that mounts the host's /proc, net/dev is that of the reading process."""
     node.proc.of_process_1 = True
     node.proc.path("net/dev").write_text("Receive\nb\n  eth9: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")
     node.proc.write()
@@ -180,14 +180,14 @@ def test_the_hosts_network_is_that_of_process_1(node: FakeNode):
     assert "network_sent_kibps" in node.after(10).metrics
 
 
-def test_an_interface_that_is_not_there_is_named(tmp_path: Path):
+def test_a_missing_interface_is_reported(tmp_path: Path):
     node = FakeNode(tmp_path, options={"interfaces": ("bond0",)})
     node.collect()
     missing = node.after(10).missing["network_receive_kibps"]
     assert missing == "unknown network interface bond0; existing: lo, eth0"
 
 
-def test_cpus_of_one_container_each_count_as_idle_by_what_they_are(node: FakeNode):
+def test_the_idle_time_of_exclusive_cpus_is_measured(node: FakeNode):
     node.cpu_manager_state.write_text('{"policyName":"static","defaultCpuSet":"0","entries":{"u":{"c":"1"}}}')
     node.collect()
     node.proc.cpus = [(2000, 9000), (1000 + 250, 9000 + 750)]
@@ -213,7 +213,7 @@ def test_cpus_of_one_container_each_count_as_idle_by_what_they_are(node: FakeNod
     ],
 )
 @pytest.mark.parametrize("content", [None, b"", b"garbage\n", b"\xff\xfe\x00 1 2 3 4\n"], ids=repr)
-def test_a_file_that_is_bad_costs_its_own_metrics_and_no_other(
+def test_an_invalid_file_affects_only_its_own_metrics(
     node: FakeNode, file: str, metrics: set[str], content: bytes | None
 ):
     node.collect()
@@ -235,7 +235,7 @@ def test_a_file_that_is_bad_costs_its_own_metrics_and_no_other(
     assert node.after(10).metrics.keys() == before.metrics.keys()
 
 
-def test_counters_of_the_node_that_go_back_are_no_rate(node: FakeNode):
+def test_decreasing_counters_of_the_node_give_no_rate(node: FakeNode):
     node.collect()
     node.proc.cpus = [(10, 10), (10, 10)]
     node.proc.disks["sda"] = (1, 1, 1, 1, 1)
@@ -257,7 +257,7 @@ def test_counters_of_the_node_that_go_back_are_no_rate(node: FakeNode):
         ([(1100, 9900), (1050, 9950), (5, 5)], "cpu2 is new"),
     ],
 )
-def test_a_cpu_that_is_switched_off_or_on_makes_no_sample(node: FakeNode, cpus: list[tuple[int, int]], why: str):
+def test_a_cpu_that_goes_offline_or_online_gives_no_sample(node: FakeNode, cpus: list[tuple[int, int]], why: str):
     """Its idle time steps back or forward (node_exporter issue 1903)."""
     node.collect()
     node.proc.cpus = cpus
@@ -270,14 +270,14 @@ def test_a_cpu_that_is_switched_off_or_on_makes_no_sample(node: FakeNode, cpus: 
     assert node.after(10).value("cpu_total_utilization") == pytest.approx(20.0)
 
 
-def test_a_kernel_without_pressure_says_how_to_have_it(node: FakeNode):
+def test_a_kernel_without_pressure_has_a_hint(node: FakeNode):
     for name in ("cpu", "memory", "io"):
         node.proc.path(f"pressure/{name}").unlink()
     assert "psi=1" in node.collect().missing["psi_cpu_some_avg10"]
 
 
-def test_a_kernel_with_pressure_switched_off_says_how_to_have_it(node: FakeNode, monkeypatch):
-    """RHEL builds it in and boots without it: the files exist and answer EOPNOTSUPP."""
+def test_a_kernel_with_pressure_disabled_has_a_hint(node: FakeNode, monkeypatch):
+    """RHEL contains it and boots with it disabled: the files exist, and reads fail with EOPNOTSUPP."""
     real = open
 
     def switched_off(path, *arguments, **more):
@@ -292,8 +292,8 @@ def test_a_kernel_with_pressure_switched_off_says_how_to_have_it(node: FakeNode,
     assert "psi_cpu_some_avg10" in state.metrics
 
 
-def test_what_this_node_does_not_have_is_absent_and_not_lost(tmp_path: Path):
-    """As in the shipped DaemonSet, which does not mount the kubelet's directory: metric_missing is 0."""
+def test_metrics_that_the_node_does_not_have_are_absent(tmp_path: Path):
+    """As in the shipped DaemonSet, which does not mount the kubelet's directory; metric_missing is 0."""
     node = FakeNode(tmp_path)
     node.cpu_manager_state.unlink()
     node.run(pod(1, 1), {}, {})
@@ -304,7 +304,7 @@ def test_what_this_node_does_not_have_is_absent_and_not_lost(tmp_path: Path):
 
 
 @pytest.mark.parametrize("version", ["4", "6"])
-def test_without_a_setting_the_interfaces_of_the_default_routes_are_measured(tmp_path: Path, version: str):
+def test_by_default_the_interfaces_of_the_default_routes_are_measured(tmp_path: Path, version: str):
     node = FakeNode(tmp_path)
     node.proc.interfaces = dict.fromkeys(("lo", "cali1", "ens3", "ens4"), (1000, 10, 1, 2000, 20, 2))
     node.proc.default_routes = ("ens3",) if version == "4" else ()
@@ -321,7 +321,7 @@ def test_without_a_setting_the_interfaces_of_the_default_routes_are_measured(tmp
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_wall_clock_may_jump_and_rates_are_the_same(node: FakeNode):
+def test_rates_do_not_depend_on_the_wall_clock(node: FakeNode):
     node.collect()
     node.proc.disks["sda"] = (110, 80, 20, 160, 500)
     node.proc.write()
@@ -331,14 +331,14 @@ def test_the_wall_clock_may_jump_and_rates_are_the_same(node: FakeNode):
     assert state.time == node.time
 
 
-def test_a_rate_over_more_than_three_intervals_says_nothing_of_now(node: FakeNode):
+def test_a_rate_over_more_than_three_intervals_is_missing(node: FakeNode):
     node.collect()
     state = node.after(31)
     assert "31 s old" in state.missing["cpu_total_usage"]
     assert "cpu_total_usage" in node.after(30).metrics
 
 
-def test_a_clock_that_stands_still_gives_no_rate(node: FakeNode):
+def test_a_stopped_clock_gives_no_rate(node: FakeNode):
     node.collect()
     assert "no time has passed" in node.after(0).missing["cpu_total_usage"]
 
@@ -348,8 +348,8 @@ def test_a_clock_that_stands_still_gives_no_rate(node: FakeNode):
 
 @pytest.mark.parametrize("version", ["v1", "v2", "hybrid"])
 @pytest.mark.parametrize("driver", list(Driver))
-def test_what_pods_and_their_containers_use(tmp_path: Path, version: str, driver: Driver):
-    """The pod's own numbers are those of its own group, with either driver: upstream loses systemd's."""
+def test_the_usage_of_pods_and_containers(tmp_path: Path, version: str, driver: Driver):
+    """The values of a pod are those of its own group with both drivers; Crane loses those of systemd."""
     node = FakeNode(tmp_path, version, driver)
     facts = pod(1, 2, qos=QosClass.BURSTABLE, start_time=5.0, labels={"app": "web"})
     limits = {"quota": 20_000, "period": 50_000, "memory": 30 * MIB, "inactive": 10 * MIB, "throttled": 3}
@@ -387,21 +387,21 @@ def test_what_pods_and_their_containers_use(tmp_path: Path, version: str, driver
     }
 
 
-def test_a_pods_class_that_is_not_known_is_looked_for(node: FakeNode):
+def test_a_pod_of_an_unknown_class_is_found(node: FakeNode):
     facts = pod(1, 0, qos=QosClass.BURSTABLE)
     node.run(facts, {"memory": 5 * MIB})
     node.pods.pods = [pod(1, 0, qos=QosClass.UNKNOWN)]
     assert node.collect().pods[0].memory == 5 * MIB
 
 
-def test_a_static_pods_group_has_the_hash_of_its_manifest(node: FakeNode):
+def test_the_group_of_a_static_pod_has_the_hash_of_its_manifest(node: FakeNode):
     facts = pod(1, 0, group_uid="7c2f3f0ad4f1a9d5b6c3e8f0a1b2c3d4", static=True)
     node.run(facts, {"memory": 5 * MIB})
     (found,) = node.collect().pods
     assert (found.uid, found.memory, found.static) == (uid(1), 5 * MIB, True)
 
 
-def test_extended_resources_are_summed_over_who_has_them(tmp_path: Path):
+def test_extended_resources_are_summed_over_their_pods(tmp_path: Path):
     node = FakeNode(tmp_path, options={"extended_cpu_allocatable": lambda: 8.0})
     one, two = pod(1, 2, extended=["c1"], extended_cpu_request=2.0), pod(2, 1, extended=["c0"])
     node.run(one, {}, {"memory": MIB}, {"memory": 2 * MIB})
@@ -419,12 +419,12 @@ def test_extended_resources_are_summed_over_who_has_them(tmp_path: Path):
     assert extended == {"false"}
 
 
-def test_without_extended_resources_their_use_is_a_known_nothing(node: FakeNode):
+def test_the_usage_of_extended_resources_is_0_without_any(node: FakeNode):
     node.run(pod(1, 1), {}, {})
     assert node.collect().value("ext_res_container_cpu_total_usage") == 0.0
 
 
-def test_time_that_tasks_wait_for_a_cpu(tmp_path: Path):
+def test_the_time_that_tasks_wait_for_a_cpu(tmp_path: Path):
     node = FakeNode(tmp_path, options={"run_queues": True})
     facts = pod(1, 1)
     node.run(facts, {}, {})
@@ -444,7 +444,7 @@ def test_time_that_tasks_wait_for_a_cpu(tmp_path: Path):
     assert of_containers(state, "container_sched_run_queue_time") == {("pod-1", "c0"): pytest.approx(500.0)}
 
 
-def test_a_counter_of_throttling_that_goes_back_or_is_old_says_nothing(node: FakeNode):
+def test_a_decreasing_or_old_throttling_counter_is_unknown(node: FakeNode):
     facts = pod(1, 1)
     limits = {"quota": 20_000, "period": 100_000}
     for seconds, throttled, expected in ((0, 7, None), (10, 7, False), (10, 8, True), (10, 2, None), (31, 9, None)):
@@ -452,7 +452,7 @@ def test_a_counter_of_throttling_that_goes_back_or_is_old_says_nothing(node: Fak
         assert node.after(seconds).pods[0].containers[0].throttled is expected
 
 
-def test_a_process_that_came_from_another_group_makes_no_waiting_time(tmp_path: Path):
+def test_a_process_moved_from_another_group_adds_no_waiting_time(tmp_path: Path):
     node = FakeNode(tmp_path, options={"run_queues": True})
     facts = pod(1, 1)
     node.run(facts, {}, {})
@@ -466,7 +466,7 @@ def test_a_process_that_came_from_another_group_makes_no_waiting_time(tmp_path: 
 
 @pytest.mark.parametrize("driver", list(Driver))
 def test_the_usage_of_pods_with_containers_elsewhere_is_unknown_not_0(tmp_path: Path, driver: Driver, caplog):
-    """Kubelet and runtime with different drivers: the pod's own group has no process."""
+    """Kubelet and runtime have different drivers, so the group of the pod has no process."""
     node = FakeNode(tmp_path, "v2", driver, options={"run_queues": True})
     mixed, right = pod(1, 2, extended=("c0",)), pod(2, 1)
     node.run(right, {"memory": MIB, "cpu_ns": CORE}, {"memory": MIB, "cpu_ns": CORE})
@@ -506,7 +506,7 @@ def mirror(number: int, of: str, created: float) -> PodFacts:
     return replace(pod(number, 1, group_uid=of, static=True), created=created)
 
 
-def test_of_two_pods_with_one_uid_the_one_that_could_not_choose_it_is_measured(node: FakeNode, caplog):
+def test_of_two_pods_with_the_same_uid_the_one_that_could_not_choose_it_is_measured(node: FakeNode, caplog):
     """The API gives a pod its uid; of two mirror pods, the older one could not know the other's. The others are
     ignored, also while the list lacks the pod with the uid for a moment."""
     victim, forged = replace(pod(1, 1), created=2000.0), mirror(2, uid(1), 1000.0)
@@ -525,7 +525,7 @@ def test_of_two_pods_with_one_uid_the_one_that_could_not_choose_it_is_measured(n
 
 
 def test_a_mirror_pod_that_was_created_again_is_measured_at_once(node: FakeNode, caplog):
-    """In place of the earlier one, which is not listed any longer."""
+    """It replaces the earlier one, which is not listed any more."""
     earlier = mirror(1, uid(9), 1000.0)
     again = replace(earlier, pod=replace(earlier.pod, uid=uid(2)), created=2000.0)
     node.run(earlier, {"memory": MIB}, {"memory": MIB})
@@ -536,7 +536,7 @@ def test_a_mirror_pod_that_was_created_again_is_measured_at_once(node: FakeNode,
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-def test_of_two_static_pods_of_the_kubelet_with_one_uid_the_first_by_name_is_measured(node: FakeNode, caplog):
+def test_of_two_static_pods_with_the_same_uid_the_first_by_name_is_measured(node: FakeNode, caplog):
     """Two manifests of static pods may state one uid."""
     first = pod(1, 1, static=True)
     second = replace(first, pod=replace(first.pod, name="pod-2"))
@@ -549,8 +549,8 @@ def test_of_two_static_pods_of_the_kubelet_with_one_uid_the_first_by_name_is_mea
     assert f"ignoring the pod default/pod-2: it has the uid {uid(1)} of the pod default/pod-1" == warning
 
 
-def test_a_list_that_lacks_pods_for_a_moment_ends_none(node: FakeNode, caplog):
-    """As of a kubelet that has restarted. A pod without a control group has ended."""
+def test_a_list_that_lacks_pods_briefly_ends_no_pod(node: FakeNode, caplog):
+    """As from a kubelet that restarted. A pod without a control group has ended."""
     one, two = pod(1, 1), pod(2, 1)
     for facts in (one, two):
         node.run(facts, {"memory": MIB}, {"memory": MIB})
@@ -572,7 +572,7 @@ def test_a_list_that_lacks_pods_for_a_moment_ends_none(node: FakeNode, caplog):
 # --- what goes -------------------------------------------------------------------------------------------------------
 
 
-def test_a_container_that_began_anew_has_no_rate_for_one_cycle(node: FakeNode):
+def test_a_restarted_container_has_no_rate_for_one_cycle(node: FakeNode):
     facts = pod(1, 1)
     node.run(facts, {"cpu_ns": 50 * CORE}, {"cpu_ns": 50 * CORE})
     node.collect()
@@ -583,7 +583,7 @@ def test_a_container_that_began_anew_has_no_rate_for_one_cycle(node: FakeNode):
     assert node.after(10).pods[0].containers[0].cpu == pytest.approx(0.1)
 
 
-def test_a_pod_that_went_between_listing_and_reading_is_there_without_usage(node: FakeNode, caplog):
+def test_a_pod_that_ends_before_the_read_has_no_usage(node: FakeNode, caplog):
     one, two = pod(1, 1), pod(2, 1)
     node.run(one, {"memory": MIB}, {})
     node.run(two, {"memory": MIB}, {})
@@ -595,7 +595,7 @@ def test_a_pod_that_went_between_listing_and_reading_is_there_without_usage(node
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-def test_a_container_that_went_is_left_out_and_its_pod_keeps_its_own_numbers(node: FakeNode):
+def test_an_ended_container_is_left_out_and_its_pod_keeps_its_values(node: FakeNode):
     facts = pod(1, 2)
     node.run(facts, {"memory": 3 * MIB}, {"memory": MIB}, {"memory": MIB})
     node.cgroups.remove(node.container_path(facts, container_id(1, 0)))
@@ -604,7 +604,7 @@ def test_a_container_that_went_is_left_out_and_its_pod_keeps_its_own_numbers(nod
     assert found.memory == 3 * MIB
 
 
-def test_where_the_pods_own_group_tells_nothing_its_containers_are_added_up(node: FakeNode):
+def test_containers_are_summed_if_the_group_of_the_pod_cannot_be_read(node: FakeNode):
     facts = pod(1, 2)
     node.run(facts, {}, {"memory": MIB}, {"memory": 2 * MIB})
     for name in ("memory.current", "cpu.stat"):
@@ -619,7 +619,7 @@ def test_where_the_pods_own_group_tells_nothing_its_containers_are_added_up(node
     assert found.memory is None, "half of the containers are not the pod"
 
 
-def test_a_container_whose_quota_cannot_be_read_does_not_look_unlimited(node: FakeNode, caplog):
+def test_a_container_with_an_unreadable_quota_is_left_out(node: FakeNode, caplog):
     facts = pod(1, 1)
     node.run(facts, {"memory": MIB}, {"quota": 5000})
     node.collect()
@@ -630,7 +630,7 @@ def test_a_container_whose_quota_cannot_be_read_does_not_look_unlimited(node: Fa
         assert found.containers == ()
         assert found.memory == MIB
     warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert len(warnings) == 1, "told when it begins, not each time"
+    assert len(warnings) == 1, "logged once when it begins"
     assert "cpu.max" in warnings[0]
     node.cgroups.write(path, "cpu.max", "5000 100000\n")
     with caplog.at_level(logging.INFO):
@@ -639,7 +639,7 @@ def test_a_container_whose_quota_cannot_be_read_does_not_look_unlimited(node: Fa
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_is_not_looked_for(node: FakeNode, phase: str):
+def test_a_finished_pod_is_not_read(node: FakeNode, phase: str):
     node.run(pod(1, 1), {"memory": MIB}, {})
     node.pods.pods = [pod(1, 1, phase=phase)]
     (found,) = node.collect().pods
@@ -647,7 +647,7 @@ def test_a_pod_that_has_ended_is_not_looked_for(node: FakeNode, phase: str):
 
 
 @pytest.mark.parametrize("bad", ["", "..", "../../etc", "a/b"])
-def test_a_uid_that_leads_elsewhere_opens_nothing(node: FakeNode, bad: str):
+def test_a_uid_with_a_path_opens_no_file(node: FakeNode, bad: str):
     node.run(pod(2, 1), {"memory": MIB}, {})
     node.pods.pods = [pod(1, 1, group_uid=bad)]
     (found,) = node.collect().pods
@@ -657,7 +657,7 @@ def test_a_uid_that_leads_elsewhere_opens_nothing(node: FakeNode, bad: str):
 # --- nobody knows ----------------------------------------------------------------------------------------------------
 
 
-def test_pods_of_which_only_the_groups_are_known_are_no_candidates(node: FakeNode):
+def test_pods_known_only_by_their_groups_are_not_candidates(node: FakeNode):
     node.run(pod(1, 1), {}, {})
     node.run(pod(2, 1, qos=QosClass.GUARANTEED), {}, {})
     node.pods.why = "the kubelet does not answer"
@@ -671,7 +671,7 @@ def test_pods_of_which_only_the_groups_are_known_are_no_candidates(node: FakeNod
     assert "memory_total_usage" in state.metrics
 
 
-def test_a_node_without_control_groups_says_what_may_be_wrong(node: FakeNode):
+def test_a_node_without_control_groups_has_a_hint(node: FakeNode):
     (node.cgroups.root / "cgroup.controllers").unlink()
     node.pods.pods = [pod(1, 1)]
     state = node.collect()
@@ -679,14 +679,14 @@ def test_a_node_without_control_groups_says_what_may_be_wrong(node: FakeNode):
     assert (state.pods[0].cpu, state.pods[0].containers) == (None, ())
 
 
-def test_groups_of_a_kubelet_that_comes_later_are_found(node: FakeNode):
+def test_groups_of_a_kubelet_that_starts_later_are_found(node: FakeNode):
     state = node.collect()
     assert "no kubelet groups found" in state.missing["container_mem_total_usage"]
     node.run(pod(1, 1), {"memory": MIB}, {})
     assert node.after(10).pods[0].memory == MIB
 
 
-def test_a_layout_that_changes_is_found(tmp_path: Path):
+def test_a_changed_layout_is_found(tmp_path: Path):
     node = FakeNode(tmp_path, driver=Driver.CGROUPFS)
     node.run(pod(1, 1), {"memory": MIB}, {})
     node.collect()
@@ -697,7 +697,7 @@ def test_a_layout_that_changes_is_found(tmp_path: Path):
     assert node.after(10).pods[0].memory == 2 * MIB
 
 
-def test_what_others_measured_is_added(tmp_path: Path):
+def test_metrics_of_other_sources_are_added(tmp_path: Path):
     class Windows:
         async def start(self) -> None: ...
 
@@ -723,7 +723,7 @@ def test_what_others_measured_is_added(tmp_path: Path):
 # --- size ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_thousand_pods_leave_nothing_open_and_nothing_behind(node: FakeNode):
+def test_a_thousand_pods_leave_no_open_files(node: FakeNode):
     everything = [pod(number, 1) for number in range(1000)]
     for facts in everything:
         node.run(facts, {"memory": MIB}, {"memory": MIB})
@@ -741,14 +741,14 @@ def test_a_thousand_pods_leave_nothing_open_and_nothing_behind(node: FakeNode):
 
 
 async def test_a_cycle_does_not_hold_the_event_loop(node: FakeNode):
-    """It is read in a thread: while that waits for a file, others run."""
+    """A thread reads the files, so other tasks run while it waits."""
     file = node.proc.path("loadavg")
     text = file.read_bytes()
     file.unlink()
     os.mkfifo(file)
 
     def opened() -> int:
-        return os.open(file, os.O_WRONLY | os.O_NONBLOCK)  # which the kernel refuses until somebody reads
+        return os.open(file, os.O_WRONLY | os.O_NONBLOCK)  # fails until a reader opens the other end
 
     cycle = asyncio.create_task(node.collector.collect(node.time))
     pipe = await eventually(opened, what="the file to be read", ignoring=(OSError,))

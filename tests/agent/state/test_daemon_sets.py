@@ -86,7 +86,7 @@ def test_only_a_daemonset_that_exists_recreates_its_pods(caplog: pytest.LogCaptu
 
 
 def test_a_daemonset_is_treated_as_existing_until_the_api_answers(caplog: pytest.LogCaptureFixture) -> None:
-    """Without the right, or while the API is away; it is said once, and tried again."""
+    """Without the right, or while the API is unavailable; this is logged once and retried."""
     reference = DaemonSetReference("default", "none", "d-1")
     times = itertools.count(0.0, 31.0)
 
@@ -114,7 +114,7 @@ def test_a_daemonset_is_treated_as_existing_until_the_api_answers(caplog: pytest
 
 
 def test_a_daemonset_that_existed_is_read_again() -> None:
-    """Ten minutes later; until then, its answer is kept."""
+    """After ten minutes; until then, the response is kept."""
     reference = DaemonSetReference("default", "cni", "d-1")
     now = 0.0
     with FakeKube() as kube:
@@ -127,7 +127,7 @@ def test_a_daemonset_that_existed_is_read_again() -> None:
             try:
 
                 def missing() -> bool:
-                    """Each question comes 100 s later than the last one."""
+                    """Each read is 100 s after the previous one."""
                     nonlocal now
                     now += 100.0
                     return owners.missing([reference]) == {reference}
@@ -146,8 +146,8 @@ def test_a_daemonset_that_existed_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "a" * 300, "a b", "%2e"])
-def test_a_name_that_no_daemonset_may_have_prevents_no_other_read(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The API requires only that the name of an owner is not empty, so a user selects the position of the pod."""
+def test_an_invalid_daemonset_name_prevents_no_other_read(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The API only requires that the name of an owner is not empty, so users decide the order of the reads."""
     with FakeKube() as kube:
         kube.put(DAEMON_SETS, "default/cni", metadata={"uid": "d-1"})
         put_pod(kube, "real", OWNER)

@@ -32,7 +32,7 @@ def keys(source: KubeletPods, *, monotonic: float = 1000.0, max_age: float = 30.
 
 
 def why_not(source: KubeletPods, *, monotonic: float = 1000.0) -> str:
-    """Why there is no listing, with the hint; "" while there is one."""
+    """The reason why there is no listing, with the hint; "" if there is one."""
     try:
         source.listing(monotonic=monotonic, max_age=30.0)
     except PodsUnknown as error:
@@ -43,7 +43,7 @@ def why_not(source: KubeletPods, *, monotonic: float = 1000.0) -> str:
 def watching(
     kubelet: FakeKubelet, inside: Callable[[KubeletPods], Awaitable[None]], clock: Clock | None = None, **access: Any
 ) -> None:
-    """Run `inside` with a source that asks that kubelet."""
+    """Run `inside` with a source that reads from this kubelet."""
 
     async def run() -> None:
         given = kubelet_access(kubelet.url, **access)
@@ -57,7 +57,7 @@ def watching(
     asyncio.run(run())
 
 
-def test_pods_come_and_go_with_the_answers():
+def test_the_listing_follows_the_responses():
     with FakeKubelet([pod("b", "2"), pod("a", "1")]) as kubelet:
 
         async def inside(source: KubeletPods) -> None:
@@ -73,7 +73,7 @@ def test_pods_come_and_go_with_the_answers():
         watching(kubelet, inside)
 
 
-def test_facts_of_a_pod_that_did_not_change_are_the_same():
+def test_facts_of_an_unchanged_pod_are_the_same_object():
     with FakeKubelet([pod("a", "1")]) as kubelet:
 
         async def inside(source: KubeletPods) -> None:
@@ -86,7 +86,7 @@ def test_facts_of_a_pod_that_did_not_change_are_the_same():
         watching(kubelet, inside)
 
 
-def test_the_token_is_sent_as_its_file_has_it_now_and_shown_nowhere(tmp_path: Path, caplog):
+def test_the_current_token_of_the_file_is_sent_and_shown_nowhere(tmp_path: Path, caplog):
     secret, file = new_secret(), tmp_path / "token"
     file.write_text("old")
     with FakeKubelet([pod("a", "1")], token=secret) as kubelet:
@@ -105,7 +105,7 @@ def test_the_token_is_sent_as_its_file_has_it_now_and_shown_nowhere(tmp_path: Pa
     assert secret not in caplog.text
 
 
-def test_without_a_token_file_that_can_be_read_it_says_so(tmp_path: Path):
+def test_an_unreadable_token_file_is_reported(tmp_path: Path):
     with FakeKubelet() as kubelet:
 
         async def inside(source: KubeletPods) -> None:
@@ -115,7 +115,7 @@ def test_without_a_token_file_that_can_be_read_it_says_so(tmp_path: Path):
         assert kubelet.asked == 0
 
 
-def test_over_tls_with_its_own_authority(tmp_path: Path):
+def test_a_kubelet_over_tls_with_its_own_authority(tmp_path: Path):
     make_certificates(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
@@ -134,9 +134,8 @@ def test_over_tls_with_its_own_authority(tmp_path: Path):
         watching(kubelet, not_trusted, authority=tmp_path / "ca.pem", name="elsewhere.example")
 
 
-def test_a_self_signed_certificate_has_the_name_of_the_node_and_no_address(tmp_path: Path):
-    """As the kubelet writes it to pki/kubelet.crt if nobody signs its certificates; the file ends with its own
-    authority."""
+def test_a_self_signed_certificate_has_the_name_of_the_node_but_not_an_address(tmp_path: Path):
+    """As the kubelet writes it to pki/kubelet.crt without a signer; the file ends with its own authority."""
     authority = trustme.CA()
     certificate = authority.issue_cert("node-1")
     certificate.private_key_pem.write_to_path(tmp_path / "kubelet.key")
@@ -158,7 +157,7 @@ def test_a_self_signed_certificate_has_the_name_of_the_node_and_no_address(tmp_p
         watching(kubelet, not_trusted, name="node-1")
 
 
-def test_a_certificate_that_the_kubelet_replaced_is_trusted_once_its_file_is_read_again(tmp_path: Path):
+def test_a_replaced_certificate_is_trusted_after_its_file_is_read_again(tmp_path: Path):
     """It is self-signed, and the file is its own authority."""
     old, new = trustme.CA(), trustme.CA()
     file, key = tmp_path / "kubelet.crt", tmp_path / "kubelet.key"
@@ -179,8 +178,8 @@ def test_a_certificate_that_the_kubelet_replaced_is_trusted_once_its_file_is_rea
         watching(kubelet, replaced, authority=file)
 
 
-def test_a_mounted_certificate_that_was_replaced_on_the_host_says_so(tmp_path: Path):
-    """A mounted file keeps its old inode, which has no link any more; here a file that is open and deleted."""
+def test_a_mounted_certificate_that_was_replaced_on_the_host_is_reported(tmp_path: Path):
+    """A mounted file keeps its old inode without a link; here, the file is open and deleted."""
     make_certificates(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
@@ -195,7 +194,7 @@ def test_a_mounted_certificate_that_was_replaced_on_the_host_says_so(tmp_path: P
         watching(kubelet, told, authority=Path(f"/proc/self/fd/{mounted.fileno()}"))
 
 
-def test_an_authority_that_cannot_be_read_is_told(tmp_path: Path):
+def test_an_unreadable_authority_is_reported(tmp_path: Path):
     with pytest.raises(KubeletError, match="cannot be read"):
         kubelet_access("https://127.0.0.1:10250", authority=tmp_path / "nowhere")
 
@@ -218,7 +217,7 @@ def test_an_authority_that_cannot_be_read_is_told(tmp_path: Path):
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_what_is_no_list_of_pods_is_told_and_survived(answer: tuple[int, bytes], told: str):
+def test_an_invalid_list_of_pods_is_reported_and_the_source_continues(answer: tuple[int, bytes], told: str):
     with FakeKubelet([pod("a", "1")], fault=lambda: answer) as kubelet:
 
         async def inside(source: KubeletPods) -> None:
@@ -229,7 +228,7 @@ def test_what_is_no_list_of_pods_is_told_and_survived(answer: tuple[int, bytes],
         watching(kubelet, inside)
 
 
-def test_the_last_answer_is_good_for_as_long_as_was_asked(caplog):
+def test_the_last_response_is_valid_for_the_requested_age(caplog):
     clock = Clock()
     with FakeKubelet([pod("a", "1")]) as kubelet:
 
@@ -250,7 +249,7 @@ def test_the_last_answer_is_good_for_as_long_as_was_asked(caplog):
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 1
 
 
-async def test_nobody_there_is_told():
+async def test_an_unreachable_kubelet_is_reported():
     with FakeKubelet() as kubelet:
         address = kubelet.url
     source = KubeletPods(kubelet_access(address), interval=INTERVAL, monotonic=Clock())
@@ -259,7 +258,7 @@ async def test_nobody_there_is_told():
     await source.close()
 
 
-async def test_a_kubelet_that_hangs_is_given_up_on():
+async def test_a_kubelet_that_hangs_times_out():
     with FakeKubelet([pod("a", "1")]) as kubelet:
 
         async def run() -> None:
@@ -277,7 +276,7 @@ async def test_a_kubelet_that_hangs_is_given_up_on():
         await run()
 
 
-def test_a_pod_that_makes_no_sense_costs_no_other(caplog):
+def test_an_invalid_pod_does_not_affect_others(caplog):
     bad = pod("bad", "3", spec={"containers": [{"name": "main", "resources": {"limits": {"cpu": "much"}}}]})
     worse = pod("worse", "4", spec={"priority": "high"})
     with FakeKubelet([pod("a", "1"), bad, worse, {"metadata": {"name": 7}}]) as kubelet:
@@ -290,5 +289,5 @@ def test_a_pod_that_makes_no_sense_costs_no_other(caplog):
 
         watching(kubelet, inside)
     told = [each.getMessage() for each in caplog.records if "ignoring the pod" in each.getMessage()]
-    assert len(told) == 3, "each is told once"
+    assert len(told) == 3, "each failure is logged once"
     assert "default/bad" in told[0]

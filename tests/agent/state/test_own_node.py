@@ -1,4 +1,4 @@
-"""The agent's own Node object over a real socket: read now and then, never watched."""
+"""The agent's own Node object over a real socket: read at intervals, never watched."""
 
 import asyncio
 import logging
@@ -57,13 +57,13 @@ def test_one_request_at_the_start_and_no_second_one_soon():
 
         async def inside(node: OwnNode) -> None:
             await eventually(lambda: node.labels() is not None, what="the labels")
-            await asyncio.sleep(0.3)  # time in which there must be no request
+            await asyncio.sleep(0.3)  # time in which a request would be wrong
 
         reading(server, inside, interval=REFRESH_S)
         assert 1 == len(server.asked)
 
 
-def test_an_api_that_fails_changes_nothing_and_is_reported_once(caplog: pytest.LogCaptureFixture):
+def test_a_failing_api_changes_nothing_and_is_reported_once(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, logger="agent.state")
     with FakeKube() as server:
         server.node("node-1", metadata={"labels": {"pool": "batch"}})
@@ -83,7 +83,7 @@ def test_an_api_that_fails_changes_nothing_and_is_reported_once(caplog: pytest.L
         reading(server, inside)
 
 
-def test_a_node_of_another_name_is_reported_with_the_cure(caplog: pytest.LogCaptureFixture):
+def test_a_node_with_another_name_is_reported_with_a_hint(caplog: pytest.LogCaptureFixture):
     with FakeKube() as server:
 
         async def inside(node: OwnNode) -> None:

@@ -1,4 +1,4 @@
-"""What is read of a pod's object, as the API and the kubelet have it."""
+"""The facts of a pod, from its object in the API and from the kubelet."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def read(content: dict[str, Any]) -> PodFacts:
     return facts_of(msgspec.convert(msgspec.json.decode(msgspec.json.encode(content)), AgentPod))
 
 
-def test_all_that_is_read_of_a_pod():
+def test_all_facts_of_a_pod():
     content = pod("web-7d9c-x", UID)
     identity = content["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
     assert read(content) == PodFacts(
@@ -50,7 +50,7 @@ def test_which_pods_mount_directories_of_the_host(volumes: list[dict[str, Any]] 
     assert found is read(pod("a", UID, spec={"volumes": volumes})).pod.host_paths
 
 
-def test_an_empty_pod_has_defaults_and_nothing_running():
+def test_an_empty_pod_has_defaults_and_no_running_container():
     found = read({"metadata": {"name": "a", "namespace": "b", "uid": UID}}).pod
     assert (found.qos, found.priority, found.start_time, found.phase) == (QosClass.UNKNOWN, 0, None, "Pending")
     assert (found.owner, found.daemon, found.static, found.terminating) == ("", False, False, False)
@@ -71,15 +71,15 @@ def test_an_empty_pod_has_defaults_and_nothing_running():
     ],
 )
 def test_static_pods_of_the_kubelet(annotations: dict[str, str], static: bool):
-    """The kubelet sets the source of every pod (Crane takes all of them for static then), and the uid of a static pod
-    is its hash. Other annotations of pods of the API are those of their users."""
+    """The kubelet sets the source of each pod (Crane then treats all pods as static), and the uid of a static pod is
+    its hash. Other annotations of pods in the API are set by users."""
     content = pod("a", HASH if static else UID)
     content["metadata"]["annotations"] = annotations
     found = read(content)
     assert (static, HASH if static else UID) == (found.pod.static, found.group_uid)
 
 
-def test_who_is_terminating_who_is_a_daemon_and_who_has_priority():
+def test_terminating_daemon_and_priority_of_a_pod():
     content = pod("a", UID, spec={"priority": 2_000_001_000, "terminationGracePeriodSeconds": 0})
     content["metadata"]["deletionTimestamp"] = "2026-11-21T09:00:00Z"
     content["metadata"]["ownerReferences"] = [
@@ -121,7 +121,7 @@ def test_extended_resources():
     assert (found.extended, found.extended_cpu_request) == ({"a", "b"}, 2.5)
 
 
-def test_only_what_runs_has_a_group_sidecars_too():
+def test_only_running_containers_and_sidecars_have_a_group():
     statuses = [
         {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "containerID": "docker://1"},
         {"name": "unknown", "state": {"running": {}}, "containerID": "docker://2"},
@@ -135,7 +135,7 @@ def test_only_what_runs_has_a_group_sidecars_too():
     assert [each.name for each in read(pod("a", UID, spec=spec, status=status)).containers] == ["proxy"]
 
 
-def test_a_limit_of_0_is_none_and_a_quantity_that_is_none_is_refused():
+def test_a_limit_of_0_is_none_and_an_invalid_quantity_is_refused():
     for value, expected in (("0", None), ("100m", 0.1)):
         spec = {"containers": [{"name": "main", "resources": {"limits": {"cpu": value}}}]}
         assert read(pod("a", UID, spec=spec)).containers[0].cpu_limit == expected
@@ -144,7 +144,7 @@ def test_a_limit_of_0_is_none_and_a_quantity_that_is_none_is_refused():
         read(pod("a", UID, spec=spec))
 
 
-def test_null_where_go_writes_null():
+def test_null_lists_and_maps_are_read_as_empty():
     status = {"containerStatuses": None, "initContainerStatuses": None, "startTime": None}
     assert read(pod("a", UID, status=status)).containers == ()
 
@@ -175,7 +175,7 @@ RUNNING = [{"name": each, "state": {"running": {}}, "containerID": f"cri-o://{ea
 TWO = [{"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}, {"name": "b"}]
 
 
-def test_pod_level_requests_are_those_of_the_pod():
+def test_pod_level_requests_count_for_the_pod():
     """Any container may use the part that no container requests."""
     whole = {"requests": {"cpu": "4", "memory": "3Gi"}}
     spec = {"containers": TWO, "resources": whole, "overhead": {"memory": "128Mi"}}
@@ -223,7 +223,7 @@ NODE_OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "n", 
         ({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": HASH}, [NODE_OWNER], False, UID),
     ],
 )
-def test_in_the_api_annotations_that_any_user_may_write_make_no_identity(annotations, owners, static, group):
+def test_annotations_in_the_api_do_not_define_the_identity(annotations, owners, static, group):
     """A user who may create pods may write them; only the kubelet makes a mirror pod."""
     content = pod("a", UID)
     content["metadata"]["annotations"] = annotations
@@ -233,7 +233,7 @@ def test_in_the_api_annotations_that_any_user_may_write_make_no_identity(annotat
     assert (static, group) == (found.pod.static, found.group_uid)
 
 
-def test_a_pod_of_a_daemon_set_has_it_as_its_controller():
+def test_a_pod_of_a_daemon_set_has_the_daemon_set_as_its_controller():
     content = pod("a", UID)
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}
     for controller in (False, True):

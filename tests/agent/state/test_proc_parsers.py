@@ -1,4 +1,4 @@
-"""What the files of /proc say."""
+"""Parsers of the files in /proc."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ def test_memory_is_in_bytes():
     )
 
 
-def test_disks_that_never_did_anything_are_left_out():
+def test_disks_without_any_operation_are_left_out():
     lines = b"   7  0 loop0 0 0 0 0 0 0 0 0 0 0 0\n 259  0 nvme0n1 10 1 80 4 20 2 160 9 0 500 13 0 0 0 0 3 4\n"
     assert proc_parsers.disks(lines) == {"nvme0n1": proc_parsers.Disk(10, 40_960, 20, 81_920, 500)}
 
 
-def test_interfaces_in_and_out():
+def test_received_and_sent_values_of_interfaces():
     lines = b"Inter-| Receive\n face |bytes\n  eth0:1000 10 0 1 0 0 0 0 2000 20 0 2 0 0 0 0\n"
     assert proc_parsers.interfaces(lines) == {"eth0": proc_parsers.Interface(1000, 10, 1, 2000, 20, 2)}
 
@@ -40,13 +40,13 @@ def test_lists_of_cpus(text: str, expected: set[int]):
 
 @pytest.mark.parametrize("parser", [proc_parsers.cpu_times, proc_parsers.memory, proc_parsers.loads])
 @pytest.mark.parametrize("text", [b"", b"\n", b"garbage\n", b"\xff\x00", b"cpu\n", b"MemTotal: 5 MB\n"])
-def test_what_the_kernel_never_writes_is_refused(parser, text: bytes):
+def test_invalid_contents_are_refused(parser, text: bytes):
     with pytest.raises((ValueError, IndexError)):
         parser(text)
 
 
 @given(st.binary(max_size=200))
-def test_no_text_does_more_than_raise_the_errors_of_bad_content(text: bytes):
+def test_any_text_is_parsed_or_raises_an_error_of_invalid_content(text: bytes):
     for parser in (
         proc_parsers.cpu_times,
         proc_parsers.memory,
@@ -61,7 +61,7 @@ def test_no_text_does_more_than_raise_the_errors_of_bad_content(text: bytes):
             continue
 
 
-def test_this_machines_own_files_are_understood():
+def test_the_files_of_this_machine_are_parsed():
     there = Path("/proc")
     assert len(proc_parsers.cpu_times((there / "stat").read_bytes())) >= 2
     memory = proc_parsers.memory((there / "meminfo").read_bytes())

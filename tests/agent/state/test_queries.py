@@ -1,4 +1,4 @@
-"""Metrics of the operator's own, from a Prometheus: one that says what a test wants, and a real one."""
+"""Operator-defined metrics from a Prometheus: a fake one and a real one."""
 
 import asyncio
 import json
@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.state.prometheus import PrometheusQueryClient, prometheus_config
-from agent.state.queries import QueryMetrics
+from agent.state.remote import PrometheusQueryClient, QueryMetrics, prometheus_config
 from tests.fakes.prometheus import FakePrometheus, result, told
 from tests.real.parts import Prometheus
 from tests.real.remote_write import Series as Written
@@ -48,7 +47,7 @@ def why_not(source: QueryMetrics, name: str = "mine", *, monotonic: float = 1000
     return source.read(now=NOW, monotonic=monotonic).missing.get(name, "")
 
 
-def test_every_series_of_an_answer_is_one_of_the_metric():
+def test_each_series_of_a_response_is_a_series_of_the_metric():
     rows = [row("12.5", disk="sda"), row("7", disk="sdb"), row("NaN", disk="sdc"), row("+Inf", disk="sdd")]
     with FakePrometheus(lambda _: result("vector", rows)) as server:
 
@@ -66,7 +65,7 @@ def test_every_series_of_an_answer_is_one_of_the_metric():
         assert set(server.queries) == {'max by (disk) (io{node="node-1"})'}
 
 
-def test_an_answer_grows_old_and_a_prometheus_that_goes_takes_its_metrics_alone(caplog):
+def test_a_response_becomes_too_old_without_prometheus(caplog):
     down = False
     with FakePrometheus(lambda _: told("{}", status=503) if down else result("vector", [row("1")])) as server:
 
@@ -83,7 +82,7 @@ def test_an_answer_grows_old_and_a_prometheus_that_goes_takes_its_metrics_alone(
         watching(server.url, {"mine": "up"}, inside)
 
 
-def test_one_query_that_fails_costs_no_other():
+def test_a_failed_query_does_not_affect_others():
     bad = json.dumps({"status": "error", "errorType": "bad_data", "error": "parse error: unexpected end of input"})
 
     def answer(asked: Any) -> bytes:
@@ -113,7 +112,7 @@ def test_one_query_that_fails_costs_no_other():
     ],
     ids=["web page", "matrix", "half a sample", "no number", "too many", "no token"],
 )
-def test_what_is_no_answer_is_told(answer: bytes, reason: str):
+def test_an_invalid_response_is_reported(answer: bytes, reason: str):
     with FakePrometheus(lambda _: answer) as server:
 
         async def inside(source: QueryMetrics) -> None:
@@ -123,7 +122,7 @@ def test_what_is_no_answer_is_told(answer: bytes, reason: str):
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["no file", "a wrong token"])
-def test_the_keys_that_are_named_are_the_agents_own(tmp_path: Path, missing: bool):
+def test_hints_name_settings_of_the_agent(tmp_path: Path, missing: bool):
     token = tmp_path / "token"
     if not missing:
         token.write_text("wrong")
@@ -137,7 +136,7 @@ def test_the_keys_that_are_named_are_the_agents_own(tmp_path: Path, missing: boo
 
 
 @pytest.mark.real
-def test_a_real_prometheus_answers(shared_prometheus: Prometheus):
+def test_a_real_prometheus_responds(shared_prometheus: Prometheus):
     now = time.time()
     shared_prometheus.write([Written({"__name__": "latency", "node": "node-1"}, [now - 1], [0.25])])
 

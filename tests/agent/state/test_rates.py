@@ -9,7 +9,7 @@ from tests.agent.crane import cases
 
 
 @cases("container_cpu_usage")
-def test_usage_of_a_container_is_cranes(case: dict[str, Any]):
+def test_the_usage_of_a_container_equals_that_of_crane(case: dict[str, Any]):
     given, expected = case["input"], case["expected"]["head"]
     elapsed = (given["ts_ns"] - given["prev_ts_ns"]) / 1e9
     used = given["cpu_ns"] - given["prev_cpu_ns"]
@@ -22,7 +22,7 @@ def test_usage_of_a_container_is_cranes(case: dict[str, Any]):
     assert run_queue_time(waited, elapsed) == pytest.approx(expected["sched_run_queue_time"], abs=1e-6)
 
 
-def test_a_counter_that_went_back_has_no_rate():
+def test_a_decreasing_counter_has_no_rate():
     assert growth(5, 5) == 0
     with pytest.raises(NoRate, match="was reset"):
         growth(5, 4)
@@ -31,7 +31,7 @@ def test_a_counter_that_went_back_has_no_rate():
 @pytest.mark.parametrize(
     ("previous", "current", "reason"), [(5.0, 5.0, "no time"), (5.0, 4.0, "no time"), (5.0, 36.0, "31 s old")]
 )
-def test_times_that_allow_no_rate(previous: float, current: float, reason: str):
+def test_times_without_a_rate(previous: float, current: float, reason: str):
     with pytest.raises(NoRate, match=reason):
         seconds_between(previous, current, longest=30.0)
     assert seconds_between(5.0, 35.0, longest=30.0) == 30.0

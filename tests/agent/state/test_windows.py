@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.state.windows import WatcherWindows, metric_name
+from agent.state.remote import WatcherWindows, metric_name
 from tests.fakes.prometheus import FakePrometheus, told
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import publish, snapshot_of, steady
@@ -24,7 +24,7 @@ OPERATORS = (Operator.AVG, Operator.STD)
 
 
 class Clock:
-    """The monotonic clock; the service's stands at 1000 too, so ages are what the documents say."""
+    """The monotonic clock; that of the service is at 1000 too, so ages are those of the documents."""
 
     time = 1000.0
 
@@ -32,19 +32,16 @@ class Clock:
         return self.time
 
 
-class Recorded:
-    """A client whose answers are kept."""
+class Recorded(NodeClient):
+    """A client that records the responses in `loads`."""
 
-    def __init__(self, client: NodeClient, loads: list[NodeLoad]) -> None:
-        self._client = client
+    def __init__(self, address: str, node: str, *, loads: list[NodeLoad], **more: Any) -> None:
+        super().__init__(address, node, **more)
         self._loads = loads
 
     async def refresh(self) -> NodeLoad:
-        self._loads.append(await self._client.refresh())
+        self._loads.append(await super().refresh())
         return self._loads[-1]
-
-    async def close(self) -> None:
-        await self._client.close()
 
 
 def watching(
@@ -57,13 +54,14 @@ def watching(
     loads: list[NodeLoad] | None = None,
     **options: Any,
 ) -> None:
-    """Run `inside` with the metrics of a node, asked for ten times a second."""
+    """Run `inside` with the metrics of a node, which are requested ten times per second."""
 
     async def run() -> None:
         address = f"http://127.0.0.1:{live.port}"
-        client = NodeClient(
+        client = Recorded(
             address,
             node,
+            loads=[] if loads is None else loads,
             windows=WINDOWS,
             operators=OPERATORS,
             backoff=0.01,
@@ -71,7 +69,7 @@ def watching(
             clock=wall,
             **options,
         )
-        source = WatcherWindows(client if loads is None else Recorded(client, loads), interval=0.1)
+        source = WatcherWindows(client, interval=0.1)
         await source.start()
         try:
             await inside(source)
@@ -85,7 +83,7 @@ def why_not(source: WatcherWindows, *, monotonic: float = 1000.0, metric: str = 
     return source.read(now=NOW, monotonic=monotonic).missing.get(metric, "")
 
 
-def test_windows_of_this_node_with_its_own_age():
+def test_windows_have_the_age_of_the_node():
     service = FakeService(published=publish(snapshot_of({"node-1": {"CPU": steady(26), "Memory": steady(40)}})))
     with Live(service) as live:
 
@@ -97,14 +95,14 @@ def test_windows_of_this_node_with_its_own_age():
             assert readings.series["window_cpu_avg_5m"][0].value == pytest.approx(26.0)
             assert readings.series["window_memory_avg_15m"][0].value == pytest.approx(40.0)
             assert readings.series["window_cpu_std_15m"][0].value == pytest.approx(1.0)
-            # The answer says Age: 1, rounded down: the newest sample is two seconds old at most.
+            # The response has Age: 1, rounded down: the newest sample is at most two seconds old.
             assert readings.series["window_cpu_avg_5m"][0].time == NOW - 2.0
             assert readings.series["window_cpu_avg_5m"][0].labels == {}
 
         watching(live, inside)
 
 
-def test_a_node_that_lags_behind_has_the_age_of_its_own_sample():
+def test_a_late_node_has_the_age_of_its_own_sample():
     published = publish(snapshot_of({"node-1": {"CPU": steady(26)}, "node-2": {"CPU": steady(60)}}))
     published.snapshot.sampled[0] -= 90.0
     with Live(FakeService(published=publish(published.snapshot))) as live:
@@ -117,7 +115,7 @@ def test_a_node_that_lags_behind_has_the_age_of_its_own_sample():
         watching(live, inside)
 
 
-def test_a_window_that_is_not_full_is_missing_and_the_shorter_one_is_there():
+def test_an_incomplete_window_is_missing_and_the_shorter_one_is_present():
     with Live() as live:
 
         async def inside(source: WatcherWindows) -> None:
@@ -129,7 +127,7 @@ def test_a_window_that_is_not_full_is_missing_and_the_shorter_one_is_there():
         watching(live, inside, node="node-3")
 
 
-def test_other_metrics_are_named_as_the_watcher_names_them():
+def test_other_metrics_have_the_names_of_the_watcher():
     with Live() as live:
 
         async def inside(source: WatcherWindows) -> None:
@@ -140,14 +138,14 @@ def test_other_metrics_are_named_as_the_watcher_names_them():
         watching(live, inside, node="node-2")
 
 
-def test_every_metric_of_the_watcher_has_a_name_of_its_own():
+def test_each_metric_of_the_watcher_has_its_own_name():
     names = {metric_name(metric.key, Operator.P95, "15m") for metric in METRICS}
     assert len(names) == len(METRICS)
     assert {"window_cpu_p95_15m", "window_pressure_io_p95_15m", "window_energy_gpu_p95_15m"} <= names
     assert all(name == name.lower() and name.isidentifier() for name in names)
 
 
-def test_a_node_that_the_watcher_does_not_know_is_told():
+def test_a_node_that_the_watcher_does_not_know_is_reported():
     with Live() as live:
 
         async def inside(source: WatcherWindows) -> None:
@@ -158,7 +156,7 @@ def test_a_node_that_the_watcher_does_not_know_is_told():
         watching(live, inside, node="no/such node?")
 
 
-def test_a_watcher_that_protects_reads_wants_the_token():
+def test_a_watcher_that_protects_reads_needs_the_token():
     with Live(protection=Protection(token="s3cret-and-long", protect_reads=True)) as live:
 
         async def refused(source: WatcherWindows) -> None:
@@ -171,7 +169,7 @@ def test_a_watcher_that_protects_reads_wants_the_token():
         watching(live, admitted, token="s3cret-and-long")
 
 
-def test_a_watcher_that_goes_is_told_once_and_its_last_windows_grow_old(caplog):
+def test_an_unavailable_watcher_is_reported_once_and_its_windows_become_too_old(caplog):
     clock, service = Clock(), FakeService()
     with Live(service) as live:
 
@@ -189,7 +187,7 @@ def test_a_watcher_that_goes_is_told_once_and_its_last_windows_grow_old(caplog):
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 1
 
 
-def test_nobody_there_costs_nothing_but_these_metrics():
+def test_an_unreachable_watcher_affects_only_its_metrics():
     with Live() as live:
         pass
 
@@ -210,7 +208,7 @@ def test_nobody_there_costs_nothing_but_these_metrics():
         b'{"timestamp":1,"window":{"duration":"5m","start":1,"end":2},"source":"x","data":{"NodeMetricsMap":{}}}',
     ],
 )
-def test_what_is_no_document_of_a_node_is_told(body: bytes):
+def test_an_invalid_document_of_a_node_is_reported(body: bytes):
     with FakePrometheus(lambda _: told(body)) as server:
 
         class At:

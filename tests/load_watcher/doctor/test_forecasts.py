@@ -13,18 +13,18 @@ from watcher.platform.checks.results import CheckStatus
 from watcher.platform.settings.sections.forecast import ForecastSettings
 from watcher.platform.settings.tables import Settings
 
-METRICS = 'load_watcher_scheduler_without_forecasts{{profile="default",plugin="TargetLoadPacking"}} {missing}\n'
+METRICS = 'load_watcher_scheduler_without_forecasts{{profile="default",plugin="HighLoadFilter"}} {missing}\n'
 ON, OFF = Settings(), Settings(forecast=ForecastSettings(enabled=False))
 
 
 def profile(**args: Any) -> list[ProfilePlugins]:
-    return [ProfilePlugins("[scheduler.default]", use_of({"TargetLoadPacking": args, "Peaks": {}}))]
+    return [ProfilePlugins("[scheduler.default]", use_of({"HighLoadFilter": args, "Peaks": {}}))]
 
 
 @pytest.mark.parametrize(
     ("args", "settings", "metrics", "status", "text"),
     [
-        ({}, ON, METRICS.format(missing=0), CheckStatus.OK, "TargetLoadPacking uses forecasts"),
+        ({}, ON, METRICS.format(missing=0), CheckStatus.OK, "HighLoadFilter uses forecasts"),
         ({}, ON, METRICS.format(missing=1), CheckStatus.WARN, "but no node has a forecast, so it uses windows"),
         ({}, OFF, METRICS.format(missing=1), CheckStatus.WARN, "needs forecasts, which are disabled"),
         ({}, ON, "", CheckStatus.SKIPPED, "is known once the service runs"),

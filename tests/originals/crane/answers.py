@@ -17,12 +17,11 @@ from agent.decision.analyzer import analyze
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.metrics.sorters import CHAINS
-from agent.model import CpuThrottle, EvictStep, MetricSample, QuotaStep, StageKind, State
+from agent.model import CpuThrottle, Eviction, MetricSample, QuotaChange, StageKind, State
 from agent.policy.policy_set import read_texts
-from tests.agent.crane import watermarks
+from tests.agent.crane import CRANE_CHAINS, watermarks
 from tests.agent.scenes import analysis
 from tests.originals.crane import cases, policies
 from tests.originals.frame import Case
@@ -47,8 +46,7 @@ def emulated_order(case: Case, repaired: frozenset[CraneFault] = NOTHING) -> lis
 
 
 def agent_order(case: Case) -> list[str]:
-    chains = CHAINS[Order.UPSTREAM]
-    chain = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["sorter"]]
+    chain = {"cpu": CRANE_CHAINS.cpu, "mem": CRANE_CHAINS.memory, "general": CRANE_CHAINS.general}[case["sorter"]]
     return [pod.name for pod in chain.sort(cases.pod_states(case))]
 
 
@@ -126,16 +124,20 @@ def agent_plan(case: Case) -> Case:
     lost = [*case["absent"], *(case["failing"] if kind == "evict" else [])]
     given = PlanInputs(
         _agent_state(case),
-        Metrics(Order.UPSTREAM),
-        DecisionOptions(excess=case["excess"], order=Order.UPSTREAM),
+        Metrics(chains=CRANE_CHAINS),
+        DecisionOptions(excess=case["excess"]),
         lowered=LoweredValues(cases.originals(case)),
         unavailable=dict.fromkeys(lost, "refused by the case"),
     )
     steps = plan(analysis(demand, may_restore=True), given).steps
     return {
-        "evicted": {name_of(each.pod): int(each.grace_seconds) for each in steps if isinstance(each, EvictStep)},
+        "evicted": {
+            name_of(each.pod): int(each.change.grace_seconds) for each in steps if isinstance(each.change, Eviction)
+        },
         "quotas": {
-            each.container_id: -1 if each.after is None else each.after for each in steps if isinstance(each, QuotaStep)
+            each.change.container_id: -1 if each.change.after is None else each.change.after
+            for each in steps
+            if isinstance(each.change, QuotaChange)
         },
     }
 

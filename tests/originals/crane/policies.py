@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from agent.model import AvoidanceAction, CpuThrottle, LabelSelector, Rule
-from agent.policy.node_qos import whole_number
+from agent.policy.objects import whole_number
 from tests.originals.crane.cases import METRICS, pods
 from tests.originals.frame import Case
 from tests.reference.crane.analyzer import CranePolicies

@@ -15,7 +15,7 @@ import yaml
 from agent.cgroups.paths import Driver
 from agent.policy.schema import CRANE_GROUP, GROUPS, VERSION
 from tests.agent.service.test_process import AgentProcess
-from tests.deploy.rendering import Manifest, composed, settings_in
+from tests.deploy.rendering import Manifest, charted, composed, settings_in
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.proc import FakeProc
@@ -31,7 +31,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 ACCOUNT = "load-watcher-agent/load-watcher-agent"
 NODE = "agent-1"
 POD = "default/agent-victim"
-FROM_API = ("agent-api-pods", "agent-api-policies")
+FROM_API = {
+    "enabled": True,
+    "nodeRestriction": True,
+    "apiPolicies": True,
+    "config": {"agent": {"mode": "enforce", "pods": "api"}},
+}
+"""Values of the chart for an enforcing agent that reads pods and policies from the API."""
 OF_THE_KUBELET = Right("get", "", "nodes/pods")
 """Checked by the kubelet, which asks the API server in its own name."""
 DAEMON = "default/agent-daemon"
@@ -101,8 +107,10 @@ class Host:
 def test_the_enforcing_agent_uses_exactly_its_rights(cluster: ApiServer, tmp_path: Path, of_api: bool) -> None:
     """By the audit log of the API server; with pods and policies from the node, and from the API. The
     ValidatingAdmissionPolicies of its token refuse nothing that it does."""
-    components = ("agent-enforce", "agent-node-restriction", *(FROM_API if of_api else ()))
-    rendered = composed(tmp_path, DEPLOY / "agent", *components)
+    if of_api:
+        rendered = agents_of(charted({"agent": FROM_API}, namespace="load-watcher-agent"))
+    else:
+        rendered = composed(tmp_path, DEPLOY / "agent", "agent-enforce", "agent-node-restriction")
     apply_all(cluster, [*rendered, *policies()])
     make_node(cluster, NODE)
     pod = run_pod(cluster, POD, node=NODE, ownerReferences=[CONTROLLER])
@@ -186,6 +194,13 @@ def test_restoring_uses_exactly_its_rights(cluster: ApiServer, tmp_path: Path) -
         end_pod(cluster, POD)
         cluster.ask("DELETE", f"/api/v1/nodes/{NODE}")
         delete_all(cluster, enforcing)
+
+
+def agents_of(chart: list[Manifest]) -> list[Manifest]:
+    """What the chart renders for the agents, and their namespace."""
+    name = "load-watcher-agent"
+    own = [each for each in chart if each["metadata"]["labels"]["app.kubernetes.io/name"] == name]
+    return [*(each for each in overlay("agent") if each["kind"] == "Namespace"), *own]
 
 
 def start(cluster: ApiServer, rendered: list[Manifest], host: Host, **settings: object) -> AgentProcess:

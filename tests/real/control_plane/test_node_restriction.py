@@ -1,4 +1,4 @@
-"""The ValidatingAdmissionPolicies of deploy/components/*-node-restriction: what a token of one node may change."""
+"""The ValidatingAdmissionPolicies of deploy/components/*-node-restriction and of the chart: what a token may change."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 import requests
-import yaml
 
 from agent.executor.enforcement_switch import MANAGER
-from tests.deploy.rendering import COMPONENTS, Manifest, composed
+from tests.deploy.rendering import Manifest, charted, composed
 from tests.real.control_plane.manifests import APPLY, DEPLOY, apply_all, delete_all
 from tests.real.control_plane.objects import MERGE, make_node, read
 from tests.real.kube import ApiServer
@@ -450,7 +449,8 @@ THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
 @pytest.fixture(scope="module")
 def service(cluster: ApiServer, nodes: None) -> Iterator[RestrictedAccount]:
     """The service, with more rights by RBAC than it has."""
-    policy = list(yaml.safe_load_all((COMPONENTS / "koordinator-node-restriction/policy.yaml").read_text()))
+    rendered = charted({"thresholdsRestriction": True})
+    policy = [each for each in rendered if each["kind"].startswith("ValidatingAdmissionPolicy")]
     account = RestrictedAccount(cluster, "load-watcher/load-watcher")
     cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "load-watcher"}})  # 409 if it exists
     cluster.ask("POST", "/api/v1/namespaces/load-watcher/serviceaccounts", {"metadata": {"name": "load-watcher"}})

@@ -1,5 +1,5 @@
 """Who can write what the components read: docs/concepts/trust.md, tried by a user who may only create pods, and
-deploy/components/pod-origin, which refuses what only a kubelet or the DaemonSet controller writes."""
+podOrigin of the chart, which refuses what only a kubelet or the DaemonSet controller writes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import requests
-import yaml
 
-from tests.deploy.rendering import COMPONENTS, Manifest
+from tests.deploy.rendering import Manifest, charted
 from tests.real.control_plane.manifests import apply_all, delete_all
 from tests.real.control_plane.objects import make_node, read
 from tests.real.kube import ApiServer
@@ -104,7 +103,8 @@ def create(api: ApiServer, pod: dict[str, Any], user: dict[str, str] = TENANT) -
 
 @pytest.fixture(scope="module")
 def policy(api: ApiServer) -> Iterator[list[Manifest]]:
-    policies = list(yaml.safe_load_all((COMPONENTS / "pod-origin/policy.yaml").read_text()))
+    rendered = charted({"podOrigin": True})
+    policies = [each for each in rendered if each["kind"].startswith("ValidatingAdmissionPolicy")]
     apply_all(api, policies)
     try:
         wait_for(lambda: not create(api, body("probe", *REFUSED["`Node`"][:2])).ok, what="the policy to be enforced")

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 from tests.conftest import RunService
-from tests.deploy.rendering import Manifest, composed, settings_in
+from tests.deploy.rendering import Manifest, charted, settings_in
 from tests.fakes.kube import FakeKube
-from tests.real.control_plane.manifests import DEPLOY, apply_all, delete_all, overlay
+from tests.real.control_plane.manifests import apply_all, delete_all, overlay
 from tests.real.control_plane.rights import granted, refused, wait_until_used
 from tests.real.feed import Feed
 from tests.real.kube import ApiServer
@@ -36,27 +37,31 @@ interval = "1s"
 resolution = "1s"
 pods = "{pods}"
 """
-PAGES = """
-[agents]
-pod_usage = false
-pods = { selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }
-[qrms]
-pods = { selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }
-"""
-BIND = """
-[scheduler.binding]
-bind = true
-plugins = [{ name = "LoadAwareScheduling", args = { nodeMetricSource = "cluster" } }]
-"""
+PAGES = {
+    table: {"pods": {"selector": f"app.kubernetes.io/name={name}", "namespace": name}}
+    for table, name in (("agents", "load-watcher-agent"), ("qrms", "load-watcher-qrm"))
+}
+PODS = {"rbac": {"pods": True}, "config": {**PAGES, "agents": {**PAGES["agents"], "pod_usage": False}}}
+BIND = {
+    "scheduler": {
+        "enabled": True,
+        "profiles": {
+            "binding": {
+                "bind": True,
+                "plugins": [{"name": "LoadAwareScheduling", "args": {"nodeMetricSource": "cluster"}}],
+            }
+        },
+    },
+    "rbac": {"nodeMetrics": True},
+}
 
 
 @dataclass(frozen=True)
 class Function:
-    """An overlay with components, the settings that they are for, and what makes the service use all its rights."""
+    """An overlay, or values of the chart, and what makes the service use all its rights."""
 
-    overlay: str
-    components: tuple[str, ...] = ()
-    settings: str = ""
+    overlay: str = ""
+    values: Mapping[str, Any] | None = None
     pods: str = "off"
     use: Callable[[ApiServer, Service], None] = lambda api, service: None
 
@@ -76,12 +81,10 @@ def list_agents(_: ApiServer, service: Service) -> None:
 
 FUNCTIONS = {
     "metrics-server": Function("metrics-server"),
-    "metrics-server-pods-and-pages": Function(
-        "metrics-server", ("pods", "agents", "qrms"), PAGES, "on", use=list_agents
-    ),
+    "metrics-server-pods-and-pages": Function(values=PODS, pods="on", use=list_agents),
     "prometheus": Function("prometheus"),
     "extender": Function("extender"),
-    "extender-that-binds": Function("extender", ("extender-bind", "nodemetrics"), BIND, use=bind_a_pod),
+    "extender-that-binds": Function(values=BIND, use=bind_a_pod),
 }
 
 
@@ -119,18 +122,17 @@ def test_a_function_uses_exactly_its_rights(
 ) -> None:
     """By the audit log of the API server."""
     function = FUNCTIONS[name]
-    rendered = rendered_for(function, tmp_path)
+    rendered = rendered_for(function)
     rights = granted(rendered, ACCOUNT)
     assert rights
     apply_all(cluster, rendered)
     before = len(cluster.audited(ACCOUNT))
     try:
-        config = settings_in(rendered) + COMMON.format(pods=function.pods) + function.settings
+        config = settings_in(rendered) + COMMON.format(pods=function.pods)
         access = cluster.kubeconfig(tmp_path / "kubeconfig", token=cluster.account_token(ACCOUNT))
         overridden = {
             "kubernetes.kubeconfig": access,
             "store.url": "sqlite:///rights.db",
-            "peers.urls": "http://127.0.0.1:9",
         }
         if function.overlay == "prometheus":
             overridden["provider.address"] = sources.url
@@ -144,9 +146,9 @@ def test_a_function_uses_exactly_its_rights(
         delete_all(cluster, rendered)
 
 
-def rendered_for(function: Function, directory: Path) -> list[Manifest]:
-    """Render the overlay with its components."""
-    base = DEPLOY / "overlays" / function.overlay
-    place = directory / "kustomize"
-    place.mkdir()
-    return composed(place, base, *function.components) if function.components else overlay(str(base))
+def rendered_for(function: Function) -> list[Manifest]:
+    """Render the overlay, or the chart and the namespace."""
+    plain = overlay(f"overlays/{function.overlay or 'metrics-server'}")
+    if function.values is None:
+        return plain
+    return [*(each for each in plain if each["kind"] == "Namespace"), *charted(function.values)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.model import AvoidanceAction, CpuThrottle, LabelSelector, PodState, Rule
-from agent.policy.node_qos import whole_number
+from agent.policy.objects import whole_number
 from tests.agent.crane import VECTORS, cases, names, pod_of, state_of, watermarks
 from tests.reference.crane import executors, sorters
 from tests.reference.crane.analyzer import CraneAnalyzer, CranePolicies

@@ -74,8 +74,6 @@ PROFILES: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "history": [{"name": "LoadAwareScheduling", "args": HISTORY}],
-    "packing-ahead": [{"name": "TargetLoadPacking", "args": {"use": "forecast", "resources": ["cpu", "memory"]}}],
-    "variation-ahead": [{"name": "LoadVariationRiskBalancing", "args": {"use": "forecast", "formula": "kep"}}],
     "high-ahead": [{"name": "HighLoadFilter", "args": {"use": "forecast", "usageThresholds": {"cpu": 70}}}],
     "aware-ahead": [{"name": "LoadAwareScheduling", "args": {"use": "forecast", "aggregated": AGGREGATED}}],
     "all": [{"name": "TargetLoadPacking", "weight": 3}, {"name": "LoadAwareScheduling"}, {"name": "HighLoadFilter"}],
@@ -485,7 +483,7 @@ async def test_an_older_watcher_serves_the_plugins_that_it_can(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others are reported with the version of the watcher, also by explain, until it is upgraded."""
-    profiles = {name: PROFILES[name] for name in ("packing", "aware", "history", "packing-ahead")}
+    profiles = {name: PROFILES[name] for name in ("packing", "aware", "history", "high-ahead")}
     watcher = Watcher(published=load(), pods=pod_load(), forecast=FORECAST)
     with Live(watcher) as live:
 
@@ -495,23 +493,23 @@ async def test_an_older_watcher_serves_the_plugins_that_it_can(
                 host = remote(live, tmp_path, **{"extender.watcher": url})
                 async with running(profiles, host) as service:
                     await eventually(lambda: service.table.load.columns is not None, what="the load")
-                    assert {"aware", "history", "packing-ahead"} == set(service.unmet)
-                    assert "operator=FORECAST" in service.unmet["packing-ahead"][0]
-                    explained = service.extender.profiles["packing-ahead"].missing_forecasts()
-                    assert explained == {"TargetLoadPacking": "the watcher serves no forecasts"}
+                    assert {"aware", "history", "high-ahead"} == set(service.unmet)
+                    assert "operator=FORECAST" in service.unmet["high-ahead"][0]
+                    explained = service.extender.profiles["high-ahead"].missing_forecasts()
+                    assert explained == {"HighLoadFilter": "the watcher serves no forecasts"}
                     (problem,) = service.unmet["aware"]
                     assert "koordlet's usages (/api/v1/columns?aggregate=koordlet)" in problem
                     assert f"the watcher at {url} (version 0.0.9) does not offer; upgrade" in problem
                     assert await lacks(service, "aware") == [problem]
                     assert await lacks(service, "packing") is None
                     before = answers(service, "packing", ASKING["small"])["scores"]
-                    by_windows = answers(service, "packing-ahead", ASKING["small"])["scores"]
+                    by_windows = answers(service, "high-ahead", ASKING["small"])["filter HighLoadFilter"]
                     old.knows = True
                     watcher.clock += DESCRIBE_EVERY_S
                     await eventually(lambda: not service.unmet, what="the upgrade")
                     await eventually(lambda: usages_of(service) is not None, what="the usages")
                     np.testing.assert_array_equal(before, answers(service, "packing", ASKING["small"])["scores"])
-                    by_forecasts = answers(service, "packing-ahead", ASKING["small"])["scores"]
+                    by_forecasts = answers(service, "high-ahead", ASKING["small"])["filter HighLoadFilter"]
                     assert (by_forecasts != by_windows).any()
 
         await story()

@@ -29,7 +29,6 @@ LOADS: dict[str, dict[tuple[str, str], float]] = {
     "c": {("CPU", "AVG"): 20.0, ("CPU", "STD"): 10.0, ("Memory", "AVG"): 10.0},
 }
 AHEAD = {"use": "forecast"}
-PACKING = {"targetUtilization": 50}
 THRESHOLDS = {"usageThresholds": {"cpu": 65}}
 
 
@@ -60,22 +59,11 @@ def rows_of(of: ClusterTable) -> Any:
 LOAD = load(LOADS, horizon="6h")
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "by_window", "by_forecast"),
-    [
-        # with the pod 30, 40 and 30 % (50 x U / 50 + 50); by the bound 70 %: 50 x 30 / 50
-        ("TargetLoadPacking", PACKING, [80, 90, 80], [30, 90, 80]),
-        # (1 - (0.3 + 0.1)) x 100; by the bound (1 - 0.7) x 100; b: 0.4 + 0.1 is above 0.25 + 0.1
-        ("LoadVariationRiskBalancing", {"formula": "kep"}, [60, 50, 60], [30, 50, 60]),
-        # (1 - (0.3 + 0.1) / 2) x 100; by the bound (1 - 0.7 / 2) x 100
-        ("LoadVariationRiskBalancing", {}, [80, 75, 80], [65, 75, 80]),
-        # cpu: 4000 - 800 - 340 of 4000, 71.5; by the bound 4000 - 2400 - 340 of 4000, 31.5
-        ("LoadAwareScheduling", {"resourceWeights": {"cpu": 1}}, [71, 61, 71], [31, 61, 71]),
-    ],
-)
-def test_scores_by_hand(name: str, arguments: dict[str, Any], by_window: list[int], by_forecast: list[int]) -> None:
-    np.testing.assert_array_equal(scored(name, arguments, LOAD).values, by_window)
-    np.testing.assert_array_equal(scored(name, arguments | AHEAD, LOAD).values, by_forecast)
+def test_scores_of_load_aware_scheduling_by_hand() -> None:
+    """cpu: 4000 - 800 - 340 of 4000, 71.5; by the bound 4000 - 2400 - 340 of 4000, 31.5."""
+    name, arguments = "LoadAwareScheduling", {"resourceWeights": {"cpu": 1}}
+    np.testing.assert_array_equal(scored(name, arguments, LOAD).values, [71, 61, 71])
+    np.testing.assert_array_equal(scored(name, arguments | AHEAD, LOAD).values, [31, 61, 71])
 
 
 @pytest.mark.parametrize("name", ["HighLoadFilter", "LoadAwareScheduling"])
@@ -94,8 +82,8 @@ def test_percentiles_of_load_aware_scheduling_are_raised_to_the_bound() -> None:
     assert filtered("LoadAwareScheduling", arguments | AHEAD, LOAD).passed.tolist() == [False, True, True]
 
 
-@pytest.mark.parametrize("name", ["TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwareScheduling"])
-def test_an_explanation_states_the_bound_or_why_there_is_none(name: str) -> None:
+def test_an_explanation_states_the_bound_or_why_there_is_none() -> None:
+    name = "LoadAwareScheduling"
     scores = scored(name, AHEAD, LOAD)
     assert TEXT in scores.reason(0)
     assert "at most 25 % within 6 h" in scores.reason(1)
@@ -104,14 +92,6 @@ def test_an_explanation_states_the_bound_or_why_there_is_none(name: str) -> None
     assert scores.inputs["horizon"] == "6h"
     assert "forecasts" not in scores.inputs
     assert "forecast" not in scored(name, {}, LOAD).reason(0)
-
-
-def test_a_raised_deviation_is_named_beside_the_measured_one() -> None:
-    name = "LoadVariationRiskBalancing"
-    assert ", raised to " in scored(name, AHEAD, LOAD).reason(0)
-    assert " % by the forecast" in scored(name, AHEAD, LOAD).reason(0)
-    for reason in (scored(name, AHEAD, LOAD).reason(2), scored(name, {}, LOAD).reason(0)):
-        assert "raised" not in reason
 
 
 @pytest.mark.parametrize(
@@ -123,9 +103,7 @@ def test_a_raised_deviation_is_named_beside_the_measured_one() -> None:
         (load({"c": LOADS["c"]}, horizon="6h", missing="pending"), "the history is not evaluated yet"),
     ],
 )
-@pytest.mark.parametrize(
-    "name", ["TargetLoadPacking", "LoadVariationRiskBalancing", "LoadAwareScheduling", "HighLoadFilter"]
-)
+@pytest.mark.parametrize("name", ["LoadAwareScheduling", "HighLoadFilter"])
 def test_a_cluster_without_bounds_uses_windows_and_says_why(name: str, loads: Columns, why: str) -> None:
     of = cluster(loads)
     plugin, by_window = made(name, AHEAD, of), made(name, {}, of)
@@ -144,19 +122,14 @@ def test_a_cluster_without_bounds_uses_windows_and_says_why(name: str, loads: Co
 
 def test_a_node_without_load_stays_unknown_although_it_has_a_bound() -> None:
     """A silent node keeps the rule of nodes without metrics."""
-    loads = load({"a": {("CPU", "FORECAST"): 5.0}, "b": LOADS["b"], "c": LOADS["c"]}, horizon="6h")
-    assert scored("TargetLoadPacking", PACKING | AHEAD, loads).values.tolist()[0] == 0
+    loads = load({"a": {("CPU", "FORECAST"): 99.0}, "b": LOADS["b"], "c": LOADS["c"]}, horizon="6h")
+    assert "cpu unknown" in filtered("HighLoadFilter", THRESHOLDS | AHEAD, loads).details(0)
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 PERCENT = st.floats(0, 100)
-SCORING: list[tuple[str, dict[str, Any]]] = [
-    ("TargetLoadPacking", PACKING | {"resources": ["cpu", "memory"]}),
-    ("LoadVariationRiskBalancing", {"formula": "kep", "safeVarianceMargin": 1.5}),
-    ("LoadVariationRiskBalancing", {"safeVarianceSensitivity": 2}),
-    ("LoadAwareScheduling", {}),
-]
+AWARE = "LoadAwareScheduling"
 
 
 @st.composite
@@ -170,17 +143,9 @@ def fleets(draw: st.DrawFn) -> dict[str, dict[tuple[str, str], float]]:
 
 @given(fleets())
 def test_the_load_is_never_below_that_of_windows(fleet: dict[str, dict[tuple[str, str], float]]) -> None:
-    """Predicted loads are not lower; scores that fall with the load are not higher; nodes that windows reject are
-    rejected."""
+    """Scores, which fall with the load, are not higher; nodes that windows reject are rejected."""
     loads = load(fleet, horizon="6h")
-    for name, arguments in SCORING:
-        by_window, by_forecast = scored(name, arguments, loads), scored(name, arguments | AHEAD, loads)
-        if name == "TargetLoadPacking":
-            for resource in ("cpu", "memory"):
-                step = f"{resource} predicted %"
-                assert (by_forecast.steps[step] >= by_window.steps[step]).all()
-        else:
-            assert (by_forecast.values <= by_window.values).all()
+    assert (scored(AWARE, AHEAD, loads).values <= scored(AWARE, {}, loads).values).all()
     for name in ("HighLoadFilter", "LoadAwareScheduling"):
         passes_window = filtered(name, THRESHOLDS, loads).passed
         assert not (filtered(name, THRESHOLDS | AHEAD, loads).passed & ~passes_window).any()
@@ -193,8 +158,7 @@ def test_a_higher_bound_never_makes_a_node_better(fleet: dict[str, dict[tuple[st
         for name, values in fleet.items()
     }
     before, after = load(fleet, horizon="6h"), load(raised, horizon="6h")
-    for name, arguments in SCORING[1:]:
-        assert (scored(name, arguments | AHEAD, after).values <= scored(name, arguments | AHEAD, before).values).all()
+    assert (scored(AWARE, AHEAD, after).values <= scored(AWARE, AHEAD, before).values).all()
     for name in ("HighLoadFilter", "LoadAwareScheduling"):
         passed = filtered(name, THRESHOLDS | AHEAD, after).passed
         assert not (passed & ~filtered(name, THRESHOLDS | AHEAD, before).passed).any()
@@ -206,13 +170,12 @@ def test_a_higher_bound_never_makes_a_node_better(fleet: dict[str, dict[tuple[st
 @pytest.mark.parametrize(
     ("name", "arguments", "problem"),
     [
-        ("TargetLoadPacking", {"use": "oracle"}, "valid values: window, forecast"),
+        ("HighLoadFilter", {"use": "oracle"}, "valid values: window, forecast"),
         ("HighLoadFilter", {"use": "forecast", "horizon": "2h"}, "valid values: 1h, 6h, 24h"),
         ("HighLoadFilter", {"horizon": "1h"}, 'set use to "forecast"'),
-        ("TargetLoadPacking", {"use": "forecast", "resources": ["gpu"]}, "cpu and memory only"),
+        ("TargetLoadPacking", {"use": "forecast"}, "use: was removed in this version; remove it: placement by"),
         ("LoadAwareScheduling", {"use": "forecast", "nodeMetricSource": "cluster"}, "set nodeMetricSource to"),
-        ("LoadVariationRiskBalancing", {"use": "forecast", "safeVarianceMargin": 0.5}, "must be at least 1"),
-        ("LoadVariationRiskBalancing", {"use": "forecast", "safeVarianceSensitivity": 0}, "must be above 0"),
+        ("LoadVariationRiskBalancing", {"horizon": "6h"}, "horizon: was removed in this version"),
         ("LowRiskOverCommitment", {"use": "forecast"}, "unknown argument"),
     ],
 )

@@ -415,7 +415,6 @@ PATHS = [
     "/web/app.js",
     "/healthz",
     "/readyz",
-    "/api/v1/samples",
     "/metrics",
     "/openapi.json",
     "/nowhere",
@@ -671,39 +670,6 @@ def test_ready_waits_for_the_windows():
     assert "no node has its 5m window yet" == answer.error["message"]
     assert 3 == answer.json()["snapshot"]["nodes"]
     assert 200 == document.status
-
-
-# --- samples for other replicas --------------------------------------------------------------------------------------
-
-
-def test_samples_are_given_by_who_is_ready():
-    """Bytes that no cache may keep, and the answer of /readyz where there is nothing to build on."""
-    service = FakeService()
-    with Live(service) as live:
-        given = live.ask("/api/v1/samples")
-        unknown = live.ask("/api/v1/samples?window=5m")
-        service.handed = None
-        empty = live.ask("/api/v1/samples")
-        service.missing = "no window"
-        cold = live.ask("/api/v1/samples")
-        service.missing, service.clock = "", service.clock + 1000.0
-        stale = live.ask("/api/v1/samples")
-
-    assert (200, b"samples") == (given.status, given.body)
-    assert ("application/msgpack", "no-store") == (given.headers["Content-Type"], given.headers["Cache-Control"])
-    assert (400, "bad_request") == (unknown.status, unknown.error["code"])
-    assert (404, "no_metrics") == (empty.status, empty.error["code"])
-    assert (503, "warming_up") == (cold.status, cold.error["code"])
-    assert (503, "stale") == (stale.status, stale.error["code"])
-
-
-def test_samples_are_read_like_everything_else():
-    """Whoever may not read the load may not read what it is made of."""
-    with Live(protection=Protection("secret", protect_reads=True)) as live:
-        refused = live.ask("/api/v1/samples")
-        given = live.ask("/api/v1/samples", headers={"Authorization": "Bearer secret"})
-
-    assert (401, 200) == (refused.status, given.status)
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

@@ -194,25 +194,6 @@ def test_what_only_another_replica_stored_is_stored_again():
     play(story, records=records)
 
 
-def test_a_new_replica_has_the_bounds_that_another_one_gives_it():
-    records = Records()
-
-    async def other(refresher, of, clock):
-        await refresher.tick()
-        given = await refresher.samples(maxima=True)
-        new = Refresher(provider=of, config=CONFIG, store=records, clock=clock, tag="n")
-        await new.restore(replace(given, maxima=tuple(replace(each, own=False) for each in given.maxima)))
-        clock.pass_time(60)
-        await new.tick()
-        assert ForecastState.BOUND == forecast(new).state
-        clock.pass_time(60)
-        await new.tick()
-        await new.close()
-        assert any(hour.hour < HOUR for record in records.saved for hour in record.maxima), "not stored here"
-
-    play(other, records=StoredDays())
-
-
 def test_after_a_kill_the_minutes_since_the_last_stored_hour_come_from_the_stored_samples():
     records = Records()
 

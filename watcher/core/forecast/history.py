@@ -233,18 +233,6 @@ class MaximaHistory:
         codes = np.concatenate(parts, axis=1)[:, : len(used)][:, used] if parts else np.zeros((HOUR_SLOTS, 0), np.uint8)
         return MaximaHour(metric, hour, self.nodes, codes)
 
-    def metrics(self) -> tuple[str, ...]:
-        """Return the names of the metrics that have a ring, sorted."""
-        return tuple(sorted({metric for chunk in self.chunks for metric in chunk.rings}))
-
-    def hours(self) -> list[MaximaHour]:
-        """Return all hours of all metrics that have a maximum."""
-        if self.head is None:
-            return []
-        first, last = (self.head - self._rows + 1) // HOUR_SLOTS, self.head // HOUR_SLOTS
-        every = (self.hour(metric, hour) for metric in self.metrics() for hour in range(first, last + 1))
-        return [each for each in every if each.codes.any()]
-
     def load(self, hours: Iterable[MaximaHour], *, newest: int, changed: bool = False) -> None:
         """Raise the maxima by stored ones, except of slots after `newest` and of hours that are too old. `changed`:
         they have to be stored for this process."""

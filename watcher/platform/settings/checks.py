@@ -59,13 +59,12 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _queries,
             _promql,
             _influxdb,
-            _clouds,
+            _datadog,
             _replay,
             _refresh,
             _windows,
             _forecast,
             _store,
-            _peers,
             _metrics,
             _koordinator,
             _files,
@@ -216,26 +215,23 @@ def _influxdb(settings: Settings) -> Iterator[Conflict]:
             yield Conflict((".".join((*QUERIES, name, "expression")),), message, cure)
 
 
-# Values that are safe inside a SignalFx search and a Datadog scope: without characters that end the value.
+# Values that are safe inside a Datadog scope: without characters that end the value.
 _HOST_SUFFIX = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
-_CLUSTER = {"datadog": re.compile(r"[\w./:-]+"), "signalfx": re.compile(r'[^"\\]+')}
+_CLUSTER = re.compile(r"[\w./:-]+")
 
 
-def _clouds(settings: Settings) -> Iterator[Conflict]:
-    """Check the credentials for Datadog and SignalFx, and the values that are inserted into their queries."""
+def _datadog(settings: Settings) -> Iterator[Conflict]:
+    """Check the credentials for Datadog, and the values that are inserted into its queries."""
     provider = settings.provider
-    if provider.name not in _CLUSTER:
+    if provider.name != "datadog":
         return
     yield from _both(settings, "provider.app_key", "provider.app_key_file", because="only one key can be used")
-    keys = {"token": "an access token (METRICS_PROVIDER_TOKEN of the Go load-watcher)"}
-    if provider.name == "datadog":
-        keys = {"token": "an API key", "app_key": "an application key"}
-    for key, what in keys.items():
+    for key, what in (("token", "an API key"), ("app_key", "an application key")):
         name = f"provider.{key}"
         if value_of(settings, name) is None and value_of(settings, f"{name}_file") is None:
             message = f"is not set, and the provider {provider.name} needs {what}"
             yield Conflict((name, f"{name}_file", "provider.name"), message, f"set {name}_file or {name}")
-    for key, allowed in (("host_name_suffix", _HOST_SUFFIX), ("cluster_name", _CLUSTER[provider.name])):
+    for key, allowed in (("host_name_suffix", _HOST_SUFFIX), ("cluster_name", _CLUSTER)):
         text = getattr(provider, key)
         if text is not None and not allowed.fullmatch(text):
             message = f"is {write_text(text)}, which has characters that a query to {provider.name} cannot contain"
@@ -306,13 +302,6 @@ def _server_store(settings: Settings) -> Iterator[Conflict]:
         yield Conflict(("store.url", "store.password_file"), message, "remove one of them")
 
 
-def _peers(settings: Settings) -> Iterator[Conflict]:
-    if settings.peers.urls and settings.provider.name == "host":
-        message = f"is set, but the provider host ({settings.provider.reason}) reads only this machine"
-        cure = "remove peers.urls, or set provider.name to the source that all replicas use"
-        yield Conflict(("peers.urls", "provider.name"), message, cure)
-
-
 def _replay(settings: Settings) -> Iterator[Conflict]:
     provider = settings.provider
     if provider.name != "replay":
@@ -381,7 +370,7 @@ def _files(settings: Settings) -> Iterator[Conflict]:
     """Check that named files exist, are readable and not empty. provider.kubeconfig is checked only if it is used,
     since KUBE_CONFIG may be set for other programs.
     """
-    for table in ("server", "provider", "kubernetes", "peers", "agents", "qrms", "extender", "store"):
+    for table in ("server", "provider", "kubernetes", "agents", "qrms", "extender", "store"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
             used = settings.provider.name == "metrics-server" and settings.kubernetes.kubeconfig is None

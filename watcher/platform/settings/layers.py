@@ -322,7 +322,7 @@ LEGACY = (
     LegacyVariable(
         "METRICS_PROVIDER_NAME",
         "provider.name",
-        "`KubernetesMetricsServer`, `Prometheus`, `SignalFx`, `Datadog`, `InfluxDB` or any value of `provider.name`, "
+        "`KubernetesMetricsServer`, `Prometheus`, `Datadog`, `InfluxDB` or any value of `provider.name`, "
         "case-insensitive. An unknown name is an error; in the Go load-watcher it meant metrics-server. With "
         "`Prometheus` the default address is `http://prometheus-k8s:9090`, as in the Go load-watcher.",
     ),
@@ -333,10 +333,6 @@ LEGACY = (
     ),
     LegacyVariable("METRICS_PROVIDER_TOKEN", "provider.token", "Same value."),
     LegacyVariable("METRICS_PROVIDER_APP_KEY", "provider.app_key", "Same value."),
-    LegacyVariable(
-        "SIGNALFX_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider signalfx.", "signalfx"
-    ),
-    LegacyVariable("SIGNALFX_CLUSTER_NAME", "provider.cluster_name", "Only with the provider signalfx.", "signalfx"),
     LegacyVariable(
         "DATADOG_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider datadog.", "datadog"
     ),

@@ -46,13 +46,15 @@ UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
         "the provider metrics-server connects to the cluster of the kubeconfig, or to its own cluster",
     ),
     "datadog": (("username",), "the provider datadog authenticates with its two keys"),
-    "signalfx": (("username",), "the provider signalfx authenticates with a token"),
-    "replay": (("address", "token", "token_file", "username", "queries"), "the provider replay reads provider.trace"),
+    "replay": (
+        ("address", "token", "token_file", "username", "matchers", "queries"),
+        "the provider replay reads provider.trace",
+    ),
 }
 UPSTREAM_NAMES = {"kubernetesmetricsserver": "metrics-server"}
 UPSTREAM_ADDRESS = "http://prometheus-k8s:9090"
-# Addresses of the default sites; other Datadog sites and SignalFx realms have other addresses.
-CLOUD_ADDRESSES = {"datadog": "https://api.datadoghq.com", "signalfx": "https://api.signalfx.com"}
+# Address of the default site; other sites of Datadog have other addresses.
+CLOUD_ADDRESSES = {"datadog": "https://api.datadoghq.com"}
 
 
 def load(
@@ -191,6 +193,9 @@ def _choose_provider(given: RawValue | None, *, environ: Mapping[str, str]) -> _
         install = f"run pip install ./{provider_names.EXAMPLES[folded]} in a clone of load-watcher"
         cure = f"{install}, or choose one of {_known()}"
         return _Chosen("host", "", given, [Problem(NAME, message, cure)])
+    if instead := provider_names.REMOVED.get(folded):
+        message = f"the provider {folded} was removed in this version ({given.origin})"
+        return _Chosen("host", "", given, [Problem(NAME, message, instead)])
     guess = nearest(folded, spelt)
     message = f"unknown provider {describe(given.value)} ({given.origin})"
     cure = f"choose one of {_known()}" + (f"; did you mean {spelt[guess]}?" if guess else "")

@@ -20,7 +20,7 @@ from watcher.platform.settings import addresses
 from watcher.platform.settings.field_metadata import Setting, SettingsTable, setting_of, settings_fields
 from watcher.platform.settings.sections.forecast import ForecastSettings
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
-from watcher.platform.settings.sections.peers import AgentsSettings, ExtenderSettings, PeersSettings, QrmsSettings
+from watcher.platform.settings.sections.peers import AgentsSettings, ExtenderSettings, QrmsSettings
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
 from watcher.platform.settings.sections.samples import RefreshSettings, ReviewSettings, StoreSettings
 from watcher.platform.settings.sections.server import (
@@ -40,7 +40,6 @@ TABLES: Mapping[str, type[SettingsTable]] = {
     "review": ReviewSettings,
     "forecast": ForecastSettings,
     "store": StoreSettings,
-    "peers": PeersSettings,
     "agents": AgentsSettings,
     "qrms": QrmsSettings,
     "extender": ExtenderSettings,
@@ -51,6 +50,7 @@ TABLES: Mapping[str, type[SettingsTable]] = {
 PARTS = ("scheduler", "agent", "qrm")
 REMOVED: Mapping[str, str] = {
     "dashboard": "use urls, pods, token_file and ca_file of [agents] and [qrms]",
+    "peers": "remove it: a source with history fills the windows of a new replica, the database those after a restart",
     **{f"{name}.{key}": instead for name, table in TABLES.items() for key, instead in table.removed.items()},
 }
 """Former tables and keys, each with what to use instead."""
@@ -73,7 +73,6 @@ class Settings:
     review: ReviewSettings = field(default_factory=ReviewSettings)
     forecast: ForecastSettings = field(default_factory=ForecastSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
-    peers: PeersSettings = field(default_factory=PeersSettings)
     agents: AgentsSettings = field(default_factory=AgentsSettings)
     qrms: QrmsSettings = field(default_factory=QrmsSettings)
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)

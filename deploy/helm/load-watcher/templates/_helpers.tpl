@@ -132,11 +132,6 @@ names; the namespace is omitted if it has the name of the release. */}}
 {{/* The same settings as JSON. */}}
 {{- define "load-watcher.settings" -}}
 {{- $config := deepCopy .Values.config -}}
-{{- $peers := default dict $config.peers -}}
-{{- if kindIs "invalid" $peers.urls -}}
-{{- $_ := set $peers "urls" (list (printf "%s://%s-headless:2020" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .))) -}}
-{{- end -}}
-{{- $_ := set $config "peers" $peers -}}
 {{- $_ := unset $config "extender" -}}
 {{- if include "load-watcher.innerExtender" . -}}
 {{- $_ := set $config "scheduler" .Values.scheduler.profiles -}}

@@ -56,12 +56,12 @@ pods, not to those of a Service. The pods of a Service in the cluster are in its
 {{- $own := get (dict "prometheus" 9090 "influxdb" 8086) $provider -}}
 {{- $urls := list -}}
 {{- $rules := list -}}
-{{- if has $provider (list "datadog" "signalfx") }}{{ $urls = list "https://api.datadoghq.com" }}{{ end -}}
+{{- if eq $provider "datadog" }}{{ $urls = list "https://api.datadoghq.com" }}{{ end -}}
 {{- with include "load-watcher.providerAddress" . }}{{ $urls = list . }}{{ end -}}
 {{- range $urls }}{{ $rules = append $rules (include "load-watcher.destination" (dict "url" . "own" $own "namespace" $.Release.Namespace) | fromJson) }}{{ end -}}
 {{- $others := list -}}
 {{- if hasPrefix "postgres" (default "" (default dict $config.store).url) }}{{ $others = append $others $config.store.url }}{{ end -}}
-{{- range list "peers" "agents" "qrms" -}}
+{{- range list "agents" "qrms" -}}
 {{- with (default dict (get $config .)).urls }}{{ $others = concat $others . }}{{ end -}}
 {{- end -}}
 {{- range $others }}{{ $rules = append $rules (include "load-watcher.destination" (dict "url" . "namespace" $.Release.Namespace) | fromJson) }}{{ end -}}

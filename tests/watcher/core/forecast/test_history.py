@@ -123,7 +123,7 @@ def test_stored_hours_are_loaded_and_newer_samples_are_kept():
     for slot in range(SLOT, SLOT + 2 * HOUR_SLOTS):
         add(maxima, "a", slot, 50.0)
         add(maxima, "b", slot, 20.0, metric=MEMORY)
-    hours = maxima.hours()
+    hours = maxima.take_changed(most=99, before=SLOT + 99)
     other = history()
     add(other, "b", SLOT + HOUR_SLOTS, 70.0, metric=MEMORY)
     other.load(hours, newest=SLOT + HOUR_SLOTS + 3)

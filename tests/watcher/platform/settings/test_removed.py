@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from watcher.platform.provider_names import REMOVED as PROVIDERS
 from watcher.platform.settings import values
 from watcher.platform.settings.field_metadata import SettingsTable, setting
 from watcher.platform.settings.loading import load
@@ -66,6 +67,18 @@ DASHBOARD = REMOVED["dashboard"]
         (
             {"assigned": {"dashboard.qrm_pods": "app=qrm"}},
             ("dashboard.qrm_pods", "was removed in this version (flag --set dashboard.qrm_pods)", DASHBOARD),
+        ),
+        (
+            {"environ": {"LOAD_WATCHER_PEERS_CA_FILE": "/ca.crt"}},
+            ("LOAD_WATCHER_PEERS_CA_FILE", "was removed in this version (environment)", REMOVED["peers"]),
+        ),
+        (
+            {"environ": {"METRICS_PROVIDER_NAME": "SignalFx", "SIGNALFX_CLUSTER_NAME": "c"}},
+            (
+                "provider.name",
+                "the provider signalfx was removed in this version (environment METRICS_PROVIDER_NAME)",
+                PROVIDERS["signalfx"],
+            ),
         ),
         ({"toml": '[agent]\ncolour = "red"'}, ("agent.colour", "was removed in this version", "use agent.light")),
         (

@@ -16,7 +16,6 @@ from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.sections.provider import QuerySettings
 from watcher.platform.settings.tables import KEYS
 from watcher.platform.settings.values import Secret
-from watcher.service.build import peers_of
 
 
 @pytest.fixture
@@ -120,8 +119,8 @@ def test_a_weaker_mistake_that_is_overridden_does_no_harm(loaded):
         ({"assigned": {"refresh.interval": "0s"}}, "for example --set refresh.interval=1m"),
         ({"flags": {"refresh.interval": "0s"}}, "for example --interval 1m"),
         (
-            {"assigned": {"peers.urls": ""}},
-            "for example --set 'peers.urls=[\"http://load-watcher-headless:2020\"]', or --set 'peers.urls=[]' for none",
+            {"assigned": {"agents.urls": ""}},
+            "for example --set 'agents.urls=[\"http://load-watcher-agent:2023\"]', or --set 'agents.urls=[]' for none",
         ),
     ],
 )
@@ -132,12 +131,11 @@ def test_the_example_in_a_problem_has_the_syntax_of_the_source(loaded, given, cu
     assert cure == problem.cure
 
 
-@pytest.mark.parametrize("key", ["peers.urls", "agents.urls", "qrms.urls", "server.hosts"])
+@pytest.mark.parametrize("key", ["agents.urls", "qrms.urls", "server.hosts"])
 def test_an_empty_list_is_as_if_the_key_were_absent(loaded, key):
     """From a file and a flag: no conflict with a provider of this machine, and no client for anything."""
     table, _, name = key.partition(".")
     for found in (loaded(f"[{table}]\n{name} = []"), loaded(assigned={key: "[]"})):
-        assert peers_of(found) is None
         assert client_from_settings(found, "agents") is None
         assert client_from_settings(found, "qrms") is None
         assert not found.agents.report_pods
@@ -256,7 +254,7 @@ PROMETHEUS = {"METRICS_PROVIDER_NAME": "Prometheus"}
         ({"ENABLE_OPENSHIFT_AUTH": "false"}, "openshift_auth", True),
         ({"ENABLE_OPENSHIFT_AUTH": ""}, "openshift_auth", True),
         ({}, "openshift_auth", False),
-        (PROMETHEUS | {"SIGNALFX_CLUSTER_NAME": "c", "DATADOG_CLUSTER_NAME": "d"}, "cluster_name", None),
+        (PROMETHEUS | {"DATADOG_CLUSTER_NAME": "d"}, "cluster_name", None),
     ],
 )
 def test_old_names_of_the_provider(loaded, environ, key, value):
@@ -483,9 +481,7 @@ MISTAKES = [
         "store.retention",
         'store.retention = "5m" (file load-watcher.toml) is shorter than the longest of refresh.windows = ',
     ),
-    ('[peers]\nurls = ["http://lw:2020"]', "peers.urls", "reads only this machine"),
-    ('[peers]\nurls = ["http://user:word@lw:2020"]', "peers.urls", "given an address with a user"),
-    ('[peers]\nca_file = "/nowhere"', "peers.ca_file", "does not exist"),
+    ('[agents]\nurls = ["http://user:word@lw:2023"]', "agents.urls", "given an address with a user"),
     ('[metrics]\nwindows = ["30m"]', "metrics.windows", '"30m" (file load-watcher.toml) is not in refresh.windows'),
     (
         "[koordinator]\npublish = true",

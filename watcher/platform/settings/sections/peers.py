@@ -1,4 +1,4 @@
-"""Other components that the service connects to: replicas, node agents, and components shown on the dashboard."""
+"""Other components that the service connects to: node agents, QoS Resource Managers, and the extender's watcher."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from watcher.platform.settings.field_metadata import Setting, SettingsTable, des
 def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
     def checked(value: Any) -> str:
         if "@" in (address := read(value)):
-            raise values.InvalidValue(
-                "given an address with a user; use the token file of this table, or server.token_file for replicas"
-            )
+            raise values.InvalidValue("given an address with a user; use the token file of this table")
         return address
 
     return checked
@@ -37,28 +35,6 @@ _AUTHORITIES = Setting(
     "CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates.",
     example='"/etc/load-watcher/tls/ca.crt"',
 )
-
-
-@dataclass(frozen=True, repr=False)
-class PeersSettings(SettingsTable):
-    """Other replicas of the service. At its start, the service copies recent samples from a ready replica if the source
-    has no history (metrics-server). Not used with other sources. The copy takes at most `timeout`."""
-
-    urls: tuple[str, ...] | None = setting(
-        None,
-        _peers("http://load-watcher-headless:2020"),
-        "Base URLs of the replicas. All addresses of a host name are used, for example of a headless Service; "
-        "they may include this process.",
-        example='["http://load-watcher-headless:2020"]',
-    )
-    timeout: float = setting(
-        3.0,
-        quantities.duration(lowest=0.1, highest=60),
-        "Total time that the first refresh waits for the replicas; at most 0.8 of refresh.interval.",
-    )
-    ca_file: Path | None = described(None, _AUTHORITIES)
-
-
 _REQUEST_TIMEOUT = quantities.duration(lowest=0.1, highest=10)
 
 

@@ -49,7 +49,7 @@ class ProviderSettings(SettingsTable):
         "host",
         values.TEXT,
         "Type of the source: host (the load of this machine), metrics-server, prometheus, influxdb, datadog, "
-        "signalfx, replay, or a provider of another package. Default: metrics-server inside a cluster "
+        "replay, or a provider of another package. Default: metrics-server inside a cluster "
         "(KUBERNETES_SERVICE_HOST is set), otherwise host.",
         example='"prometheus"',
         flag="--provider",
@@ -110,7 +110,7 @@ class ProviderSettings(SettingsTable):
         None,
         values.TEXT,
         "Label with the node name. Default: the first that exists of node, kubernetes_node, nodename and instance "
-        "(without port); host for InfluxDB, Datadog and SignalFx.",
+        "(without port); host for InfluxDB and Datadog.",
         example='"node"',
     )
     matchers: tuple[Matcher, ...] = setting(
@@ -181,11 +181,11 @@ class ProviderSettings(SettingsTable):
     host_name_suffix: str | None = setting(
         None,
         values.TEXT,
-        "Suffix of the host names to query, for SignalFx and Datadog. Its domain is removed from the node names.",
+        "Suffix of the host names to query, for Datadog. Its domain is removed from the node names.",
         example='".example.com"',
     )
     cluster_name: str | None = setting(
-        None, values.TEXT, "Name of the cluster to query, for SignalFx and Datadog.", example='"production"'
+        None, values.TEXT, "Name of the cluster to query, for Datadog.", example='"production"'
     )
 
     @property

@@ -1,0 +1,111 @@
+"""What `load-watcher demo` takes of the settings, what it refuses, and what it says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from lab.demo import settings as demo_settings
+from lab.fleet.cluster import SimulatedCluster
+from load_watcher.main import main
+from watcher.platform.settings import loading
+from watcher.platform.settings.tables import Settings
+
+STORE = Path("/tmp/of-the-demo.db")
+
+
+def adapted(tmp_path: Path, text: str = "", *, environ: Any = None, **flags: Any) -> Settings:
+    (tmp_path / "load-watcher.toml").write_text(text)
+    given = {key.replace("__", "."): value for key, value in flags.items()} | demo_settings.FORCED
+    return demo_settings.adapted(loading.load(flags=given, environ=environ or {}, cwd=tmp_path), store=STORE)
+
+
+def test_the_outside_world_plays_no_part(tmp_path: Path) -> None:
+    """Neither the source of the file nor what the environment says of a cluster, and not a word of them."""
+    text = """
+        [provider]
+        name = "prometheus"
+        address = "http://prometheus:9090"
+        token = "s3cret"
+        [provider.queries.CPU]
+        expression = "x"
+        unit = "ratio"
+        [koordinator]
+        report_interval = "90s"
+        publish = true
+    """
+    found = adapted(tmp_path, text, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert (found.provider.name, found.provider.address, found.provider.token) == ("demo", None, None)
+    assert found.provider.queries == {}
+    assert found.notices == ()
+    assert (found.koordinator.report_interval, found.koordinator.publish) == (90, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "url"),
+    [
+        ("", {}, f"sqlite:///{STORE}"),
+        ('[store]\nurl = "sqlite:///real.db"', {}, f"sqlite:///{STORE}"),
+        ('[store]\nurl = "postgresql://u@db/real"\nwatcher_id = "w"', {}, f"sqlite:///{STORE}"),
+        ('[store]\nurl = "sqlite:///real.db"', {"store__url": "sqlite:///mine.db"}, "sqlite:///mine.db"),
+    ],
+)
+def test_a_database_that_may_be_a_real_one_is_left_alone(
+    tmp_path: Path, text: str, flags: dict[str, str], url: str
+) -> None:
+    """Only one that a flag names is meant."""
+    found = adapted(tmp_path, text, **flags)
+    assert (found.store.url, found.watcher_name) == (url, "")
+    environ = {"LOAD_WATCHER_STORE_URL": "sqlite:///real.db"}
+    assert adapted(tmp_path, environ=environ).store.url == f"sqlite:///{STORE}"
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"),
+    [("", 15.0), ('[refresh]\nresolution = "30s"', 30.0), ('[refresh]\ninterval = "40s"', 40.0)],
+)
+def test_it_refreshes_often_unless_it_was_told_how_often(tmp_path: Path, text: str, interval: float) -> None:
+    assert adapted(tmp_path, text).refresh.interval == interval
+
+
+def test_pods_are_told_of_from_the_start_unless_they_are_not_wanted(tmp_path: Path) -> None:
+    assert adapted(tmp_path).refresh.pods == "on"
+    assert adapted(tmp_path, refresh__pods="off").refresh.pods == "off"
+
+
+def test_it_says_that_it_is_simulated_and_what_goes_wrong() -> None:
+    """Nodes by name, and how long a day is."""
+    first, *faults = demo_settings.banner_lines(SimulatedCluster(24, seed=1, speed=24.0, begun=1e9))
+    assert first.startswith("simulated cluster, all data is generated: 24 nodes, ")
+    assert first.endswith("a simulated day takes 1h")
+    assert len(faults) == 4
+    (alone,) = demo_settings.banner_lines(SimulatedCluster(1, seed=1, speed=1.0, begun=1e9))
+    assert ": 1 node, " in alone
+    assert alone.endswith("a simulated day takes 24h")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nodes", "0"], "--nodes"),
+        (["--nodes", "5001"], "1<=x<=5000"),
+        (["--nodes", "many"], "--nodes"),
+        (["--speed", "0"], "0.1<=x<=1440"),
+        (["--speed", "-3"], "--speed"),
+        (["--speed", "nan"], "must be a number"),
+        (["--speed", "inf"], "--speed"),
+        (["--seed", "x"], "--seed"),
+        (["--provider", "prometheus"], "No such option"),
+        (["--set", "server.port=x"], "server.port"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: list[str], said: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Exit 2, with the option or the key."""
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["demo", *arguments], prog_name="load-watcher")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not list(tmp_path.iterdir())

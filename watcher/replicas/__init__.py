@@ -1,1 +1,0 @@
-"""Samples of other replicas: `peers` fetches them at the start, `transfer` encodes and decodes them."""
