@@ -28,7 +28,7 @@ from watcher.platform.memory import BUDGET
 
 if TYPE_CHECKING:
     from watcher.core.windows.history import History
-    from watcher.model import RestoredSamples, SampleBlock, SeriesBatch
+    from watcher.model import SampleBlock, SeriesBatch, TickRecord
     from watcher.tick.shared import RefreshConfig
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class ResolutionChooser:
             self.width = width
 
     def follow(
-        self, batches: Sequence[SeriesBatch], history: History, restored: RestoredSamples | None, *, now: float
+        self, batches: Sequence[SeriesBatch], history: History, restored: TickRecord | None, *, now: float
     ) -> list[Finding]:
         """Set `width` for newly fetched samples; return a finding if samples are dropped, once for each reason.
 
@@ -123,7 +123,7 @@ class ResolutionChooser:
         return "Set refresh.resolution to a shorter interval than that of the samples, which are not regular"
 
 
-def _fits(history: History, restored: RestoredSamples | None, width: int) -> bool:
+def _fits(history: History, restored: TickRecord | None, width: int) -> bool:
     """Whether wider slots would drop almost none of the known samples."""
     if history.names or restored is None:
         blocks, before = history.blocks(), history.resolution

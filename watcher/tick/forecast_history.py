@@ -16,10 +16,10 @@ from watcher.model import (
     MaximaHour,
     Metric,
     Provenance,
-    RestoredSamples,
     SampleBlock,
     SnapshotForecasts,
     StoredMaxima,
+    TickRecord,
 )
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ForecastHistory:
     def __init__(self, config: ForecastConfig | None) -> None:
         self.fleet = None if config is None else FleetForecast(config)
         self.fitting: dict[str, Collection[Provenance]] = {}
-        self.restored: RestoredSamples | None = None
+        self.restored: TickRecord | None = None
         """Samples of the same source from before the start, until the stored hours are loaded."""
         self.holds = False
         """Whether stored hours are still to be loaded: until then, an hour that is stored would replace them."""

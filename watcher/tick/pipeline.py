@@ -33,10 +33,10 @@ from watcher.model import (
     Finding,
     FindingKind,
     LastSample,
+    MaximaHour,
     Metric,
     Provenance,
     Remedy,
-    RestoredSamples,
     SampleBlock,
     SeriesBatch,
     Snapshot,
@@ -78,7 +78,7 @@ class SamplePipeline:
         stores: bool,
     ) -> None:
         self._index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
-        self._restored: RestoredSamples | None = None  # until the history contains all of them
+        self._restored: TickRecord | None = None  # until the history contains all of them
         self._guard = OutageGuard(config.limits)
         self._fleet = FleetReview()
         self._source_ahead_s = 0.0  # by its Date header; 0 if its clock is behind, as the samples are older then
@@ -351,7 +351,7 @@ class SamplePipeline:
         self._silent, self._guard, self._hot = other._silent, other._guard, other._hot
         self._guard.limits = self._config.limits
 
-    def resume(self, restored: RestoredSamples) -> None:
+    def resume(self, restored: TickRecord) -> None:
         """Continue with samples of the store or of another refresher, before the first tick."""
         self._restored = restored
         if restored.source == self._source:
@@ -362,7 +362,7 @@ class SamplePipeline:
         """Drop the restored samples: the history contains all of them."""
         self._restored = None
 
-    def compute_restored(self, restored: RestoredSamples, now: float) -> Published | None:
+    def compute_restored(self, restored: TickRecord, now: float) -> Published | None:
         """Continue with stored samples and compute their windows, with their own source and times; None without
         samples."""
         self.resume(restored)
@@ -427,35 +427,36 @@ class SamplePipeline:
         if minute != self._recorded_minute and snapshot.nodes:
             self._recorded_minute = minute
             records = window_records(snapshot, minute=minute, types=self._config.recorded_types)
-        return TickRecord(
-            timestamp=snapshot.timestamp,
-            end=snapshot.end,
-            source=snapshot.source,
-            resolution=snapshot.resolution,
-            windows=snapshot.windows,
-            provenance=dict(self._provenance),
-            blocks=self._history.take_changed(),
-            records=records,
-            lost=snapshot.lost,
-            silent=dict(self._silent.last),
-            maxima=self.forecasts.take_changed(),
-        )
+        changed, maxima = self._history.take_changed(), self.forecasts.take_changed()
+        return self._tick_record(snapshot, end=snapshot.end, blocks=changed, records=records, maxima=maxima)
 
-    def samples(self, published: Published | None) -> RestoredSamples | None:
+    def samples(self, published: Published | None) -> TickRecord | None:
         """Return all samples in the form in which a store restores them; `published` is the newest snapshot."""
         if published is None or not self._history.names:
             return self._restored
-        snapshot = published.snapshot
-        return RestoredSamples(
+        return self._tick_record(published.snapshot, end=self._history.end, blocks=self._history.blocks())
+
+    def _tick_record(
+        self,
+        snapshot: Snapshot,
+        *,
+        end: float,
+        blocks: tuple[SampleBlock, ...],
+        records: tuple[WindowRecord, ...] = (),
+        maxima: tuple[MaximaHour, ...] = (),
+    ) -> TickRecord:
+        return TickRecord(
             timestamp=snapshot.timestamp,
-            end=self._history.end,
+            end=end,
             source=snapshot.source,
             resolution=self.resolution,
             windows=self._config.windows,
             provenance=dict(self._provenance),
-            blocks=self._history.blocks(),
+            blocks=blocks,
+            records=records,
             lost=snapshot.lost,
             silent=dict(self._silent.last),
+            maxima=maxima,
         )
 
     def restored_range(self, now: float) -> tuple[float, list[Slice]] | None:
@@ -471,7 +472,7 @@ class SamplePipeline:
         return until, gaps(restored.blocks, resolution=restored.resolution, since=since, until=until)
 
 
-def samples_of_cluster(restored: RestoredSamples, cluster: str) -> RestoredSamples | None:
+def samples_of_cluster(restored: TickRecord, cluster: str) -> TickRecord | None:
     """Return the samples of this cluster, None if all of them are of other clusters."""
     origins = {metric: one for metric, one in restored.provenance.items() if one.cluster == cluster}
     if restored.provenance and not origins:
@@ -480,7 +481,7 @@ def samples_of_cluster(restored: RestoredSamples, cluster: str) -> RestoredSampl
     return replace(restored, provenance=origins, blocks=blocks)
 
 
-def samples_until(restored: RestoredSamples, until: float) -> RestoredSamples | None:
+def samples_until(restored: TickRecord, until: float) -> TickRecord | None:
     """Return the samples without those after `until` (unix seconds); None if the newest tick is after it: then a clock
     was set between the samples and now, and the time of none of them is known."""
     if max(restored.end, restored.timestamp) > until:

@@ -33,7 +33,7 @@ from watcher.core.review import known_nodes
 from watcher.core.review.findings import FindingLog
 from watcher.core.windows.backfill import OVERLAP_S
 from watcher.core.windows.hot_loads import LoadStart, NodeMetric
-from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, RestoredSamples
+from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, TickRecord
 from watcher.platform.memory import BUDGET
 from watcher.sources.base import Fetch, NodeAwareProvider, Provider, QueryPlan
 from watcher.tick.bounds import NODES as REFUSED_NODES
@@ -123,7 +123,7 @@ class Refresher:
 
     # --- life cycle --------------------------------------------------------------------------------------------------
 
-    async def restore(self, restored: RestoredSamples) -> None:
+    async def restore(self, restored: TickRecord) -> None:
         """Publish stored samples, with their own source and times, before the provider is queried. Samples of another
         cluster, and samples from the future, are ignored."""
         now = self._clock.now()
@@ -158,7 +158,7 @@ class Refresher:
             now - ours.end,
         )
 
-    def _set_aside(self, restored: RestoredSamples, *, now: float) -> None:
+    def _set_aside(self, restored: TickRecord, *, now: float) -> None:
         ahead = max(restored.end, restored.timestamp) - now
         reason = (
             f"the stored samples end {ahead:.0f} s ahead of the clock of load-watcher, which was set back or is wrong; "
@@ -198,7 +198,7 @@ class Refresher:
         known = (one.node_metadata(node) for one in sources if isinstance(one, NodeMetadataProvider))
         return next((each for each in known if each is not None), None)
 
-    async def samples(self) -> RestoredSamples | None:
+    async def samples(self) -> TickRecord | None:
         """Return all samples with their origin, in the form in which a store restores them."""
         return await self._worker.run(self._pipeline.samples, self.published)
 

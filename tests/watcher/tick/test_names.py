@@ -14,7 +14,7 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.tick.test_tick import Records, every, kinds, numbers, served, wave
 from watcher.core.naming.evidence import KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
-from watcher.model import RestoredSamples
+from watcher.model import TickRecord
 from watcher.tick.shared import NAMES_S, NAMES_WHEN_SERVING_S, RefreshConfig
 from watcher.tick.tick import Refresher
 
@@ -55,7 +55,7 @@ class Told:
 class Tale:
     """A refresher with its source, its cluster, its clock and its store, and its successor after a restart."""
 
-    def __init__(self, directory: Told | None, *, restored: RestoredSamples | None = None, **options: Any) -> None:
+    def __init__(self, directory: Told | None, *, restored: TickRecord | None = None, **options: Any) -> None:
         self.directory = directory
         self.clock = options.get("clock") or FakeClock(T0)
         self.source = options.get("source") or MemorySource()

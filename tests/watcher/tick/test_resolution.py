@@ -14,7 +14,7 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.store.ticks import store_at
 from tests.watcher.tick.test_tick import numbers, served, wave
 from watcher.core.windows.history import History
-from watcher.model import RestoredSamples, SeriesBatch
+from watcher.model import SeriesBatch, TickRecord
 from watcher.tick.bounds import ResolutionChooser
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
@@ -32,7 +32,7 @@ class Run:
         self.source = MemorySource()
         self.until: dict[str, float] = {}
         self.refresher: Refresher
-        self.restored: RestoredSamples | None = None
+        self.restored: TickRecord | None = None
 
     def load(self, *nodes: str, cadence: float, seconds: float = 1200.0) -> None:
         """Samples of CPU and Memory up to now, at multiples of the cadence and a phase of each node."""

@@ -17,7 +17,7 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.review.findings import ReviewLimits
-from watcher.model import Operator, RestoredSamples, StoredMaxima, TickRecord
+from watcher.model import Operator, StoredMaxima, TickRecord
 from watcher.sources.errors import ProviderPartial, ProviderUnreachable
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
@@ -45,20 +45,11 @@ class Records:
             if hours is None or hour.hour in hours
         ]
 
-    def restored(self) -> RestoredSamples:
+    def restored(self) -> TickRecord:
         """What a store would give back at the next start."""
         last = self.saved[-1]
         blocks = {(block.metric, block.first_slot): block for record in self.saved for block in record.blocks}
-        return RestoredSamples(
-            last.timestamp,
-            last.end,
-            last.source,
-            last.resolution,
-            last.windows,
-            last.provenance,
-            tuple(blocks.values()),
-            last.lost,
-        )
+        return dataclasses.replace(last, blocks=tuple(blocks.values()), records=(), silent={}, maxima=())
 
 
 def wave(time: float) -> float:
