@@ -153,7 +153,7 @@ nri-runtime: $(VENV)/.made ## build the runtime side of NRI into the cache if mi
 	@$(BIN)/python scripts/go-programs --optional nri-runtime
 
 nri: $(VENV)/.installed-dev ## run 10,000 random sequences of pods, faults, and restarts in the mode nri, and 1,000 with containerd/nri; ARGS="--seed 7 --sequences 500"
-	$(BIN)/python -m tests.agent.qrm.nri.sequences $(ARGS)
+	$(BIN)/python -m tests.agent.qrm.runtime.nri.sequences $(ARGS)
 	@$(BIN)/python scripts/go-programs nri-runtime
 	$(BIN)/python -m tests.real.nri.sequences $(ARGS)
 

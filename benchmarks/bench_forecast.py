@@ -19,8 +19,9 @@ import numpy as np
 from benchmarks.report import Table, amount
 from benchmarks.stall import watching
 from watcher.core.forecast.document import forecasts_body
-from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastConfig
+from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.model import MaximaHour, Provenance, TickRecord, Window
 from watcher.platform.interpreter import tune_for_serving
 from watcher.store.store import Store
@@ -88,7 +89,7 @@ async def stored_bytes(hours: list[MaximaHour]) -> int:
 
 
 async def measure(nodes: int) -> Table:
-    config = ForecastConfig()
+    config = ForecastSettings()
     hours = hours_of(nodes, config.history // 86400)
     names = hours[0].nodes
     fleet = FleetForecast(config)

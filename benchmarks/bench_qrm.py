@@ -23,8 +23,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from agent.qrm.kubelet.grpc_server import PluginServer
-from agent.qrm.kubelet.plugin_client import PluginEndpoint
+from agent.qrm.grpc.grpc_server import PluginServer
+from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations

@@ -22,14 +22,16 @@ from lab.traces.parsing import TraceError
 from lab.traces.pattern import HistoryPattern, ReplayPattern, pattern_of
 from watcher.arrays import F64
 from watcher.core.koordinator.report import Capacity
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
 from watcher.sources.base import Fetch, QueryPlan
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
+from watcher.sources.settings import ProviderSettings
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.replay_history import is_database, read_history
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -200,10 +202,10 @@ def _of_history(path: Path) -> HistoryPattern:
 
 def from_settings(settings: Settings) -> ReplayProvider:
     """Build the provider from the settings. Raises ValueError for settings that cannot work."""
-    provider = settings.provider
+    provider = settings[ProviderSettings]
     if provider.trace is None:
         raise ValueError("provider.trace is not set")
     at_end: AtEnd = "stop" if provider.at_end == "stop" else "loop"
     return ReplayProvider(
-        ReplayConfig(provider.trace, provider.speed, at_end, resolution=settings.refresh.point_resolution)
+        ReplayConfig(provider.trace, provider.speed, at_end, resolution=settings[RefreshSettings].point_resolution)
     )

@@ -18,11 +18,12 @@ import click
 
 from load_watcher.cli.settings import NO_SOURCE, load
 from load_watcher.commands import agent, demo, extender, qrm, serve
+from watcher.core.config.problems import SettingsError
+from watcher.core.config.settings import Settings
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.net.listening import host_port
 from watcher.platform.net.loopback import reachable_host
 from watcher.platform.net.tls import client_context
-from watcher.platform.settings.problems import SettingsError
-from watcher.platform.settings.tables import Settings
 
 TIMEOUT_S = 4.0
 FIRST_PROCESS = Path("/proc/1/cmdline")
@@ -37,8 +38,8 @@ SERVERS: Mapping[str, click.Command] = {
 
 def own_url(settings: Settings) -> str:
     """Return the URL of the service with these settings, as seen from this machine."""
-    scheme = "https" if settings.server.tls_cert else "http"
-    return _url(scheme, settings.server.host, settings.server.port)
+    scheme = "https" if settings[ServerSettings].tls_cert else "http"
+    return _url(scheme, settings[ServerSettings].host, settings[ServerSettings].port)
 
 
 def _url(scheme: str, host: str, port: int) -> str:

@@ -16,35 +16,36 @@ from google.protobuf.message import DecodeError
 
 from agent import cpuset
 from agent.policy.source import check_policies
-from agent.qrm.kubelet import own_managers
-from agent.qrm.kubelet.messages import info_from_bytes, info_to_message
-from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as cri_pb
+from agent.qrm.cluster import own_managers
+from agent.qrm.grpc.messages import info_from_bytes, info_to_message
+from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as cri_pb
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.allocation import FIELDS, UNIFIED, AllocationInfo, Allocations
-from agent.qrm.manager.request import CannotAllocate
-from agent.qrm.nri.calls import (
+from agent.qrm.pods import MAIN_ANNOTATION
+from agent.qrm.runtime.cri import properties_in as cri_properties_in
+from agent.qrm.runtime.nri.messages import cpus_of, pod_from_runtime
+from agent.qrm.runtime.nri.messages import properties_in as nri_properties_in
+from agent.qrm.runtime.nri.protos import qrm_nri_v1alpha1_pb2 as nri_pb
+from agent.qrm.runtime.nri.runtime_config import UnreadableConfig, read_config, version_of
+from agent.qrm.runtime.nri.table import RuntimeTable, SynchronizedParts
+from agent.qrm.runtime.nri.ttrpc import (
+    PLUGIN_CONNECTION,
     PLUGIN_SERVICE,
+    REQUEST,
+    BadFrame,
     CallFailed,
     CallRequest,
+    FrameDecoder,
+    Message,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from agent.qrm.nri.frames import PLUGIN_CONNECTION, REQUEST, BadFrame, FrameDecoder, Message
-from agent.qrm.nri.frames import encode as encode_frames
-from agent.qrm.nri.messages import cpus_of, pod_from_runtime
-from agent.qrm.nri.messages import properties_in as nri_properties_in
-from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as nri_pb
-from agent.qrm.nri.runtime_config import UnreadableConfig, read_config, version_of
-from agent.qrm.nri.table import RuntimeTable, SynchronizedParts
-from agent.qrm.plugins.enhancements import NUMA_IDS, NUMA_NUMBER, QosRequest
-from agent.qrm.pods import MAIN_ANNOTATION
-from agent.qrm.runtime.cri import properties_in as cri_properties_in
+from agent.qrm.runtime.nri.ttrpc import encode as encode_frames
+from agent.qrm.runtime.restore import OriginalValues, recorded_mode
 from agent.qrm.store.checkpoint import encode
 from agent.qrm.store.files import BadState, StateFile
-from agent.qrm.store.last_mode import recorded_mode
-from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.state.proc_reader import ProcReader
 from agent.state.readings import MetricReadings
@@ -58,7 +59,7 @@ from lab.traces.records import Begin, EndRecord, NodeRecord
 from load_watcher.cli.options import read_token as read_option_token
 from load_watcher.doctor.scheduler import check_configuration
 from load_watcher.doctor.thresholds import evictors_in
-from scorers.decisions import records, shadow_records
+from scorers.decisions import records
 from scorers.extender.manifest import read_pod
 from scorers.extender.remote import read_access
 from scorers.plugin_api import wire
@@ -68,6 +69,9 @@ from tests.agent.policy.writing import METRICS, node_qos, text_of, throttling
 from tests.agent.qrm.plugins.test_plugins import cpu_plugin
 from watcher.client.arrays import decode_columns, decode_pods, to_columns, to_pods
 from watcher.client.errors import WatcherError
+from watcher.core.config.problems import SettingsError
+from watcher.core.config.quantities import read_duration, size
+from watcher.core.config.values import InvalidValue, read_argument
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODES, PODS, Pod
 from watcher.core.kubernetes.quantity import nano
@@ -78,10 +82,7 @@ from watcher.platform.kube.refusals import read_status
 from watcher.platform.kube.responses import read_event, read_item, read_page
 from watcher.platform.net.tls import client_context
 from watcher.platform.reloaded_files import read_token
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
-from watcher.platform.settings.quantities import read_duration, size
-from watcher.platform.settings.values import InvalidValue, read_argument
+from watcher.service.settings.loading import load
 from watcher.sources.errors import ProviderError
 from watcher.sources.http import read_secret
 from watcher.sources.influxdb.responses import read_flux, read_influxql
@@ -390,10 +391,6 @@ STATUS = cri_pb.ContainerStatusResponse(
 )
 
 
-def qos(enhancement: str, said: str) -> QosRequest:
-    return QosRequest("dedicated_cores", cpu={enhancement: said})
-
-
 def entrances(directory: Path) -> dict[str, Entrance]:
     """All entrances by name; `directory` is used to write what programs write."""
     return {
@@ -543,8 +540,6 @@ def entrances(directory: Path) -> dict[str, Entrance]:
             ValueError,
         ),
         # annotations, and other texts with numbers
-        "annotation numa_number": text("2", lambda said: qos(NUMA_NUMBER, said).numa_number(), CannotAllocate),
-        "annotation numa_ids": text("0-1", lambda said: qos(NUMA_IDS, said).numa_ids(), CannotAllocate),
         "set of CPUs": text("0-1,8", cpuset.parse, ValueError),
         "ratio of an annotation": text("120%", read_ratio, ValueError),
         "quantity": text("250m", nano, ValueError),
@@ -552,12 +547,14 @@ def entrances(directory: Path) -> dict[str, Entrance]:
         "value of a setting": text("1h30m", read_duration, InvalidValue),
         "size in a setting": text("1.5GiB", lambda said: read_argument(size(lowest=1), said), InvalidValue),
         # stored rows
-        "decision": response(DECISION.encode(), records.decode, ValueError),
+        "decision": response(DECISION.encode(), records.decode_decision, ValueError),
         "content of a decision": response(
-            encoded(DECISION), lambda data: records.decode(zstandard.ZstdCompressor().compress(data)), ValueError
+            encoded(DECISION),
+            lambda data: records.decode_decision(zstandard.ZstdCompressor().compress(data)),
+            ValueError,
         ),
         "outcome": text(
             records.encode_outcome(records.PlacementOutcome("bound", 2.0, "n")), records.decode_outcome, ValueError
         ),
-        "shadow decision": response(shadow_records.ShadowBinding(1.0, "shop", "web").encode(), shadow_records.decode),
+        "shadow decision": response(records.ShadowBinding(1.0, "shop", "web").encode(), records.decode_binding),
     }

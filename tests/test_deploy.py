@@ -22,8 +22,11 @@ from jsonschema import Draft7Validator
 from tests.deploy.grafana import INFINITY
 from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus, find_go_module, run_program
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.sections.samples import StoreSettings
+from watcher.api.settings import MetricsSettings
+from watcher.core.windows.settings import RefreshSettings
+from watcher.platform.http.settings import ServerSettings
+from watcher.service.settings.loading import load
+from watcher.store.settings import StoreSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
@@ -143,8 +146,8 @@ def test_grafana_asks_the_watcher_itself_and_nobody_else():
 def test_the_watcher_tells_prometheus_all_that_the_dashboards_show(tmp_path: Path):
     environ = {name: value for name, value in SERVICES["watcher"]["environment"].items() if "METRICS" in name}
     settings = load(flags={}, environ=environ, file=None, cwd=tmp_path)
-    assert list(settings.metrics.windows) == [window.label for window in settings.refresh.windows]
-    assert {"CPU", "Memory", "Storage", "Bandwidth", "Energy", "Pressure"} == set(settings.metrics.types)
+    assert list(settings[MetricsSettings].windows) == [window.label for window in settings[RefreshSettings].windows]
+    assert {"CPU", "Memory", "Storage", "Bandwidth", "Energy", "Pressure"} == set(settings[MetricsSettings].types)
 
 
 def test_grafana_finds_the_dashboards_where_they_are_mounted():
@@ -199,9 +202,9 @@ def test_the_health_check_is_a_module_of_the_program():
 
 def test_the_service_in_the_image_listens_outside_and_writes_to_the_volume(tmp_path: Path):
     environment = dict(pair.split("=", 1) for pair in shlex.split(dict(final_stage())["ENV"]))
-    assert load(flags={}, environ=environment, cwd=tmp_path).server.host == "::"  # with IPv4
+    assert load(flags={}, environ=environment, cwd=tmp_path)[ServerSettings].host == "::"  # with IPv4
     (tmp_path / "load-watcher.toml").write_text('[server]\nhost = "10.0.0.1"')
-    assert load(flags={}, environ=environment, cwd=tmp_path).server.host == "10.0.0.1"
+    assert load(flags={}, environ=environment, cwd=tmp_path)[ServerSettings].host == "10.0.0.1"
     assert json.loads(dict(final_stage())["VOLUME"]) == [dict(final_stage())["WORKDIR"]] == ["/data"]
     # relative to it; a variable would count before a mounted file
     assert StoreSettings().url == "sqlite:///load-watcher.db"

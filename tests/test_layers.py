@@ -41,8 +41,8 @@ HOMES = {
     "apscheduler": ("watcher/service/",),
     "kubernetes_asyncio": ("watcher/platform/kube/",),
     "matplotlib": ("lab/backtest/charts.py", "lab/simulate/charts.py"),
-    "google": ("agent/qrm/kubelet/", "agent/qrm/nri/", "agent/qrm/runtime/"),
-    "grpc": ("agent/qrm/kubelet/", "agent/qrm/runtime/"),
+    "google": ("agent/qrm/grpc/", "agent/qrm/runtime/"),
+    "grpc": ("agent/qrm/grpc/", "agent/qrm/runtime/"),
 }
 
 CLOCK_METHODS = {"now", "utcnow", "today"}

@@ -90,6 +90,7 @@ class Text:
     line: int
     text: str
     docstring: bool = False
+    comment: bool = False
 
 
 def without_code(text: str) -> str:
@@ -118,12 +119,12 @@ def python_texts(source: str) -> Iterator[Text]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             if block and token.start[0] != last + 1:
-                yield Text(last - len(block) + 1, "\n".join(block))
+                yield Text(last - len(block) + 1, "\n".join(block), comment=True)
                 block.clear()
             last = token.start[0]
             block.append(token.string.lstrip("#:! "))
     if block:
-        yield Text(last - len(block) + 1, "\n".join(block))
+        yield Text(last - len(block) + 1, "\n".join(block), comment=True)
 
 
 def markdown_texts(source: str) -> Iterator[Text]:

@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from agent.policy import schema
-from agent.policy.schema import NoEffect
+from watcher.core.config.fields import NoEffect
 
 Json = dict[str, Any]
 

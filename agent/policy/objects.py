@@ -21,8 +21,8 @@ from agent.policy import schema
 from agent.policy.documents import PolicyDocument, annotation, check_annotations, check_label, check_name
 from agent.policy.problems import PolicyLocation, ProblemCollector, near, shown
 from agent.policy.schema import AVOIDANCE_ACTION, NODE_QOS, OLDER_NODE_QOS, POD_QOS
-from agent.policy.struct_reader import read
 from agent.qos import QosClass
+from watcher.core.config.reader import read
 from watcher.core.kubernetes.quantity import NANO, nano
 from watcher.decoding.yaml_text import decode_strict_yaml
 

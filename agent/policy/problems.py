@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from watcher.core.config.fields import Field
+from watcher.core.config.reader import Report
 from watcher.core.messages import nearest
 
 
@@ -60,9 +62,12 @@ class PolicyNotice:
         return PolicyProblem(self.place, self.message, self.cure)
 
 
-@dataclass(slots=True)
-class ProblemCollector:
+@dataclass
+class ProblemCollector(Report):
     """Collects the problems and notices of one object; `place` is the current location."""
+
+    spellings = {"objectiveEnsurances": "rules", "labelselector": "labelSelector"}  # noqa: RUF012
+    """Spellings in older versions of the CRDs (until August 2022)."""
 
     place: PolicyLocation
     problems: list[PolicyProblem] = field(default_factory=list)
@@ -97,6 +102,20 @@ class ProblemCollector:
     def notice(self, message: str, cure: str = "", *, fails_check: bool = False) -> None:
         """Add a notice at the current location."""
         self.notices.append(PolicyNotice(self.place, message, cure, fails_check))
+
+    def unknown(self, name: str, known: Collection[str]) -> None:
+        self.problem("unknown field", near(name, known))
+
+    def twice(self, name: str) -> None:
+        self.problem(f"is another spelling of {name}, which is also given", "Remove one of them.")
+
+    def missing(self, field: Field) -> None:
+        self.problem("is missing")
+
+    def unfit(self, accepts: str, given: object, detail: str = "", field: Field | None = None) -> None:
+        if accepts.startswith("text") and isinstance(given, (bool, int, float)):
+            detail = f"YAML reads it as {'true or false' if isinstance(given, bool) else 'a number'}: put it in quotes."
+        self.problem(f"must be {accepts}, and is {shown(given)}", detail)
 
 
 def near(name: str, known: Collection[str]) -> str:

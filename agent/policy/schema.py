@@ -1,8 +1,8 @@
 """The fields of the policies as in Crane's CRDs, in two API groups with the same kinds, and load-watcher's annotations
 for them.
 
-Every field has a default, so that an object remains checkable after its unreadable parts are removed
-(`struct_reader.read`). Required fields are checked in `objects`.
+Every field has a default, so that an object remains checkable after its unreadable parts are removed.
+Required fields are checked in `objects`.
 
 `NoEffect` marks fields that the CRDs declare but no Crane agent ever read, or that another program implements.
 
@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+from watcher.core.config.fields import NoEffect
 
 GROUP = "load-watcher.io"
 """API group of the CustomResourceDefinitions in deploy/agent/crds.yaml."""
@@ -34,20 +36,10 @@ ANNOTATIONS = {
     "PodQOS": (EVERY_POD_ANNOTATION,),
 }
 
-OTHER_SPELLINGS = {"objectiveEnsurances": "rules", "labelselector": "labelSelector"}
-"""Spellings in older versions of the CRDs (until August 2022)."""
-
 Quantity = str | int | float
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Threshold = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
-
-class NoEffect:
-    """Marks a field that is accepted and ignored; `why` completes the notice "has no effect here: …"."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
 
 
 Declared = Annotated[Any, NoEffect("Crane's CRD declares it, but no agent reads it")]

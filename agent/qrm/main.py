@@ -16,56 +16,53 @@ from typing import Any
 from agent.cgroups.detection import Layout, find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.cluster.client import QrmClusterClient
+from agent.qrm.cluster.own_managers import objection
 from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
-from agent.qrm.kubelet.contact import SilenceReport
-from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources
-from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
-from agent.qrm.kubelet.own_managers import objection
-from agent.qrm.kubelet.plugin_client import PluginEndpoint
-from agent.qrm.kubelet.registration import Registry, ResourcePlugins
-from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
+from agent.qrm.grpc.contact import SilenceReport
+from agent.qrm.grpc.grpc_server import LegacyRegistration, PluginServer, PodResources
+from agent.qrm.grpc.messages import PLUGIN_TYPE, info_from_bytes
+from agent.qrm.grpc.plugin_client import PluginEndpoint
+from agent.qrm.grpc.registration import Registry, ResourcePlugins
+from agent.qrm.grpc.socket_server import CannotServe, SocketServer
 from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply, ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
 from agent.qrm.manager.topology import TopologyPolicy, check_nodes
-from agent.qrm.nri.runtime import NriRuntime
 from agent.qrm.pages import QrmComponents, QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import Adopted, CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.external import outside_plugins
-from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import NicPlugin
+from agent.qrm.plugins.records import Adopted, BuiltinPlugin
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler, Report
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cri import CriRuntime
-from agent.qrm.runtime.recording import RecordingRuntime
-from agent.qrm.settings import APPLYING, AS_KATALYST, CRI, DRY_RUN, NRI, SERVER, QrmSettings
-from agent.qrm.store.checkpoint import BadCheckpoint, Entry, decode, encode_entries, entries_of
+from agent.qrm.runtime.nri.runtime import NriRuntime
+from agent.qrm.runtime.restore import OriginalValues, RecordingApply, record_mode
+from agent.qrm.settings import APPLYING, CRI, DRY_RUN, NRI, SERVER, QrmSettings
+from agent.qrm.store.checkpoint import CHECKPOINT, BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
-from agent.qrm.store.last_mode import record_mode
-from agent.qrm.store.originals import OriginalValues
 from agent.qrm.telemetry import QrmMetrics
 from agent.service import node_server
 from agent.service.dependencies import kube_client
 from agent.service.node_server import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
+from watcher.core.config.settings import Settings
 from watcher.platform.entry_points import ExtensionError
 from watcher.platform.interpreter import freeze_objects, tune_for_serving
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.settings.tables import Settings
+from watcher.platform.logs import ClusterSettings
 from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT = "kubelet_qrm_checkpoint"
-"""Name of the checkpoint file, as in Katalyst's kubelet."""
 REGISTER_S = 60.0
 REGISTER_RETRY_S = 0.2
 
@@ -97,35 +94,17 @@ def read_topology(settings: QrmSettings) -> CpuTopology:
     return machine
 
 
-def cpu_plugin(settings: QrmSettings, machine: CpuTopology) -> ResourcePlugin:
-    """The CPU plug-in for qrm.cpu_policy. Raises ValueError if the machine has too few CPUs or the reserved CPUs do not
-    exist."""
-    if settings.cpu_policy == AS_KATALYST:
-        # The state contains timestamps, which must remain valid after a restart: use the wall clock.
-        return KatalystCpuPlugin(
-            machine,
-            KatalystSettings(
-                settings.reserved_cpus,
-                reclaim=settings.reclaim,
-                system_namespaces=frozenset(settings.system_namespaces),
-            ),
-            now=time.time,
-        )
-    sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
-    return CpuPlugin(machine, settings.roles(), sizes)
-
-
 def builtin_plugins(settings: QrmSettings, machine: CpuTopology) -> list[ResourcePlugin]:
     """The built-in plug-ins that are enabled and that this machine supports. Raises CannotRun."""
     roles = settings.roles()
     made: list[ResourcePlugin] = []
     try:
         if settings.cpu_plugin:
-            made.append(cpu_plugin(settings, machine))
+            sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
+            made.append(CpuPlugin(machine, roles, sizes))
         if settings.memory_plugin and machine.memory:
             reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
-            bound = settings.cpu_policy == AS_KATALYST  # memory follows the CPUs of bound pods
-            made.append(MemoryPlugin(machine, roles, reserved=reserved, enhancements=bound))
+            made.append(MemoryPlugin(machine, roles, reserved=reserved))
         elif settings.memory_plugin:
             log.warning("the memory of the NUMA nodes is unknown; the memory plug-in is disabled")
     except ValueError as error:
@@ -227,7 +206,7 @@ def applier(settings: QrmSettings, stack: AsyncExitStack, pods: Callable[[], Col
         originals.read()
     except OSError as error:
         raise CannotRun(f"cannot read {originals.path}: {error.strerror}") from None
-    return RecordingRuntime(runtime, originals, pods).apply
+    return RecordingApply(runtime, originals, pods).apply
 
 
 # --- startup -----------------------------------------------------------------------------------------------------
@@ -257,7 +236,7 @@ async def running_components(settings: QrmSettings, everything: Settings) -> Asy
             if settings.adjust:
                 parts.adjuster = metrics.adjuster = await _adjust(parts, builtin[CPU], stack)
         elif settings.watcher is not None:
-            log.warning("ignoring qrm.watcher: load resizes pools only with qrm.cpu_policy roles")
+            log.warning("ignoring qrm.watcher: load resizes only the pools of the built-in CPU plug-in")
         yield parts
 
 
@@ -323,7 +302,6 @@ async def _restored_manager(parts: QrmComponents, machine: CpuTopology) -> Manag
             names=settings.all_names(),
             skip_annotations=frozenset(settings.skip_annotations),
             nic_roles=frozenset(settings.nic_roles),
-            may_skip_errors=settings.cpu_policy == AS_KATALYST,
             # The runtime may create containers of a pod that the last round does not know.
             recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
         ),
@@ -349,9 +327,7 @@ async def _adopt(builtin: Mapping[str, PluginServer], allocations: Allocations) 
 
 
 def _adopted(known: list[tuple[str, str, AllocationInfo]], plugin: ResourcePlugin) -> Adopted:
-    if isinstance(plugin, CpuPlugin):
-        return plugin.adopt(known)
-    return Adopted(plugin.adopt(known) if isinstance(plugin, MemoryPlugin) else ())
+    return plugin.adopt(known) if isinstance(plugin, BuiltinPlugin) else Adopted()
 
 
 async def _pods_and_cluster(
@@ -507,7 +483,7 @@ async def serve(settings: QrmSettings, everything: Settings) -> int:
     stop = stop_signal()
     renewing = "the token file is read again if it changed; other settings need a restart"
     async with running_components(settings, everything) as parts:
-        telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
+        telemetry = Instruments(version=__version__, cluster=everything[ClusterSettings].name or "")
         telemetry.add(parts.metrics)
         async with listening(settings, QrmPages(parts, telemetry), telemetry, renewing=renewing) as address:
             log.info("plug-ins register in %s; mode is %s", settings.plugins_dir, settings.mode)

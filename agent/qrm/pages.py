@@ -12,11 +12,11 @@ from aiohttp import hdrs, web
 
 from agent import cpuset
 from agent.qrm.cluster.pod_source import NodePodSources
-from agent.qrm.kubelet.contact import SILENT_S
-from agent.qrm.kubelet.grpc_server import PluginServer
-from agent.qrm.nri.runtime import NriRuntime
+from agent.qrm.grpc.contact import SILENT_S
+from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.reconciler import Reconciler
+from agent.qrm.runtime.nri.runtime import NriRuntime
 from agent.qrm.settings import QrmSettings
 from agent.qrm.telemetry import QrmMetrics
 from agent.service.node_server import json_response

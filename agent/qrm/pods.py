@@ -18,9 +18,7 @@ POD_TYPE_ANNOTATION = "katalyst.kubewharf.io/pod_type"
 MAIN_ANNOTATION = "kubernetes.io/main-container-name"
 SKIP_ANNOTATION = "katalyst.kubewharf.io/skip_qrm_admit"
 QOS_ANNOTATION = "katalyst.kubewharf.io/qos_level"
-SHARED_CORES = "shared_cores"
 RECLAIMED_CORES = "reclaimed_cores"
-DEDICATED_CORES = "dedicated_cores"
 SYSTEM_CORES = "system_cores"
 
 
@@ -77,16 +75,10 @@ class QrmPod:
         """The value of Katalyst's annotation; empty if the pod does not have it."""
         return self.annotations.get(QOS_ANNOTATION, "")
 
-    @property
-    def may_skip_errors(self) -> bool:
-        """Whether the pod is admitted even if a plug-in fails: true for pods without a QoS level and for
-        shared_cores."""
-        return self.qos_level in ("", SHARED_CORES)
-
     def typed(self) -> Iterator[tuple[PodContainer, ContainerType, int]]:
         """Init containers first, then the other containers, each with its type and its index within its group. The main
-        container is named by the annotation kubernetes.io/main-container-name, or the first one; only Katalyst's policy
-        distinguishes it from sidecars."""
+        container is named by the annotation kubernetes.io/main-container-name, or the first one; the built-in plug-ins
+        do not distinguish it from sidecars."""
         init = [each for each in self.containers if each.init]
         apps = [each for each in self.containers if not each.init]
         main = self.annotations.get(MAIN_ANNOTATION) or (apps[0].name if apps else "")

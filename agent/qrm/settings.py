@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from agent import cpuset
 from agent.cpuset import EMPTY, CpuSet
@@ -21,21 +21,18 @@ from agent.service.node_settings import (
     CGROUP_DRIVER,
     CGROUP_NEST,
     KUBELET_CA,
-    KUBELET_INSECURE,
     KUBELET_TOKEN,
     METRICS_HOST,
-    METRICS_PORT,
     NODE,
     PORT,
     NodeTable,
     nest_problems,
 )
+from watcher.core.config import addresses, quantities, values
+from watcher.core.config.problems import Problem
+from watcher.core.config.section_reader import read_table
+from watcher.core.config.values import InvalidValue, ValueKind
 from watcher.platform.net.loopback import is_loopback
-from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.field_metadata import described, setting
-from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.section_reader import read_table
-from watcher.platform.settings.values import InvalidValue, ValueKind
 
 SECTION = "qrm"
 DRY_RUN, CRI, NRI, SERVER = MODES = ("dry-run", "cri", "nri", "server")
@@ -43,37 +40,23 @@ APPLYING = (CRI, NRI)
 """Modes in which the manager sets properties of containers."""
 REMOVED_MODE = "cgroup"
 """Wrote cgroup files. The files of a node can still name it."""
+OF_CPU_POLICY = "remove it: it applied to the removed qrm.cpu_policy only"
 OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
 SCOPES = ("container", "pod")
-BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 CPUS = values.integer(lowest=0, highest=8192)
 SECONDS = quantities.duration(lowest=0.1, highest=3600)
+NUMBER = values.number(lowest=0, highest=1000)
 DEFAULTS = ResizeSettings()
+MODE = values.choice(
+    MODES,
+    removed={
+        REMOVED_MODE: f"use {NRI} or {CRI}, which set the allocations of running containers again; to switch the "
+        "manager off instead, run load-watcher qrm restore of the earlier version, or restart the pods"
+    },
+)
 
 
 # --- types of values that only this package uses ---------------------------------------------------------------------
-
-
-def _read_number(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= 1000:  # also without NaN
-        raise InvalidValue
-    return float(value)
-
-
-def _read_number_text(text: str) -> float:
-    try:
-        return _read_number(float(text))
-    except ValueError:
-        raise InvalidValue from None
-
-
-NUMBER = ValueKind(
-    "a number from 0 to 1000",
-    _read_number,
-    _read_number_text,
-    repr,
-    schema={"type": "number", "minimum": 0, "maximum": 1000},
-)
 
 
 def _read_cpus(value: Any) -> CpuSet:
@@ -88,9 +71,8 @@ def _read_cpus(value: Any) -> CpuSet:
 CPU_LIST = ValueKind(
     'CPUs in the list format of the kernel, like "0-1,40-41"',
     _read_cpus,
-    _read_cpus,
-    lambda cpus: values.write_text(cpuset.text(cpus)),
-    schema={"type": "string"},
+    {"type": "string"},
+    write=lambda cpus: values.write_text(cpuset.text(cpus)),
 )
 
 
@@ -106,9 +88,8 @@ def _read_pair(value: Any) -> tuple[str, str]:
 PAIR = ValueKind(
     'two names, like "best-effort-cpu=cpu"',
     _read_pair,
-    _read_pair,
-    lambda pair: values.write_text("=".join(pair)),
-    schema={"type": "string", "pattern": r"^[^=]*[^\s=][^=]*=[^=]*[^\s=][^=]*$"},
+    {"type": "string", "pattern": r"^[^=]*[^\s=][^=]*=[^=]*[^\s=][^=]*$"},
+    write=lambda pair: values.write_text("=".join(pair)),
 )
 
 
@@ -146,24 +127,18 @@ def _write_nic(nic: Nic) -> str:
 NIC = ValueKind(
     'a network interface and its attributes, like "eth1 numa=1 ipv4=10.0.0.7 ipv6=fdbd::20 netns=/var/run/netns/ns1"',
     _read_nic,
-    _read_nic,
-    _write_nic,
-    schema=values.TEXT.schema,
+    values.TEXT.schema,
+    write=_write_nic,
 )
 
 
-def _matching(pattern: str) -> Callable[[Any], str]:
+def _text(called: str, pattern: str) -> ValueKind:
     def read(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise InvalidValue
         return value
 
-    return read
-
-
-def _text(called: str, pattern: str) -> ValueKind:
-    read = _matching(pattern)
-    return ValueKind(called, read, read, values.write_text, schema={"type": "string", "pattern": f"^{pattern}$"})
+    return ValueKind(called, read, {"type": "string", "pattern": f"^{pattern}$"})
 
 
 NRI_NAME = _text("a name of letters, digits and . _ + -", r"[A-Za-z0-9._+-]{1,63}")
@@ -182,240 +157,155 @@ def _roles_of(name: str) -> tuple[str, ...]:
 class QrmSettings(NodeTable):
     """The table [qrm] of load-watcher.toml."""
 
-    mode: str = setting(
-        DRY_RUN,
-        values.choice(MODES),
-        "How allocations are applied: dry-run only decides, nri sets them before containers start (NRI of containerd "
-        "or CRI-O), cri calls the container runtime after the start; server only serves the plug-ins, for an external "
-        "manager such as Katalyst's kubelet.",
+    removed: ClassVar[Mapping[str, str]] = {
+        "cpu_policy": "remove it: the built-in plug-in assigns CPUs by role; for Katalyst's policy, set qrm.cpu_plugin "
+        "and qrm.memory_plugin to false, and run Katalyst's own plug-ins on the node",
+        "system_namespaces": OF_CPU_POLICY,
+        "reclaim": OF_CPU_POLICY,
+    }
+    mode: Annotated[str, MODE] = DRY_RUN
+    """How allocations are applied: dry-run only decides, nri sets them before containers start (NRI of containerd or
+    CRI-O), cri calls the container runtime after the start; server only serves the plug-ins, for an external manager
+    such as Katalyst's kubelet."""
+    node: Annotated[str | None, NODE] = None
+    """Name of this node in Kubernetes. Default: the environment variable NODE_NAME, otherwise the host name."""
+    host: Annotated[str, values.NAME] = "127.0.0.1"
+    """Address on which the HTTP API of the QoS Resource Manager listens."""
+    port: Annotated[int, PORT] = 2022
+    """TCP port that the HTTP API listens on; 0 selects a free port."""
+    token_file: Annotated[Path | None, values.PATH.like('"/etc/load-watcher/token"')] = None
+    """File with the bearer token for /qrm; required unless qrm.host is a loopback address."""
+    metrics_host: Annotated[str | None, METRICS_HOST] = None
+    """Address of a second listener, for example the pod's, for /metrics and /healthz; with token_file, for all
+    pages."""
+    metrics_port: Annotated[int, PORT] = 2024
+    """TCP port of the second listener (metrics_host); 0 selects a free port."""
+    state_dir: Annotated[Path, values.PATH] = Path("load-watcher-qrm")
+    """Directory for the checkpoint and the state of the plug-ins. Must persist across restarts of the process."""
+    registration_dir: Annotated[Path | None, values.PATH.like('"/var/lib/katalyst/plugin-socks"')] = None
+    """Directory in which plug-ins create their sockets; default: "plugins" in qrm.state_dir. Do not use the plug-in
+    directory of an unmodified kubelet."""
+    pod_resources_socket: Annotated[Path | None, values.PATH.like('"/var/lib/katalyst/pod-resources/kubelet.sock"')] = (
+        None
     )
-    node: str | None = described(None, NODE)
-    host: str = setting("127.0.0.1", values.NAME, "Address on which the HTTP API of the QoS Resource Manager listens.")
-    port: int = described(2022, PORT)
-    token_file: Path | None = setting(
-        None,
-        values.PATH,
-        "File with the bearer token for /qrm; required unless qrm.host is a loopback address.",
-        example='"/etc/load-watcher/token"',
-    )
-    metrics_host: str | None = described(None, METRICS_HOST)
-    metrics_port: int = described(2024, METRICS_PORT)
-    state_dir: Path = setting(
-        Path("load-watcher-qrm"),
-        values.PATH,
-        "Directory for the checkpoint and the state of the plug-ins. Must persist across restarts of the process.",
-    )
-    registration_dir: Path | None = setting(
-        None,
-        values.PATH,
-        'Directory in which plug-ins create their sockets; default: "plugins" in qrm.state_dir. Do not use the '
-        "plug-in directory of an unmodified kubelet.",
-        example='"/var/lib/katalyst/plugin-socks"',
-    )
-    pod_resources_socket: Path | None = setting(
-        None,
-        values.PATH,
-        'Unix socket of the pod-resources API; default: "pod-resources.sock" in qrm.state_dir.',
-        example='"/var/lib/katalyst/pod-resources/kubelet.sock"',
-    )
-    policy: str = setting(
-        TopologyPolicy.BEST_EFFORT.value,
-        values.choice(each.value for each in TopologyPolicy),
-        "Topology policy that merges the NUMA hints of the plug-ins, as in the kubelet's Topology Manager.",
-    )
-    scope: str = setting(
-        "container",
-        values.choice(SCOPES),
-        "Whether NUMA hints are merged for each container or once for the whole pod.",
-    )
-    reconcile_period: float = setting(
-        3.0,
-        SECONDS,
-        "Interval at which allocations of the plug-ins are applied to the containers.",
-        flag="--qos-resource-manager-reconcile-period",
-    )
-    names: tuple[tuple[str, str], ...] = setting(
-        (),
-        values.list_of(PAIR, called="pairs of names", may_be_empty=True),
-        "Resource names that pods request, mapped to the resource names of the plug-ins.",
-        example='["best-effort-cpu=cpu"]',
-        flag="--qos-resource-manager-resource-names-map",
-    )
-    skip_annotations: tuple[str, ...] = setting(
-        (),
-        values.list_of(values.NAME, called="annotations", may_be_empty=True),
-        "Keys of annotations; pods with any of these annotations are ignored.",
-        example='["example.org/unmanaged"]',
-    )
-    cpu_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in CPU plug-in.")
-    cpu_policy: str = setting(
-        BY_ROLE,
-        values.choice(CPU_POLICIES),
-        "How CPUs are assigned: by pod role, or by Katalyst's QoS levels and enhancements. With katalyst, the size "
-        "of a pool follows the requests of its pods, load does not resize it, and the memory of pods that are "
-        "bound to NUMA nodes is on these nodes.",
-    )
-    system_namespaces: tuple[str, ...] = setting(
-        ("kube-system",),
-        values.list_of(values.NAME, called="namespaces", may_be_empty=True),
-        "With qrm.cpu_policy katalyst: the namespaces whose pods may have the level system_cores, which gives them "
-        "CPUs of other pods and reserved CPUs.",
-        example='["kube-system", "monitoring"]',
-    )
-    reclaim: bool = setting(
-        False,
-        values.BOOLEAN,
-        "With qrm.cpu_policy katalyst: whether reclaimed_cores pods get the CPUs that shared pools do not need, or "
-        "only a reserve of 4 CPUs (at least one per NUMA node).",
-    )
-    memory_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in memory plug-in.")
-    nic_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in network card plug-in.")
-    reserved_cpus: CpuSet = setting(
-        EMPTY, CPU_LIST, "CPUs reserved for the system; no pod gets them.", example='"0-1,40-41"'
-    )
-    reserved_memory: int = setting(
-        500 << 20, quantities.size(lowest=0), "Bytes of memory reserved for the system on each NUMA node."
-    )
-    online_roles: tuple[str, ...] = setting(
-        _roles_of(ONLINE),
-        ROLES,
-        "Roles of pods that share the online pool. Roles that are in no list also belong to it.",
-    )
-    offline_roles: tuple[str, ...] = setting(_roles_of(OFFLINE), ROLES, "Roles of pods that share the offline pool.")
-    exclusive_roles: tuple[str, ...] = setting(
-        _roles_of(EXCLUSIVE),
-        ROLES,
-        "Roles of pods that get exclusive CPUs and memory, on NUMA nodes without pods of other exclusive roles.",
-    )
-    nic_roles: tuple[str, ...] = setting(
-        tuple(sorted(DEFAULT_ROLES.nic)), ROLES, "Roles of pods that get a network card without requesting one."
-    )
-    nics: tuple[Nic, ...] = setting(
-        (),
-        values.list_of(NIC, called="network cards", may_be_empty=True),
-        "Network cards and their addresses; default: the cards found on the machine, without addresses.",
-        example='["eth1 numa=1 ipv6=fdbd:dc05:3:155::20 netns=/var/run/netns/ns1"]',
-    )
-    watcher: str | None = setting(
-        None,
-        addresses.ADDRESS,
-        "URL of the load-watcher that provides this node's load; without it the online pool only grows.",
-        example='"http://load-watcher.kube-system:2020"',
-    )
-    watcher_token_file: Path | None = setting(
-        None, values.PATH, "File with the bearer token for qrm.watcher.", example='"/etc/load-watcher/token"'
-    )
-    adjust: bool = setting(True, values.BOOLEAN, "Whether load resizes the CPU pools.")
-    adjust_interval: float = setting(5.0, SECONDS, "Interval at which the sizes of the CPU pools are adjusted.")
-    usage_factor: float = setting(
-        DEFAULTS.usage_factor, NUMBER, "Factor for the CPU usage of the online pool when its target size is computed."
-    )
-    reserve_cpus: float = setting(
-        DEFAULTS.reserve_cpus,
-        NUMBER,
-        "CPUs added to the multiplied usage (qrm.usage_factor) in the target size of the online pool.",
-    )
-    min_online: int = setting(DEFAULTS.min_online, CPUS, "Minimum size of the online pool in CPUs.")
-    min_offline: int = setting(
-        DEFAULTS.min_offline,
-        CPUS,
-        "Minimum size of the offline pool in CPUs, at least one per NUMA node; 0: exclusive CPUs and online requests "
-        "can take all of its CPUs, and it then shares the CPUs of the online pool.",
-    )
-    step_up: int = setting(
-        DEFAULTS.step_up,
-        values.integer(lowest=1, highest=8192),
-        "Maximum number of CPUs by which the online pool grows in one adjustment.",
-    )
-    step_down: int = setting(
-        DEFAULTS.step_down,
-        CPUS,
-        "Maximum number of CPUs by which the online pool shrinks in one adjustment; 0 means no maximum.",
-    )
-    min_down_period: float = setting(
-        DEFAULTS.min_down_period, quantities.duration(), "Minimum time between two reductions of the online pool."
-    )
-    respect_requests: bool = setting(
-        DEFAULTS.respect_requests,
-        values.BOOLEAN,
-        "Whether the online pool always has at least the CPUs that its pods request.",
-    )
-    headroom_resource: str | None = setting(
-        None,
-        values.NAME,
-        "Extended resource that offline pods request instead of cpu. It offers the CPUs of the offline pool, and "
-        "up to 20 percent more while the pool is partly idle. Published if qrm.publish_capacity is on.",
-        example='"resource.katalyst.kubewharf.io/reclaimed_millicpu"',
-    )
-    runtime_socket: Path = setting(
-        Path("/run/containerd/containerd.sock"), values.PATH, "Unix socket of the container runtime, for qrm.mode cri."
-    )
-    nri_socket: Path = setting(
-        Path("/var/run/nri/nri.sock"),
-        values.PATH,
-        "Unix socket of the container runtime's NRI (Node Resource Interface), for qrm.mode nri.",
-    )
-    runtime_config: Path | None = setting(
-        None,
-        values.PATH,
-        "Settings file of the container runtime, which doctor reads for qrm.mode nri, with the files that it includes. "
-        "Default: /etc/containerd/config.toml or /etc/crio/crio.conf.",
-        example='"/var/lib/rancher/k3s/agent/etc/containerd/config.toml"',
-    )
-    nri_name: str = setting(
-        "load-watcher",
-        NRI_NAME,
-        "Name of the NRI plug-in, as in required-plugins.noderesource.dev.",
-    )
-    nri_index: str = setting(
-        "50", NRI_INDEX, "Two digits; container runtimes call NRI plug-ins in the order of their index."
-    )
-    on_failure: str = setting(
-        OPEN,
-        values.choice(ON_FAILURE),
-        "What qrm.mode nri does if the allocation of a container cannot be decided in time: open lets it start, and "
-        "the next round applies the allocation; refuse prevents it. While the plug-in does not run, only NRI's "
-        "required-plugins validator prevents containers.",
-    )
-    cgroup: Path = setting(Path("/sys/fs/cgroup"), values.PATH, "Mount point of the host's cgroup file system.")
-    cgroup_driver: str | None = described(None, CGROUP_DRIVER)
-    cgroup_nest: str | None = described(None, CGROUP_NEST)
-    sys: Path = setting(Path("/sys"), values.PATH, "Mount point of the host's sysfs, for the CPU topology.")
-    kubelet_dir: Path = setting(
-        Path("/var/lib/kubelet"),
-        values.PATH,
-        "Directory of the kubelet, to check that its own CPU and memory managers are off.",
-    )
-    force: bool = setting(
-        False,
-        values.BOOLEAN,
-        "Whether to start even if the kubelet's CPU or memory manager is on, which sets the same cgroup files.",
-    )
-    kubernetes: bool | None = setting(
-        None,
-        values.BOOLEAN,
-        "Whether to use the Kubernetes API; default: yes in a cluster or with a kubeconfig.",
-        example="true",
-    )
-    kubelet: str | None = setting(
-        None,
-        addresses.ADDRESS,
-        "URL of the kubelet, the source of this node's pods while the Kubernetes API is unavailable.",
-        example='"https://127.0.0.1:10250"',
-    )
-    kubelet_token_file: Path | None = described(None, KUBELET_TOKEN)
-    kubelet_ca_file: Path | None = described(None, KUBELET_CA)
-    kubelet_insecure: bool = described(False, KUBELET_INSECURE)
-    evict_inadmissible: bool = setting(
-        False,
-        values.BOOLEAN,
-        "Whether pods that cannot be admitted are evicted (qrm.mode nri and cri only).",
-    )
-    publish_capacity: bool = setting(
-        False,
-        values.BOOLEAN,
-        "Whether the resources of plug-ins are published in the node's status (qrm.mode nri and cri only).",
-    )
+    """Unix socket of the pod-resources API; default: "pod-resources.sock" in qrm.state_dir."""
+    policy: Annotated[str, values.choice(each.value for each in TopologyPolicy)] = TopologyPolicy.BEST_EFFORT.value
+    """Topology policy that merges the NUMA hints of the plug-ins, as in the kubelet's Topology Manager."""
+    scope: Annotated[str, values.choice(SCOPES)] = "container"
+    """Whether NUMA hints are merged for each container or once for the whole pod."""
+    reconcile_period: Annotated[float, SECONDS.flagged("--qos-resource-manager-reconcile-period")] = 3.0
+    """Interval at which allocations of the plug-ins are applied to the containers."""
+    names: Annotated[
+        tuple[tuple[str, str], ...],
+        values.list_of(PAIR, called="pairs of names", may_be_empty=True)
+        .like('["best-effort-cpu=cpu"]')
+        .flagged("--qos-resource-manager-resource-names-map"),
+    ] = ()
+    """Resource names that pods request, mapped to the resource names of the plug-ins."""
+    skip_annotations: Annotated[
+        tuple[str, ...],
+        values.list_of(values.NAME, called="annotations", may_be_empty=True).like('["example.org/unmanaged"]'),
+    ] = ()
+    """Keys of annotations; pods with any of these annotations are ignored."""
+    cpu_plugin: Annotated[bool, values.BOOLEAN] = True
+    """Whether to serve the built-in CPU plug-in."""
+    memory_plugin: Annotated[bool, values.BOOLEAN] = True
+    """Whether to serve the built-in memory plug-in."""
+    nic_plugin: Annotated[bool, values.BOOLEAN] = True
+    """Whether to serve the built-in network card plug-in."""
+    reserved_cpus: Annotated[CpuSet, CPU_LIST.like('"0-1,40-41"')] = EMPTY
+    """CPUs reserved for the system; no pod gets them."""
+    reserved_memory: Annotated[int, quantities.size(lowest=0)] = 500 << 20
+    """Bytes of memory reserved for the system on each NUMA node."""
+    online_roles: Annotated[tuple[str, ...], ROLES] = _roles_of(ONLINE)
+    """Roles of pods that share the online pool. Roles that are in no list also belong to it."""
+    offline_roles: Annotated[tuple[str, ...], ROLES] = _roles_of(OFFLINE)
+    """Roles of pods that share the offline pool."""
+    exclusive_roles: Annotated[tuple[str, ...], ROLES] = _roles_of(EXCLUSIVE)
+    """Roles of pods that get exclusive CPUs and memory, on NUMA nodes without pods of other exclusive roles."""
+    nic_roles: Annotated[tuple[str, ...], ROLES] = tuple(sorted(DEFAULT_ROLES.nic))
+    """Roles of pods that get a network card without requesting one."""
+    nics: Annotated[
+        tuple[Nic, ...],
+        values.list_of(NIC, called="network cards", may_be_empty=True).like(
+            '["eth1 numa=1 ipv6=fdbd:dc05:3:155::20 netns=/var/run/netns/ns1"]'
+        ),
+    ] = ()
+    """Network cards and their addresses; default: the cards found on the machine, without addresses."""
+    watcher: Annotated[str | None, addresses.ADDRESS.like('"http://load-watcher.kube-system:2020"')] = None
+    """URL of the load-watcher that provides this node's load; without it the online pool only grows."""
+    watcher_token_file: Annotated[Path | None, values.PATH.like('"/etc/load-watcher/token"')] = None
+    """File with the bearer token for qrm.watcher."""
+    adjust: Annotated[bool, values.BOOLEAN] = True
+    """Whether load resizes the CPU pools."""
+    adjust_interval: Annotated[float, SECONDS] = 5.0
+    """Interval at which the sizes of the CPU pools are adjusted."""
+    usage_factor: Annotated[float, NUMBER] = DEFAULTS.usage_factor
+    """Factor for the CPU usage of the online pool when its target size is computed."""
+    reserve_cpus: Annotated[float, NUMBER] = DEFAULTS.reserve_cpus
+    """CPUs added to the multiplied usage (qrm.usage_factor) in the target size of the online pool."""
+    min_online: Annotated[int, CPUS] = DEFAULTS.min_online
+    """Minimum size of the online pool in CPUs."""
+    min_offline: Annotated[int, CPUS] = DEFAULTS.min_offline
+    """Minimum size of the offline pool in CPUs, at least one per NUMA node; 0: exclusive CPUs and online requests can
+    take all of its CPUs, and it then shares the CPUs of the online pool."""
+    step_up: Annotated[int, values.integer(lowest=1, highest=8192)] = DEFAULTS.step_up
+    """Maximum number of CPUs by which the online pool grows in one adjustment."""
+    step_down: Annotated[int, CPUS] = DEFAULTS.step_down
+    """Maximum number of CPUs by which the online pool shrinks in one adjustment; 0 means no maximum."""
+    min_down_period: Annotated[float, quantities.duration()] = DEFAULTS.min_down_period
+    """Minimum time between two reductions of the online pool."""
+    respect_requests: Annotated[bool, values.BOOLEAN] = DEFAULTS.respect_requests
+    """Whether the online pool always has at least the CPUs that its pods request."""
+    headroom_resource: Annotated[
+        str | None, values.NAME.like('"resource.katalyst.kubewharf.io/reclaimed_millicpu"')
+    ] = None
+    """Extended resource that offline pods request instead of cpu. It offers the CPUs of the offline pool, and up to 20
+    percent more while the pool is partly idle. Published if qrm.publish_capacity is on."""
+    runtime_socket: Annotated[Path, values.PATH] = Path("/run/containerd/containerd.sock")
+    """Unix socket of the container runtime, for qrm.mode cri."""
+    nri_socket: Annotated[Path, values.PATH] = Path("/var/run/nri/nri.sock")
+    """Unix socket of the container runtime's NRI (Node Resource Interface), for qrm.mode nri."""
+    runtime_config: Annotated[
+        Path | None, values.PATH.like('"/var/lib/rancher/k3s/agent/etc/containerd/config.toml"')
+    ] = None
+    """Settings file of the container runtime, which doctor reads for qrm.mode nri, with the files that it includes.
+    Default: /etc/containerd/config.toml or /etc/crio/crio.conf."""
+    nri_name: Annotated[str, NRI_NAME] = "load-watcher"
+    """Name of the NRI plug-in, as in required-plugins.noderesource.dev."""
+    nri_index: Annotated[str, NRI_INDEX] = "50"
+    """Two digits; container runtimes call NRI plug-ins in the order of their index."""
+    on_failure: Annotated[str, values.choice(ON_FAILURE)] = OPEN
+    """What qrm.mode nri does if the allocation of a container cannot be decided in time: open lets it start, and the
+    next round applies the allocation; refuse prevents it. While the plug-in does not run, only NRI's required-plugins
+    validator prevents containers."""
+    cgroup: Annotated[Path, values.PATH] = Path("/sys/fs/cgroup")
+    """Mount point of the host's cgroup file system."""
+    cgroup_driver: Annotated[str | None, CGROUP_DRIVER] = None
+    """Cgroup driver of the kubelet. Default: detected."""
+    cgroup_nest: Annotated[str | None, CGROUP_NEST] = None
+    """Parent of the kubelet's control groups (its cgroupRoot, without slashes). Default: detected automatically (none,
+    or kubelet in a kind cluster)."""
+    sys: Annotated[Path, values.PATH] = Path("/sys")
+    """Mount point of the host's sysfs, for the CPU topology."""
+    kubelet_dir: Annotated[Path, values.PATH] = Path("/var/lib/kubelet")
+    """Directory of the kubelet, to check that its own CPU and memory managers are off."""
+    force: Annotated[bool, values.BOOLEAN] = False
+    """Whether to start even if the kubelet's CPU or memory manager is on, which sets the same cgroup files."""
+    kubernetes: Annotated[bool | None, values.BOOLEAN.like("true")] = None
+    """Whether to use the Kubernetes API; default: yes in a cluster or with a kubeconfig."""
+    kubelet: Annotated[str | None, addresses.ADDRESS.like('"https://127.0.0.1:10250"')] = None
+    """URL of the kubelet, the source of this node's pods while the Kubernetes API is unavailable."""
+    kubelet_token_file: Annotated[Path | None, KUBELET_TOKEN] = None
+    """File with the bearer token for the kubelet."""
+    kubelet_ca_file: Annotated[Path | None, KUBELET_CA] = None
+    """File with the CA certificate that signed the kubelet's certificate."""
+    kubelet_insecure: Annotated[bool, values.BOOLEAN] = False
+    """Whether to skip verification of the kubelet's certificate."""
+    evict_inadmissible: Annotated[bool, values.BOOLEAN] = False
+    """Whether pods that cannot be admitted are evicted (qrm.mode nri and cri only)."""
+    publish_capacity: Annotated[bool, values.BOOLEAN] = False
+    """Whether the resources of plug-ins are published in the node's status (qrm.mode nri and cri only)."""
 
     def roles(self) -> RoleTable:
         """The class of each role: online, offline or exclusive. Raises ValueError for a role in two lists."""
@@ -462,9 +352,7 @@ class QrmSettings(NodeTable):
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
     """Read the table [qrm]. Returns the settings and all problems that were found."""
-    given, removed = _without_removed(given)
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
-    problems += removed
     if settings.on_failure == REFUSE and settings.mode != NRI:
         message = f'refuse has no effect with qrm.mode = "{settings.mode}": only the mode nri can prevent a container'
         problems.append(Problem("qrm.on_failure", message, 'set qrm.mode = "nri", or remove qrm.on_failure'))
@@ -495,19 +383,6 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
             cure = "create the file, with one line that contains a random token"
             problems.append(Problem(f"qrm.{key}", f"file {path} does not exist", cure))
     return settings, problems
-
-
-def _without_removed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The table without values that this version has removed, and a problem for each of them."""
-    kept, problems = dict(given), []
-    if str(given.get("mode")).strip().lower() == REMOVED_MODE:
-        del kept["mode"]
-        cure = (
-            f'set qrm.mode = "{NRI}" or "{CRI}", which set the allocations of running containers again; to switch the '
-            "manager off instead, run load-watcher qrm restore of the earlier version, or restart the pods"
-        )
-        problems.append(Problem("qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0', cure))
-    return kept, problems
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:

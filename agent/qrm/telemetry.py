@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.metrics_core import Metric as Family
 
 from agent.qrm.cluster.pod_source import NodePodSources
-from agent.qrm.kubelet.contact import ManagerContact
-from agent.qrm.nri.runtime import NriRuntime
+from agent.qrm.grpc.contact import ManagerContact
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.roles import OFFLINE, ONLINE
+from agent.qrm.runtime.nri.runtime import NriRuntime
 from watcher.platform.telemetry.instruments import Timings, counter, gauge
 
 CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)

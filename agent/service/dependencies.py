@@ -39,10 +39,11 @@ from agent.state.collector import COLLECTED, Collector, SystemPaths
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.own_node import OwnNode
 from agent.state.readings import MetricSource, PodFacts, PodSource, PodsUnknown
+from watcher.core.config.settings import Settings
 from watcher.platform.entry_points import ExtensionError
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import SERVICE_ACCOUNT, KubeAccess, find_access
-from watcher.platform.settings.tables import Settings
+from watcher.platform.kube.settings import KubernetesSettings
 
 LOOK_PATIENCE_S = 10.0
 
@@ -71,10 +72,10 @@ def open_audit(settings: AgentSettings, *, replace_damaged: bool = True) -> Audi
 def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
     """A client of the Kubernetes API from the settings and the environment. `wanted` is agent.kubernetes; None if the
     API is not wanted, or not found."""
-    found = settings.kubeconfig is not None or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    found = settings[KubernetesSettings].path is not None or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     if not (found if wanted is None else wanted):
         return None
-    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
+    kubeconfig, context = settings[KubernetesSettings].path, settings[KubernetesSettings].context
     return KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
 
 

@@ -32,6 +32,7 @@ from agent.service.settings import AgentSettings, read_settings
 from agent.state.cgroup_usage import MIXED_DRIVERS
 from agent.state.kubelet import KubeletError, KubeletPods
 from agent.state.own_node import read_node
+from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound
 from watcher.core.messages import shorten_names
 from watcher.decoding.json_text import decode_json
@@ -40,7 +41,6 @@ from watcher.platform.checks.permissions import check_permissions
 from watcher.platform.checks.results import CheckResult, CheckStatus, count, fail, ok, skipped, warn
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.net.redaction import without_credentials
-from watcher.platform.settings.tables import Settings
 from watcher.sources.errors import ProviderError
 
 LIST_S = 10.0

@@ -29,9 +29,10 @@ from agent.service.node_server import CannotRun, listening, stop_signal
 from agent.service.pages import AgentPages
 from agent.service.settings import AgentSettings
 from watcher import __version__
+from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.errors import KubeError
+from watcher.platform.logs import ClusterSettings
 from watcher.platform.malloc import limit_malloc_arenas
-from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ async def serve(settings: AgentSettings, everything: Settings) -> int:
     stop = stop_signal()
     async with build_agent(settings, everything) as made:
         _say(settings)
-        telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
+        telemetry = Instruments(version=__version__, cluster=everything[ClusterSettings].name or "")
         telemetry.add(made.metrics)
         pages = AgentPages(made, telemetry)
         async with listening(settings, pages, telemetry, renewing=RENEWING) as address:

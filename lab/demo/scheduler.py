@@ -24,7 +24,7 @@ from aiohttp import web
 from lab.fleet.cluster import SimulatedCluster
 from lab.fleet.noise import key_of
 from scorers.cluster.informer import OnNode, OnNodeMetric, OnPod
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.service import SchedulingService
 from scorers.plugin_api import wire
 from scorers.profiles.ranking import ProfileRunner
@@ -32,6 +32,7 @@ from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.wire import key_of as name_of
 from watcher.decoding.json_text import decode_json
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.listening import host_port
@@ -328,14 +329,14 @@ class DemoSchedulerModule:
     def build(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
         """Build the extender's routes and lifecycle, and the lifecycle of the simulated cluster."""
         api = SimulatedApi(self._cluster, now=serving.now)
-        scheduling = SchedulingService(table, InProcessHost(serving), cluster=api)
+        scheduling = SchedulingService(table, serving, InProcessLoad(serving), cluster=api)
         scheduler = SimulatedScheduler(
             self._cluster,
             api,
             profiles=scheduling.extender.profiles,
             ready=lambda: scheduling.table.load.columns is not None,
             now=serving.now,
-            certificate=serving.settings.server.tls_cert,
+            certificate=serving.settings[ServerSettings].tls_cert,
         )
         made = scheduling.build()
         lives = (*made.lives, scheduler.life, mark_responses_simulated)

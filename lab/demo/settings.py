@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.fleet.cluster import SimulatedCluster
-from watcher.platform.settings.quantities import DAY, write_duration
-from watcher.platform.settings.sections.kubernetes import KubernetesSettings
-from watcher.platform.settings.sections.peers import AgentsSettings
-from watcher.platform.settings.sections.provider import ProviderSettings
-from watcher.platform.settings.tables import Settings
+from watcher.agent_clients.settings import AgentsSettings
+from watcher.core.config.quantities import DAY, write_duration
+from watcher.core.config.settings import Settings
+from watcher.core.windows.settings import RefreshSettings
+from watcher.platform.kube.settings import KubernetesSettings
+from watcher.sources.settings import ProviderSettings
+from watcher.store.settings import StoreSettings
 
 PROVIDER = "demo"
 INTERVAL_S = 15.0
@@ -23,23 +25,17 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
     """Return the settings of a demo: serving and review as the user set them, external systems reset to defaults.
     The database is the file `store` unless a flag sets one, because a database from the settings file or the
     environment may be a production database."""
-    refresh, origins = settings.refresh, settings.origins
+    refresh, origins = settings[RefreshSettings], settings.origins
     if origins.get("refresh.interval") == "default":
         refresh = replace(refresh, interval=max(INTERVAL_S, float(refresh.point_resolution)))
     if origins.get("refresh.pods") == "default":
         refresh = replace(refresh, pods="on")  # pods of a simulated cluster cost nothing
-    kept = settings.store
+    kept = settings[StoreSettings]
     if not origins.get("store.url", "").startswith("flag"):
         kept = replace(kept, url=f"sqlite:///{store}", password_file=None, watcher_id=None)
-    return replace(
-        settings,
-        provider=ProviderSettings(name=PROVIDER, reason="simulated cluster of load-watcher demo"),
-        kubernetes=KubernetesSettings(),
-        agents=AgentsSettings(),
-        refresh=refresh,
-        store=kept,
-        notices=tuple(each for each in settings.notices if not each.startswith("provider.")),
-    )
+    provider = ProviderSettings(name=PROVIDER, reason="simulated cluster of load-watcher demo")
+    notices = tuple(each for each in settings.notices if not each.startswith("provider."))
+    return replace(settings, notices=notices).having(provider, KubernetesSettings(), AgentsSettings(), refresh, kept)
 
 
 def banner_lines(cluster: SimulatedCluster) -> list[str]:

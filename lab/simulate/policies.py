@@ -27,9 +27,9 @@ from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_prof
 from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of, known_names
 from watcher.arrays import I64, Bool
+from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.messages import nearest
 from watcher.model import MetricType
-from watcher.platform.settings.problems import Problem, SettingsError
 
 Score = Callable[[PodInfo, ClusterTable, I64], I64]
 DEFAULT = "DefaultScheduler"

@@ -17,7 +17,8 @@ from watcher.arrays import F64, I64
 from watcher.client import Columns, columns_of_snapshot
 from watcher.client.arrays import seconds_of
 from watcher.core.forecast.document import snapshot_forecasts
-from watcher.core.forecast.fleet import FleetForecast, ForecastConfig
+from watcher.core.forecast.fleet import FleetForecast
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
 from watcher.core.publishing.selection import Selection
@@ -41,7 +42,7 @@ class SimulatedWindows:
         self._measures = measures
         self._horizon = horizon
         hours = int(seconds_of(horizon)) // 3600
-        self._forecast = FleetForecast(ForecastConfig(horizons=(hours,), horizon=hours)) if horizon else None
+        self._forecast = FleetForecast(ForecastSettings(horizons=(hours,), horizon=hours)) if horizon else None
         self._history = History(resolution=int(STEP_S), windows=WINDOWS)
         self._provenance = Provenance(SOURCE, "a trace", "percent", 0.0)
 

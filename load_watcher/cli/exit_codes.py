@@ -12,7 +12,7 @@ from load_watcher.cli.json_text import json_text
 from watcher.core.messages import visible
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.problems import Problem, SettingsError
+    from watcher.core.config.problems import Problem, SettingsError
 
 BAD_SETTINGS = 2
 FAILED = 2

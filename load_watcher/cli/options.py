@@ -54,8 +54,8 @@ def _assignments(_context: click.Context, _parameter: click.Parameter, given: tu
 
 def to_seconds(_context: click.Context, _parameter: click.Parameter, given: str) -> float:
     """Parse a duration such as "15m"; return seconds."""
-    from watcher.platform.settings.quantities import read_duration
-    from watcher.platform.settings.values import InvalidValue
+    from watcher.core.config.quantities import read_duration
+    from watcher.core.config.values import InvalidValue
 
     try:
         return read_duration(given)
@@ -77,8 +77,8 @@ def finite(_context: click.Context, _parameter: click.Parameter, given: float) -
 
 def to_address(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str:
     """Validate the URL of a service and remove a trailing slash; return "" if the option is not given."""
-    from watcher.platform.settings.addresses import ADDRESS
-    from watcher.platform.settings.values import InvalidValue
+    from watcher.core.config.addresses import ADDRESS
+    from watcher.core.config.values import InvalidValue
 
     if given is None:
         return ""

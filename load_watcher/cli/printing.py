@@ -51,7 +51,7 @@ def print_answer(
     lacks a field of the tables."""
     import asyncio
 
-    from scorers.cli.score import ExtenderClientError, reading
+    from load_watcher.cli.extender_client import ExtenderClientError, reading
 
     try:
         document = asyncio.run(asked)

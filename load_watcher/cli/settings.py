@@ -11,27 +11,18 @@ import click
 from click.core import ParameterSource
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
+from watcher.core.forecast.settings import ForecastSettings
+from watcher.core.windows.settings import RefreshSettings
+from watcher.platform.net.settings import ExtenderSettings
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
+    from watcher.core.config.problems import Problem
+    from watcher.core.config.settings import Settings
     from watcher.model import Window
-    from watcher.platform.settings.problems import Problem
-    from watcher.platform.settings.tables import Settings
 
 # For commands that use no source of samples: these need no configured provider, and detect none.
 NO_SOURCE = {"provider.name": "host"}
-
-_KEYS = {
-    "provider": "provider.name",
-    "address": "provider.address",
-    "trace": "provider.trace",
-    "speed": "provider.speed",
-    "interval": "refresh.interval",
-    "host": "server.host",
-    "port": "server.port",
-    "store_url": "store.url",
-    "log_level": "log.level",
-    "log_format": "log.format",
-}
 
 
 def load(
@@ -46,7 +37,8 @@ def load(
     extender.watcher is set, so that these are the settings of `load-watcher extender`. `named` has the parameter of the
     command that set an override, by key, for messages. Raises SettingsError.
     """
-    from watcher.platform.settings import loading, problems
+    from watcher.core.config import problems
+    from watcher.service.settings import loading
 
     flags = _flags(given) | dict(overrides or {})
     validators = {"scheduler": _check_scheduler, "agent": _check_agent, "qrm": _check_qrm}
@@ -60,8 +52,10 @@ def load(
         part_validators=validators,
     )
     if own_windows is None:
-        own_windows = loaded.extender.watcher is None
-    if own_windows and (unserved := _check_scheduler(loaded.parts.get("scheduler", {}), served=loaded.refresh.windows)):
+        own_windows = loaded[ExtenderSettings].watcher is None
+    if own_windows and (
+        unserved := _check_scheduler(loaded.parts.get("scheduler", {}), served=loaded[RefreshSettings].windows)
+    ):
         raise problems.SettingsError(unserved)
     return loaded
 
@@ -74,7 +68,7 @@ def load_or_exit(
     named: Mapping[str, str] | None = None,
 ) -> Settings:
     """Like `load`, but print the problems and exit with code 2 if the settings are invalid."""
-    from watcher.platform.settings.problems import SettingsError
+    from watcher.core.config.problems import SettingsError
 
     try:
         return load(given, overrides=overrides, own_windows=own_windows, named=named)
@@ -109,8 +103,12 @@ def _origins(named: Mapping[str, str]) -> dict[str, str]:
 
 def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options by full setting key."""
+    from watcher.service.settings.tables import KEYS
+
     flags = {"log.level": "debug"} if given.get("verbose") else {}
-    return flags | {key: given[name] for name, key in _KEYS.items() if given.get(name) is not None}
+    named = {key: each.setting.kind.flag for key, each in KEYS.items()}
+    options = {key: flag.removeprefix("--").replace("-", "_") for key, flag in named.items() if flag}
+    return flags | {key: given[name] for key, name in options.items() if given.get(name) is not None}
 
 
 def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ()) -> list[Problem]:
@@ -135,14 +133,20 @@ def scheduler_notices(settings: Settings) -> list[str]:
     from scorers.profiles.profiles import read_profiles
 
     profiles, _, notices = read_profiles(table, cwd=Path.cwd())
-    gpu = settings.extender.watcher is not None or any(each.key == "GPU" for each in settings.provider.wanted)
+    gpu = settings[ExtenderSettings].watcher is not None or any(
+        each.key == "GPU" for each in settings[ProviderSettings].wanted
+    )
     found = [
         f"scheduler.{profile.name}: {text}"
         for profile in profiles
         for text in (
             *overload_notices(profile),
             *(() if gpu else missing_gpu_notices(profile)),
-            *(missing_forecast_notices(profile, settings.forecast) if settings.extender.watcher is None else ()),
+            *(
+                missing_forecast_notices(profile, settings[ForecastSettings])
+                if settings[ExtenderSettings].watcher is None
+                else ()
+            ),
         )
     ]
     return [*notices, *found]
@@ -153,7 +157,7 @@ def qrm_notices(settings: Settings) -> list[str]:
     table = settings.parts.get("qrm", {})
     if not table:
         return []
-    from agent.qrm.nri.setting_notices import notices
+    from agent.qrm.runtime.nri.setting_notices import notices
 
     return list(notices(table, cwd=Path.cwd()))
 
@@ -162,11 +166,11 @@ def settings_document(settings: Settings) -> dict[str, Any]:
     """Return the settings in effect as `{"settings": [{"key", "value", "origin"}]}`, with the values that `config show`
     prints: secrets are hidden. The tables of other packages, for example [agent], are one entry each."""
     from watcher.decoding.text import decode_toml
-    from watcher.platform.settings.reference import show
-    from watcher.platform.settings.tables import KEYS
+    from watcher.service.settings.show import show
+    from watcher.service.settings.tables import KEYS
 
     shown = decode_toml(show(settings))
-    keys = [*KEYS, *(f"provider.queries.{metric}" for metric in settings.provider.queries), *settings.parts]
+    keys = [*KEYS, *(f"provider.queries.{metric}" for metric in settings[ProviderSettings].queries), *settings.parts]
     found = []
     for key in keys:
         value: Any = shown

@@ -21,11 +21,12 @@ from load_watcher.cli.options import (
 )
 from load_watcher.cli.printing import print_facts, print_json
 from load_watcher.cli.settings import load_part_or_exit
+from watcher.platform.logs import ClusterSettings, LogSettings
 
 if TYPE_CHECKING:
     from agent.service.main import RestoreSummary
     from agent.service.settings import AgentSettings
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 _STATE_FILE = click.option(
     "--state-file",
@@ -119,7 +120,7 @@ def agent(
     settings, everything = settings_of(given, mode="preview" if once else asked)
     if check is not None:
         raise SystemExit(_check_policies(check, settings, output=given["output"]))
-    setup_logging(everything.log, cluster=everything.cluster.name or "")
+    setup_logging(everything[LogSettings], cluster=everything[ClusterSettings].name or "")
     from agent.service import main
 
     if once:

@@ -14,7 +14,7 @@ from load_watcher.cli.printing import print_facts, print_json
 from load_watcher.cli.settings import load, load_or_exit, qrm_notices, scheduler_notices, settings_document
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 @click.group(short_help="Validate or show the settings.")
@@ -44,7 +44,7 @@ def check(file: Path | None, output: str, ask_source: bool, **given: Any) -> Non
 
     Exit code 0: valid; 1: with --source, a check of the source failed; 2: invalid, or FILE does not exist.
     """
-    from watcher.platform.settings.problems import SettingsError
+    from watcher.core.config.problems import SettingsError
 
     if file is not None and given["config"] is not None:
         raise click.UsageError("FILE and --config name the same thing; remove one of them")
@@ -97,7 +97,7 @@ def show_settings(output: str, **given: Any) -> None:
 
     Exit code 0: printed; 2: the arguments or the settings are invalid.
     """
-    from watcher.platform.settings.reference import show
+    from watcher.service.settings.show import show
 
     settings = load_or_exit(given)
     if output == "json":

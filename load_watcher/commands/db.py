@@ -13,9 +13,11 @@ from load_watcher.cli.options import CONFIG, OUTPUT, SET, STORE_URL, with_option
 from load_watcher.cli.printing import print_facts
 from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
+from watcher.platform.logs import ClusterSettings
+from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
     from watcher.store.commands import DatabaseReport
     from watcher.store.database import Database
 
@@ -119,12 +121,12 @@ def copy_database(source: str, from_watcher: str | None, replace: bool, **given:
     settings = load_or_exit(given, overrides=NO_SOURCE)
     with _store_errors():
         target = _database_of(settings)
-        password_file = None if target.retries_connection else settings.store.password_file
+        password_file = None if target.retries_connection else settings[StoreSettings].password_file
         origin = commands.database_at(source, watcher=from_watcher or "", password_file=password_file)
         if origin.retries_connection and from_watcher is None:
             origin.watcher = copying.only_watcher(origin)
         with progress_of("copying") as tell:
-            done = copying.copy(origin, target, upgrade=settings.store.upgrade, replace=replace, progress=tell)
+            done = copying.copy(origin, target, upgrade=settings[StoreSettings].upgrade, replace=replace, progress=tell)
     document = {"from": done.source, "to": done.target, "rows": done.rows, "bytes": done.size}
     print_facts(document, done.text, output=given["output"])
 
@@ -133,8 +135,12 @@ def _database_of(settings: Settings) -> Database:
     """Return the database of the settings, for this watcher's rows. Raises StoreError if it is not accessible."""
     from watcher.store.commands import database_at
 
-    store = settings.store
-    return database_at(store.url, watcher=settings.watcher_name, password_file=store.password_file)
+    store = settings[StoreSettings]
+    return database_at(
+        store.url,
+        watcher=settings[StoreSettings].watcher_name(settings[ClusterSettings].name),
+        password_file=store.password_file,
+    )
 
 
 def _run_on_database(action: Callable[[Database], DatabaseReport], given: Mapping[str, Any]) -> None:

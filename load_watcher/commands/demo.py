@@ -10,9 +10,11 @@ import click
 from load_watcher.cli.options import CONFIG, finite, service_options, store_url, with_options
 from load_watcher.cli.settings import load, load_or_exit
 from load_watcher.commands.serve import run
+from watcher.core.windows.settings import RefreshSettings
+from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 @click.command(short_help="Run the service with a simulated cluster.")
@@ -69,7 +71,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     from lab.demo.scheduler import DEFAULT_SCHEDULER, DemoSchedulerModule
     from lab.demo.source import DemoProvider
     from lab.fleet.cluster import SimulatedCluster
-    from scorers.trial.module import TrialModule
+    from scorers.pasted_profile.module import PastedProfileModule
     from watcher.service.build import Sources
 
     with tempfile.TemporaryDirectory(prefix="load-watcher-demo-") as directory:
@@ -82,14 +84,16 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
         cluster = SimulatedCluster(count, seed=seed, speed=speed, begun=time.time())
         click.echo("\n  ".join(demo_settings.banner_lines(cluster)))
         sources = Sources(
-            provider=lambda renewed: DemoProvider(cluster, resolution=renewed.refresh.point_resolution),
+            provider=lambda renewed: DemoProvider(cluster, resolution=renewed[RefreshSettings].point_resolution),
             directory=lambda _renewed: None,
-            past=lambda renewed: past_windows(cluster, windows=renewed.refresh.windows, kept=renewed.store.keep),
+            past=lambda renewed: past_windows(
+                cluster, windows=renewed[RefreshSettings].windows, kept=renewed[StoreSettings].keep
+            ),
         )
         code = run(
             settings,
             lambda: of_demo(load(given, overrides=demo_settings.FORCED)),
-            parts=(DemoSchedulerModule(cluster), TrialModule()),
+            parts=(DemoSchedulerModule(cluster), PastedProfileModule()),
             sources=sources,
         )
     raise SystemExit(code)

@@ -12,11 +12,12 @@ import click
 from load_watcher.cli.options import OUTPUT, SERVE, URL_VARIABLE, to_address, with_options
 from load_watcher.cli.printing import print_json
 from load_watcher.cli.settings import NO_SOURCE, load
+from watcher.platform.net.settings import ExtenderSettings
 
 if TYPE_CHECKING:
+    from watcher.core.config.settings import Settings
     from watcher.platform.checks.examination import CheckContext
     from watcher.platform.checks.results import CheckResult
-    from watcher.platform.settings.tables import Settings
 
 
 @click.command(short_help="Find problems of a deployment, with fixes.")
@@ -116,7 +117,7 @@ def doctor(
 def _load(given: Mapping[str, Any]) -> Settings:
     """Load the settings of serve or, with extender.watcher, of extender. Raises SettingsError."""
     settings = load(given, own_windows=None)
-    if settings.extender.watcher is None:
+    if settings[ExtenderSettings].watcher is None:
         return settings
     from load_watcher.extender.process import adapted
 
@@ -130,12 +131,12 @@ async def _examine_agent(examination: CheckContext) -> Sequence[CheckResult]:
 
 
 async def _examine_qrm(examination: CheckContext) -> Sequence[CheckResult]:
+    from watcher.core.config.settings import Settings
     from watcher.platform.checks.results import skipped
-    from watcher.platform.settings.tables import Settings
 
     if not examination.get(Settings).parts.get("qrm"):
         return [skipped("these settings have no [qrm] table")]
-    from agent.qrm.nri.doctor import check_qrm
+    from agent.qrm.runtime.nri.doctor import check_qrm
 
     return await check_qrm(examination)
 
@@ -143,10 +144,9 @@ async def _examine_qrm(examination: CheckContext) -> Sequence[CheckResult]:
 def _setup_logging(given: Mapping[str, Any]) -> None:
     """Hide the log of the examined modules, since the report contains their results; show it with --verbose or
     --log-level."""
-    from watcher.platform.logs import setup_logging
-    from watcher.platform.settings.model_values import LEVEL
-    from watcher.platform.settings.sections.server import LogSettings
-    from watcher.platform.settings.values import InvalidValue
+    from watcher.core.config.model_values import LEVEL
+    from watcher.core.config.values import InvalidValue
+    from watcher.platform.logs import LogSettings, setup_logging
 
     try:
         level = LEVEL.read(given["log_level"] or ("debug" if given["verbose"] else "critical"))

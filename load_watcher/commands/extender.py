@@ -18,9 +18,10 @@ from load_watcher.cli.options import (
     with_options,
 )
 from load_watcher.cli.settings import NO_SOURCE, load
+from watcher.platform.logs import ClusterSettings, LogSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 @click.command(short_help="Run the scheduler extender as a process.")
@@ -43,18 +44,18 @@ def extender(**given: Any) -> None:
     the settings are invalid, or the watcher does not offer data that a plug-in needs.
     """
     from load_watcher.extender.process import start_process
+    from watcher.core.config.problems import SettingsError
     from watcher.platform.logs import setup_logging
-    from watcher.platform.settings.problems import SettingsError
     from watcher.service import main
 
     try:
         settings = settings_of(given)
-        cluster = settings.cluster.name or ""
-        setup_logging(settings.log, cluster=cluster)
+        cluster = settings[ClusterSettings].name or ""
+        setup_logging(settings[LogSettings], cluster=cluster)
 
         def reload() -> Settings:
             renewed = settings_of(given)
-            setup_logging(renewed.log, cluster=cluster)
+            setup_logging(renewed[LogSettings], cluster=cluster)
             return renewed
 
         code = main.run_process(lambda: start_process(settings), settings, reload=reload)

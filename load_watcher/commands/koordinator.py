@@ -10,6 +10,7 @@ from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import CONFIG, OUTPUT, SET, with_options
 from load_watcher.cli.printing import print_facts
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
+from watcher.platform.kube.settings import KubernetesSettings
 
 NOT_PUBLISHING = {"koordinator.publish": "false", "koordinator.thresholds": "false"}
 """Without a source, settings that publish its data are refused."""
@@ -42,7 +43,7 @@ def remove_thresholds(**given: Any) -> None:
     from watcher.platform.kube.credentials import find_access
 
     settings = load_or_exit(given, overrides={**NO_SOURCE, **NOT_PUBLISHING})
-    path, context = settings.kubeconfig, settings.kubernetes.context
+    path, context = settings[KubernetesSettings].path, settings[KubernetesSettings].context
 
     async def remove() -> tuple[list[str], list[str]]:
         client = KubeClient(lambda: find_access(kubeconfig=path, context=context, environ=os.environ))

@@ -24,10 +24,11 @@ from load_watcher.cli.options import (
 from load_watcher.cli.printing import print_facts
 from load_watcher.cli.settings import load_part_or_exit
 from watcher.core.messages import install_extra
+from watcher.platform.logs import ClusterSettings, LogSettings
 
 if TYPE_CHECKING:
     from agent.qrm.settings import QrmSettings
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 _STATE_DIR = click.option(
     "--state-dir",
@@ -98,7 +99,7 @@ def qrm(context: click.Context, /, **given: Any) -> None:
     main = _with_extra("agent.qrm.main")
     from watcher.platform.logs import setup_logging
 
-    setup_logging(everything.log, cluster=everything.cluster.name or "")
+    setup_logging(everything[LogSettings], cluster=everything[ClusterSettings].name or "")
     raise SystemExit(main.run(settings, everything))
 
 
@@ -131,7 +132,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
 
     given = {**before, **{name: value for name, value in own.items() if value}}
     settings, _ = settings_of(given)
-    restoring = _with_extra("agent.qrm.restore")
+    restoring = _with_extra("agent.qrm.runtime.restore")
     from agent.service.node_server import CannotRun
 
     checkpoint = settings.state_dir / restoring.CHECKPOINT

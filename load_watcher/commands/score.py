@@ -1,18 +1,15 @@
-"""Clients of a running scheduler extender: `load-watcher score`, `why` and `shadow`."""
+"""The command `load-watcher score`: a ranking of nodes for the pod in a manifest."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import CLIENT_OPTIONS, OUTPUT, read_token, with_options
 from load_watcher.cli.printing import print_answer
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command(short_help="Rank nodes for the pod in a manifest.")
@@ -52,7 +49,8 @@ def score(manifest: Any, **given: Any) -> None:
 
     Exit code 0: ranked; 2: the arguments or the manifest are invalid, or the request failed.
     """
-    from scorers.cli import score as cli_score
+    from load_watcher.cli.extender_client import explain
+    from load_watcher.cli.scores import score_tables
     from scorers.extender.manifest import read_pod
 
     try:
@@ -61,7 +59,5 @@ def score(manifest: Any, **given: Any) -> None:
         print_error(f"invalid manifest: {error}")
         raise SystemExit(FAILED) from None
     wanted = {"nodes": given["nodes"], "plugins": given["plugins"], "token": read_token(given["token_file"])}
-    asked = cli_score.explain(given["url"], given["profile"], pod, **wanted)
-    print_answer(
-        asked, partial(cli_score.as_tables, explained=given["explain"]), url=given["url"], output=given["output"]
-    )
+    asked = explain(given["url"], given["profile"], pod, **wanted)
+    print_answer(asked, partial(score_tables, explained=given["explain"]), url=given["url"], output=given["output"])

@@ -9,10 +9,12 @@ import click
 
 from load_watcher.cli.options import SERVE, with_options
 from load_watcher.cli.settings import load, load_or_exit
+from watcher.platform.logs import ClusterSettings, LogSettings
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
+    from watcher.core.config.settings import Settings
     from watcher.platform.modules import ServiceModule
-    from watcher.platform.settings.tables import Settings
     from watcher.service.build import Sources
 
 
@@ -40,17 +42,17 @@ def run(
 
     from watcher.platform.logs import setup_logging
 
-    cluster = settings.cluster.name or ""
-    setup_logging(settings.log, cluster=cluster)
+    cluster = settings[ClusterSettings].name or ""
+    setup_logging(settings[LogSettings], cluster=cluster)
     logger = logging.getLogger(__name__)
     for notice in settings.notices:
         logger.warning("settings: %s", notice)
-    logger.info("provider of samples: %s (%s)", settings.provider.name, settings.provider.reason)
+    logger.info("provider of samples: %s (%s)", settings[ProviderSettings].name, settings[ProviderSettings].reason)
     from watcher.service import build, main
 
     def reload() -> Settings:
         renewed = reread()
-        setup_logging(renewed.log, cluster=cluster)
+        setup_logging(renewed[LogSettings], cluster=cluster)
         return renewed
 
     return main.run(settings, reload=reload, parts=parts, sources=sources or build.FROM_SETTINGS)
@@ -58,10 +60,10 @@ def run(
 
 def _parts(settings: Settings) -> Sequence[ServiceModule]:
     """Return the modules of other packages that these settings enable; they are imported only if used."""
-    from scorers.trial.module import TrialModule
+    from scorers.pasted_profile.module import PastedProfileModule
 
     if "scheduler" not in settings.parts:
-        return (TrialModule(),)
+        return (PastedProfileModule(),)
     from scorers.extender.service import SchedulerModule
 
-    return SchedulerModule(), TrialModule()
+    return SchedulerModule(), PastedProfileModule()

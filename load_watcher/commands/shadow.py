@@ -26,7 +26,8 @@ def shadow(since: str | None, **given: Any) -> None:
 
     Exit code 0: reported; 2: the service has no shadow mode, or the request failed.
     """
-    from scorers.cli import shadow as cli_shadow
+    from load_watcher.cli import extender_client
+    from load_watcher.cli.decisions import shadow_tables
 
-    asked = cli_shadow.shadow(given["url"], since=since, token=read_token(given["token_file"]))
-    print_answer(asked, cli_shadow.as_tables, url=given["url"], output=given["output"])
+    asked = extender_client.shadow(given["url"], since=since, token=read_token(given["token_file"]))
+    print_answer(asked, shadow_tables, url=given["url"], output=given["output"])

@@ -188,7 +188,7 @@ def _simulate_errors() -> Iterator[None]:
     from lab.simulate.command import SimulateError
     from lab.simulate.policies import PolicyError
     from lab.traces.parsing import TraceError
-    from watcher.platform.settings.problems import SettingsError
+    from watcher.core.config.problems import SettingsError
 
     try:
         yield

@@ -43,9 +43,8 @@ def why(pod: str, at: str | None, **given: Any) -> None:
 
     Exit code 0: explained; 2: the decision is unknown, or the request failed.
     """
-    from scorers.cli import why as cli_why
+    from load_watcher.cli import extender_client
+    from load_watcher.cli.decisions import decision_tables
 
-    asked = cli_why.why(given["url"], pod, at=at, limit=given["others"], token=read_token(given["token_file"]))
-    print_answer(
-        asked, partial(cli_why.as_tables, explained=given["explain"]), url=given["url"], output=given["output"]
-    )
+    asked = extender_client.why(given["url"], pod, at=at, limit=given["others"], token=read_token(given["token_file"]))
+    print_answer(asked, partial(decision_tables, explained=given["explain"]), url=given["url"], output=given["output"])

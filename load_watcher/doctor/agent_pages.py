@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from watcher.agent_clients.client import AgentClient
 from watcher.agent_clients.discovery import DiscoveryResult
 from watcher.agent_clients.pages import EndpointKind, clients_by_kind
+from watcher.core.config.settings import Settings
 from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, ok, skipped, warn
-from watcher.platform.settings.tables import Settings
 
 CALLED = {EndpointKind.AGENT: "agent", EndpointKind.QRM: "QoS Resource Manager"}
 

@@ -9,6 +9,8 @@ from typing import Any
 from load_watcher.doctor.environment import IN_CLUSTER
 from load_watcher.doctor.source import TickResult, addresses_among
 from watcher.agent_clients.discovery import SERVING_PODS
+from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
+from watcher.core.config.settings import Settings
 from watcher.core.koordinator.written_objects import WRITTEN
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODE_METRICS, NODES, PODS
@@ -16,7 +18,9 @@ from watcher.core.messages import shorten_names
 from watcher.core.naming.evidence import STRENGTH, Match
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.name_resolver import describe_match as in_words
+from watcher.core.windows.settings import RefreshSettings
 from watcher.koordinator.lease import LEASE, THRESHOLDS_LEASE, lease_namespace
+from watcher.koordinator.settings import KoordinatorSettings
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.permissions import Permission, check_permissions
 from watcher.platform.checks.results import (
@@ -31,8 +35,9 @@ from watcher.platform.checks.results import (
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access, own_namespace
 from watcher.platform.kube.leases import LEASES
-from watcher.platform.settings.tables import Settings
+from watcher.platform.kube.settings import KubernetesSettings
 from watcher.sources.metrics_server.pods import PLACED_PODS, POD_METRICS
+from watcher.sources.settings import ProviderSettings
 from watcher.tick import cluster_nodes
 
 PAGES = "the pages of agents in the dashboard (agents.pods, qrms.pods)"
@@ -53,8 +58,8 @@ class ClusterAccess:
 
 def required_permissions(found: Settings, environ: Mapping[str, str]) -> Sequence[Permission]:
     """Return the permissions that the service needs with these settings (docs/reference/kubernetes.md)."""
-    source = found.provider.name == "metrics-server"
-    names, must_name = cluster_nodes.wanted(found, environ=environ), found.kubernetes.node_names == "on"
+    source = found[ProviderSettings].name == "metrics-server"
+    names, must_name = cluster_nodes.wanted(found, environ=environ), found[KubernetesSettings].node_names == "on"
     needed = [*_of_the_extender(found.parts.get("scheduler", {})), *_of_node_metrics(found), *_of_agents(found)]
     if source:
         needed.append(Permission("list", NODE_METRICS, "the load of the nodes"))
@@ -69,8 +74,8 @@ def required_permissions(found: Settings, environ: Mapping[str, str]) -> Sequenc
                 vital=False,
             )
         )
-    if source and found.refresh.pods != "off" and not found.agents.report_pods:
-        must = found.refresh.pods == "on"
+    if source and found[RefreshSettings].pods != "off" and not found[AgentsSettings].report_pods:
+        must = found[RefreshSettings].pods == "on"
         purpose = "the usage of pods" if must else "the usage of pods, on request (refresh.pods)"
         needed += [
             Permission("list", POD_METRICS, purpose, vital=must),
@@ -101,11 +106,11 @@ def _reads_node_metrics(profile: Any) -> bool:
 
 def _of_node_metrics(found: Settings) -> Iterator[Permission]:
     """Yield the permissions that writing NodeMetrics and usage thresholds needs."""
-    if found.koordinator.thresholds:
+    if found[KoordinatorSettings].thresholds:
         purpose = "writing usage thresholds (koordinator.thresholds)"
         yield Permission("patch", NODES, purpose)
         yield from _of_lease(found, THRESHOLDS_LEASE, purpose)
-    if not found.koordinator.publish:
+    if not found[KoordinatorSettings].publish:
         return
     purpose = "writing NodeMetrics (koordinator.publish)"
     for verb in ("list", "watch", "create", "patch"):
@@ -123,9 +128,11 @@ def _of_lease(found: Settings, name: str, purpose: str) -> Iterator[Permission]:
 
 def _of_agents(found: Settings) -> Iterator[Permission]:
     """Yield the permissions that finding the pods of agents by labels needs."""
-    asked = found.agents.pods if found.agents.pod_usage and found.refresh.pods != "off" else None
-    usage = (asked, "the usage of pods from agents (agents.pods)", found.refresh.pods == "on")
-    selections = usage, (found.agents.pods, PAGES, False), (found.qrms.pods, PAGES, False)
+    asked = (
+        found[AgentsSettings].pods if found[AgentsSettings].pod_usage and found[RefreshSettings].pods != "off" else None
+    )
+    usage = (asked, "the usage of pods from agents (agents.pods)", found[RefreshSettings].pods == "on")
+    selections = usage, (found[AgentsSettings].pods, PAGES, False), (found[QrmsSettings].pods, PAGES, False)
     for selection, purpose, vital in selections:
         if selection is not None:
             for verb in ("list", "watch"):
@@ -136,10 +143,10 @@ def _of_agents(found: Settings) -> Iterator[Permission]:
 async def kubernetes(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the Kubernetes API is reachable and accepts the credentials."""
     found = examination.get(Settings)
-    if found.kubeconfig is None and IN_CLUSTER not in examination.environ:
+    if found[KubernetesSettings].path is None and IN_CLUSTER not in examination.environ:
         why = "no Kubernetes API is configured: kubernetes.kubeconfig is not set, and this process runs outside a pod"
         vital = [right.purpose for right in required_permissions(found, examination.environ) if right.vital]
-        if vital and found.provider.name != "metrics-server":  # the check of the source has reported that
+        if vital and found[ProviderSettings].name != "metrics-server":  # the check of the source has reported that
             cure = "set kubernetes.kubeconfig (KUBE_CONFIG), or run in a cluster, where KUBERNETES_SERVICE_HOST is set"
             return [fail(f"{why}; these settings need one for {vital[0]}", cure)]
         return [skipped(why)]
@@ -147,9 +154,11 @@ async def kubernetes(examination: CheckContext) -> Sequence[CheckResult]:
     def connect() -> KubeClient:
         return KubeClient(
             lambda: find_access(
-                kubeconfig=found.kubeconfig, context=found.kubernetes.context, environ=examination.environ
+                kubeconfig=found[KubernetesSettings].path,
+                context=found[KubernetesSettings].context,
+                environ=examination.environ,
             ),
-            timeout=found.provider.timeout,
+            timeout=found[ProviderSettings].timeout,
         )
 
     client = connect()
@@ -212,7 +221,7 @@ async def nodes(examination: CheckContext) -> Sequence[CheckResult]:
         ]
     results = [ok(f"{_evidence(visit, index)}: {shorten_nodes(known, tuple(index.nodes))}"), *strange]
     missing = index.without_series(visit.nodes)
-    if missing and examination.get(Settings).provider.name != "host":
+    if missing and examination.get(Settings)[ProviderSettings].name != "host":
         cure = "check that the exporters of these nodes run and are scraped; the Go plug-ins score them 0"
         results.append(warn(f"no samples of these nodes: {shorten_nodes(missing, tuple(index.nodes))}", cure))
     return results

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from load_watcher.doctor.listening import detected_url
 from load_watcher.doctor.source import TickResult
+from watcher.core.config.addresses import is_server
+from watcher.core.config.settings import Settings
 from watcher.model import DEFAULT_OPERATORS
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
-from watcher.platform.settings.addresses import is_server
-from watcher.platform.settings.tables import Settings
+from watcher.platform.logs import ClusterSettings
 from watcher.store.commands import database_at, look
 from watcher.store.compaction import DEFAULT_MAX_SIZE, STORED_BYTES_PER_VALUE, default_max_size
 from watcher.store.database import Database, DatabaseCheck
 from watcher.store.errors import StoreError, StoreUnusable
+from watcher.store.settings import StoreSettings
 
 MB = 1e6
 LITTLE_ROOM = 256 * 2**20
@@ -29,10 +31,10 @@ async def database(examination: CheckContext) -> Sequence[CheckResult]:
     try:
         seen = await in_thread(lambda: look(_database_of(found)))
     except StoreError as error:
-        if isinstance(error, StoreUnusable) and found.store.on_unusable == "set-aside":
+        if isinstance(error, StoreUnusable) and found[StoreSettings].on_unusable == "set-aside":
             then = (
                 "serve will run without it"
-                if is_server(found.store.url)
+                if is_server(found[StoreSettings].url)
                 else "serve will rename it and create a new one"
             )
             return [warn(f"{error}; {then}", error.hint)]
@@ -41,13 +43,17 @@ async def database(examination: CheckContext) -> Sequence[CheckResult]:
 
 
 def _database_of(found: Settings) -> Database:
-    return database_at(found.store.url, watcher=found.watcher_name, password_file=found.store.password_file)
+    return database_at(
+        found[StoreSettings].url,
+        watcher=found[StoreSettings].watcher_name(found[ClusterSettings].name),
+        password_file=found[StoreSettings].password_file,
+    )
 
 
 def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[CheckResult]:
     state = f"has schema {seen.revision}"
     if seen.revision is None:
-        server = is_server(found.store.url)
+        server = is_server(found[StoreSettings].url)
         state = "has no tables yet; serve will create them" if server else "does not exist yet; serve will create it"
     elif seen.revision != seen.newest:
         state += f", but {seen.newest} is needed"
@@ -56,13 +62,13 @@ def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[C
         yield fail(f"{seen.where} is in use by {seen.holder}", seen.hint)
     elif seen.revision in (None, seen.newest):
         yield ok(f"{message}; in use by {seen.holder}, as expected" if seen.holder else message)
-    elif found.store.upgrade:
+    elif found[StoreSettings].upgrade:
         yield ok(f"{message}; serve will upgrade it")
     else:
         yield fail(message, "run load-watcher db upgrade, or set store.upgrade = true")
     if seen.free is not None and seen.size is not None:
-        limit = DEFAULT_MAX_SIZE if found.store.max_size is None else found.store.max_size
-        yield _room(seen.free, may_grow=limit - seen.size)
+        most = found[StoreSettings].max_size
+        yield _room(seen.free, may_grow=(DEFAULT_MAX_SIZE if most is None else most) - seen.size)
 
 
 def _room(free: int, *, may_grow: int) -> CheckResult:
@@ -74,7 +80,7 @@ def _room(free: int, *, may_grow: int) -> CheckResult:
 
 async def retention(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the windows of all nodes fit into the limit of the database for as long as they are to be stored."""
-    store, snapshot = examination.get(Settings).store, examination.get(TickResult).snapshot
+    store, snapshot = examination.get(Settings)[StoreSettings], examination.get(TickResult).snapshot
     if snapshot is None:
         return [skipped("not checked: the number of nodes is unknown")]
     columns = sum(windows.metric.type in store.keep for windows in snapshot.metrics) * len(DEFAULT_OPERATORS)

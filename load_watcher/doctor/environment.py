@@ -7,13 +7,16 @@ import ssl
 from collections.abc import Iterator, Sequence
 
 from load_watcher.doctor.separate_extender import is_configured
+from watcher.core.config.problems import SettingsError
+from watcher.core.config.settings import Settings
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, warn
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.net.loopback import is_loopback
+from watcher.platform.net.settings import ExtenderSettings
 from watcher.platform.net.tls import file_reason
-from watcher.platform.settings.problems import SettingsError
-from watcher.platform.settings.tables import Settings
 from watcher.service.build import tls_of
+from watcher.sources.settings import ProviderSettings
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
@@ -25,10 +28,10 @@ async def settings(examination: CheckContext) -> Sequence[CheckResult]:
     except SettingsError as error:
         return [fail(f"{problem.key}: {problem.message}", problem.cure) for problem in error.problems]
     examination.put(found)
-    provider = found.provider
+    provider = found[ProviderSettings]
     notices = [warn(notice, "remove it, unless it is meant for another program") for notice in found.notices]
     if is_configured(found):
-        return [ok(f"valid for load-watcher extender with the watcher at {found.extender.watcher}"), *notices]
+        return [ok(f"valid for load-watcher extender with the watcher at {found[ExtenderSettings].watcher}"), *notices]
     return [ok(f"valid; provider of samples: {provider.name} ({provider.reason})"), *notices]
 
 
@@ -52,18 +55,19 @@ def _certificates(found: Settings) -> Iterator[CheckResult]:
 
 
 def _odd(found: Settings, *, in_cluster: bool, node: bool) -> Iterator[CheckResult]:
-    if found.provider.name == "host" and not is_configured(found) and in_cluster and not node:
+    if found[ProviderSettings].name == "host" and not is_configured(found) and in_cluster and not node:
         name = socket.gethostname()
         yield fail(
             f"NODE_NAME is not set, so the load of this node is reported under the name of the container, {name}",
             "set the variable NODE_NAME of the container with fieldRef spec.nodeName (the downward API)",
         )
-    if in_cluster and is_loopback(found.server.host):
+    host = found[ServerSettings].host
+    if in_cluster and is_loopback(host):
         yield warn(
-            f"server.host is {found.server.host}: only containers of this pod can reach the service, probes cannot",
+            f"server.host is {host}: only containers of this pod can reach the service, probes cannot",
             "set server.host to ::, unless the service is a sidecar of the scheduler",
         )
-    if found.provider.insecure_skip_verify:
+    if found[ProviderSettings].insecure_skip_verify:
         yield warn(
             "provider.insecure_skip_verify is set: the credentials and responses can be intercepted and changed",
             "set provider.ca_file to the CA certificate of the source instead",

@@ -10,10 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from load_watcher.doctor.thresholds import ProfilePlugins
 from scorers.plugins.forecast_arguments import DEFAULT_HORIZON
 from scorers.profiles.missing_forecasts import offered_horizons, unmet_forecasts
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.platform.checks.results import CheckResult, ok, skipped, warn
+from watcher.platform.net.settings import ExtenderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 MISSING = "load_watcher_scheduler_without_forecasts"
 
@@ -22,7 +24,7 @@ def check_forecasts(profiles: Sequence[ProfilePlugins], settings: Settings, expo
     """Check the profiles of [scheduler]; `exposition` is the text of /metrics of the process that has the plug-ins, ""
     if it does not run. The forecasts of a separate watcher are compared with the profiles by the check `service`."""
     missing = _missing(exposition)
-    offered = None if settings.extender.watcher is not None else offered_horizons(settings.forecast)
+    offered = None if settings[ExtenderSettings].watcher is not None else offered_horizons(settings[ForecastSettings])
     for profile in profiles:
         used = {**profile.use.filtering, **profile.use.scoring}
         for plugin, args in sorted(used.items()):

@@ -17,20 +17,23 @@ import psutil
 from load_watcher.doctor import separate_extender
 from load_watcher.healthcheck import own_url
 from watcher.api.operations import AliveDocument, ReadyDocument
+from watcher.core.config.settings import Settings
 from watcher.core.messages import printable, shorten_names
 from watcher.core.publishing.wire import ErrorDocument, FindingEntry, FindingsDocument
+from watcher.core.windows.settings import RefreshSettings
 from watcher.decoding.json_text import decode_json
 from watcher.model import FindingKind
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.listening import any_address_socket, host_port, is_any_ipv6
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context
-from watcher.platform.settings.tables import Settings
 from watcher.service.build import token_of
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -69,7 +72,7 @@ class Exposition:
 async def port(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the address of the settings is free, or that a load-watcher already listens there."""
     found = examination.get(Settings)
-    server = found.server
+    server = found[ServerSettings]
     where = host_port(server.host, server.port)
     examination.put(DetectedService(""))
     if server.port == 0:
@@ -116,7 +119,7 @@ async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) 
         there = decode_json(body, type=ReadyDocument)
     except msgspec.DecodeError:
         return ""
-    refresh, source = settings.refresh, SOURCES.get(settings.provider.name, "")
+    refresh, source = settings[RefreshSettings], SOURCES.get(settings[ProviderSettings].name, "")
     # Otherwise the snapshot may be one that was restored from an earlier start.
     message = there.snapshot.source if there.snapshot is not None and there.provider.ok else ""
     pairs = [
@@ -280,8 +283,8 @@ def _unauthorised() -> CheckResult:
 async def _session(settings: Settings, *, url: str) -> AsyncIterator[aiohttp.ClientSession]:
     """Open a session that trusts the service's own certificate and the system's CA certificates."""
     trust = client_context()
-    if settings.server.tls_cert is not None:
-        trust.load_verify_locations(settings.server.tls_cert)
+    if settings[ServerSettings].tls_cert is not None:
+        trust.load_verify_locations(settings[ServerSettings].tls_cert)
         trust.check_hostname = url != own_url(settings)  # the certificate may not include 127.0.0.1
     async with client_session(
         tls=trust,

@@ -7,11 +7,12 @@ import time
 from collections.abc import Sequence
 
 from load_watcher.doctor.source import TickResult
+from watcher.core.config.settings import Settings
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodCoverage
+from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
-from watcher.platform.settings.tables import Settings
 from watcher.sources import registry
 from watcher.sources.base import NoPodUsage, PodFetch, Provider, fetch_pods
 from watcher.sources.errors import ProviderError, ProviderRefused
@@ -23,7 +24,7 @@ GAPS_TIMEOUT_S = 10.0
 async def pods(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the source provides the usage of pods. Without it, the check fails only if refresh.pods is on."""
     found = examination.get(Settings)
-    wanted = found.refresh.pods
+    wanted = found[RefreshSettings].pods
     if wanted == "off":
         return [skipped("pod usage is not fetched (refresh.pods is off)")]
     provider = registry.build(found)

@@ -23,11 +23,12 @@ from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.overload import check_requests
 from load_watcher.doctor.plugin_arguments import TRIMARAN, check_plugin_arguments
 from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
+from watcher.core.config.settings import Settings
 from watcher.core.messages import shorten_names
 from watcher.decoding.yaml_text import decode_yaml_documents
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
-from watcher.platform.settings.tables import Settings
+from watcher.platform.http.settings import ServerSettings
 
 KIND = "KubeSchedulerConfiguration"
 GROUP = "kubescheduler.config.k8s.io"
@@ -137,7 +138,7 @@ def _service(
     settings: Settings, own: Sequence[_ConfiguredProfile], running: Exposition | None
 ) -> extenders.ServiceSettings:
     profiles = {each.name: extenders.ConfiguredProfile(each.bind, each.use, each.precise) for each in own}
-    server = settings.server
+    server = settings[ServerSettings]
     slow = {} if running is None else extenders.slow_response_bounds(running.text)
     verified = bool(server.tls_client_ca)
     return extenders.ServiceSettings(profiles, bool(server.tls_cert), verified, server.scheduler_clients, slow)

@@ -13,15 +13,16 @@ import msgspec
 from watcher.decoding.json_text import decode_json
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
+from watcher.platform.net.settings import ExtenderSettings
 
 if TYPE_CHECKING:
     from load_watcher.extender.pages import ExtenderReady
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 def is_configured(settings: Settings) -> bool:
     """Whether these are the settings of `load-watcher extender`."""
-    return settings.extender.watcher is not None
+    return settings[ExtenderSettings].watcher is not None
 
 
 async def check_watcher(found: Settings, examination: CheckContext) -> Sequence[CheckResult]:
@@ -41,7 +42,7 @@ async def check_watcher(found: Settings, examination: CheckContext) -> Sequence[
     described = host.description
     version = "" if described is None else described.version
     windows = ", ".join(window.label for window in host.windows)
-    unmet = unmet_profiles(found.parts["scheduler"], host, cwd=examination.cwd)
+    unmet = unmet_profiles(found.parts["scheduler"], host, windows=host.windows, cwd=examination.cwd)
     return [
         ok(f"the watcher at {host.url} answers: version {version}, windows {windows}"),
         *(fail(f"{each.key}: {each.message}", each.cure) for problems in unmet.values() for each in problems),

@@ -18,19 +18,21 @@ import numpy as np
 from load_watcher.doctor import separate_extender
 from load_watcher.doctor.listening import summarize_findings
 from watcher.arrays import F64
+from watcher.core.config.settings import Settings
 from watcher.core.messages import shorten_names
 from watcher.core.naming.name_resolver import NodeIndex
+from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.statistics import MAX_CADENCE_S
 from watcher.model import METRIC_ORDER, FindingKind, Metric, MetricType, SeriesBatch, Snapshot
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_nodes, skipped, warn
 from watcher.platform.provider_names import EXAMPLES
-from watcher.platform.settings.tables import Settings
 from watcher.service.build import refresh_config
 from watcher.sources import registry
 from watcher.sources.base import Fetch, NodeAwareProvider, Provider, QueryFailure, QueryPlan
 from watcher.sources.errors import ProviderError
 from watcher.sources.prometheus.provider import config_from_settings
+from watcher.sources.settings import ProviderSettings
 from watcher.tick import cluster_nodes
 from watcher.tick.tick import Refresher
 
@@ -155,7 +157,7 @@ async def source(examination: CheckContext) -> Sequence[CheckResult]:
         await watched.start()
         if cluster is not None:
             await cluster.start()
-            await cluster.wait_known(found.provider.timeout)  # longer than a tick of serve, which is repeated
+            await cluster.wait_known(found[ProviderSettings].timeout)  # longer than a tick of serve, which is repeated
         with suppress(TimeoutError):
             async with asyncio.timeout(TICK_S):
                 await refresher.tick()
@@ -176,8 +178,11 @@ async def source(examination: CheckContext) -> Sequence[CheckResult]:
         known=(*watched.fetches[0].known, *(() if watched.index is None else watched.index.nodes)),
     )
     examination.put(visit)
-    asked = found.provider.address and found.provider.name not in ("host", "metrics-server")  # these use no address
-    where = f" at {found.provider.address}" if asked else ""
+    asked = found[ProviderSettings].address and found[ProviderSettings].name not in (
+        "host",
+        "metrics-server",
+    )  # these use no address
+    where = f" at {found[ProviderSettings].address}" if asked else ""
     took = time.monotonic() - began
     return [ok(f"{watched.source}{where} is accessible; the first refresh took {took:.1f} s")]
 
@@ -228,7 +233,7 @@ def _told_of(
 ) -> Iterator[Metric]:
     """Yield the metrics to report: CPU, Memory, and others that the user configured or the source mentions."""
     named = found.origins.get("provider.metrics", "default") != "default"
-    for metric in found.provider.wanted:
+    for metric in found[ProviderSettings].wanted:
         known = metric.name in visit.fetch.plans or metric.name in failures or metric.name in absent
         if known or named or metric.type in NEEDED:
             yield metric
@@ -245,7 +250,7 @@ def _missing(metric: Metric, what: str, cure: str) -> CheckResult:
 
 def _page(found: Settings) -> str:
     """The page of the provider. A host or a package without a page has only its settings."""
-    name = found.provider.name
+    name = found[ProviderSettings].name
     if name in EXAMPLES:
         return f"{EXAMPLES[name]}/{name}.md"
     return f"docs/tasks/{name}.md" if name in DOCUMENTED else "docs/reference/settings.md"
@@ -254,7 +259,7 @@ def _page(found: Settings) -> str:
 async def _similar_names(metric: Metric, found: Settings) -> str:
     """Text about the series of a Prometheus whose names are similar to the metric, if it is one that plug-ins need."""
     word = metric.key.lower()
-    if found.provider.name != "prometheus" or metric.type not in NEEDED:
+    if found[ProviderSettings].name != "prometheus" or metric.type not in NEEDED:
         return ""
     # Imported on demand: its library takes a third of a second to import.
     from watcher.sources.prometheus.metric_names import similar_names
@@ -266,19 +271,23 @@ async def _similar_names(metric: Metric, found: Settings) -> str:
 
 
 def _cure_of_absence(metric: Metric, found: Settings) -> str:
-    if metric.key in found.provider.queries:
+    if metric.key in found[ProviderSettings].queries:
         return f"check the spelling of the expression in provider.queries.{metric.key} ({_page(found)})"
-    if found.provider.name in ("prometheus", "influxdb"):
+    if found[ProviderSettings].name in ("prometheus", "influxdb"):
         exporter = EXPORTERS.get(metric.type, "node exporter is scraped")
-        exporter = "Telegraf is running" if found.provider.name == "influxdb" else exporter
-        ours = "this cluster's series have the labels of provider.matchers, that " if found.provider.matchers else ""
+        exporter = "Telegraf is running" if found[ProviderSettings].name == "influxdb" else exporter
+        ours = (
+            "this cluster's series have the labels of provider.matchers, that "
+            if found[ProviderSettings].matchers
+            else ""
+        )
         return (
             f"check that {ours}{exporter} and that its data reaches the source; if the series has another name, set "
             f"provider.queries.{metric.key} ({_page(found)})"
         )
     if metric.type in NEEDED:
         names = ("cluster_name", "host_name_suffix")
-        narrowed = " and ".join(f"provider.{name}" for name in names if getattr(found.provider, name))
+        narrowed = " and ".join(f"provider.{name}" for name in names if getattr(found[ProviderSettings], name))
         hosts = f"check that the source's hosts match {narrowed}; " if narrowed else ""
         return f"{hosts}see {_page(found)} for its requirements; without it, plug-ins cannot score by {metric.key}"
     return f"remove {metric.key} from provider.metrics, or use another source ({_page(found)})"
@@ -290,7 +299,7 @@ def _cure_of_absence(metric: Metric, found: Settings) -> str:
 async def freshness(examination: CheckContext) -> Sequence[CheckResult]:
     """Check the age of the newest samples of all nodes."""
     visit, found = examination.get(TickResult), examination.get(Settings)
-    snapshot, limit = visit.snapshot, found.refresh.max_staleness
+    snapshot, limit = visit.snapshot, found[RefreshSettings].max_staleness
     if snapshot is None or not snapshot.nodes:
         cure = (
             "see the results of the series; check that the exporters are scraped and that the source's clock is correct"

@@ -21,17 +21,21 @@ from scorers.extender.service import SchedulingService
 from watcher import __version__
 from watcher.api.description import description_route
 from watcher.client import WatcherError
+from watcher.core.config.problems import Problem, SettingsError
+from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.platform.http.routing import Router, may_read
 from watcher.platform.http.runner import application
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.http.sites import local_hosts
+from watcher.platform.logs import ClusterSettings
+from watcher.platform.net.settings import ExtenderSettings
 from watcher.platform.net.tls import file_reason
-from watcher.platform.settings.problems import Problem, SettingsError
-from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
 from watcher.service.build import ServerProtection, server_files, store_of, tls_of
 from watcher.service.reload import SettingsReloader
 from watcher.store.decision_store import StoreDecisions
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -45,13 +49,13 @@ NEED_RESTART = ("cluster", "server", "store", "kubernetes")
 def adapted(settings: Settings) -> Settings:
     """Return the settings with the defaults of this process: it may run next to the watcher on one machine. Raises
     SettingsError if the address of the watcher or the profiles are missing."""
-    server, store, origins = settings.server, settings.store, settings.origins
+    server, store, origins = settings[ServerSettings], settings[StoreSettings], settings.origins
     if origins.get("server.port") == "default":
         server = replace(server, port=DEFAULT_PORT)
     if origins.get("store.url") == "default":
         store = replace(store, url=DEFAULT_STORE)
     problems = []
-    if settings.extender.watcher is None:
+    if settings[ExtenderSettings].watcher is None:
         cure = "use --watcher, the environment variable LOAD_WATCHER_URL or extender.watcher"
         problems.append(Problem("extender.watcher", "the address of the watcher is not set", cure))
     if not settings.parts.get("scheduler"):
@@ -59,7 +63,7 @@ def adapted(settings: Settings) -> Settings:
         problems.append(Problem("scheduler", "no profiles are configured", cure))
     if problems:
         raise SettingsError(problems)
-    return replace(settings, server=server, store=store)
+    return settings.having(server, store)
 
 
 async def start_process(settings: Settings, *, cluster: ClusterSource | None = None) -> ExtenderProcess:
@@ -97,7 +101,7 @@ def _check_files(settings: Settings) -> None:
 
 
 def _check_data(scheduler: Mapping[str, Any], host: RemoteHost) -> None:
-    unmet = unmet_profiles(scheduler, host, cwd=Path.cwd())
+    unmet = unmet_profiles(scheduler, host, windows=host.windows, cwd=Path.cwd())
     if unmet:
         raise SettingsError(problem for problems in unmet.values() for problem in problems)
 
@@ -111,16 +115,16 @@ class ExtenderProcess:
         self._settings = settings
         self._host = host
         self._store = store
-        self.scheduling = SchedulingService(settings.parts["scheduler"], host, cluster=cluster)
+        self.scheduling = SchedulingService(settings.parts["scheduler"], host, host, cluster=cluster)
         built = self.scheduling.build()
-        telemetry = Instruments(version=__version__, cluster=settings.cluster.name or "")
+        telemetry = Instruments(version=__version__, cluster=settings[ClusterSettings].name or "")
         for collector in (*built.collectors, ExtenderTelemetry(self.scheduling, host, store)):
             telemetry.add(collector)
         protection = ServerProtection(settings)
         self.tls = tls_of(settings)
         files = server_files(protection, self.tls)
         self._reloader = SettingsReloader(files, self._reload)
-        hosts = local_hosts(settings.server.host, settings.server.hosts or ())
+        hosts = local_hosts(settings[ServerSettings].host, settings[ServerSettings].hosts or ())
         pages = ExtenderPages(self.scheduling, host, telemetry, readable=partial(may_read, protection))
         routes = [*built.routes, *pages.routes()]
         routes.append(description_route(routes, version=__version__, protected=protection.protect_reads))
@@ -153,7 +157,7 @@ class ExtenderProcess:
         host = await _checked_host(settings, self._host.decisions, before=self._host)
         apply = await asyncio.to_thread(self.scheduling.prepare_reload, settings.parts["scheduler"])
         for table in NEED_RESTART:
-            if getattr(settings, table) != getattr(self._settings, table):
+            if settings.named(table) != self._settings.named(table):
                 log.warning("changes in [%s] take effect only after a restart", table)
         self._settings = settings
         self._host.adopt(host)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from scorers.cluster.node_metrics import NODE_METRIC_OBJECTS, NodeMetricObject
+from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.objects import NODES, PODS, Node, Pod
 from watcher.platform.kube import node_changes
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder
 from watcher.platform.kube.informer import Informer, OnChange
+from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.kube.shared_informer import SharedInformer
-from watcher.platform.settings.tables import Settings
 
 OnNode = OnChange[Node]
 OnPod = OnChange[Pod]
@@ -51,7 +52,7 @@ class KubernetesCluster:
     """The cluster of the kubeconfig in the settings, by default the cluster that this process runs in."""
 
     def __init__(self, settings: Settings) -> None:
-        self._access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
+        self._access = AccessFinder.of(*settings[KubernetesSettings].access)
         self._kube = KubeClient(self._access)
         self._pods: Informer[Pod] | None = None
         self._informers: list[SharedInformer[Node] | Informer[Pod] | Informer[NodeMetricObject]] = []

@@ -8,9 +8,10 @@ usage if given. Columns have one row per node of a table; amounts are integers b
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
@@ -221,29 +222,12 @@ class PodReadings:
     prod: Bool
 
 
-class MetricColumns(Protocol):
-    """NodeMetrics by row. `present` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never
-    reported; `silent` is the time of the last sample (unix seconds) of a silent node that has no NodeMetric any more,
-    NaN for all other nodes; `known` [resources, rows] marks measured resources. `pods_known` [rows] marks nodes whose
-    pods are measured: elsewhere, a pod without a measurement may nevertheless be included in the usage of its node."""
+class MetricColumns(ABC):
+    """NodeMetrics by row. `there` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never reported;
+    `silent` is the time of the last sample (unix seconds) of a silent node that has no NodeMetric any more, NaN for all
+    other nodes; `known` [resources, rows] marks measured resources. `pods_known` [rows] marks nodes whose pods are
+    measured: elsewhere, a pod without a measurement may nevertheless be included in the usage of its node."""
 
-    there: Bool
-    updated: F64
-    silent: F64
-    interval: F64
-    usage: ResourceMatrix
-    known: Bool
-    system: ResourceMatrix
-    pods_known: Bool
-
-    def aggregated(self, kind: str, duration: float) -> ResourceMatrix: ...
-
-    def retain(self, wanted: Collection[tuple[str, float]]) -> None: ...
-
-    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> PodReadings: ...
-
-
-class _Columns:
     def __init__(self, resources: Sequence[str], *, pods_known: bool = False) -> None:
         self.resources = tuple(resources)
         self.there: Bool = np.zeros(0, dtype=np.bool_)
@@ -282,8 +266,11 @@ class _Columns:
         """Limit the maintained aggregates to these types and durations; others are computed again when requested."""
         self._aggregated = {key: matrix for key, matrix in self._aggregated.items() if key in wanted}
 
+    @abstractmethod
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> PodReadings: ...
 
-class ReportedMetrics(_Columns):
+
+class ReportedMetrics(MetricColumns):
     """NodeMetrics as reported in the cluster, set one by one. Types and durations get columns only when requested,
     because thousands of objects may each report different ones. By Koordinator's rule, a pod that a NodeMetric lacks is
     not measured, so the pods of all nodes are known."""
@@ -331,7 +318,7 @@ class ReportedMetrics(_Columns):
         return PodReadings(used, np.broadcast_to(there, used.shape), there, reported)
 
 
-class WindowMetrics(_Columns):
+class WindowMetrics(MetricColumns):
     """NodeMetrics derived from the watcher's samples, as GET /api/v1/nodemetrics returns them.
 
     Usage is the mean over the aggregation period, aggregated usages are koordlet's over each of the `windows`, and

@@ -1,5 +1,5 @@
-"""The decision log: records each decision of the extender, its scores with their steps, and its outcome.
+"""The decision log: the decisions of the extender with their outcomes, and the bindings of shadow mode.
 
-`log` receives decisions, `records` and `shadow_records` define the stored formats, and `recorder` passes records to the
-store. `pages` and `decision_document` serve them to `load-watcher why`.
+`log` and `shadow` record them, `records` defines the stored forms, and `recorder` passes records to the store. `pages`
+serves them to `load-watcher why` and `load-watcher shadow` as `documents` and `shadow_report`.
 """

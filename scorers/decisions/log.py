@@ -21,7 +21,7 @@ import msgspec
 from scorers.cluster.pods import PodInfo, identity
 from scorers.cluster.table import ClusterTable
 from scorers.decisions import records
-from scorers.decisions.decision_document import BOUND, DELETED
+from scorers.decisions.documents import BOUND, DELETED
 from scorers.decisions.recorder import DecisionRecorder
 from scorers.decisions.records import PlacementDecision, PlacementOutcome
 from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult

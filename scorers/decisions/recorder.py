@@ -11,8 +11,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from scorers.decisions.records import PlacementDecision
-from scorers.decisions.shadow_records import ShadowBinding
+from scorers.decisions.records import PlacementDecision, ShadowBinding
 from watcher.core.decisions import MICROSECONDS, DecisionOutcome, DecisionStore, StoredDecision
 
 log = logging.getLogger(__name__)

@@ -1,16 +1,19 @@
-"""Recorded decisions about pods: request, results of the plug-ins, and outcome.
+"""Records of the decision log: decisions about pods with their outcomes, and the bindings of shadow mode.
+
+msgspec writes a record into the database, and its parts into the responses about decisions (`documents`). Only the
+nodes of a ranking have another form in responses: records have columns of steps, which take a third of the space of
+rows, and after compression a tenth less.
 
 A decision groups the extender calls of one attempt to place a pod: filter, then prioritize. Of thousands of nodes, the
 record has the best few with all steps of their scores, and the node that the pod was bound to, whatever its rank; of
-the rejected nodes it has the count per reason and some names. Steps of plug-ins are stored as columns, which takes a
-third of the space of rows.
+the rejected nodes it has the count per reason and some names.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -39,7 +42,7 @@ LARGEST = 4 << 20
 _LEVEL = 3  # zstd level: output a quarter smaller than with level 1, at 50 µs per decision
 
 
-class LoadInputs(msgspec.Struct, frozen=True, omit_defaults=True):
+class LoadInputs(msgspec.Struct, frozen=True):
     """The load data that the decision used: `window_end` in unix seconds, its age at that time, and the averaging
     window."""
 
@@ -49,7 +52,7 @@ class LoadInputs(msgspec.Struct, frozen=True, omit_defaults=True):
     window: str = ""
 
 
-class RejectionRecord(msgspec.Struct, frozen=True):
+class RejectionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The nodes rejected for one reason: their number, the first names, and details about these by name."""
 
     reason: str
@@ -58,7 +61,7 @@ class RejectionRecord(msgspec.Struct, frozen=True):
     details: dict[str, str] = {}
 
 
-class FilterPluginRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class FilterPluginRecord(msgspec.Struct, frozen=True):
     """A filter plug-in: its inputs and the nodes that it rejected."""
 
     name: str
@@ -73,8 +76,8 @@ class FilterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: int
     unknown: int
     passed: int
-    plugins: tuple[FilterPluginRecord, ...] = ()
     reserved: str = ""
+    plugins: tuple[FilterPluginRecord, ...] = ()
 
 
 class ScorePluginRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -149,6 +152,76 @@ class PlacementOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: bool = True
 
 
+# --- bindings of shadow mode -----------------------------------------------------------------------------------------
+
+LATER_S = 900.0
+"""Seconds after the binding at which the load of the nodes is read again."""
+GRACE_S = 120.0
+"""Maximum delay of that reading in seconds; after that it is skipped."""
+
+Candidates = Literal["asked", "estimated"]
+"""Origin of the candidate nodes: "asked", kube-scheduler's request to the extender; "estimated", all nodes where known
+rules allow the pod."""
+
+Kind = Literal["same", "tied", "other", "none"]
+"""The profile's choice compared with the actual node: "same"; "tied", the actual node has the same score as sent to
+kube-scheduler; "other", another node; "none", its filters reject all nodes."""
+
+Load = tuple[float | None, float | None]
+"""CPU and memory load of a node, mean over the longest window in percent of capacity; None if unknown."""
+
+LEFT_OUT = {
+    "pod_unreadable": "the pod's requests are invalid",
+    "node_unknown": "the node is unknown to the extender",
+    "no_load": "load is unknown for the actual node or for most nodes",
+    "constraints": "the pod has affinity or spreading rules, and kube-scheduler did not call the extender for it",
+    "no_choice": "only one node was possible",
+    "seen_late": "the binding was observed too late: the load at that time is unknown",
+    "too_many": "too many bindings at once",
+    "failed": "a plug-in failed; see the log",
+}
+"""Reasons why a binding is not evaluated, with their descriptions."""
+
+
+class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A profile's choice. `settings` is the hash of its plug-ins and arguments at that time."""
+
+    settings: str
+    kind: Kind
+    node: str = ""
+
+
+class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pod was bound to `node` at `time` (unix seconds). `of` is the number of candidates. `pod_cpu` is the pod's CPU
+    request in percent of the node's CPU capacity. `load` is the load of this node and of the chosen nodes at that time;
+    `later` is their load after LATER_S, None if not read yet or if no profile chose another node. If `left_out` is set,
+    the other fields are mostly empty and `count` bindings are summarized."""
+
+    kind: ClassVar[DecisionKind] = "shadow"
+
+    time: float
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    node: str = ""
+    left_out: str = ""
+    count: int = 1
+    candidates: Candidates = "estimated"
+    of: int = 0
+    pod_cpu: float | None = None
+    choices: dict[str, Choice] = {}
+    load: dict[str, Load] = {}
+    later: dict[str, Load] | None = None
+
+    @property
+    def has_other_choice(self) -> bool:
+        """Whether any profile chose another node; then the load is read again later."""
+        return any(choice.kind == "other" for choice in self.choices.values())
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
 # --- building records from arrays ------------------------------------------------------------------------------------
 
 
@@ -183,7 +256,7 @@ def filter_record(filtered: FilterResult, names: Sequence[str], *, asked: int, r
     for _, verdicts in filtered.parts:
         through &= verdicts.passed
     seen = tuple(_filter_seen(each, verdicts, names) for each, verdicts in filtered.parts)
-    return FilterRecord(asked, unknown, int(np.count_nonzero(through)) + unknown, seen, reserved)
+    return FilterRecord(asked, unknown, int(np.count_nonzero(through)) + unknown, reserved, seen)
 
 
 def _filter_seen(each: PluginSettings, verdicts: Verdicts, names: Sequence[str]) -> FilterPluginRecord:
@@ -275,9 +348,10 @@ def _finite(values: npt.NDArray[Any]) -> list[Any]:
 
 _DECISION = JsonDecoder(PlacementDecision)
 _OUTCOME = JsonDecoder(PlacementOutcome)
+_BINDING = JsonDecoder(ShadowBinding)
 
 
-def decode(payload: bytes) -> PlacementDecision:
+def decode_decision(payload: bytes) -> PlacementDecision:
     """Decode a stored decision. Raises ValueError for invalid data."""
     try:
         text = zstandard.ZstdDecompressor(max_window_size=LARGEST).decompress(payload, max_output_size=LARGEST)
@@ -296,3 +370,12 @@ def decode_outcome(text: str) -> PlacementOutcome | None:
         return _OUTCOME.decode(text) if text else None
     except msgspec.DecodeError as error:
         raise ValueError(f"invalid stored outcome: {error}") from error
+
+
+def decode_binding(payload: bytes) -> ShadowBinding | None:
+    """Decode a stored binding; None if it cannot be decoded, since records of a newer version must not hide the
+    others."""
+    try:
+        return _BINDING.decode(payload)
+    except msgspec.DecodeError:
+        return None

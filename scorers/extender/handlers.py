@@ -34,6 +34,7 @@ from multidict import CIMultiDict
 from scorers.cluster.pods import PodInfo, pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog, RankedResponse
+from scorers.decisions.shadow import ShadowMode
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pasted_pod
 from scorers.extender.reservations import FindPod, Reservations, is_waiting
 from scorers.extender.score_documents import measured, ranked_nodes
@@ -45,7 +46,6 @@ from scorers.plugin_api.wire import integer_scores, plain
 from scorers.profiles.default_filters import default_verdicts, unchecked
 from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
-from scorers.shadow.mode import ShadowMode
 from watcher.arrays import I64
 from watcher.core.kubernetes.objects import Pod
 from watcher.decoding.text import whole_number

@@ -1,6 +1,6 @@
 """The process that hosts the scheduling plug-ins: the service of the watcher, or a process of its own.
 
-Both implement `LoadHost`, so that the plug-ins and `SchedulingService` do not depend on where they run.
+`HostProcess` and `LoadAccess` are what `SchedulingService` uses of both, so that it does not depend on where it runs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from scorers.profiles.missing_forecasts import offered_horizons, unmet_forecasts
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
 from watcher.client import Client, InProcessClient
+from watcher.core.config.problems import Problem
+from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.model import MetricType, Operator, Window
 from watcher.platform.modules import ModuleHost
-from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.tables import Settings
 
 LOOK_EVERY_S = 1.0  # poll interval for a new copy of the load
 TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
 OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
 
 
-class LoadHost(Protocol):
-    """What the scheduling plug-ins use of the process that hosts them."""
+class HostProcess(Protocol):
+    """The process itself; `watcher.platform.modules.ModuleHost` has these members."""
 
     @property
     def settings(self) -> Settings: ...
@@ -49,6 +50,10 @@ class LoadHost(Protocol):
 
     def monotonic(self) -> float: ...
 
+
+class LoadAccess(Protocol):
+    """The load of the nodes, as the watcher offers it to this process."""
+
     async def renew(self) -> bool:
         """Ask what the watcher offers, if that is due. Return whether it has changed, so that clients must be created
         again. Raises WatcherError."""
@@ -63,36 +68,14 @@ class LoadHost(Protocol):
         ...
 
 
-class InProcessHost:
-    """The service of the watcher as the host."""
+class InProcessLoad:
+    """The load of the service that also hosts the plug-ins."""
 
     def __init__(self, serving: ModuleHost) -> None:
         self._serving = serving
 
-    @property
-    def settings(self) -> Settings:
-        return self._serving.settings
-
-    @property
-    def decisions(self) -> DecisionStore:
-        return self._serving.decisions
-
-    @property
-    def windows(self) -> tuple[Window, ...]:
-        return self._serving.windows
-
-    @property
-    def max_staleness(self) -> float:
-        return self._serving.max_staleness
-
-    def now(self) -> float:
-        return self._serving.now()
-
-    def monotonic(self) -> float:
-        return self._serving.monotonic()
-
     async def renew(self) -> bool:
-        """See LoadHost. Changes arrive with a reload of the settings."""
+        """See LoadAccess. Changes arrive with a reload of the settings."""
         return False
 
     def client(self, needs: DataNeeds) -> Client:
@@ -112,9 +95,9 @@ class InProcessHost:
         )
 
     def unmet(self, needs: DataNeeds) -> tuple[str, str] | None:
-        """See LoadHost. The service has all data, except pods that its source lacks, which the log reports, and
+        """See LoadAccess. The service has all data, except pods that its source lacks, which the log reports, and
         forecasts, which the settings may disable."""
-        return unmet_forecasts(needs.horizon, offered_horizons(self.settings.forecast))
+        return unmet_forecasts(needs.horizon, offered_horizons(self._serving.settings[ForecastSettings]))
 
 
 def operators_for(horizon: str) -> tuple[Operator, ...]:
@@ -122,7 +105,7 @@ def operators_for(horizon: str) -> tuple[Operator, ...]:
     return (*OPERATORS, Operator.FORECAST) if horizon else OPERATORS
 
 
-def window_label(host: LoadHost) -> str:
+def window_label(host: HostProcess) -> str:
     """The label of the window that the load is averaged over, "" while it is unknown."""
     return host.windows[-1].label if host.windows else ""
 
@@ -130,23 +113,25 @@ def window_label(host: LoadHost) -> str:
 # --- data that a watcher does not offer ------------------------------------------------------------------------------
 
 
-def unmet_profiles(scheduler: Mapping[str, Any], host: LoadHost, *, cwd: Path) -> dict[str, tuple[Problem, ...]]:
+def unmet_profiles(
+    scheduler: Mapping[str, Any], load: LoadAccess, *, windows: tuple[Window, ...], cwd: Path
+) -> dict[str, tuple[Problem, ...]]:
     """Return the problems of each profile of the valid table [scheduler] with data that the watcher does not offer;
-    profiles without such problems are left out."""
+    profiles without such problems are left out. `windows` are those of the watcher."""
     profiles, _, _ = read_profiles(scheduler, cwd=cwd)
     found = {}
     for profile in profiles:
-        problems = read_profiles({profile.name: scheduler[profile.name]}, cwd=cwd, served=host.windows)[1]
-        found[profile.name] = problems or tuple(_unmet_plugins(profile, host))
+        problems = read_profiles({profile.name: scheduler[profile.name]}, cwd=cwd, served=windows)[1]
+        found[profile.name] = problems or tuple(_unmet_plugins(profile, load, windows))
     return {name: problems for name, problems in found.items() if problems}
 
 
-def _unmet_plugins(profile: ProfileSettings, host: LoadHost) -> list[Problem]:
+def _unmet_plugins(profile: ProfileSettings, load: LoadAccess, windows: tuple[Window, ...]) -> list[Problem]:
     problems = []
     for plugin in profile.plugins:
-        trial = ClusterTable(windows=host.windows)
+        trial = ClusterTable(windows=windows)
         ProfileRunner(replace(profile, plugins=(plugin,)), trial)
-        if lacking := host.unmet(trial.needs):
+        if lacking := load.unmet(trial.needs):
             what, cure = lacking
             problems.append(Problem(f"scheduler.{profile.name}", f"{plugin.name} needs {what}", cure))
     return problems

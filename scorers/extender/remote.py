@@ -12,11 +12,12 @@ from scorers.extender.hosting import LOOK_EVERY_S, TYPES, operators_for
 from scorers.profiles.missing_forecasts import unmet_forecasts
 from watcher.client import ServiceDescription, WatcherClient, WatcherError
 from watcher.clock import Clock, SystemClock
+from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.decoding.text import read_text
 from watcher.model import Window
+from watcher.platform.net.settings import ExtenderSettings
 from watcher.platform.net.tls import client_context, file_reason
-from watcher.platform.settings.tables import Settings
 
 DESCRIBE_EVERY_S = 30.0
 """Interval at which the watcher is asked what it offers; it is also asked when the files of credentials change."""
@@ -41,7 +42,7 @@ class WatcherAccess:
 
 def read_access(settings: Settings) -> WatcherAccess:
     """Read the files of the settings [extender]. Raises OSError, and ValueError for a file that is not text."""
-    extender = settings.extender
+    extender = settings[ExtenderSettings]
     token = _text(extender.watcher_token_file)
     return WatcherAccess(
         extender.watcher or "", None if token is None else token.strip(), _text(extender.watcher_ca_file)
@@ -65,7 +66,7 @@ def _with_cure(error: WatcherError, url: str) -> WatcherError:
 
 
 class RemoteHost:
-    """The host for a watcher at another address."""
+    """The host process, and the load of a watcher at another address."""
 
     def __init__(self, settings: Settings, decisions: DecisionStore, *, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -101,7 +102,7 @@ class RemoteHost:
         return self._clock.monotonic()
 
     async def renew(self) -> bool:
-        """See hosting.LoadHost for the contract."""
+        """See hosting.LoadAccess for the contract."""
         try:
             access = await asyncio.to_thread(read_access, self.settings)
             if access == self._access and self._clock.monotonic() - self._described_at < DESCRIBE_EVERY_S:
@@ -143,7 +144,7 @@ class RemoteHost:
         )
 
     def unmet(self, needs: DataNeeds) -> tuple[str, str] | None:
-        """See hosting.LoadHost for the contract."""
+        """See hosting.LoadAccess for the contract."""
         offered = self.description
         if offered is None:
             return None

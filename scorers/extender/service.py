@@ -1,7 +1,7 @@
 """The extender inside a process: keeps its table up to date.
 
 Nodes and pods come from the cluster (`informer.ClusterSource`), load from the process that hosts the extender
-(`hosting.LoadHost`): from its own windows, or from a watcher over HTTP.
+(`hosting.LoadAccess`): from its own windows, or from a watcher over HTTP.
 Without access to a Kubernetes API there are no nodes, so all scores are 0; this is not an error.
 
 If the watcher does not answer, its last load is used until it is older than max_staleness. If it answers that its load
@@ -28,29 +28,28 @@ from scorers.cluster.pages import ClusterHandler
 from scorers.cluster.pods import identity
 from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
-from scorers.decisions.listing import PlacementsHandler
 from scorers.decisions.log import DecisionLog
-from scorers.decisions.pages import DecisionsHandler
+from scorers.decisions.pages import DecisionPages
 from scorers.decisions.recorder import DecisionRecorder
 from scorers.decisions.records import PlacementDecision
+from scorers.decisions.shadow import ShadowMode
 from scorers.extender.clocks import ClockComparison
 from scorers.extender.handlers import Extender
-from scorers.extender.hosting import LOOK_EVERY_S, InProcessHost, LoadHost, unmet_profiles, window_label
+from scorers.extender.hosting import LOOK_EVERY_S, HostProcess, InProcessLoad, LoadAccess, unmet_profiles, window_label
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.arguments import ArgumentsError
 from scorers.plugin_api.wire import ExtenderBindingArgs
 from scorers.profiles.overload_risk import overload_problems
 from scorers.profiles.profiles import ProfileSettings, read_profiles, shadow_of
 from scorers.profiles.ranking import ProfileRunner
-from scorers.shadow.mode import ShadowMode
-from scorers.shadow.pages import ShadowHandler
 from watcher.client import Client, Columns, NodeSilence, PodColumns, WatcherError, is_same_document
+from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.problems.document import FleetProblem
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.platform.settings.problems import Problem, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,12 @@ class SchedulingService:
     """The table with its data sources, and the profiles over it. `cluster` defaults to the cluster of the settings."""
 
     def __init__(
-        self, scheduler: Mapping[str, Any], serving: LoadHost, *, cluster: ClusterSource | None = None
+        self,
+        scheduler: Mapping[str, Any],
+        serving: HostProcess,
+        load: LoadAccess,
+        *,
+        cluster: ClusterSource | None = None,
     ) -> None:
         profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd(), served=serving.windows)
         if problems:
@@ -75,10 +79,11 @@ class SchedulingService:
             log.warning("settings: %s", notice)
         self.table = ClusterTable(windows=serving.windows)
         self._serving = serving
+        self._load = load
         self._cluster = cluster or KubernetesCluster(serving.settings)
         self._scheduler = scheduler
         self._profiles = {each.name: ProfileRunner(each, self.table) for each in profiles}
-        self._client = serving.client(self.table.needs)
+        self._client = load.client(self.table.needs)
         self._retired: list[Client] = []
         self._follows_node_metrics = self.table.needs.node_metrics
         self.recorder = DecisionRecorder(serving.decisions)
@@ -116,11 +121,10 @@ class SchedulingService:
     def build(self) -> BuiltModule:
         """Return the routes, lifecycle, and telemetry for the service."""
         serving = self._serving
-        answers = DecisionsHandler(self.recorder, now=serving.now, pod=self._cluster.pod)
-        listed = PlacementsHandler(self.recorder, now=serving.now, pod=self._cluster.pod)
-        shadows = ShadowHandler(self.shadow, self.recorder, now=serving.now, window=partial(window_label, serving))
+        window = partial(window_label, serving)
+        pages = DecisionPages(self.recorder, self.shadow, now=serving.now, pod=self._cluster.pod, window=window)
         cluster = ClusterHandler(self.table, now=serving.now, is_whole=self._cluster.is_synced)
-        routes = (*self.extender.routes(), *answers.routes(), *listed.routes(), *shadows.routes(), *cluster.routes())
+        routes = (*self.extender.routes(), *pages.routes(), *cluster.routes())
         telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
         return BuiltModule(
             routes,
@@ -191,7 +195,7 @@ class SchedulingService:
 
     def _replace_client(self) -> None:
         self._retired.append(self._client)
-        self._client = self._serving.client(self.table.needs)
+        self._client = self._load.client(self.table.needs)
         self._prepared = False
 
     # --- changes of the watcher --------------------------------------------------------------------------------------
@@ -207,7 +211,7 @@ class SchedulingService:
     def _check_data(self) -> None:
         """Find the profiles whose data the watcher does not offer, and log new problems and profiles without problems
         again."""
-        found = unmet_profiles(self._scheduler, self._serving, cwd=Path.cwd())
+        found = unmet_profiles(self._scheduler, self._load, windows=self._serving.windows, cwd=Path.cwd())
         before = self.unmet
         self.unmet = {
             name: tuple(f"{each.key}: {each.message}; {each.cure}" for each in problems)
@@ -313,7 +317,7 @@ class SchedulingService:
 
     async def _take_load(self) -> None:
         try:
-            if await self._serving.renew():
+            if await self._load.renew():
                 self._follow_watcher()
             columns = await self._client.refresh()
             self._compare_clocks(columns)
@@ -402,7 +406,7 @@ class SchedulingService:
     def _trusts_requests(self) -> bool:
         """Whether a pod exists because kube-scheduler asks about it: only kube-scheduler can send requests, or the copy
         of the pods is not up to date."""
-        return bool(self._serving.settings.server.scheduler_clients) or not self._cluster.is_current()
+        return bool(self._serving.settings[ServerSettings].scheduler_clients) or not self._cluster.is_current()
 
     def _is_known(self, pod: PlacementDecision) -> bool:
         """Whether the API has the pod of a decision."""
@@ -430,4 +434,4 @@ class SchedulerModule:
 
     def build(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
         """Build the routes and lifecycle of the extender."""
-        return SchedulingService(table, InProcessHost(serving)).build()
+        return SchedulingService(table, serving, InProcessLoad(serving)).build()

@@ -18,10 +18,10 @@ from prometheus_client.metrics_core import Metric as Family
 
 from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
-from scorers.decisions.shadow_records import LEFT_OUT, Kind
+from scorers.decisions.records import LEFT_OUT, Kind
+from scorers.decisions.shadow import ShadowMode
 from scorers.extender.reservations import Reservations
 from scorers.profiles.ranking import ProfileRunner
-from scorers.shadow.mode import ShadowMode
 from watcher.model import MetricType
 from watcher.platform.telemetry.instruments import Timings, counter, gauge
 

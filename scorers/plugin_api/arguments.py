@@ -8,13 +8,13 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-import re
-import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from watcher.core.config.fields import Field
+from watcher.core.config.reader import Report, lacks, made, readable
 from watcher.core.messages import nearest
 from watcher.model import Window
 
@@ -51,41 +51,58 @@ class ArgumentsError(ValueError):
         self.problems = tuple(problems)
 
 
+class _ArgumentReport(Report):
+    """The problems of the arguments of a plug-in, by argument."""
+
+    def __init__(self, plugin: str, kind: type[Arguments]) -> None:
+        super().__init__()
+        self.problems: dict[str, list[str]] = {}
+        self.notices: list[str] = []
+        self._plugin, self._removed = plugin, kind.removed
+
+    def unknown(self, name: str, known: Collection[str]) -> None:
+        if self.path[:-1]:
+            self._add(_unknown(name, known))
+        elif name in self._removed:
+            self._add(f"was removed in this version; {self._removed[name]}")
+        elif name in IGNORED_ARGUMENTS:
+            self.notices.append(f"{self._plugin}: {name} is ignored: {IGNORED_ARGUMENTS[name]}")
+        elif name not in ("apiVersion", "kind"):
+            self._add(_unknown(name, known))
+
+    def missing(self, field: Field) -> None:
+        self._add("is required")
+
+    def unfit(self, accepts: str, given: object, detail: str = "", field: Field | None = None) -> None:
+        self._add(f"must be {accepts} (given: {_quoted(given)})")
+
+    def notice(self, message: str) -> None:
+        """A null is an argument that is not given."""
+
+    def _add(self, problem: str) -> None:
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{_name(part)}" for part in self.path)
+        self.problems.setdefault(str(self.path[0]), []).append(f"{place.removeprefix('.')}: {problem}")
+
+
 def read_arguments(
     plugin: str, kind: type[ArgsT], given: Mapping[str, Any], *, windows: Sequence[Window] = ()
 ) -> tuple[ArgsT, tuple[str, ...]]:
     """Return the arguments and notices about ignored keys. `windows` are the watcher's windows, empty when unknown.
     Raises ArgumentsError."""
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    hints = typing.get_type_hints(kind, include_extras=True)
-    notices, values = [], {}
-    problems = {
-        name: [f"{name}: is required"] for name, field in fields.items() if field.required and name not in given
-    }
-    for name, value in given.items():
-        if name in fields:
-            try:
-                values[fields[name].name] = msgspec.convert(value, hints[fields[name].name])
-            except msgspec.ValidationError as error:
-                problems[name] = _type_errors(name, value, hints[fields[name].name], error)
-        elif name in kind.removed:
-            problems[name] = [f"{name}: was removed in this version; {kind.removed[name]}"]
-        elif name in IGNORED_ARGUMENTS:
-            notices.append(f"{plugin}: {name} is ignored: {IGNORED_ARGUMENTS[name]}")
-        elif name == "kind" and value != f"{plugin}Args":
-            problems[name] = [f"kind: {_quoted(value)} belongs to another plug-in; use {plugin}Args"]
-        elif name not in ("apiVersion", "kind"):
-            problems[name] = [_unknown(str(name), list(fields))]
-    message = [each for of_one in problems.values() for each in of_one]
-    if any(field.required and field.name not in values for field in fields.values()):
-        raise ArgumentsError(plugin, message)
-    arguments = kind(**values)
+    report = _ArgumentReport(plugin, kind)
+    if (named := given.get("kind", f"{plugin}Args")) != f"{plugin}Args":
+        report.problems["kind"] = [f"kind: {_quoted(named)} belongs to another plug-in; use {plugin}Args"]
+    values = readable(kind, given, report)
+    problems = [each for of_one in report.problems.values() for each in of_one]
+    if lacks(kind, values):
+        raise ArgumentsError(plugin, problems)
+    arguments = made(kind, values)
     found = [*arguments.problems(), *(arguments.window_problems(windows) if windows else ())]
     if problems:  # report problems of the given arguments only: a default may conflict with an invalid one
-        found = [each for each in found if (named := _argument_in(each)) in given and named not in problems]
-    if message or found:
-        raise ArgumentsError(plugin, [*message, *found])
-    return arguments, tuple(notices)
+        found = [each for each in found if (named := _argument_in(each)) in given and named not in report.problems]
+    if problems or found:
+        raise ArgumentsError(plugin, [*problems, *found])
+    return arguments, tuple(report.notices)
 
 
 def schema_of(kind: type[Arguments]) -> dict[str, Any]:
@@ -97,49 +114,18 @@ def schema_of(kind: type[Arguments]) -> dict[str, Any]:
     return schema
 
 
-def _type_errors(name: str, value: Any, hint: Any, error: msgspec.ValidationError) -> list[str]:
-    """Return the type errors of an argument; for a map, one per invalid entry."""
-    if typing.get_origin(hint) is dict and isinstance(value, Mapping):
-        found = []
-        for key, one in value.items():
-            try:
-                msgspec.convert({key: one}, hint)
-            except msgspec.ValidationError as of_entry:
-                found.append(_unfit_one(f"{name}.{key}", one, hint, str(of_entry).replace("`$[...]`", "`$`")))
-        if found:
-            return found
-    return [_unfit_one(name, value, hint, str(error))]
-
-
-def _unfit_one(name: str, value: Any, hint: Any, error: str) -> str:
-    choices = _choices(hint, re.findall(r"\.(\w+)", error.partition(" - at ")[2])) if "enum value" in error else []
-    known = f"; valid values: {', '.join(choices)}" if choices else ""
-    return f"{name}: {_lowered(error.removesuffix(' - at `$`'))}{known} (given: {_quoted(value)})"
-
-
-def _choices(hint: Any, path: Sequence[str]) -> list[str]:
-    """Return the texts that an argument of this type accepts at this key path."""
-    if typing.get_origin(hint) is Literal:
-        return [each for each in typing.get_args(hint) if each]
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        names = {field.encode_name: field.name for field in msgspec.structs.fields(hint)}
-        return _choices(typing.get_type_hints(hint)[names[path[0]]], path[1:]) if path and path[0] in names else []
-    return [each for part in typing.get_args(hint) for each in _choices(part, path)]
-
-
 def _argument_in(problem: str) -> str:
     """Return the argument that a problem is about: "resources" for "resources.cpu: …"."""
     return problem.partition(":")[0].partition(".")[0]
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _unknown(name: str, known: Collection[str]) -> str:
     near = nearest(name, known)
-    message = f"did you mean {near}?" if near else f"valid arguments: {', '.join(sorted(known))}"
-    return f"{name if name.isidentifier() else _quoted(name)}: unknown argument; {message}"
+    return "unknown argument; " + (f"did you mean {near}?" if near else f"valid arguments: {', '.join(sorted(known))}")
 
 
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _name(part: str) -> str:
+    return part if part.isprintable() and not {" ", ":"} & set(part) else _quoted(part)
 
 
 def _quoted(value: object, longest: int = 60) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scorers.profiles.profiles import ProfileSettings, horizons_of
-from watcher.platform.settings.sections.forecast import ForecastSettings
+from watcher.core.forecast.settings import ForecastSettings
 
 
 def offered_horizons(forecast: ForecastSettings) -> list[str]:
     """Return the horizons that can be requested from a watcher with these settings."""
-    return [horizon.label for horizon in forecast.horizons] if forecast.enabled else []
+    return [f"{hours}h" for hours in forecast.horizons] if forecast.enabled else []
 
 
 def unmet_forecasts(horizon: str, offered: Sequence[str], *, where: str = "") -> tuple[str, str] | None:

@@ -16,10 +16,10 @@ All problems are reported at once, each with its key and a fix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -27,17 +27,20 @@ from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.plugin_api.wire import without_nulls
 from scorers.plugins.forecast_arguments import ForecastArguments
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
+from watcher.core.config.fields import Field
+from watcher.core.config.problems import Problem
+from watcher.core.config.reader import Report, lacks, made, read, readable
 from watcher.core.messages import nearest
 from watcher.decoding.text import read_text
 from watcher.decoding.yaml_text import decode_yaml
 from watcher.model import Window
-from watcher.platform.settings.problems import Problem
 
 Reserve = Literal["prioritize", "bind", "off"]
 
 LARGEST_WEIGHT = 10_000
 SHADOW = "shadow"
-KEYS = ("plugins", "from", "profile", "precise_scores", "reserve", "bind")
+_PLUGIN = '{ name = "TargetLoadPacking", weight = 1, args = { … } }'
+_PLUGINS = 'plugins = [ { name = "TargetLoadPacking" } ]'
 API_GROUP = "kubescheduler.config.k8s.io/"
 EXTENSION_POINTS = ("multiPoint", "filter", "preScore", "score")
 OTHER_POINTS = (
@@ -70,6 +73,25 @@ class ProfileSettings:
     bind: bool = False
 
 
+class _PluginTable(msgspec.Struct):
+    """An entry of `plugins`; `weight` multiplies its scores."""
+
+    name: str
+    weight: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_WEIGHT)] = 1
+    args: dict[str, Any] = {}
+
+
+class _ProfileTable(msgspec.Struct, rename={"source": "from"}):
+    """The table [scheduler.NAME]; `source` is the path of a KubeSchedulerConfiguration."""
+
+    plugins: tuple[Any, ...] | None = None
+    source: str | None = None
+    profile: str | None = None
+    precise_scores: bool = False
+    reserve: Reserve = "prioritize"
+    bind: bool = False
+
+
 @dataclass(slots=True)
 class _ProfileProblems:
     """Problems and notices collected while all profile tables are read."""
@@ -80,6 +102,31 @@ class _ProfileProblems:
 
     def wrong(self, key: str, message: str, cure: str) -> None:
         self.problems.append(Problem(key, message, cure))
+
+
+class _TableReport(Report):
+    """The problems of one table, which is at `key`."""
+
+    def __init__(self, key: str, reading: _ProfileProblems, *, example: str) -> None:
+        super().__init__()
+        self._key, self._reading, self._example = key, reading, example
+
+    def unknown(self, name: str, known: Collection[str]) -> None:
+        near = nearest(name, known)
+        self._wrong("unknown key", f"did you mean {near}?" if near else f"valid keys: {', '.join(known)}")
+
+    def missing(self, field: Field) -> None:
+        self._wrong("is required", f"for example {self._example}")
+
+    def unfit(self, accepts: str, given: Any, detail: str = "", field: Field | None = None) -> None:
+        cure = f"for example {self._example}" if accepts in ("a mapping", "a list") else f"write {accepts}"
+        self._wrong(f"must be {accepts}; given {given!r}", cure)
+
+    def notice(self, message: str) -> None:
+        """A null is a key that is not given."""
+
+    def _wrong(self, message: str, cure: str) -> None:
+        self._reading.wrong(".".join((self._key, *map(str, self.path))), message, cure)
 
 
 def read_profiles(
@@ -117,7 +164,9 @@ def read_pasted_profile(
     if isinstance(document, dict) and str(document.get("apiVersion", "")).startswith(API_GROUP):
         plugins = _pasted_configuration(key, _dicts(document.get("profiles")), reading)
     elif isinstance(document, dict) and set(document) == {"plugins"}:
-        plugins = _plugins_of(key, document, reading, cwd=Path())
+        plugins = _plugins_of(
+            key, read(_ProfileTable, document, _TableReport(key, reading, example=_PLUGINS)), reading, cwd=Path()
+        )
     else:
         cure = f"start with plugins:, or with apiVersion: {API_GROUP}v1 of a KubeSchedulerConfiguration"
         reading.wrong(key, "is not a profile", cure)
@@ -196,44 +245,27 @@ def _read_profile(name: str, table: Any, reading: _ProfileProblems, *, cwd: Path
         reading.wrong(key, "is not a table", f"write [{key}], followed by the keys of the profile")
         return None
     before = len(reading.problems)
-    for unknown in sorted(set(table) - set(KEYS)):
-        near = nearest(unknown, KEYS)
-        cure = f"did you mean {near}?" if near else f"valid keys: {', '.join(KEYS)}"
-        reading.wrong(f"{key}.{unknown}", "unknown key", cure)
-    plugins = _plugins_of(key, table, reading, cwd=cwd)
-    precise, bind = (_switch(key, table, name, reading) for name in ("precise_scores", "bind"))
-    reserve = table.get("reserve", "prioritize")
-    if reserve not in get_args(Reserve):
-        reading.wrong(f"{key}.reserve", f"{reserve!r} is not a valid value", 'one of "prioritize", "bind", "off"')
+    given = read(_ProfileTable, table, _TableReport(key, reading, example=_PLUGINS))
+    plugins = _plugins_of(key, given, reading, cwd=cwd) if len(reading.problems) == before else ()
     if len(reading.problems) > before:
         return None
-    if reserve == "bind" and not bind:
+    if given.reserve == "bind" and not given.bind:
         message = "has no effect without bind = true: pods are not bound through the extender"
         reading.notices.append(f'{key}.reserve = "bind" {message}')
-    return ProfileSettings(name, plugins, precise, reserve, bind)
+    return ProfileSettings(name, plugins, given.precise_scores, given.reserve, given.bind)
 
 
-def _switch(key: str, table: Mapping[str, Any], name: str, reading: _ProfileProblems) -> bool:
-    value = table.get(name, False)
-    if not isinstance(value, bool):
-        reading.wrong(f"{key}.{name}", f"{value!r} is not a boolean", "write true or false")
-    return bool(value)
-
-
-def _plugins_of(
-    key: str, table: Mapping[str, Any], reading: _ProfileProblems, *, cwd: Path
-) -> tuple[PluginSettings, ...]:
-    if "from" in table and "plugins" in table:
+def _plugins_of(key: str, table: _ProfileTable, reading: _ProfileProblems, *, cwd: Path) -> tuple[PluginSettings, ...]:
+    if table.source is not None and table.plugins is not None:
         reading.wrong(key, "has both plugins and from", "remove one of them")
         return ()
-    if "from" in table:
-        return _from_file(key, table, reading, cwd=cwd)
-    given = table.get("plugins", [])
-    if not isinstance(given, list) or not given:
-        cure = 'plugins = [ { name = "TargetLoadPacking" } ], or from = "scheduler-config.yaml"'
+    if table.source is not None:
+        return _from_file(key, cwd / table.source, table.profile, reading)
+    if not table.plugins:
+        cure = f'{_PLUGINS}, or from = "scheduler-config.yaml"'
         reading.wrong(f"{key}.plugins", "a profile requires plug-ins", cure)
         return ()
-    found = [_plugin(f"{key}.plugins[{i}]", each, reading) for i, each in enumerate(given)]
+    found = [_plugin(f"{key}.plugins[{i}]", each, reading) for i, each in enumerate(table.plugins)]
     names = [each.name for each in found if each is not None]
     for name in sorted({name for name in names if names.count(name) > 1}):
         reading.wrong(f"{key}.plugins", f"{name} is listed twice", "remove one entry")
@@ -241,27 +273,13 @@ def _plugins_of(
 
 
 def _plugin(key: str, given: Any, reading: _ProfileProblems) -> PluginSettings | None:
-    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-        reading.wrong(key, "is not a plug-in", '{ name = "TargetLoadPacking", weight = 1, args = { … } }')
+    values = readable(_PluginTable, given, _TableReport(key, reading, example=_PLUGIN))
+    if lacks(_PluginTable, values):
         return None
-    for unknown in sorted(set(given) - {"name", "weight", "args"}):
-        reading.wrong(f"{key}.{unknown}", "unknown key", "valid keys: name, weight, args")
-    weight, args = given.get("weight", 1), given.get("args", {})
-    if not isinstance(args, Mapping):
-        reading.wrong(f"{key}.args", "is not a table", "args = { targetUtilization = 50 }")
-        return None
-    return _checked_plugin(key, given["name"], weight, args, reading)
-
-
-def _checked_plugin(
-    key: str, name: str, weight: Any, args: Mapping[str, Any], reading: _ProfileProblems
-) -> PluginSettings | None:
-    fit = isinstance(weight, int) and not isinstance(weight, bool) and 1 <= weight <= LARGEST_WEIGHT
-    if not fit:
-        reading.wrong(f"{key}.weight", f"{weight!r} is not a valid weight", f"a whole number, 1 to {LARGEST_WEIGHT:,}")
+    entry = made(_PluginTable, values)
     try:
-        factory = factory_of(name)
-        _, notices = read_arguments(name, factory.arguments, args, windows=reading.served)
+        factory = factory_of(entry.name)
+        _, notices = read_arguments(entry.name, factory.arguments, entry.args, windows=reading.served)
     except UnknownPlugin as error:
         reading.wrong(f"{key}.name", str(error), error.cure)
         return None
@@ -271,21 +289,18 @@ def _checked_plugin(
             reading.wrong(
                 f"{key}.args.{argument}",
                 what,
-                f"for the arguments of {name}, see docs/concepts/scheduling.md or GET "
+                f"for the arguments of {entry.name}, see docs/concepts/scheduling.md or GET "
                 "/scheduler/plugins of a running service",
             )
         return None
     reading.notices.extend(notices)
-    return PluginSettings(name, weight, dict(args), extension_points(factory)) if fit else None
+    return PluginSettings(entry.name, entry.weight, entry.args, extension_points(factory))
 
 
 # --- a KubeSchedulerConfiguration ------------------------------------------------------------------------------------
 
 
-def _from_file(
-    key: str, table: Mapping[str, Any], reading: _ProfileProblems, *, cwd: Path
-) -> tuple[PluginSettings, ...]:
-    path = cwd / str(table["from"])
+def _from_file(key: str, path: Path, wanted: str | None, reading: _ProfileProblems) -> tuple[PluginSettings, ...]:
     try:
         document = decode_yaml(read_text(path))
     except OSError as error:
@@ -299,7 +314,7 @@ def _from_file(
         cure = f"start the file with apiVersion: {API_GROUP}v1 and kind: KubeSchedulerConfiguration"
         reading.wrong(f"{key}.from", f"{path} is not a KubeSchedulerConfiguration", cure)
         return ()
-    profile = _chosen(key, table.get("profile"), _dicts(document.get("profiles")), reading, path=path)
+    profile = _chosen(key, wanted, _dicts(document.get("profiles")), reading, path=path)
     return () if profile is None else _plugins_in(f"{key}.from", profile, reading)
 
 
@@ -335,7 +350,7 @@ def _plugins_in(key: str, profile: Mapping[str, Any], reading: _ProfileProblems)
     for name in sorted(set(args) - set(points)):
         reading.notices.append(f"{key}: {name} has arguments in pluginConfig but is not enabled")
     found = [
-        (name, _checked_plugin(f"{key}.{name}", name, weights.get(name, 1), args.get(name, {}), reading))
+        (name, _plugin(f"{key}.{name}", {"name": name, "weight": weights.get(name), "args": args.get(name)}, reading))
         for name in points
         if name in known
     ]

@@ -19,7 +19,7 @@ from scorers.profiles.profiles import LARGEST_WEIGHT, Reserve
 from scorers.profiles.registry import PLUGINS, factory_of
 from tests.deploy.rendering import CHART
 from tests.real.parts import REPOSITORY
-from watcher.platform.settings.reference import json_schema, table_schema
+from tests.settings_pages import json_schema, table_schema
 
 MARK = ',\n  "definitions": {\n'
 """Begin of the generated part of values.schema.json."""

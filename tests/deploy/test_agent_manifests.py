@@ -13,7 +13,7 @@ from agent.service.rights import required_rights
 from agent.service.settings import AgentSettings, read_settings
 from tests.deploy.rendering import ChartError, Manifest, charted, composed, documents, kustomized, of_part, only
 from tests.deploy.test_manifests import DEPLOY, problems, read
-from watcher.platform.settings.loading import load
+from watcher.service.settings.loading import load
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

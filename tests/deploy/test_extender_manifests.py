@@ -25,7 +25,8 @@ from tests.deploy.test_manifests import BINDING, DEPLOY, DOCUMENTED, SECRET, by_
 from tests.fakes.kube import KINDS, PODS, FakeKube
 from tests.waiting import eventually
 from watcher.platform.http.runner import Runner
-from watcher.platform.settings.loading import load
+from watcher.platform.http.settings import ServerSettings
+from watcher.service.settings.loading import load
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -124,7 +125,7 @@ def test_allowed_clients_of_the_watcher_include_it() -> None:
     rendered = charted({**SEPARATE, "networkPolicy": {"from": clients}})
     (rule,) = only(rendered, "NetworkPolicy")["spec"]["ingress"]
     allowed = [each["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for each in rule["from"][:-1]]
-    assert ["load-watcher", NAME, "load-watcher-test"] == allowed
+    assert [NAME, "load-watcher-test"] == allowed
     (own,) = only(rendered, "NetworkPolicy", NAME)["spec"]["ingress"]
     assert [SCHEDULER, *clients] == own["from"]
 
@@ -278,7 +279,7 @@ async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_p
         )
         flags = {"kubernetes.kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig")), "provider.name": "host"}
         settings = adapted(load(flags=flags, environ={}, file=file, cwd=tmp_path))
-        assert PORT == settings.server.port
+        assert PORT == settings[ServerSettings].port
         process = await start_process(settings)
         runner = Runner(process.app)
         await runner.setup()

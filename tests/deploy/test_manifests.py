@@ -42,12 +42,18 @@ from tests.real.parts import REPOSITORY
 from tests.waiting import eventually
 from tests.watcher.koordinator.test_publisher import STEADY, Run, run, service
 from watcher import __version__
+from watcher.agent_clients.settings import AgentsSettings
+from watcher.core.config.settings import Settings
 from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyOverride, PolicyRule
+from watcher.core.review.settings import ReviewSettings
 from watcher.platform.http.runner import Runner
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.modules import ServiceModule
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.tables import PARTS, TABLES, Settings
 from watcher.service.server import Watcher
+from watcher.service.settings.loading import load
+from watcher.service.settings.tables import PARTS, TABLES
+from watcher.sources.settings import ProviderSettings
+from watcher.store.settings import StoreSettings
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -432,13 +438,18 @@ def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Pa
     name, rendered = overlay
     settings = read(settings_in(rendered), tmp_path)
     source = "prometheus" if name == "prometheus" else "metrics-server"
-    assert (source, "::", 2020) == (settings.provider.name, settings.server.host, settings.server.port)
+    assert (source, "::", 2020) == (
+        settings[ProviderSettings].name,
+        settings[ServerSettings].host,
+        settings[ServerSettings].port,
+    )
     assert ({"scheduler"} if name == "extender" else set()) == settings.parts.keys()
     assert [] == validate(settings.parts.get("scheduler", {}))
-    assert "sqlite:////data/load-watcher.db" == settings.store.url
+    assert "sqlite:////data/load-watcher.db" == settings[StoreSettings].url
     (data,) = (each for each in pod_template(rendered)["spec"]["volumes"] if each["name"] == "data")
-    assert settings.store.max_size is not None
-    assert settings.store.max_size < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
+    most = settings[StoreSettings].max_size
+    assert most is not None
+    assert most < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
 
 
 def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
@@ -456,13 +467,17 @@ def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
     }
     settings = read(settings_in(charted({"config": given})), tmp_path)
     assert (("load.example.com",), "default") == (
-        settings.server.hosts,
+        settings[ServerSettings].hosts,
         settings.origins.get("store.max_size", "default"),
     )
-    assert "team-a" == settings.provider.headers["X-Scope-OrgID"].reveal()
-    assert ("CPU", "Memory") == settings.provider.metrics
-    assert 'sum by (node) (up{a="<é>"})' == settings.provider.queries["CPU"].expression
-    assert (0.5, 3, False) == (settings.review.outage_fraction, settings.review.carry_slots, settings.store.upgrade)
+    assert "team-a" == settings[ProviderSettings].headers["X-Scope-OrgID"].reveal()
+    assert ("CPU", "Memory") == settings[ProviderSettings].metrics
+    assert 'sum by (node) (up{a="<é>"})' == settings[ProviderSettings].queries["CPU"].expression
+    assert (0.5, 3, False) == (
+        settings[ReviewSettings].outage_fraction,
+        settings[ReviewSettings].carry_slots,
+        settings[StoreSettings].upgrade,
+    )
 
 
 def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None:
@@ -473,7 +488,7 @@ def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None
     secret = tmp_path / "token"
     secret.write_text("of the agents")
     text = named["data"]["load-watcher.toml"].replace("/run/secrets/load-watcher-agent/token", str(secret))
-    agents = read(text, tmp_path).agents
+    agents = read(text, tmp_path)[AgentsSettings]
     assert agents.pods is not None
     assert not agents.report_pods
     agent = only(rendered, "DaemonSet", "load-watcher-agent")
@@ -542,7 +557,7 @@ def test_the_values_in_the_documentation_work(values: dict[str, Any], tmp_path: 
     assert [] == problems(rendered)
     (tmp_path / "secret").write_text("of somebody")
     text = re.sub(r'"/run/secrets/load-watcher/[^"]+"', f'"{tmp_path}/secret"', settings_in(rendered))
-    assert read(text, tmp_path).provider.name in ("metrics-server", "prometheus")
+    assert read(text, tmp_path)[ProviderSettings].name in ("metrics-server", "prometheus")
     assert "existingSecret" in values
 
 
@@ -699,7 +714,7 @@ async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it
                 bind = f"{url}/scheduler/default/bind"
                 async with ClientSession() as session, session.post(bind, json=binding) as answer:
                     assert {"Error": ""} == await answer.json()
-            if settings.agents.pods is not None:
+            if settings[AgentsSettings].pods is not None:
                 async with ClientSession() as session, session.get(f"{url}/api/v1/agents") as answer:
                     assert 200 == answer.status  # with this question it begins to list
             await eventually(lambda: {(each.verb, each.resource) for each in kube.asked} == rights, what="all rights")

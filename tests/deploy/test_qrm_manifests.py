@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from agent.qrm.nri.runtime_config import TOLERATION
+from agent.qrm.runtime.nri.runtime_config import TOLERATION
 from agent.qrm.settings import QrmSettings, read_settings
 from tests.agent.qrm.test_main import NODE, Qrm, World, cri, world
 from tests.deploy.rendering import (
@@ -218,7 +218,7 @@ def test_its_pod_starts_where_the_runtime_requires_the_plugin(
 
 
 def test_in_the_mode_server_it_has_no_token_and_no_rights(tmp_path: Path) -> None:
-    rendered = charted({"qrm": {"enabled": True, "config": {"qrm": {"mode": "server", "cpu_policy": "katalyst"}}}})
+    rendered = charted({"qrm": {"enabled": True, "config": {"qrm": {"mode": "server", "cpu_plugin": False}}}})
     assert set() == rights(rendered)
     assert not daemon(rendered)["automountServiceAccountToken"]
     assert settings(rendered, tmp_path).watcher is None

@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 
 from agent import cpuset
-from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as pb
-from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
+from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as pb
+from agent.qrm.grpc.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 
 KNOWN = {"cpuset_cpus", "cpuset_mems", "cpu_shares", "cpu_quota", "cpu_period", "unified"}
 

@@ -12,18 +12,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from agent.qrm.nri.calls import decode_request
-from agent.qrm.nri.frames import (
+from agent.qrm.runtime.nri.ttrpc import (
     PLUGIN_CONNECTION,
     REQUEST,
     RESPONSE,
     RUNTIME_CONNECTION,
     FrameDecoder,
     Message,
+    decode_request,
 )
 from tests.waiting import PATIENCE_SECONDS
 
-RECORDED = Path(__file__).parents[1] / "agent" / "qrm" / "nri" / "recorded"
+RECORDED = Path(__file__).parents[1] / "agent" / "qrm" / "runtime" / "nri" / "recorded"
 
 
 def recorded(name: str) -> list[bytes]:

@@ -18,26 +18,24 @@ from typing import TypeVar
 
 from google.protobuf.message import Message as Protobuf
 
-from agent.qrm.nri.calls import (
-    PLUGIN_SERVICE,
-    CallFailed,
-    CallRequest,
-    Code,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-)
-from agent.qrm.nri.frames import (
+from agent.qrm.runtime.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.runtime.nri.ttrpc import (
     PLUGIN_CONNECTION,
+    PLUGIN_SERVICE,
     REQUEST,
     RESPONSE,
     RUNTIME_CONNECTION,
+    CallFailed,
+    CallRequest,
+    Code,
     FrameDecoder,
     Message,
+    decode_request,
+    decode_response,
     encode,
+    encode_request,
+    encode_response,
 )
-from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
 
 AnswerT = TypeVar("AnswerT", bound=Protobuf)
 

@@ -20,7 +20,8 @@ from watcher.api.handlers import make_app
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
 from watcher.arrays import F32, I64
-from watcher.core.forecast.fleet import ForecastConfig
+from watcher.core.config.settings import Settings
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.pods.table import Pod, PublishedPods
@@ -28,15 +29,13 @@ from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, WindowGrid
+from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.sites import LocalHosts
-from watcher.platform.settings.sections.forecast import ForecastSettings
-from watcher.platform.settings.sections.samples import RefreshSettings
-from watcher.platform.settings.tables import Settings
 from watcher.sources.base import QueryPlan
 from watcher.store.status import StoreStatus
 from watcher.tick.forecasts import PublishedForecasts
@@ -93,13 +92,13 @@ class FakeService:
     plans: dict[str, QueryPlan] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     status: StoreStatus = HEALTHY
-    forecast: ForecastConfig | None = None
+    forecast: ForecastSettings | None = None
     forecasts: PublishedForecasts | None = None
 
     @property
     def settings(self) -> Settings:
         refresh = RefreshSettings(interval=self.interval, max_staleness=self.max_staleness, windows=self.windows)
-        return Settings(refresh=refresh, forecast=ForecastSettings(enabled=self.forecast is not None))
+        return Settings().having(refresh, ForecastSettings(enabled=self.forecast is not None))
 
     @property
     def refresher(self) -> "FakeRefresher":

@@ -24,8 +24,8 @@ from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.identity import Identities, identify
 from watcher.core.naming.machines import IdleReading
 from watcher.core.naming.name_resolver import NodeIndex
-from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import clean, combine
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Finding, Metric, SeriesBatch
 from watcher.sources.prometheus.node_names import known_nodes
 
@@ -332,7 +332,7 @@ def judge(world: World, key: str) -> Judged:
     batch = _batch(metric, rows, found, world)
     if batch is None:
         return Judged({}, (), found, rows)
-    limits = ReviewLimits()
+    limits = ReviewSettings()
     cells, findings = combine(batch, resolution=RESOLUTION_S, limits=limits)
     reviewed = clean(metric, cells, now=NOW, limits=limits)
     kept = reviewed.cells

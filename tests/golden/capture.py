@@ -389,7 +389,7 @@ def qrm() -> Texts:
 
 def _qrm(world: World) -> Texts:
 
-    from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2, qrm_podresources_v1_pb2_grpc
+    from agent.qrm.grpc.protos import qrm_podresources_v1_pb2, qrm_podresources_v1_pb2_grpc
 
     world.pod("default/pod1", "11111111-0000-4000-8000-000000000000", "storage-service", cpu="10", memory="20Gi")
     names = ("default/pod1", "default/pod2")

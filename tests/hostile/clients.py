@@ -22,14 +22,14 @@ from watcher.agent_clients import usage as agents_usage
 from watcher.agent_clients.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind
 from watcher.client import WatcherClient, WatcherError
 from watcher.client.node import NodeClient
+from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODES, PODS
 from watcher.model import Operator
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.malloc import limit_malloc_arenas
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.tables import Settings
+from watcher.service.settings.loading import load
 from watcher.sources.base import PodProvider
 from watcher.sources.config import ConnectionConfig
 from watcher.sources.errors import ProviderError

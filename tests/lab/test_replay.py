@@ -30,10 +30,10 @@ from load_watcher.main import main
 from tests.service import Service
 from tests.waiting import wait_for
 from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, save, tick
+from watcher.core.config.problems import SettingsError
 from watcher.core.koordinator.report import Capacity
 from watcher.model import Operator
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
+from watcher.service.settings.loading import load
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import watcher
 from load_watcher import main
 from tests.waiting import wait_for
-from watcher.platform.settings.tables import KEYS
+from watcher.service.settings.tables import KEYS
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_every_command_explains_itself(run, command):
 
 def test_serve_has_the_flags_that_the_settings_name(run):
     """An origin like "flag --port" names an option that exists, and each sets its own key."""
-    named = {key.setting.flag: name for name, key in KEYS.items() if key.setting.flag}
+    named = {key.setting.kind.flag: name for name, key in KEYS.items() if key.setting.kind.flag}
     values = {
         "server.host": "::1",
         "server.port": "7",

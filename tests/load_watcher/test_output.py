@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from load_watcher import main
-from watcher.platform.settings.tables import KEYS
+from watcher.service.settings.tables import KEYS
 from watcher.store.tables import REVISIONS
 
 REPOSITORY = Path(__file__).parents[2]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,28 +19,9 @@ from tests.originals.recording import LIMIT, read_records, recorded_file
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 SECTIONS = {
     "crane": "## Crane",
-    "katalyst": "## Katalyst",
     "koordinator": "## Koordinator",
     "trimaran": "## Trimaran",
 }
-EXPLAINED = {
-    "katalyst": {
-        "cpu: bound nodes": 547,
-        "cpu: first pool": 92,
-        "cpu: late pools": 132,
-        "cpu: no CPUs for shared pods": 18,
-        "cpu: odd CPUs": 70,
-        "cpu: order of pools": 4,
-        "cpu: preferred number of NUMA nodes": 2,
-        "cpu: quantity of a sidecar": 73,
-        "cpu: sum of requests": 7,
-        "memory: no NUMA nodes for shared pods": 198,
-        "memory: nodes of reclaimed pods": 80,
-        "memory: quantity of shared memory": 392,
-    },
-}
-"""The number of recorded outcomes that each class explains. A class that puts a rule of the original in place of a rule
-of the product would also explain faults in this rule; they change the number."""
 RECORDED = [name for name in NAMES if recorded_file(name).exists()]
 
 
@@ -84,13 +64,6 @@ def test_each_documented_class_is_recorded_and_on_the_page(name: str):
     assert {result for _, result in outcomes(name)} - {"equal"} == classes
     section = PAGE.read_text().partition(SECTIONS[name])[2].partition("\n## ")[0].casefold()
     assert [each for each in classes if each.casefold() not in section] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXPLAINED)
-def test_a_class_explains_the_same_number_of_outcomes(name: str):
-    found = Counter(result for outcome, result in outcomes(name) if not outcome.equal)
-    assert found == EXPLAINED[name], "after --record: check the new differences, then update EXPLAINED"
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from watcher.core.config.settings import Settings
 from watcher.model import METRIC_BY_KEY, Metric, SeriesBatch
-from watcher.platform.settings.tables import Settings
 from watcher.sources.base import Fetch, QueryPlan
 from watcher.sources.errors import ProviderMalformed, ProviderUnreachable
+from watcher.sources.settings import ProviderSettings
 
 COLUMNS = (METRIC_BY_KEY["CPU"], METRIC_BY_KEY["Memory"])
 
@@ -74,6 +75,6 @@ def _batch(metric: Metric, at: float, rows: list[tuple[str, float, float]]) -> S
 
 def from_settings(settings: Settings) -> FileProvider:
     """What load-watcher calls. This source needs no setting of load-watcher's."""
-    if settings.provider.address is not None:
+    if settings[ProviderSettings].address is not None:
         raise ValueError("provider.address: this source has none, its file is in LOADS_FILE")
     return FileProvider(Path(os.environ.get("LOADS_FILE", "/var/lib/loads")))

@@ -40,6 +40,13 @@ AUDIT_POLICY = {
     "omitStages": ["RequestReceived"],
     "rules": [{"level": "Metadata"}],
 }
+RESTRICTED = {
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""For a container in a namespace with the Pod Security level restricted, as that of the shipped overlays."""
 TOKEN_SPEC = {"audiences": [ISSUER], "expirationSeconds": 600}
 READY_SECONDS = 90.0  # 5 s on an idle machine; here it shares two cores with whatever else there is
 
@@ -221,7 +228,8 @@ class ApiServer(Server):
         spec: dict[str, Any] = dict(TOKEN_SPEC)
         if node:
             pods, pod = f"/api/v1/namespaces/{namespace}/pods", f"{name}-on-{node}"
-            inside = {"nodeName": node, "serviceAccountName": name, "containers": [{"name": "main", "image": "x"}]}
+            main = {"name": "main", "image": "x", "securityContext": RESTRICTED}
+            inside = {"nodeName": node, "serviceAccountName": name, "containers": [main]}
 
             def made() -> bool:
                 """409 if it exists; the API server refuses it until its cache has a new account (403)."""

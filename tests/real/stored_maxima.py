@@ -3,11 +3,11 @@
 import numpy as np
 import sqlalchemy as sa
 
+from watcher.core.config.settings import Settings
 from watcher.core.forecast.maxima import encode
 from watcher.model import MaximaHour, TickRecord, Window
-from watcher.platform.settings.sections.samples import StoreSettings
-from watcher.platform.settings.tables import Settings
 from watcher.service.build import store_of
+from watcher.store.settings import StoreSettings
 
 
 def stored_hours(url: str) -> int:
@@ -28,7 +28,7 @@ def _number(url: str, query: str) -> int:
 
 async def fill_week(url: str, *, now: float) -> None:
     """Add a week of maxima of the nodes and metrics that the database has some of."""
-    store = store_of(Settings(store=StoreSettings(url=url)), program="test")
+    store = store_of(Settings().having(StoreSettings(url=url)), program="test")
     await store.open()
     try:
         known = await store.maxima()

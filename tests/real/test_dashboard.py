@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scorers.cli.numbers import number
+from load_watcher.cli.score_texts import number
 from scorers.profiles.profiles import read_profiles
 from tests.agent.qrm.test_main import RESERVED, Qrm, the_seeds_machine
 from tests.agent.service.test_process import POD, AgentProcess, Machine, agent
@@ -23,7 +23,7 @@ from tests.lab.demo.test_demo import Demo, node_with
 from tests.real.browser import Tab, chromium, tab
 from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.parts import Prometheus
-from tests.scorers.shadow.test_shadow import Served as Shadowed
+from tests.scorers.decisions.test_shadow import Served as Shadowed
 from tests.service import Service
 from tests.waiting import wait_for
 from tests.watcher.agent_clients.test_discovery import listed, put, selected

@@ -12,14 +12,15 @@ from tests.fakes.service import FakeService, Live, stored
 from tests.fakes.snapshots import END, publish, snapshot_of, steady
 from tests.real.browser import Tab, chromium, tab
 from watcher.core.forecast.document import snapshot_forecasts
-from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig
+from watcher.core.forecast.fleet import METRICS, FleetForecast
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.tick.forecasts import PublishedForecasts
 
 pytestmark = pytest.mark.real
 
 PHONE = 390
-CONFIG = ForecastConfig()
+CONFIG = ForecastSettings()
 LOADS = {"web-1": 20.0, "web-2": 55.0, "db-1": 35.0, "new-1": 12.0}
 PEAKS = {"web-1": 62.0, "web-2": 58.0, "db-1": 91.0, "new-1": 30.0}
 YOUNG = "new-1"

@@ -26,7 +26,8 @@ from tests.real.telegraf import cpu_fields, line
 from tests.service import Service
 from tests.waiting import eventually, wait_for
 from watcher.core.forecast.document import node_forecasts
-from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastConfig, ForecastTable
+from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastTable
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.sources.influxdb.provider import InfluxProvider
 from watcher.sources.influxdb.queries import InfluxConfig
 from watcher.tick.shared import RefreshConfig
@@ -70,7 +71,7 @@ class Week:
 
     def bounds(self, now: float) -> dict[tuple[str, str, str], tuple[float | None, float | None, float | None, int]]:
         """Bound, coverage, severity and count of judged bounds, computed from these values alone."""
-        fleet = FleetForecast(ForecastConfig())
+        fleet = FleetForecast(ForecastSettings())
         node = np.repeat(np.arange(len(NODES), dtype=np.int64), len(self.times))
         for metric, values in zip(METRICS, (self.cpu, self.memory), strict=True):
             fleet.maxima.add(metric, NODES, node, np.tile(self.times, len(NODES)), values.ravel())
@@ -230,7 +231,7 @@ def test_bounds_from_influxdb_are_those_of_its_samples(tmp_path: Path) -> None:
 
     async def story(address: str) -> dict[tuple[str, str, str], Any]:
         provider, clock = InfluxProvider(InfluxConfig(address=address)), FakeClock(now)
-        config = RefreshConfig(forecast=ForecastConfig(), maxima_pace=0.0)
+        config = RefreshConfig(forecast=ForecastSettings(), maxima_pace=0.0)
         refresher = Refresher(provider=provider, config=config, store=None, clock=clock, tag="t")
         await provider.start()
         try:

@@ -17,8 +17,8 @@ from tests.real.parts import InfluxDB, Server, new_secret
 from tests.real.telegraf import cpu_fields, line, telegraf_lines
 from tests.service import Service
 from tests.waiting import eventually, wait_for
-from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import combine
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
@@ -119,7 +119,7 @@ def test_two_agents_on_a_node_count_each_interface_once(influxdb: InfluxDB):
         for second in range(0, 300, 10)
     )
     (batch,) = fetch(influxdb, metrics=("NetworkTransmit",)).batches
-    cells, findings = combine(batch, resolution=15, limits=ReviewLimits())
+    cells, findings = combine(batch, resolution=15, limits=ReviewSettings())
     values = [
         value for node, value in zip(cells.node, cells.value.tolist(), strict=True) if cells.names[node] == "twice"
     ]

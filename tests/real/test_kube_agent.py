@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -216,10 +217,11 @@ def test_the_doctor_asks_the_api_for_the_rights_of_the_agent(
     https = "https://127.0.0.1:1"
     enough = report(apiserver, tmp_path / "enough", preview, policies=tmp_path / "policies", kubelet=https)
     enough.one("agent", "ok", "this account may get nodes, get nodes/pods")
-    full = granted(**FULL)
+    full, attempts = granted(**FULL), count()
 
     def passes() -> bool:  # the authorizer of the API server follows roles by a watch
-        found = report(apiserver, tmp_path / "full", full, **settings)
+        control = f"{NAMESPACE}/load-watcher-agent-control"  # its name in the chart
+        found = report(apiserver, tmp_path / f"full-{next(attempts)}", full, control=control, **settings)
         return any("create pods/eviction" in each.what for each in found.of("agent", "ok"))
 
     wait_for(passes, what="the rights to be in force")

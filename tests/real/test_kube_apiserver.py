@@ -16,7 +16,7 @@ import trustme
 from tests.fakes.kube import FakeKube
 from tests.real.kube import DEFINITIONS, ApiServer, Scheduler, find_kube_program
 from tests.waiting import eventually, wait_for
-from tests.watcher.platform.settings.test_agents import NO_SELECTORS, SELECTORS
+from tests.watcher.service.settings.test_agents import NO_SELECTORS, SELECTORS
 from watcher.agent_clients.discovery import PodEndpoints
 from watcher.core.kubernetes.errors import KubeConflict, KubeForbidden, KubeNoApi, KubeUnauthorized
 from watcher.core.kubernetes.objects import NODES, PODS, CustomObject, Taint
@@ -396,7 +396,7 @@ async def test_the_metrics_server_source_reads_through_the_real_api(apiserver: A
     with FakeKube(token="", tls=tls) as metrics:
         metrics.usage("busy", time=at, cpu="1", memory="4Gi")
         with aggregated(apiserver, metrics.port):
-            access = AccessFinder.of(kubeconfig=apiserver.kubeconfig(apiserver.directory / "kubeconfig"), context=None)
+            access = AccessFinder.of(apiserver.kubeconfig(apiserver.directory / "kubeconfig"))
             provider = MetricsServerProvider(access, resolution=1.0, max_seconds=900.0, timeout=30.0)
             await provider.start()
             try:

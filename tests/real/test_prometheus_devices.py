@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import StartPrometheus
 from tests.real.remote_write import Series
 from tests.real.test_prometheus_provider import by_key, fetch
-from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import combine
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import FindingKind
 from watcher.sources.base import Fetch
 
@@ -59,7 +59,7 @@ def of_two_jobs(series: Sequence[Series]) -> list[Series]:
 
 def value_of(got: Fetch, key: str) -> float:
     """The newest value of the node, as a window has it."""
-    cells, _ = combine(by_key(got)[key], resolution=15, limits=ReviewLimits())
+    cells, _ = combine(by_key(got)[key], resolution=15, limits=ReviewSettings())
     assert {"n1"} == set(cells.names)
     return float(cells.value[np.argmax(cells.time)])
 
@@ -67,7 +67,7 @@ def value_of(got: Fetch, key: str) -> float:
 def duplicates(got: Fetch, key: str) -> list[str]:
     """The nodes with a finding for duplicates, of the source and of the review."""
     batch = by_key(got)[key]
-    _, found = combine(batch, resolution=15, limits=ReviewLimits())
+    _, found = combine(batch, resolution=15, limits=ReviewSettings())
     return sorted({each.node for each in (*got.findings, *found) if each.kind is FindingKind.DUPLICATE_SERIES})
 
 

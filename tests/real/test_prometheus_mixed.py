@@ -13,8 +13,8 @@ from tests.real.remote_write import Series
 from tests.real.test_prometheus_provider import by_key, fetch, promql, run
 from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
-from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import combine
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.sources.base import Fetch
 from watcher.sources.prometheus.metrics import OTHERS_EVERY_FETCHES
@@ -89,7 +89,7 @@ def windows(percent: float, *, total: str = "windows_memory_physical_total_bytes
 
 def newest(batch: SeriesBatch) -> dict[str, float]:
     """The newest value of each node, as a window has it."""
-    cells, _ = combine(batch, resolution=15, limits=ReviewLimits())
+    cells, _ = combine(batch, resolution=15, limits=ReviewSettings())
     found: dict[str, tuple[float, float]] = {}
     for node, at, value in zip(cells.node, cells.time, cells.value, strict=True):
         name = cells.names[node]

@@ -1,7 +1,6 @@
-"""What plug-ins are to score, node by node and as plainly as their documents have it: for comparing with the arrays.
+"""Expected scores of plug-ins, computed node by node as their documents define them, for comparison with the arrays.
 
-Percentages are of what a node has; None is "not known". Whole numbers where Kubernetes has them.
-"""
+Percentages are of a node's capacity; None means unknown. Whole numbers where Kubernetes has them."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from scorers.cluster.pods import PodInfo
 
 @dataclass
 class NodeState:
-    """A node: what it has (millicores and bytes), the pods on it, and its load as (type, operator) -> percent."""
+    """A node: its capacity (millicores and bytes), its pods, and its load as (type, operator) -> percent."""
 
     name: str
     has: Mapping[str, int]
@@ -88,7 +87,7 @@ def packing(percent: float, target: float) -> int:
 
 
 def packed_by_load(node: NodeState, demand: float, recent: float, target: float) -> int:
-    """`demand` of the pod and `recent`, that of pods that are not measured yet, are millicores."""
+    """`demand` of the pod and `recent`, the demand of pods that are not measured yet, are in millicores."""
     percent, has = node.percent("CPU"), node.has.get("cpu", 0)
     if percent is None:
         return 0
@@ -104,7 +103,7 @@ def packed_by_requests(node: NodeState, pod: PodInfo, target: float) -> int:
 
 
 def risk_score(node: NodeState, pod: PodInfo, resource: str, *, margin: float, sensitivity: float) -> float | None:
-    """Of one resource, 0 to 100, not rounded."""
+    """The score of one resource, 0 to 100, not rounded."""
     percent = node.percent(KINDS[resource])
     if percent is None:
         return None
@@ -119,7 +118,7 @@ def risk_score(node: NodeState, pod: PodInfo, resource: str, *, margin: float, s
 
 
 def document_score(node: NodeState, request: int, recent: int, resource: str, *, margin: float) -> float | None:
-    """KEP-61, of one resource; `recent` is what the pods that are not measured yet request."""
+    """KEP-61, of one resource; `recent` are the requests of pods that are not measured yet."""
     percent, has = node.percent(KINDS[resource]), node.has.get(resource, 0)
     if percent is None:
         return None
@@ -143,7 +142,8 @@ def limit_risk(node: NodeState, pod: PodInfo, resource: str) -> float:
 
 
 def rise_in_watts(node: NodeState, request: int, model: tuple[float, float] | None) -> float | None:
-    """By so many millicores; None where the node is to be avoided: nothing is known of it, or it has no room."""
+    """The rise in power by this number of millicores; None if the node is excluded: its load is unknown, or it has no
+    room."""
     percent, has = node.percent("CPU"), node.has.get("cpu", 0)
     if percent is None or has == 0 or model is None:
         return None

@@ -1,4 +1,4 @@
-"""Small clusters for the tests of the scorers: nodes, pods, and the load that the watcher would give."""
+"""Small clusters for the tests of the scorers: nodes, pods, and load as from the watcher."""
 
 from __future__ import annotations
 
@@ -136,3 +136,13 @@ def table(
 
 def rows(of: ClusterTable, *names: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array([of.row[name] for name in names or of.row], dtype=np.int64)
+
+
+def cpu_container(request: int, limit: int) -> dict[str, Any]:
+    """Return the resources of a container in millicores."""
+    return {"requests": {"cpu": f"{request}m"}, "limits": {"cpu": f"{limit}m"}}
+
+
+def milli(quantity: str | None) -> int | None:
+    """Return a quantity of CPU in millicores."""
+    return None if quantity is None else int(quantity[:-1]) if quantity.endswith("m") else 1000 * int(quantity)

@@ -12,14 +12,14 @@ VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "trimaran.json").r
 
 
 def cases(plugin: str, function: str) -> pytest.MarkDecorator:
-    """Parametrises a test by the cases of a function; at least one there must be."""
+    """Parametrize a test by the cases of a function; there must be at least one."""
     found = [each for each in VECTORS if each["plugin"] == plugin and each["function"] == function]
     assert found, (plugin, function)
     return pytest.mark.parametrize("case", found, ids=lambda case: case["id"])
 
 
 def tolerance(case: dict[str, Any], value: float) -> Any:
-    """`value`, as exact as the case says."""
+    """`value` with the precision of the case."""
     given = case.get("tolerance", 0.0)
     if isinstance(given, str):
         return pytest.approx(value, rel=float(given.split()[-1]), abs=0.0)

@@ -19,8 +19,8 @@ from watcher.sources.errors import ProviderRefused
 from watcher.sources.http import bearer
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.sections.peers import AgentsSettings, QrmsSettings
-    from watcher.platform.settings.tables import Settings
+    from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
+    from watcher.core.config.settings import Settings
 
 AT_ONCE = 64
 """Maximum number of concurrent requests of a client."""
@@ -87,11 +87,11 @@ class AgentClient:
         return self._session
 
 
-def client_from_settings(settings: Settings, section: str) -> AgentClient | None:
-    """Build the client of the endpoints in the section "agents" or "qrms", None if the section names none."""
-    named: AgentsSettings | QrmsSettings = getattr(settings, section)
-    discovery = discovery_from_settings(settings, section, urls=named.urls, pods=named.pods)
+def client_from_settings(settings: Settings, section: type[AgentsSettings] | type[QrmsSettings]) -> AgentClient | None:
+    """Build the client of the endpoints in the section, None if the section names none."""
+    named = settings[section]
+    discovery = discovery_from_settings(settings, section.section, urls=named.urls, pods=named.pods)
     if discovery is None:
         return None
-    options = ClientOptions(section, str(named.token_file or ""), str(named.ca_file or ""), named.timeout)
+    options = ClientOptions(section.section, str(named.token_file or ""), str(named.ca_file or ""), named.timeout)
     return AgentClient(discovery, options)

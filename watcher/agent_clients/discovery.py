@@ -25,12 +25,13 @@ from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, own_namespace
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.parameters import Selector
+from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.net.dns import addresses_of
 from watcher.platform.net.resolver import HINT as NAMES_HINT
 from watcher.platform.net.resolver import NameServerSilent, unanswered
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 TIMEOUT_S = 10.0
 """Timeout in seconds for the addresses of a name, and for the first list of pods."""
@@ -296,6 +297,6 @@ def discovery_from_settings(
     if urls:
         sources.append(NamedEndpoints(urls, key=f"{section}.urls"))
     if pods is not None:
-        access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
+        access = AccessFinder.of(*settings[KubernetesSettings].access)
         sources.append(PodEndpoints(pods, KubeClient(access), key=f"{section}.pods", namespace=own_namespace()))
     return AgentDiscovery(*sources) if sources else None

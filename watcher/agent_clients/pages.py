@@ -19,13 +19,14 @@ from aiohttp import web
 
 from watcher.agent_clients.client import AgentClient, client_from_settings
 from watcher.agent_clients.discovery import AgentEndpoint, DiscoveryResult
+from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
 from watcher.decoding.json_text import decode_json
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge
 from watcher.sources.errors import ProviderRefused
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 MAX_BODY = 16 << 20
 
@@ -119,8 +120,8 @@ def _checked(body: bytes, name: str) -> bytes:
 def clients_by_kind(settings: Settings) -> Mapping[EndpointKind, AgentClient]:
     """Build the clients of [agents] and [qrms], by kind; sections without endpoints are left out."""
     each = {
-        EndpointKind.AGENT: client_from_settings(settings, "agents"),
-        EndpointKind.QRM: client_from_settings(settings, "qrms"),
+        EndpointKind.AGENT: client_from_settings(settings, AgentsSettings),
+        EndpointKind.QRM: client_from_settings(settings, QrmsSettings),
     }
     return {kind: client for kind, client in each.items() if client is not None}
 

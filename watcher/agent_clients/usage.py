@@ -20,6 +20,7 @@ import numpy as np
 
 from watcher.agent_clients.client import AT_ONCE, AgentClient, client_from_settings
 from watcher.agent_clients.discovery import AgentEndpoint, DiscoveryProblem
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
@@ -40,7 +41,7 @@ from watcher.sources.errors import (
 )
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 SOURCE = "Agents"
 PATH = "/pods"
@@ -240,5 +241,5 @@ class ProviderWithAgents:
 
 def with_agents(provider: Provider, settings: Settings) -> Provider:
     """The provider itself, or a provider with pod usage from the agents if the settings enable it."""
-    client = client_from_settings(settings, "agents") if settings.agents.report_pods else None
+    client = client_from_settings(settings, AgentsSettings) if settings[AgentsSettings].report_pods else None
     return provider if client is None else ProviderWithAgents(provider, AgentPods(client))

@@ -13,6 +13,7 @@ from aiohttp import hdrs
 from watcher.api.service import ServiceView
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection
+from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.http.parameters import names_of, truncated
 from watcher.platform.http.routing import ApiError
 
@@ -38,7 +39,7 @@ def stale_error(service: ServiceView, age: float) -> ApiError:
         "stale",
         f"the newest sample is {age:.0f} s old, more than {service.max_staleness:.0f} s (max_staleness)",
         why,
-        headers={hdrs.RETRY_AFTER: str(max(1, int(service.settings.refresh.interval)))},
+        headers={hdrs.RETRY_AFTER: str(max(1, int(service.settings[RefreshSettings].interval)))},
     )
 
 

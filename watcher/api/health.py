@@ -16,6 +16,7 @@ from watcher.api.operations import AliveDocument, HealthDocument, ProviderState,
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry, coverage
 from watcher.core.publishing.compression import Encoding
+from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.http.negotiation import choose
 from watcher.platform.http.parameters import query_values, unknown_value
 from watcher.platform.http.responses import (
@@ -27,6 +28,7 @@ from watcher.platform.http.responses import (
 )
 from watcher.platform.http.routing import ApiError
 from watcher.platform.telemetry.instruments import CONTENT_TYPE as EXPOSITION
+from watcher.sources.settings import ProviderSettings
 
 SCHEDULER = "/scheduler/plugins"
 AGENTS = "/api/v1/agents"
@@ -123,7 +125,7 @@ def _ready_state(service: ServiceView) -> ReadyDocument:
         status="not ready",
         provider=ProviderState(health.ok, health.reason, health.since),
         windows=[window.label for window in service.windows],
-        interval_s=service.settings.refresh.interval,
+        interval_s=service.settings[RefreshSettings].interval,
         max_staleness_s=service.max_staleness,
         snapshot=_snapshot_state(service),
         detail=_ready_detail(service),
@@ -150,7 +152,7 @@ def _ready_detail(service: ServiceView) -> dict[str, object]:
     """Return the diagnostic data of /readyz: state of the store, and coverage of the windows."""
     status, published = service.store.status, service.published
     return {
-        "provider": service.settings.provider.name,
+        "provider": service.settings[ProviderSettings].name,
         "store": {
             "ok": status.ok,
             "error": status.error,

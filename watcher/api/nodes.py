@@ -27,6 +27,7 @@ from watcher.core.publishing.compression import Encoding, compressed
 from watcher.core.publishing.documents import EncodedDocument, Published, published_columns
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.publishing.wire import AggregateColumn, Column
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import default_window
 from watcher.platform.http.parameters import aggregate_of, hosts_of, query_values, selection_of, shape_of
 from watcher.platform.http.responses import (
@@ -271,7 +272,7 @@ class CurrentSnapshot:
             raise no_metrics_error(service)
         if self._answering is None or self._answering.published is not published:
             # Fresh for one interval: by then the next tick has replaced the snapshot.
-            cache_control = f"{self.scope}max-age={int(service.settings.refresh.interval)}, must-revalidate"
+            cache_control = f"{self.scope}max-age={int(service.settings[RefreshSettings].interval)}, must-revalidate"
             self._answering = SnapshotResponses(published, cache_control=cache_control)
         return self._answering, int(age)
 

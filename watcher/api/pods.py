@@ -18,6 +18,7 @@ from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
 from watcher.api.service import ServiceView
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed
+from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.http.parameters import accepts_empty, minutes_of, query_values, truncated
 from watcher.platform.http.responses import (
     BodyCache,
@@ -140,5 +141,5 @@ def no_pods(service: ServiceView, why: str) -> ApiError:
         "no_pods",
         "no pod usage available yet",
         "pod usage is collected at the next refresh; retry then",
-        headers={hdrs.RETRY_AFTER: str(max(1, int(service.settings.refresh.interval)))},
+        headers={hdrs.RETRY_AFTER: str(max(1, int(service.settings[RefreshSettings].interval)))},
     )

@@ -17,9 +17,11 @@ from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
 from watcher.api.service import ServiceView
 from watcher.core.problems.fleet_problems import ProblemInputs, problems_document
 from watcher.core.publishing.wire import ErrorDetail
+from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.http.parameters import query_values
 from watcher.platform.http.responses import BodyCache, encoding_for
 from watcher.platform.http.routing import ApiError
+from watcher.sources.settings import ProviderSettings
 
 RENEWED_EVERY_S = 15
 """Durations in the sentences are recomputed this often between two ticks."""
@@ -55,12 +57,12 @@ class ProblemHandlers:
         published, pods, refresher = service.published, service.pods, service.refresher
         given = ProblemInputs(
             now=service.now(),
-            interval_s=service.settings.refresh.interval,
+            interval_s=service.settings[RefreshSettings].interval,
             health=refresher.provider_health,
             error=self._error(),
             findings=refresher.findings_document().findings,
             pods=None if pods is None else pods.table,
-            host=service.settings.provider.name == HOST_PROVIDER,
+            host=service.settings[ProviderSettings].name == HOST_PROVIDER,
             of_modules=service.problems_of_modules(),
         )
         if published is None:

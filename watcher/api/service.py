@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from watcher.clock import Clock
+from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
@@ -17,11 +18,11 @@ from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
+from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import Operator, Snapshot, Window
-from watcher.platform.settings.tables import Settings
 from watcher.store.decision_store import StoreDecisions
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
@@ -58,12 +59,12 @@ class ServiceView:
     @property
     def windows(self) -> tuple[Window, ...]:
         """The served windows in ascending order of length; never empty."""
-        return self.settings.refresh.windows
+        return self.settings[RefreshSettings].windows
 
     @property
     def max_staleness(self) -> float:
         """Maximum age of a served document in seconds."""
-        return self.settings.refresh.max_staleness
+        return self.settings[RefreshSettings].max_staleness
 
     @property
     def published(self) -> Published | None:

@@ -18,6 +18,7 @@ from watcher.core.windows.stored_series import HistoryUnavailable
 from watcher.platform.http.parameters import query_values
 from watcher.platform.http.responses import BodyCache
 from watcher.platform.http.routing import ApiError
+from watcher.store.settings import StoreSettings
 
 RENEWED_EVERY_S = 15
 """The store is read at most this often between two ticks: windows are written shortly after a tick."""
@@ -63,7 +64,7 @@ class TrendHandler:
         trend.forget(before=start)
         self._trend, self._read_at = trend, service.monotonic()
         tick = None if service.published is None else service.published.tag
-        reason = NOTHING_YET if {"CPU", "Memory"} & set(service.settings.store.keep) else NOT_KEPT
+        reason = NOTHING_YET if {"CPU", "Memory"} & set(service.settings[StoreSettings].keep) else NOT_KEPT
         about = (trend.window, trend.version, tick, weights.known, reason)
         if about == self._about:
             return

@@ -10,15 +10,36 @@ import json
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import dataclass
+from typing import Annotated, TextIO
 
-if TYPE_CHECKING:
-    from watcher.platform.settings.sections.server import LogSettings
+from watcher.core.config import values
+from watcher.core.config.fields import SettingsTable
+from watcher.core.config.model_values import LEVEL
 
 # These loggers log every job, request or migration at "info"; they are limited to warnings unless the level is debug.
 CHATTY = ("aiohttp.access", "alembic", "urllib3")
 # APScheduler warns about every tick that is skipped because one still runs; the service counts them instead.
 QUIET = ("apscheduler",)
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterSettings(SettingsTable, section="cluster"):
+    """The cluster of this service, to distinguish several clusters that share a source, a database, logs or metrics."""
+
+    name: Annotated[str | None, values.NAME.like('"prod-1"')] = None
+    """Name of the cluster, included in JSON logs and on /metrics (load_watcher_cluster_info). Stored samples of another
+    cluster are not loaded. It does not select series; for that, set provider.matchers."""
+
+
+@dataclass(frozen=True, repr=False)
+class LogSettings(SettingsTable, section="log"):
+    """Level and format of the log, which is written to standard error."""
+
+    level: Annotated[str, LEVEL.flagged("--log-level")] = "info"
+    """Lowest level of messages to log. Aliases: trace for debug, warn, and fatal or panic for critical."""
+    format: Annotated[str, values.choice(("text", "json")).flagged("--log-format")] = "text"
+    """text: readable lines. json: one JSON object per line, for log collectors."""
 
 
 def setup_logging(settings: LogSettings, *, cluster: str = "") -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from aiohttp import web
 from prometheus_client.registry import Collector
 
+from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass
 from watcher.core.pods.table import Pod, PublishedPods
@@ -21,7 +22,6 @@ from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.model import Snapshot, Window
 from watcher.platform.http.routing import Route
-from watcher.platform.settings.tables import Settings
 
 
 class ModuleHost(Protocol):

@@ -7,28 +7,34 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from watcher.core.forecast.fleet import ForecastConfig
+from watcher.core.config.settings import Settings
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
 from watcher.core.koordinator.usage_thresholds import ThresholdRange
 from watcher.core.koordinator.written_objects import MANAGER
-from watcher.core.review import findings as review_limits
+from watcher.core.review.settings import ReviewSettings
+from watcher.core.windows.settings import RefreshSettings
 from watcher.koordinator.lease import LEASE, THRESHOLDS_LEASE, lease_namespace
 from watcher.koordinator.publisher import NodeMetricPublisher, PublisherSource
+from watcher.koordinator.settings import KoordinatorSettings
 from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import WindowRecord
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.http.tls import ServerTls
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import Election
+from watcher.platform.kube.settings import KubernetesSettings
+from watcher.platform.logs import ClusterSettings
 from watcher.platform.memory import history_budget, most_nodes, process_limit
 from watcher.platform.net.listening import host_port
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken, read_token
-from watcher.platform.settings.tables import Settings
 from watcher.sources import registry
 from watcher.sources.base import Provider
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 from watcher.tick import cluster_nodes
 from watcher.tick.shared import NodeSource, RefreshConfig
@@ -50,7 +56,7 @@ FROM_SETTINGS = Sources()
 
 def tls_of(settings: Settings) -> ServerTls | None:
     """Return the server's TLS files, None for plain HTTP. The files were checked with the settings."""
-    server = settings.server
+    server = settings[ServerSettings]
     return None if server.tls_cert is None else ServerTls(server.tls_cert, server.tls_key, server.tls_client_ca)
 
 
@@ -59,9 +65,11 @@ class ServerProtection:
     it too, and the names of the client certificates of kube-scheduler."""
 
     def __init__(self, settings: Settings) -> None:
-        self._token = ReloadedToken("server.token_file", settings.server.token_file, partial(token_of, settings))
-        self.protect_reads = settings.server.protect_reads
-        self.scheduler_clients = settings.server.scheduler_clients
+        self._token = ReloadedToken(
+            "server.token_file", settings[ServerSettings].token_file, partial(token_of, settings)
+        )
+        self.protect_reads = settings[ServerSettings].protect_reads
+        self.scheduler_clients = settings[ServerSettings].scheduler_clients
         self.files = self._token.files
 
     @property
@@ -73,7 +81,7 @@ class ServerProtection:
 def token_of(settings: Settings) -> str | None:
     """Read the token that write requests need from its file; None if none is configured. Raises OSError or
     ValueError."""
-    path = settings.server.token_file
+    path = settings[ServerSettings].token_file
     return None if path is None else read_token(path)
 
 
@@ -84,65 +92,39 @@ def server_files(protection: ServerProtection, tls: ServerTls | None) -> FileRel
 
 def store_of(settings: Settings, *, program: str) -> Store:
     """Build the store, which is not opened yet. `program` is named as its owner to other processes."""
-    store = settings.store
+    store = settings[StoreSettings]
     return Store(
         url=store.url,
         retention=store.retention,
         max_size=store.max_size,
         on_unusable=store.on_unusable,
         upgrade=store.upgrade,
-        owner=f"{program} on {host_port(settings.server.host, settings.server.port)}",
-        watcher=settings.watcher_name,
+        owner=f"{program} on {host_port(settings[ServerSettings].host, settings[ServerSettings].port)}",
+        watcher=settings[StoreSettings].watcher_name(settings[ClusterSettings].name),
         password_file=store.password_file,
         decisions=store.decisions,
         max_decisions=store.max_decisions,
-        maxima=settings.forecast.history if settings.forecast.enabled else 0.0,
+        maxima=settings[ForecastSettings].history if settings[ForecastSettings].enabled else 0.0,
     )
 
 
 def refresh_config(settings: Settings) -> RefreshConfig:
     """Return the settings of the tick."""
-    refresh, judge = settings.refresh, settings.review
-    limits = review_limits.ReviewLimits(
-        mode=judge.mode,
-        carry_slots=judge.carry_slots,
-        outage_fraction=judge.outage_fraction,
-        forget_after_s=judge.forget_after,
-        max_staleness_s=refresh.max_staleness,
-        interval_s=refresh.interval,
-    )
+    refresh, forecast = settings[RefreshSettings], settings[ForecastSettings]
     return RefreshConfig(
-        interval=refresh.interval,
-        resolution=refresh.point_resolution,
-        adapts=not refresh.resolution,
+        **vars(refresh),
         history_bytes=history_budget(),
         most_nodes=most_nodes(process_limit()),
-        windows=refresh.windows,
-        max_staleness=refresh.max_staleness,
-        recorded_types=settings.store.keep,
-        cluster=settings.cluster.name or "",
-        limits=limits,
-        pods=refresh.pods,
-        forecast=forecast_config(settings),
-    )
-
-
-def forecast_config(settings: Settings) -> ForecastConfig | None:
-    """Return the settings of the forecasts, None if they are disabled."""
-    forecast = settings.forecast
-    if not forecast.enabled:
-        return None
-    return ForecastConfig(
-        history=forecast.history,
-        level=forecast.level,
-        horizons=tuple(horizon.seconds // 3600 for horizon in forecast.horizons),
-        horizon=forecast.horizon.seconds // 3600,
+        recorded_types=settings[StoreSettings].keep,
+        cluster=settings[ClusterSettings].name or "",
+        limits=replace(settings[ReviewSettings], max_staleness_s=refresh.max_staleness, interval_s=refresh.interval),
+        forecast=forecast if forecast.enabled else None,
     )
 
 
 def collect_policies(settings: Settings) -> CollectPolicies:
     """Return the collect policies of NodeMetrics from the settings."""
-    koordinator, refresh = settings.koordinator, settings.refresh
+    koordinator, refresh = settings[KoordinatorSettings], settings[RefreshSettings]
     durations = koordinator.aggregate_durations
     default = CollectPolicy(
         koordinator.report_interval,
@@ -162,13 +144,13 @@ def publisher_of(settings: Settings, source: PublisherSource) -> NodeMetricPubli
     client = _kube_client(settings)
     election = _election(settings, client, source, lease=LEASE)
     return NodeMetricPublisher(
-        client, source, election=election, writes_per_second=settings.koordinator.writes_per_second
+        client, source, election=election, writes_per_second=settings[KoordinatorSettings].writes_per_second
     )
 
 
 def threshold_publisher_of(settings: Settings, source: PublisherSource) -> ThresholdPublisher:
     """Build the publisher of usage thresholds for the cluster of the settings."""
-    client, found = _kube_client(settings), settings.koordinator
+    client, found = _kube_client(settings), settings[KoordinatorSettings]
     election = _election(settings, client, source, lease=THRESHOLDS_LEASE)
     ranges = {
         "cpu": ThresholdRange(found.lowest_cpu_threshold, found.highest_cpu_threshold),
@@ -178,7 +160,7 @@ def threshold_publisher_of(settings: Settings, source: PublisherSource) -> Thres
 
 
 def _kube_client(settings: Settings) -> KubeClient:
-    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
+    kubeconfig, context = settings[KubernetesSettings].path, settings[KubernetesSettings].context
     return KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
 
 

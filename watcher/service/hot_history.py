@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from watcher.core.windows.hot_loads import HotLoads, LoadStart, NodeMetric, stored_start
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import Operator
 from watcher.service.last_seen import AT_ONCE
 from watcher.store.errors import StoreError
+from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
     from watcher.store.store import Store
     from watcher.tick.tick import Refresher
 
@@ -39,7 +41,7 @@ class HotHistory:
         """Look up the next loads; return the starts that the stored means know to be earlier. Raises StoreError."""
         self._sought &= hot.starts.keys()
         wanted = sorted(key for key, start in hot.starts.items() if start.longer and key not in self._sought)
-        windows = settings.refresh.windows
+        windows = settings[RefreshSettings].windows
         found = {}
         for node, metric in wanted[:AT_ONCE]:
             start = hot.starts[node, metric]
@@ -48,7 +50,7 @@ class HotHistory:
                 metrics=[metric],
                 operators=[Operator.AVG],
                 window=windows[0].label,
-                start=int(now - settings.store.retention),
+                start=int(now - settings[StoreSettings].retention),
                 end=int(start.since),
             )
             self._sought.add((node, metric))

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import METRIC_BY_KEY, LastSample, Operator
 from watcher.store.errors import StoreError
+from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
     from watcher.store.store import Store
     from watcher.tick.tick import Refresher
 
@@ -44,8 +46,8 @@ class LastSeenLookup:
             store.history,
             metrics=[METRIC_BY_KEY[key].name for key in ("CPU", "Memory")],
             operators=[Operator.AVG],
-            window=settings.refresh.windows[0].label,
-            start=end - int(settings.store.retention),
+            window=settings[RefreshSettings].windows[0].label,
+            start=end - int(settings[StoreSettings].retention),
             end=end,
         )
         try:

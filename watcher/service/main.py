@@ -15,14 +15,15 @@ from typing import Protocol
 
 from aiohttp import web
 
+from watcher.core.config.settings import Settings
 from watcher.platform.http.runner import Runner
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.http.tls import ServerTls
 from watcher.platform.interpreter import tune_for_serving
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.net.listening import host_port
 from watcher.platform.net.tls import file_reason
-from watcher.platform.settings.tables import Settings
 from watcher.service.build import FROM_SETTINGS, Sources
 from watcher.service.server import Watcher
 from watcher.sources.errors import ProviderError
@@ -102,7 +103,7 @@ async def serve(
     try:
         await runner.setup()
         tls = None if process.tls is None else process.tls.context
-        await runner.listen(settings.server.host, settings.server.port, tls=tls)
+        await runner.listen(settings[ServerSettings].host, settings[ServerSettings].port, tls=tls)
         addresses = _addresses(runner, settings)
         print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
         process.listening(addresses[0])
@@ -121,13 +122,13 @@ def _why_not(error: OSError, settings: Settings) -> str:
     if error.errno is not None and error.errno in errno.errorcode:
         reason = os.strerror(error.errno)
     if error.errno == errno.EADDRINUSE:
-        port = settings.server.port
+        port = settings[ServerSettings].port
         cure = f"load-watcher doctor --only port --port {port} names its process; stop it, or set --port"
     else:
         cure = "set server.host to an address of this machine, and server.port to a port that this user may listen on"
-    return f"{host_port(settings.server.host, settings.server.port)}: {reason}\n  {cure}"
+    return f"{host_port(settings[ServerSettings].host, settings[ServerSettings].port)}: {reason}\n  {cure}"
 
 
 def _addresses(runner: web.AppRunner, settings: Settings) -> list[str]:
-    scheme = "https" if settings.server.tls_cert else "http"
+    scheme = "https" if settings[ServerSettings].tls_cert else "http"
     return [f"{scheme}://{host_port(address[0], address[1])}" for address in runner.addresses]

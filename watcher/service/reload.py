@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from watcher.core.config.problems import SettingsError
+from watcher.core.config.settings import Settings
 from watcher.platform.reloaded_files import FileReloader
-from watcher.platform.settings.problems import SettingsError
-from watcher.platform.settings.tables import Settings
 from watcher.sources.errors import ProviderError
 
 log = logging.getLogger(__name__)

@@ -26,18 +26,25 @@ from apscheduler.triggers.base import BaseTrigger
 
 from watcher import __version__
 from watcher.agent_clients import pages
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.api.agents import AgentRoutes
 from watcher.api.handlers import make_app
 from watcher.api.service import ServiceView
+from watcher.api.settings import MetricsSettings
 from watcher.api.telemetry import Telemetry
 from watcher.clock import Clock, SystemClock
+from watcher.core.config.settings import Settings
 from watcher.core.publishing.exposition import View
+from watcher.core.windows.settings import RefreshSettings
+from watcher.koordinator.settings import KoordinatorSettings
 from watcher.model import MetricType, Operator, WindowRecord
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.interpreter import freeze_objects
+from watcher.platform.kube.settings import KubernetesSettings
+from watcher.platform.logs import ClusterSettings
 from watcher.platform.modules import ServiceModule
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.platform.settings.tables import Settings
 from watcher.service.build import (
     FROM_SETTINGS,
     ServerProtection,
@@ -86,13 +93,13 @@ class Watcher:
     ) -> None:
         self._sources = sources
         self._clock = clock or SystemClock()
-        metrics = settings.metrics
+        metrics = settings[MetricsSettings]
         exposed = View(
             types=tuple(MetricType(name) for name in metrics.types),
             operators=tuple(Operator(name) for name in metrics.operators),
             windows=metrics.windows,
         )
-        self.telemetry = Telemetry(version=__version__, view=exposed, cluster=settings.cluster.name or "")
+        self.telemetry = Telemetry(version=__version__, view=exposed, cluster=settings[ClusterSettings].name or "")
         self._store = store_of(settings, program="load-watcher")
         self.view = ServiceView(
             settings,
@@ -101,9 +108,9 @@ class Watcher:
             self._make_refresher(settings),
             collect_policies(settings),
         )
-        if settings.koordinator.publish:
+        if settings[KoordinatorSettings].publish:
             self.view.publisher = publisher_of(settings, self.view)
-        if settings.koordinator.thresholds:
+        if settings[KoordinatorSettings].thresholds:
             self.view.threshold_publisher = threshold_publisher_of(settings, self.view)
         self.telemetry.watch(self.view)
         self._scheduler = AsyncIOScheduler(
@@ -144,7 +151,7 @@ class Watcher:
         if pages_of_agents is not None:
             routes += AgentRoutes(pages_of_agents).routes()
             lives.append(pages_of_agents.life)
-        hosts = local_hosts(settings.server.host, settings.server.hosts or ())
+        hosts = local_hosts(settings[ServerSettings].host, settings[ServerSettings].hosts or ())
         self.app = make_app(
             self.view, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes, hosts=hosts
         )
@@ -276,7 +283,9 @@ class Watcher:
         """Return the seconds between ticks: the resolution until some node has its shortest window, then the
         interval."""
         refresher = self.view.refresher
-        return float(refresher.resolution) if refresher.needs_quick_ticks else self.view.settings.refresh.interval
+        return (
+            float(refresher.resolution) if refresher.needs_quick_ticks else self.view.settings[RefreshSettings].interval
+        )
 
     def _keep_pace(self) -> None:
         period = self._wanted_period()
@@ -292,21 +301,21 @@ class Watcher:
     async def _reload(self, settings: Settings) -> None:
         parts, put_in_place = await self._renewed_parts(settings)
         for table in NEED_RESTART:
-            if getattr(settings, table) != getattr(self.view.settings, table):
+            if settings.named(table) != self.view.settings.named(table):
                 log.warning("changes in [%s] take effect only after a restart", table)
-        if settings.agents != self.view.settings.agents:
+        if settings[AgentsSettings] != self.view.settings[AgentsSettings]:
             log.warning(
                 "pod usage is read from the changed [agents] now; the dashboard shows them only after a restart"
             )
-        if settings.cluster_access != self.view.settings.cluster_access:
+        if settings[KubernetesSettings].access != self.view.settings[KubernetesSettings].access:
             log.warning(
                 "the source and the node names use the changed kubeconfig and context from now on; the scheduling "
                 "plug-ins and all other Kubernetes clients use it only after a restart"
             )
-        kept = {table: getattr(self.view.settings, table) for table in NEED_RESTART}
-        settings = self._as_published(replace(settings, **kept, parts=parts))
+        kept = [self.view.settings.named(table) for table in NEED_RESTART]
+        settings = self._as_published(replace(settings, parts=parts).having(*kept))
         changed = any(
-            getattr(settings, table) != getattr(self.view.settings, table)
+            settings.named(table) != self.view.settings.named(table)
             for table in ("provider", "kubernetes", "refresh", "review", "forecast", "agents")
         )
         if changed:
@@ -332,12 +341,12 @@ class Watcher:
 
     def _as_published(self, settings: Settings) -> Settings:
         """Return the settings with the old values of the publisher's settings, which need a restart."""
-        old, new = self.view.settings.koordinator, settings.koordinator
+        old, new = self.view.settings[KoordinatorSettings], settings[KoordinatorSettings]
         kept = replace(new, **{name: getattr(old, name) for name in NEED_RESTART_TO_PUBLISH})
         if kept != new:
             names = ", ".join(name for name in NEED_RESTART_TO_PUBLISH if getattr(kept, name) != getattr(new, name))
             log.warning("changes of %s in [koordinator] take effect only after a restart", names)
-        return replace(settings, koordinator=kept)
+        return settings.having(kept)
 
     async def _replace_refresher(self, settings: Settings) -> None:
         """Replace the source and the history; the published snapshot stays until the first tick of the new source."""

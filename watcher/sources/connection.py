@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
+from watcher.core.windows.settings import RefreshSettings
 from watcher.sources.fetching import FETCH_SHARE
 from watcher.sources.queries import QueryConfig
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 
 class ConnectionSettings(TypedDict):
@@ -33,7 +35,7 @@ class ConnectionSettings(TypedDict):
 
 def connection(settings: Settings) -> ConnectionSettings:
     """Connection settings of the provider, taken from the settings."""
-    given, refresh = settings.provider, settings.refresh
+    given, refresh = settings[ProviderSettings], settings[RefreshSettings]
     return ConnectionSettings(
         address=given.address or "",
         token=given.token.reveal() if given.token else "",
@@ -56,5 +58,5 @@ def queries_of(settings: Settings) -> dict[str, QueryConfig]:
     """Configured queries by metric key."""
     return {
         key: QueryConfig(query.expression, query.unit, query.node_label, query.smoothing)
-        for key, query in settings.provider.queries.items()
+        for key, query in settings[ProviderSettings].queries.items()
     }

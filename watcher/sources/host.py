@@ -28,12 +28,14 @@ import numpy as np
 import psutil
 
 from watcher.core.cpu_use import UNUSED, USED, CpuTimes, CpuUseUnknown, used_share
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.sources.base import Fetch, QueryFailure, QueryPlan
 from watcher.sources.errors import ProviderUnreachable
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -449,7 +451,7 @@ def from_settings(settings: Settings) -> HostProvider:
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     return HostProvider(
         node_name=os.environ.get("NODE_NAME") or socket.gethostname(),
-        resolution=settings.refresh.point_resolution,
-        max_seconds=max(window.seconds for window in settings.refresh.windows),
-        metrics=[metric.key for metric in settings.provider.wanted] if chosen else list(PLANS),
+        resolution=settings[RefreshSettings].point_resolution,
+        max_seconds=max(window.seconds for window in settings[RefreshSettings].windows),
+        metrics=[metric.key for metric in settings[ProviderSettings].wanted] if chosen else list(PLANS),
     )

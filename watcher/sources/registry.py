@@ -10,9 +10,10 @@ from watcher.platform import entry_points
 from watcher.platform.provider_names import ENTRY_POINT_GROUP, PROVIDERS
 from watcher.sources.base import Provider
 from watcher.sources.errors import ProviderRefused
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 if TYPE_CHECKING:
     Factory = Callable[[Settings], Provider]
@@ -23,7 +24,7 @@ def build(settings: Settings) -> Provider:
     it or its package cannot be loaded."""
     from watcher.agent_clients.usage import with_agents
 
-    name = settings.provider.name
+    name = settings[ProviderSettings].name
     try:
         return with_agents(_factory(name)(settings), settings)
     except ValueError as error:

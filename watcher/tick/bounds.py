@@ -43,11 +43,11 @@ class ResolutionChooser:
     the source has history, so it may have more samples than the history has slots."""
 
     def __init__(self, config: RefreshConfig, *, adapts: bool, remembers: bool) -> None:
-        self.width = config.resolution
+        self.width = config.point_resolution
         self._config = config
         self._adapts = adapts
         self._remembers = remembers
-        self._widths = usable_widths(config.windows) if adapts else (config.resolution,)
+        self._widths = usable_widths(config.windows) if adapts else (config.point_resolution,)
         self._reported: tuple[int, str] | None = None
 
     def resume(self, width: int) -> None:

@@ -21,10 +21,12 @@ from watcher.core.naming.evidence import KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, KubeAccess
+from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.kube.shared_informer import SharedInformer
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 NAMED_ALREADY = ("host", "metrics-server", "replay")
 """Providers whose node names are not resolved: they use the cluster's names, or may describe another cluster."""
@@ -120,18 +122,18 @@ class ClusterNodes:
 
 
 def wanted(settings: Settings, *, environ: Mapping[str, str]) -> bool:
-    """Return whether source names are resolved to cluster nodes (settings.kubernetes.node_names)."""
-    if settings.kubernetes.node_names != "auto":
-        return settings.kubernetes.node_names == "on"
-    known = settings.kubeconfig is not None or bool(environ.get("KUBERNETES_SERVICE_HOST"))
-    return known and settings.provider.name not in NAMED_ALREADY
+    """Return whether source names are resolved to cluster nodes (settings[KubernetesSettings].node_names)."""
+    if settings[KubernetesSettings].node_names != "auto":
+        return settings[KubernetesSettings].node_names == "on"
+    known = settings[KubernetesSettings].path is not None or bool(environ.get("KUBERNETES_SERVICE_HOST"))
+    return known and settings[ProviderSettings].name not in NAMED_ALREADY
 
 
 def from_settings(settings: Settings) -> ClusterNodes | None:
     """Build the node list of the cluster that the settings name; None if source names are not resolved."""
     if not wanted(settings, environ=os.environ):
         return None
-    return ClusterNodes(_access(settings), label=settings.kubernetes.node_label)
+    return ClusterNodes(_access(settings), label=settings[KubernetesSettings].node_label)
 
 
 async def read_index(settings: Settings) -> NodeIndex:
@@ -142,8 +144,8 @@ async def read_index(settings: Settings) -> NodeIndex:
         listing = await client.list(NODES)
     finally:
         await client.close()
-    return NodeIndex(known_node(item, label=settings.kubernetes.node_label) for item in listing.items)
+    return NodeIndex(known_node(item, label=settings[KubernetesSettings].node_label) for item in listing.items)
 
 
 def _access(settings: Settings) -> AccessFinder:
-    return AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
+    return AccessFinder.of(*settings[KubernetesSettings].access)

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from watcher.core.forecast.document import snapshot_forecasts
-from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig, ForecastTable
+from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastTable
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.model import (
     CARRIED,
     Cells,
@@ -36,7 +37,7 @@ class ForecastHistory:
     """The maxima and bounds as the pipeline uses them, in the worker thread; does nothing if `config` is None.
     `fitting`: by metric name, the provenances whose maxima may be mixed with new ones."""
 
-    def __init__(self, config: ForecastConfig | None) -> None:
+    def __init__(self, config: ForecastSettings | None) -> None:
         self.fleet = None if config is None else FleetForecast(config)
         self.fitting: dict[str, Collection[Provenance]] = {}
         self.restored: TickRecord | None = None

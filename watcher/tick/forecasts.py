@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from watcher.core.forecast.fleet import ForecastConfig, ForecastTable
+from watcher.core.forecast.fleet import ForecastTable
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class ForecastRefresher:
         history.holds = store is not None
 
     @property
-    def config(self) -> ForecastConfig | None:
+    def config(self) -> ForecastSettings | None:
         """The settings of the forecasts, None if they are disabled."""
         return None if self._history.fleet is None else self._history.fleet.config
 

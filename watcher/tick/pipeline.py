@@ -90,7 +90,7 @@ class SamplePipeline:
         self._tag = tag
         self._stores = stores
         self._sequence = 0
-        self._resolution = ResolutionChooser(config, adapts=config.adapts and remembers, remembers=remembers)
+        self._resolution = ResolutionChooser(config, adapts=not config.resolution and remembers, remembers=remembers)
         self._history = self._new_history()
         self._naming = NodeRenames()
         self._bound = NodeBound(config.most_nodes)

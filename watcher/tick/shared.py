@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
-from watcher.core.forecast.fleet import ForecastConfig
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.table import SLOT_S
-from watcher.core.review import findings as review_limits
 from watcher.core.review.findings import FindingLog
+from watcher.core.review.settings import ReviewSettings
 from watcher.core.windows.backfill import LATE_INTERVALS
-from watcher.model import Finding, FindingKind, Remedy, StoredMaxima, TickRecord, Window
+from watcher.core.windows.settings import RefreshSettings
+from watcher.core.windows.slot_widths import POINT_RESOLUTION_S
+from watcher.model import Finding, FindingKind, Remedy, StoredMaxima, TickRecord
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,24 +56,17 @@ class NodeSource(Protocol):
         """Return why the nodes are unknown or may be out of date, "" if they are up to date."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshConfig:
+@dataclass(frozen=True, kw_only=True)
+class RefreshConfig(RefreshSettings):
     """Settings of the tick; times in seconds."""
 
-    interval: float = 60.0
-    resolution: int = 15
-    adapts: bool = False
-    """Whether the resolution follows the cadence of a source with history; `resolution` then applies until the cadence
-    is known. Otherwise it is fixed."""
+    resolution: int = POINT_RESOLUTION_S  # 0: the resolution follows the cadence of a source with history
     history_bytes: int = 256 << 20  # limit for the samples of the history, if the resolution adapts
     most_nodes: int = 100_000  # nodes of which samples are kept
-    windows: tuple[Window, ...] = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
-    max_staleness: float = 300.0
     recorded_types: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute
     cluster: str = ""  # the name of the cluster, "" for none
-    limits: review_limits.ReviewLimits = field(default_factory=review_limits.ReviewLimits)
-    pods: str = "auto"  # auto, on or off
-    forecast: ForecastConfig | None = None  # None: no maxima are kept
+    limits: ReviewSettings = field(default_factory=ReviewSettings)
+    forecast: ForecastSettings | None = None  # None: no maxima are kept
     maxima_pace: float = 1.0  # seconds between two requests for samples of the last days
 
     @property

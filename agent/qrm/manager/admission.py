@@ -47,9 +47,6 @@ class ManagerSettings:
     """Roles of pods that get a network card without requesting one."""
     recent: float = ADMISSION_GRACE_S
     """Grace period like ADMISSION_GRACE_S; 0 s if one list reports both the admitted and the ended pods."""
-    may_skip_errors: bool = False
-    """Katalyst's rule: pods without a QoS level, and of shared_cores, are admitted without the resources that plug-ins
-    refuse. Otherwise a pod has all of its resources, or is not admitted."""
     cpus: CpuSet | None = None
     """The online CPUs; allocations with other CPUs are rejected. None if unknown."""
     collects: bool = False

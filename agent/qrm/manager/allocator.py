@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from agent.qrm.kubelet.plugin_api import PluginCallError
+from agent.qrm.grpc.plugin_api import PluginCallError
 from agent.qrm.manager.admission import ManagerSettings, NotAllocated, suffices
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, BadProperty, checked_properties
 from agent.qrm.manager.hint_merger import HintMerger
@@ -62,12 +62,10 @@ class Allocator:
     ) -> None:
         """Allocate every resource of a container that is not stored, or stored with less than the request, and the
         resources `due`, without those `refused`. What is stored stays until the plug-in has allocated. Raises
-        NotAllocated for a resource that is not stored, unless the pod may run without it or was admitted before (`new`
-        is false)."""
+        NotAllocated for a resource that is not stored, unless the pod was admitted before (`new` is false)."""
         if again and kind is ContainerType.INIT:
             return
         hints = self._hints.decided.get((pod.uid, container.name), {})
-        optional = not new or (self._settings.may_skip_errors and pod.may_skip_errors)
         for request in self._requests.of(pod, container, kind, index):
             name = request.resource_name
             stored = self._allocations.get(pod.uid, container.name, name)
@@ -76,7 +74,7 @@ class Allocator:
             try:
                 given = await self._given(request, stored, hints.get(name), again=again)
             except PluginCallError as error:
-                if stored is None and not optional:
+                if stored is None and new:
                     why, silent = str(error), error.unanswered
                     raise NotAllocated(why, container=container.name, resource=name, unanswered=silent) from None
                 self.lack(pod, container, name, str(error), kept=stored is not None)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from functools import partial
 
-from agent.qrm.kubelet.plugin_api import PluginCallError
+from agent.qrm.grpc.plugin_api import PluginCallError
 from agent.qrm.manager.admission import ManagerSettings, Offered, suffices
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.plugin_requests import PluginRequests

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-from agent.qrm.kubelet.plugin_api import PluginCallError, Quantity
+from agent.qrm.grpc.plugin_api import PluginCallError, Quantity
 from agent.qrm.manager.admission import (
     AFFINITY_ERROR,
     AFFINITY_MESSAGE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from agent.qrm.kubelet.plugin_api import PAUSED, PluginCallError
+from agent.qrm.grpc.plugin_api import PAUSED, PluginCallError
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent.qrm.kubelet.plugin_api import PluginCallError, Quantity, ResourcePluginClient
+from agent.qrm.grpc.plugin_api import PluginCallError, Quantity, ResourcePluginClient
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.plugin_failures import PluginFailures
 from agent.qrm.manager.request import may_be_of_node

@@ -104,24 +104,12 @@ def whole_exclusive(request: ResourceRequest) -> int:
     return quantity
 
 
-def nodes_for_cpus(cpus: float, *, total: int, nodes: int) -> tuple[int, int]:
-    """The minimum number of NUMA nodes for a request for CPUs, and the number of CPUs on each of them.
-
-    Raises CannotAllocate if all nodes together have too few CPUs.
-    """
-    return _nodes_for(math.ceil(round(cpus, 6)), each=-(-total // nodes) if nodes else 0, nodes=nodes, what="CPUs")
-
-
 def nodes_for_memory(size: int, *, each: int, nodes: int) -> tuple[int, int]:
     """The minimum number of NUMA nodes for `size` bytes with `each` bytes per node, and the bytes on each of them.
     Raises CannotAllocate."""
-    return _nodes_for(size, each=each, nodes=nodes, what="bytes of memory")
-
-
-def _nodes_for(size: int, *, each: int, nodes: int, what: str) -> tuple[int, int]:
     if each <= 0 or nodes <= 0:
-        raise CannotAllocate(f"no capacity: {nodes} NUMA nodes with {each} {what} each")
+        raise CannotAllocate(f"no capacity: {nodes} NUMA nodes with {each} bytes of memory each")
     count = max(1, -(-size // each))
     if count > nodes:
-        raise CannotAllocate(f"requested {size} {what}, but {nodes} NUMA nodes have {each} each")
+        raise CannotAllocate(f"requested {size} bytes of memory, but {nodes} NUMA nodes have {each} each")
     return count, -(-size // count)

@@ -21,7 +21,7 @@ from agent.cgroups.errors import CgroupError
 from agent.cpuset import CpuSet
 from agent.model import ContainerState, PodState
 from agent.qos import QosClass
-from agent.qrm.kubelet.grpc_server import PluginServer
+from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.resize import PoolLoad, PoolState, Resize, ResizeSettings, headroom, resize

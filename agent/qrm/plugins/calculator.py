@@ -1,10 +1,9 @@
 """Selects CPUs from the available ones: whole sockets, L3 caches and cores first, or evenly across NUMA nodes. Selects
-NUMA nodes, and distributes CPUs among pools.
+NUMA nodes.
 
-The algorithms come from Katalyst (`cpu/dynamicpolicy`: topology, balance) and from the kubelet's static CPU manager
-(packed, distributed). A unit (socket, NUMA node, core) is free if all of its CPUs are available; its size is the number
-of its available CPUs. Units are ordered only by size and number, so the same request on the same machine always gets
-the same CPUs.
+The algorithms come from Katalyst (`cpu/dynamicpolicy`: topology, balance). A unit (socket, NUMA node, core) is free if
+all of its CPUs are available; its size is the number of its available CPUs. Units are ordered only by size and number,
+so the same request on the same machine always gets the same CPUs.
 
 Pure: no I/O, no clock.
 """
@@ -12,8 +11,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from agent.cpuset import EMPTY, CpuSet
@@ -151,154 +149,6 @@ def _in_turns(waiting: Sequence[Sequence[int]]) -> Iterator[int]:
         yield from (each for each in row if each is not None)
 
 
-# --- the kubelet's static policy -------------------------------------------------------------------------------------
-
-
-class _Nested:
-    """The order of sockets, NUMA nodes and cores: larger units first, and within them the smaller units."""
-
-    def __init__(self, acc: Accumulator, *, numa_nodes: int) -> None:
-        self._acc = acc
-        self._numa_first = len(acc.machine.sockets) >= numa_nodes
-
-    def _inner(self, outer: Mapping[int, CpuSet], order: Iterable[int], inner: Mapping[int, CpuSet]) -> list[int]:
-        found = (unit for each in order for unit in self._acc.sized(self._acc.within(outer[each], inner)))
-        return list(dict.fromkeys(found))  # a unit can overlap with two outer units
-
-    def numa_nodes(self) -> list[int]:
-        machine = self._acc.machine
-        if self._numa_first:
-            return self._acc.sized(machine.nodes)
-        return self._inner(machine.sockets, self.sockets(), machine.nodes)
-
-    def sockets(self) -> list[int]:
-        machine = self._acc.machine
-        if not self._numa_first:
-            return self._acc.sized(machine.sockets)
-        return self._inner(machine.nodes, self.numa_nodes(), machine.sockets)
-
-    def cores(self) -> list[int]:
-        machine = self._acc.machine
-        if self._numa_first:
-            return self._inner(machine.sockets, self.sockets(), machine.cores)
-        return self._inner(machine.nodes, self.numa_nodes(), machine.cores)
-
-    def whole(self) -> Iterator[CpuSet]:
-        """Free NUMA nodes and sockets, the larger unit type first. The second type is computed after the units of the
-        first type were taken."""
-        machine = self._acc.machine
-        kinds: list[tuple[Callable[[], list[int]], Mapping[int, CpuSet]]] = [
-            (self.numa_nodes, machine.nodes),
-            (self.sockets, machine.sockets),
-        ]
-        for order, units in kinds if self._numa_first else reversed(kinds):
-            yield from (units[unit] for unit in self._acc.free(order(), units))
-
-
-def take_packed(machine: CpuTopology, available: CpuSet, n: int, *, numa_nodes: int | None = None) -> CpuSet:
-    """n CPUs: completely free NUMA nodes and sockets that fit, then free cores, then single CPUs. Cores and CPUs come
-    first from the units with the fewest available CPUs, so the result may span more NUMA nodes than necessary, as in
-    the kubelet. `numa_nodes` defaults to the number of nodes of the machine; 0 means unknown, as in some test vectors
-    of the kubelet. Raises NotEnoughCpus."""
-    acc = _begin(machine, available, n)
-    order = _Nested(acc, numa_nodes=len(machine.nodes) if numa_nodes is None else numa_nodes)
-    acc.take_whole(order.whole())
-    acc.take_whole(machine.cores[core] for core in acc.free(order.cores(), machine.cores))
-    acc.take_single(list(acc.cpus_of(order.cores())))
-    return acc.taken
-
-
-def take_distributed(
-    machine: CpuTopology, available: CpuSet, n: int, *, group: int = 1, numa_nodes: int | None = None
-) -> CpuSet:
-    """n CPUs spread evenly over the smallest sufficient number of NUMA nodes, in groups of `group` CPUs, so that the
-    free CPUs remain balanced. Uses `take_packed` if n is not a multiple of `group` or no distribution fits. Raises
-    NotEnoughCpus."""
-    acc = _begin(machine, available, n)
-    if n < 1:
-        return EMPTY
-    if n % group == 0:
-        order = _Nested(acc, numa_nodes=len(machine.nodes) if numa_nodes is None else numa_nodes).numa_nodes()
-        sizes = {node: len(machine.nodes[node] & acc.available) for node in order}
-        for count in range(1, min(n // group, len(order)) + 1):
-            shares = _best_shares(sizes, order, count, n, group)
-            if shares:
-                for node, share in shares:
-                    acc.take(take_packed(machine, acc.available & machine.nodes[node], share, numa_nodes=numa_nodes))
-                return acc.taken
-    return take_packed(machine, available, n, numa_nodes=numa_nodes)
-
-
-def _best_shares(
-    sizes: Mapping[int, int], order: Sequence[int], count: int, n: int, group: int
-) -> list[tuple[int, int]] | None:
-    """The number of CPUs to take from each node, for the best combination of `count` nodes; None if no combination can
-    hold n CPUs."""
-    best: tuple[Decimal, list[tuple[int, int]]] | None = None
-    share = n // count // group * group
-    for combination in itertools.combinations(order, count):
-        if best is not None and best[0] == 0:
-            break
-        if sum(sizes[node] // group * group for node in combination) < n:
-            continue
-        if any(sizes[node] < share for node in combination):
-            continue
-        found = _with_remainder(sizes, combination, share, n - share * count, group)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
-    return best[1] if best else None
-
-
-def _with_remainder(
-    sizes: Mapping[int, int], combination: Sequence[int], share: int, remainder: int, group: int
-) -> tuple[Decimal, list[tuple[int, int]]] | None:
-    """The most balanced distribution of the remainder, and its balance score (lower is better); None if it does not
-    fit."""
-    even = [(node, share) for node in combination if share]
-    left = {node: size - share * (node in combination) for node, size in sizes.items()}
-    if remainder == 0:
-        return _spread(left.values()), even
-    candidates = [node for node in combination if left[node] >= group]
-    best: tuple[Decimal, list[tuple[int, int]]] | None = None
-    for count in range(len(candidates), 0, -1):  # of equal scores, the one with the most nodes
-        for subset in itertools.combinations(candidates, count):
-            if sum(left[node] // group * group for node in subset) < remainder:
-                continue
-            steps, after = _rounds(left, subset, remainder, group)
-            score = _spread(after.values())
-            if best is None or score < best[0]:
-                best = score, even + [(node, group) for node in steps]
-    return best
-
-
-def _rounds(
-    left: Mapping[int, int], subset: Sequence[int], remainder: int, group: int
-) -> tuple[list[int], dict[int, int]]:
-    """Take one group from each node in turn until the remainder is used up. Returns the nodes in that order, and the
-    CPUs left on each node."""
-    after, steps = dict(left), []
-    for node in itertools.cycle(subset):
-        if remainder <= 0:
-            break
-        if after[node] >= group:
-            after[node] -= group
-            remainder -= group
-            steps.append(node)
-    return steps, after
-
-
-def _spread(values: Iterable[int]) -> Decimal:
-    """Population standard deviation; mean and result are rounded half up to three decimals."""
-    counts = [Decimal(value) for value in values]
-    mean = _rounded(sum(counts, Decimal()) / len(counts))
-    variance = sum(((value - mean) ** 2 for value in counts), Decimal()) / len(counts)
-    return _rounded(variance.sqrt())
-
-
-def _rounded(value: Decimal) -> Decimal:
-    return value.quantize(Decimal("0.001"), rounding=ROUND_HALF_UP)
-
-
 def _begin(machine: CpuTopology, available: CpuSet, n: int) -> Accumulator:
     acc = Accumulator(machine, available, n)
     if n > len(acc.available):
@@ -344,28 +194,3 @@ def nodes_open_to(role: str, taken: Mapping[int, frozenset[str]]) -> list[int]:
     """The nodes on which no other role has exclusive resources. `taken` are the roles with exclusive resources by
     node."""
     return [node for node, roles in sorted(taken.items()) if roles <= {role}]
-
-
-def fits_sockets(machine: CpuTopology, nodes: frozenset[int], *, aligned: bool = False) -> bool:
-    """Whether a set of nodes that fits into one socket is on one socket; with `aligned`, whether a set of any size is
-    on as few sockets as possible."""
-    sockets = {machine.cpus[cpu].socket for cpu in machine.on(nodes)}
-    per_socket = max(len(machine.nodes) // len(machine.sockets), 1)
-    if aligned:
-        return len(sockets) <= -(-len(nodes) // per_socket)
-    return len(nodes) > per_socket or len(sockets) <= 1
-
-
-def proportional_sizes(available: int, wanted: Mapping[str, int]) -> dict[str, int] | None:
-    """Distribute all available CPUs among pools in proportion to the sizes that they want, at least one CPU each.
-    Rounded up, the sizes can be too large: then each pool loses a CPU in turn, the largest first, pools of equal
-    size in the given order. None if there are fewer CPUs than pools."""
-    total = sum(wanted.values())
-    sizes = {name: max(-(-available * size // total), 1) for name, size in wanted.items()}
-    if len(sizes) > available:
-        return None
-    order = sorted(sizes, key=lambda name: -sizes[name])
-    while (over := sum(sizes.values()) - available) > 0:
-        for name in [name for name in order if sizes[name] > 1][:over]:
-            sizes[name] -= 1
-    return sizes

@@ -8,10 +8,10 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from typing import Any
 
 import msgspec
 
@@ -27,24 +27,16 @@ from agent.qrm.plugins.calculator import (
     take_by_topology,
 )
 from agent.qrm.plugins.cpu_topology import CpuTopology
-from agent.qrm.plugins.records import Records
+from agent.qrm.plugins.records import Adopted, BuiltinPlugin, ContainerRecord, StoredRecords, by_container
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, POOLS, RoleTable
 
 NO_HINTS = "no available cpu hints"
 _text = lru_cache(maxsize=256)(cpuset.text)  # the containers of a pool have the same set
 
 
-class CpuRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class CpuRecord(ContainerRecord, frozen=True, omit_defaults=True):
     """The CPUs of one container: a pool (`pool`) or exclusive CPUs (`cpus`)."""
 
-    pod_uid: str
-    container_name: str
-    pod_role: str
-    request: int
-    pod_namespace: str = ""
-    pod_name: str = ""
-    container_type: int = ContainerType.MAIN
-    container_index: int = 0
     pool: str = ""
     cpus: str = ""
 
@@ -60,16 +52,8 @@ class CpuDocument(msgspec.Struct, frozen=True):
 
     machineState: dict[str, dict[str, str]]  # noqa: N815 - name of the file format
     online: int
-    pods: dict[str, dict[str, CpuRecord]]
+    pods: StoredRecords[CpuRecord]
     policyName: str = "role-pools"  # noqa: N815 - name of the file format
-
-
-class Adopted(NamedTuple):
-    """By pod UID and name: the containers that keep the CPUs of the checkpoint, and those whose value in the checkpoint
-    is not a set of CPUs, with the reason."""
-
-    kept: Sequence[tuple[str, str]] = ()
-    invalid: Mapping[tuple[str, str], str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +65,11 @@ class CpuSettings:
     min_offline: int = 4
 
 
-class CpuPlugin:
+class CpuPlugin(BuiltinPlugin[CpuRecord]):
     """Assigns the CPUs of a machine by pod role."""
 
     name = "qrm_cpu_plugin"
     resource = CPU
-    aligned = True
-    reconciled = True
 
     def __init__(self, machine: CpuTopology, roles: RoleTable, settings: CpuSettings) -> None:
         unavailable = settings.reserved - machine.all
@@ -96,10 +78,11 @@ class CpuPlugin:
         self.machine = machine
         self.roles = roles
         self.settings = settings
-        self._records: Records[CpuRecord] = Records()
         usable = len(machine.all - settings.reserved)
         if not usable:
             raise ValueError("all CPUs of this machine are reserved; pods need at least one")
+        allocatable = machine.count_by_node(machine.all - settings.reserved)
+        super().__init__(capacity=machine.count_by_node(machine.all), allocatable=allocatable)
         # On a small machine each pool gets half of the CPUs; a single CPU is in both pools.
         self._minimum = {
             ONLINE: min(settings.min_online, usable // 2),
@@ -128,24 +111,9 @@ class CpuPlugin:
         largest = max(len(cpus - self.settings.reserved) for cpus in self.machine.nodes.values())
         return hints_that_hold(needed, free, fewest=max(-(-needed // max(largest, 1)), 1))
 
-    def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container, which gets nothing. An earlier allocation for the
-        same request is returned unchanged, and replaced if the request has changed. Raises CannotAllocate; the
-        container then keeps its earlier allocation."""
-        if request.container_type == ContainerType.INIT:
-            return None
-        key = request.pod_uid, request.container_name
-        kept = self._records.get(key)
-        if kept is None or (kept.pool, kept.request) != (self._pool_of(request), whole(request)):
-            kept = self._records[key] = self._new_record(request)
-        elif not kept.pod_role:
-            kept = self._records[key] = self._record(request, kept.pool, kept.cpus)
-        return self._info(kept)
-
     def adopt(self, allocations: Iterable[tuple[str, str, AllocationInfo]]) -> Adopted:
-        """Keep the exclusive CPUs of containers that the manager's checkpoint has and this state lacks, because its
-        file was lost: pod UID, container and allocation of each. Their roles are unknown until the manager asks for
-        them again, and no other role gets CPUs on their NUMA nodes."""
+        """Keep exclusive CPUs. The roles are unknown until the manager requests the CPUs again; no other role gets CPUs
+        on these NUMA nodes."""
         adopted, invalid = list[tuple[str, str]](), dict[tuple[str, str], str]()
         for pod, container, info in allocations:
             try:
@@ -158,18 +126,6 @@ class CpuPlugin:
                 self._records[pod, container] = CpuRecord(pod, container, "", len(cpus), cpus=cpuset.text(cpus))
                 adopted.append((pod, container))
         return Adopted(adopted, invalid)
-
-    def remove(self, pod_uid: str) -> None:
-        """Release the CPUs of a pod that has ended."""
-        self._records.remove_pod(pod_uid)
-
-    def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
-        """Allocations by pod UID and container, with the current CPUs of the pools."""
-        pools = self.pools  # computed once, because it is expensive
-        return {
-            pod: {container: self._info(record, pools) for container, record in records.items()}
-            for pod, records in self._records.by_pod().items()
-        }
 
     def resize(self, online: int) -> None:
         """Set the desired size of the online pool in CPUs, limited by the minimum sizes of both pools."""
@@ -231,42 +187,18 @@ class CpuPlugin:
             for node, cpus in self.machine.nodes.items()
         }
 
-    def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
-        """The number of CPUs that a container has on each NUMA node; empty for an unknown container."""
-        record = self._records.get((pod_uid, container_name))
-        if record is None:
-            return {}
-        counts = self.machine.count_by_node(self._cpus_of(record))
-        return {node: count for node, count in counts.items() if count}
-
-    def allocatable_by_node(self) -> dict[int, float]:
-        """The number of CPUs on each NUMA node that pods may use."""
-        return self.machine.count_by_node(self.machine.all - self.settings.reserved)
-
-    def capacity_by_node(self) -> dict[int, float]:
-        """The number of CPUs on each NUMA node."""
-        return self.machine.count_by_node(self.machine.all)
-
     # --- storage -------------------------------------------------------------------------------------------------
 
-    def document(self) -> dict[str, Any]:
-        """The complete state as JSON-compatible values."""
-        plain: dict[str, Any] = msgspec.to_builtins(
-            CpuDocument(self.machine_state(), self.online, self._records.by_pod())
-        )
-        return plain
+    def _document(self, pods: StoredRecords[CpuRecord]) -> CpuDocument:
+        return CpuDocument(self.machine_state(), self.online, pods)
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Restore a state from `document`. Raises ValueError if it is invalid, if CPUs do not exist or are allocated to
         two containers, or if the machine state does not match the records; the current state then remains unchanged.
         Records without CPUs and pool are those of sidecars in earlier versions; the manager requests CPUs for them."""
-        try:
-            read = msgspec.convert(document, CpuDocument)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"not a state of the CPU plug-in: {error}") from None
-        before = self._records, self.online
-        kept = Records.of(read.pods.values())
-        self._records = Records({key: record for key, record in kept.items() if record.pool or record.cpus})
+        read = self._read(document, CpuDocument, "CPU")
+        before, kept = (self._records, self.online), by_container(read.pods)
+        self._records = {key: record for key, record in kept.items() if record.pool or record.cpus}
         most = len(self.machine.all - self.settings.reserved) - self._minimum[OFFLINE]
         self.online = min(max(read.online, self._minimum[ONLINE]), most)
         try:
@@ -294,38 +226,23 @@ class CpuPlugin:
 
     def _own(self, request: ResourceRequest) -> CpuSet:
         """The exclusive CPUs that the container of a request already has."""
-        record = self._records.get((request.pod_uid, request.container_name))
+        record = self._record_of(request)
         return EMPTY if record is None else record.exclusive
 
     def _pool_of(self, request: ResourceRequest) -> str:
         return "" if self.roles.is_exclusive(request.pod_role) else self.roles.class_of(request.pod_role)
 
-    def _without(self, request: ResourceRequest) -> list[CpuRecord]:
-        """All records except that of the container itself, which a new allocation replaces."""
-        own = (request.pod_uid, request.container_name)
-        return [record for key, record in self._records.items() if key != own]
+    def _satisfying(self, request: ResourceRequest) -> CpuRecord | None:
+        kept = self._record_of(request)
+        same = kept is not None and (kept.pool, kept.request) == (self._pool_of(request), whole(request))
+        return kept if same else None
 
     def _new_record(self, request: ResourceRequest) -> CpuRecord:
         pool = self._pool_of(request)
         cpus = EMPTY if pool else self._take(request)
         if pool:
             self._make_room(request)
-        return self._record(request, pool, cpuset.text(cpus))
-
-    @staticmethod
-    def _record(request: ResourceRequest, pool: str, cpus: str) -> CpuRecord:
-        return CpuRecord(
-            pod_uid=request.pod_uid,
-            container_name=request.container_name,
-            pod_role=request.pod_role,
-            request=whole(request),
-            pod_namespace=request.pod_namespace,
-            pod_name=request.pod_name,
-            container_type=request.container_type,
-            container_index=request.container_index,
-            pool=pool,
-            cpus=cpus,
-        )
+        return CpuRecord.of(request, request=whole(request), pool=pool, cpus=cpuset.text(cpus))
 
     def _take(self, request: ResourceRequest) -> CpuSet:
         """Select exclusive CPUs for a container. A container that has CPUs keeps as many of them as possible. Raises
@@ -408,11 +325,9 @@ class CpuPlugin:
         online, offline = take_by_numa_balance(self.machine, left, size)
         return {ONLINE: online, OFFLINE: offline}
 
-    def _cpus_of(self, record: CpuRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:
-        """The CPUs of a record. `pools` are the current pools, if the caller has already computed them."""
-        if not record.pool:
-            return record.exclusive
-        return (self.pools if pools is None else pools)[record.pool]
+    def _quantities(self, record: CpuRecord) -> dict[int, float]:
+        counts = self.machine.count_by_node(self.pools[record.pool] if record.pool else record.exclusive)
+        return {node: count for node, count in counts.items() if count}
 
     def _nodes_of(self, cpus: CpuSet) -> frozenset[int]:
         return frozenset(node for node, own in self.machine.nodes.items() if own & cpus)
@@ -421,12 +336,17 @@ class CpuPlugin:
         """The NUMA nodes of a container's exclusive CPUs, as a preferred hint."""
         return (Hint(self._nodes_of(cpus), preferred=True),)
 
-    def _info(self, record: CpuRecord, pools: Mapping[str, CpuSet] | None = None) -> AllocationInfo:
-        cpus = self._cpus_of(record, pools)
-        return AllocationInfo(
-            CPUSET_CPUS,
-            is_scalar_resource=True,
-            allocated_quantity=float(len(cpus)),
-            allocation_result=_text(cpus),
-            resource_hints=WireHints() if record.pool else wire_hints(self._hints_of(cpus)),
-        )
+    def _infos(self) -> Callable[[CpuRecord], AllocationInfo]:
+        pools = cache(lambda: self.pools)  # computing them is expensive
+
+        def info(record: CpuRecord) -> AllocationInfo:
+            cpus = pools()[record.pool] if record.pool else record.exclusive
+            return AllocationInfo(
+                CPUSET_CPUS,
+                is_scalar_resource=True,
+                allocated_quantity=float(len(cpus)),
+                allocation_result=_text(cpus),
+                resource_hints=WireHints() if record.pool else wire_hints(self._hints_of(cpus)),
+            )
+
+        return info

@@ -6,8 +6,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,136 +23,64 @@ from agent.qrm.manager.request import (
     whole_exclusive,
 )
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.calculator import fits_sockets, hints_that_hold, nodes_open_to, sets_that_hold
+from agent.qrm.plugins.calculator import hints_that_hold, nodes_open_to
 from agent.qrm.plugins.cpu_topology import CpuTopology
-from agent.qrm.plugins.enhancements import NUMA_EXCLUSIVE, qos_request
-from agent.qrm.plugins.records import Records
-from agent.qrm.pods import DEDICATED_CORES, SHARED_CORES
+from agent.qrm.plugins.records import Adopted, BuiltinPlugin, ContainerRecord, StoredRecords, by_container
 from agent.qrm.roles import RoleTable
 
 NO_HINTS = "no available memory hints"
 NOT_MET = "results can't meet memory request"
-BOUND_GROUP = ""
-"""The group of pods that Katalyst's annotations bind to NUMA nodes. Exclusive roles are never empty."""
 
 
-class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The memory of one container: exclusive bytes by NUMA node, empty without exclusive memory. `bound`: the pod has
-    exclusive memory because Katalyst's annotations bind it to NUMA nodes, not because of its role. A sidecar of such a
-    pod has 0 bytes on the nodes of its main container."""
+class MemoryRecord(ContainerRecord, frozen=True, omit_defaults=True):
+    """The memory of one container: exclusive bytes by NUMA node, empty without exclusive memory."""
 
-    pod_uid: str
-    container_name: str
-    pod_role: str
-    request: int
-    pod_namespace: str = ""
-    pod_name: str = ""
-    container_type: int = ContainerType.MAIN
-    container_index: int = 0
-    numa: dict[int, int] = {}
-    bound: bool = False
-
-    @property
-    def group(self) -> str:
-        """Pods of different groups do not share a NUMA node."""
-        return BOUND_GROUP if self.bound else self.pod_role
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryClaim:
-    """Whether a container gets exclusive memory, and the group of pods that it shares NUMA nodes with. `bound` as in
-    the record; `whole`: it gets all memory of its nodes, which must be free."""
-
-    own: bool = False
-    bound: bool = False
-    whole: bool = False
-    group: str = ""
+    numa: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class MemoryDocument(msgspec.Struct, frozen=True):
     """The stored state; `machineState` is for readers and is ignored when the state is loaded."""
 
     machineState: dict[str, dict[str, dict[str, int]]]  # noqa: N815 - name of the file format
-    pods: dict[str, dict[str, MemoryRecord]]
+    pods: StoredRecords[MemoryRecord]
     policyName: str = "role-numa"  # noqa: N815 - name of the file format
 
 
-class MemoryPlugin:
-    """Assigns the memory of a machine by NUMA node. `reserved` are bytes for the system by NUMA node. `enhancements`:
-    pods that Katalyst's annotations bind to NUMA nodes get exclusive memory of these nodes, like their CPUs."""
+class MemoryPlugin(BuiltinPlugin[MemoryRecord]):
+    """Assigns the memory of a machine by NUMA node. `reserved` are bytes for the system by NUMA node."""
 
     name = "qrm_memory_plugin"
     resource = MEMORY
-    aligned = True
-    reconciled = True
 
-    def __init__(
-        self,
-        machine: CpuTopology,
-        roles: RoleTable,
-        *,
-        reserved: Mapping[int, int] | None = None,
-        enhancements: bool = False,
-    ) -> None:
+    def __init__(self, machine: CpuTopology, roles: RoleTable, *, reserved: Mapping[int, int] | None = None) -> None:
         self.machine = machine
         self.roles = roles
-        self.enhancements = enhancements
         kept = reserved or {}
         self.allocatable = {node: max(0, size - kept.get(node, 0)) for node, size in machine.memory.items()}
-        self._records: Records[MemoryRecord] = Records()
         if not self.allocatable:
             raise ValueError("the memory of all NUMA nodes is unknown")
+        super().__init__(capacity=_floats(machine.memory), allocatable=_floats(self.allocatable))
 
     # --- calls of the manager ------------------------------------------------------------------------------------
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """NUMA nodes for a pod with exclusive memory, empty if none fit; None for other pods. Raises CannotAllocate for
-        invalid annotations."""
-        claim = self._claim(request)
-        if request.container_type == ContainerType.INIT or not claim.own:
+        """NUMA nodes for a pod with exclusive memory, empty if none fit; None for other pods."""
+        if request.container_type == ContainerType.INIT or not self._is_exclusive(request):
             return None
-        if claim.bound and request.container_type == ContainerType.SIDECAR:
-            return None  # it follows its pod's main container
-        needed, free = whole_exclusive(request), self._open_nodes(request, claim)
-        kept = self._same_kind(request, claim)
+        needed, free = whole_exclusive(request), self._open_nodes(request)
+        kept = self._same_kind(request)
         if kept is not None and (kept.request >= needed or _holds(kept.numa, needed, free)):
             return (Hint(frozenset(kept.numa), preferred=True),)
         try:
             fewest, _ = nodes_for_memory(needed, each=max(self.allocatable.values()), nodes=len(self.allocatable))
         except CannotAllocate:
             return ()
-        if not claim.bound:
-            return hints_that_hold(needed, free, fewest=fewest)
-        most = len(self.allocatable) if claim.whole else 1  # as in Katalyst
-        found = sets_that_hold(needed, free, fewest=fewest, most=most)
-        return tuple(
-            Hint(nodes, preferred=len(nodes) == fewest) for nodes in found if fits_sockets(self.machine, nodes)
-        )
+        return hints_that_hold(needed, free, fewest=fewest)
 
-    def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container, and for a sidecar of a bound pod whose main
-        container has no allocation yet. An earlier allocation for the same request is returned unchanged, and replaced
-        if the request has changed. Raises CannotAllocate; the container then keeps its earlier allocation."""
-        if request.container_type == ContainerType.INIT:
-            return None
-        claim = self._claim(request)
-        sidecar = request.container_type == ContainerType.SIDECAR
-        if claim.bound and sidecar and self._main_of(request) is None:
-            return None
-        kept = self._same_kind(request, claim)
-        if kept is None or not (kept.request == whole(request) or (claim.bound and kept.request > whole(request))):
-            kept = self._new_record(request, claim)
-            self._records[request.pod_uid, request.container_name] = kept
-        elif not kept.pod_role and not kept.bound:
-            kept = self._record(request, kept.numa, bound=False)
-            self._records[request.pod_uid, request.container_name] = kept
-        return self._info(kept)
-
-    def adopt(self, allocations: Iterable[tuple[str, str, AllocationInfo]]) -> list[tuple[str, str]]:
-        """Keep the exclusive memory of containers that the manager's checkpoint has and this state lacks, as the CPU
-        plug-in does. Memory that Katalyst's annotations bind is allocated again."""
+    def adopt(self, allocations: Iterable[tuple[str, str, AllocationInfo]]) -> Adopted:
+        """Keep exclusive memory, as the CPU plug-in does."""
         adopted = []
-        for pod, container, info in () if self.enhancements else allocations:
+        for pod, container, info in allocations:
             taken, numa = self._taken(self._records.values()), dict(info.topology_assignments)
             free = {node: size - taken[node] for node, size in self.allocatable.items()}
             fits = all(size <= free.get(node, 0) for node, size in numa.items())
@@ -162,19 +89,7 @@ class MemoryPlugin:
                 size = int(info.allocated_quantity)
                 self._records[pod, container] = MemoryRecord(pod, container, "", size, numa=numa)
                 adopted.append((pod, container))
-        return adopted
-
-    def remove(self, pod_uid: str) -> None:
-        """Release the memory of a pod that has ended."""
-        self._records.remove_pod(pod_uid)
-
-    def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
-        """Allocations by pod UID and container, with the current NUMA nodes."""
-        shared = self._shared_nodes()
-        return {
-            pod: {container: self._info(record, shared) for container, record in records.items()}
-            for pod, records in self._records.by_pod().items()
-        }
+        return Adopted(adopted)
 
     # --- queries -------------------------------------------------------------------------------------------------
 
@@ -194,37 +109,16 @@ class MemoryPlugin:
             }
         return state
 
-    def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
-        """The exclusive bytes of a container on each NUMA node."""
-        record = self._records.get((pod_uid, container_name))
-        return {} if record is None else {node: float(size) for node, size in record.numa.items()}
-
-    def allocatable_by_node(self) -> dict[int, float]:
-        """Bytes on each NUMA node that pods may use."""
-        return {node: float(size) for node, size in self.allocatable.items()}
-
-    def capacity_by_node(self) -> dict[int, float]:
-        """Bytes on each NUMA node."""
-        return {node: float(size) for node, size in self.machine.memory.items()}
-
     # --- storage -------------------------------------------------------------------------------------------------
 
-    def document(self) -> dict[str, Any]:
-        """The complete state as JSON-compatible values."""
-        plain: dict[str, Any] = msgspec.to_builtins(
-            MemoryDocument({MEMORY: self.machine_state()}, self._records.by_pod()), str_keys=True
-        )
-        return plain
+    def _document(self, pods: StoredRecords[MemoryRecord]) -> MemoryDocument:
+        return MemoryDocument({MEMORY: self.machine_state()}, pods)
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Restore a state from `document`. Raises ValueError if it is invalid or names NUMA nodes that do not exist;
         the current state then remains unchanged. Different totals are accepted, because memory can be added or
         removed."""
-        try:
-            read = msgspec.convert(document, MemoryDocument, str_keys=True, strict=False)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"not a state of the memory plug-in: {error}") from None
-        records = Records.of(read.pods.values())
+        records = by_container(self._read(document, MemoryDocument, "memory").pods)
         strange = sorted({node for record in records.values() for node in record.numa} - self.allocatable.keys())
         if strange:
             raise ValueError(f"memory is allocated on NUMA node {strange[0]}, which this machine does not have")
@@ -234,25 +128,13 @@ class MemoryPlugin:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    def _claim(self, request: ResourceRequest) -> MemoryClaim:
-        """Raises CannotAllocate for invalid annotations."""
-        if self.enhancements:
-            wish = qos_request(request)
-            if wish.bound and wish.level in (DEDICATED_CORES, SHARED_CORES):
-                whole_nodes = wish.exclusive and wish.level == DEDICATED_CORES  # as for CPUs
-                return MemoryClaim(own=True, bound=True, whole=whole_nodes, group=BOUND_GROUP)
-        return MemoryClaim(own=self.roles.is_exclusive(request.pod_role), group=request.pod_role)
+    def _is_exclusive(self, request: ResourceRequest) -> bool:
+        return self.roles.is_exclusive(request.pod_role)
 
-    def _same_kind(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord | None:
-        """The existing record of the container, if it is of the same kind."""
-        record = self._records.get((request.pod_uid, request.container_name))
-        return record if record and (bool(record.numa), record.bound) == (claim.own, claim.bound) else None
-
-    def _main_of(self, request: ResourceRequest) -> MemoryRecord | None:
-        """For a sidecar of a bound pod, the record of its pod's main container."""
-        if request.container_type != ContainerType.SIDECAR:
-            return None
-        return next((r for key, r in sorted(self._records.items()) if key[0] == request.pod_uid and r.numa), None)
+    def _same_kind(self, request: ResourceRequest) -> MemoryRecord | None:
+        """The existing record of the container, if it is exclusive or not as the request."""
+        record = self._record_of(request)
+        return record if record is not None and bool(record.numa) == self._is_exclusive(request) else None
 
     def _taken(self, records: Iterable[MemoryRecord]) -> dict[int, int]:
         taken = dict.fromkeys(self.allocatable, 0)
@@ -261,40 +143,24 @@ class MemoryPlugin:
                 taken[node] += size
         return taken
 
-    def _without(self, request: ResourceRequest) -> list[MemoryRecord]:
-        """All records except that of the container itself, which a new allocation replaces."""
-        own = (request.pod_uid, request.container_name)
-        return [record for key, record in self._records.items() if key != own]
-
-    def _open_nodes(self, request: ResourceRequest, claim: MemoryClaim) -> dict[int, int]:
+    def _open_nodes(self, request: ResourceRequest) -> dict[int, int]:
         """The nodes on which the container may have exclusive memory, and the free bytes on each."""
         others = self._without(request)
         taken = self._taken(others)
-        groups = {node: frozenset(r.group for r in others if r.numa.get(node)) for node in self.allocatable}
-        open_nodes = nodes_open_to(claim.group, groups)
-        if claim.whole:
-            open_nodes = [node for node in open_nodes if not taken[node]]
-        return {node: max(0, self.allocatable[node] - taken[node]) for node in open_nodes}
+        roles = {node: frozenset(r.pod_role for r in others if r.numa.get(node)) for node in self.allocatable}
+        return {node: max(0, self.allocatable[node] - taken[node]) for node in nodes_open_to(request.pod_role, roles)}
 
-    def _new_record(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord:
-        if not claim.own and not self.enhancements:
+    def _satisfying(self, request: ResourceRequest) -> MemoryRecord | None:
+        kept = self._same_kind(request)
+        return kept if kept is not None and kept.request == whole(request) else None
+
+    def _new_record(self, request: ResourceRequest) -> MemoryRecord:
+        numa = dict[int, int]()
+        if self._is_exclusive(request):
+            numa = self._take(request)
+        else:
             self._check_room(request)
-        return self._record(request, self._take(request, claim) if claim.own else {}, bound=claim.bound)
-
-    @staticmethod
-    def _record(request: ResourceRequest, numa: dict[int, int], *, bound: bool) -> MemoryRecord:
-        return MemoryRecord(
-            pod_uid=request.pod_uid,
-            container_name=request.container_name,
-            pod_role=request.pod_role,
-            request=whole(request),
-            pod_namespace=request.pod_namespace,
-            pod_name=request.pod_name,
-            container_type=request.container_type,
-            container_index=request.container_index,
-            numa=numa,
-            bound=bound,
-        )
+        return MemoryRecord.of(request, request=whole(request), numa=numa)
 
     def _check_room(self, request: ResourceRequest) -> None:
         """Raises CannotAllocate if the nodes of containers without exclusive memory have less than the request."""
@@ -303,27 +169,23 @@ class MemoryPlugin:
         if whole(request) > room:
             raise CannotAllocate(f"{NOT_MET}: requested {whole(request)} bytes, but shared NUMA nodes have {room}")
 
-    def _take(self, request: ResourceRequest, claim: MemoryClaim) -> dict[int, int]:
+    def _take(self, request: ResourceRequest) -> dict[int, int]:
         """Select bytes by node: the nodes of the hint, or of the best hint, are filled in order. A container that has
         memory stays on its nodes if these have room. Raises CannotAllocate."""
-        if claim.bound and (main := self._main_of(request)) is not None:
-            return dict.fromkeys(main.numa, 0)
-        needed, free = whole_exclusive(request), self._open_nodes(request, claim)
-        nodes, left, taken = self._nodes_for(request, claim, needed, free), needed, dict[int, int]()
+        needed, free = whole_exclusive(request), self._open_nodes(request)
+        nodes, left, taken = self._nodes_for(request, needed, free), needed, dict[int, int]()
         for node in sorted(nodes):
-            taken[node] = free[node] if claim.whole else min(left, free[node])
+            taken[node] = min(left, free[node])
             left -= taken[node]
         if left > 0:
             raise CannotAllocate(f"{NOT_MET}: {left} bytes more than NUMA nodes {cpuset.text(nodes)} have free")
         return taken
 
-    def _nodes_for(
-        self, request: ResourceRequest, claim: MemoryClaim, needed: int, free: Mapping[int, int]
-    ) -> frozenset[int]:
+    def _nodes_for(self, request: ResourceRequest, needed: int, free: Mapping[int, int]) -> frozenset[int]:
         """The NUMA nodes of the hint or, without a preferred hint that has enough memory, those of the best hint.
         Raises CannotAllocate."""
-        kept = self._records.get((request.pod_uid, request.container_name))
-        if kept is not None and not claim.bound and kept.numa and _holds(kept.numa, needed, free):
+        kept = self._record_of(request)
+        if kept is not None and kept.numa and _holds(kept.numa, needed, free):
             return frozenset(kept.numa)
         nodes = request.nodes
         if not request.must_follow_hint and not (nodes and _holds(nodes, needed, free)):
@@ -336,23 +198,30 @@ class MemoryPlugin:
         closed = sorted(nodes - free.keys())
         if closed:
             raise CannotAllocate(f"{NO_HINTS}: other pods have exclusive memory of NUMA node {closed[0]}")
-        if claim.bound and not claim.whole and len(nodes) > 1:
-            raise CannotAllocate(f"{NO_HINTS}: only a pod with {NUMA_EXCLUSIVE} can have several NUMA nodes")
         return nodes
 
-    def _info(self, record: MemoryRecord, shared: frozenset[int] | None = None) -> AllocationInfo:
-        nodes = frozenset(record.numa) or shared or self._shared_nodes()
-        return AllocationInfo(
-            CPUSET_MEMS,
-            is_scalar_resource=True,
-            allocated_quantity=float(sum(record.numa.values()) if record.bound else record.request),
-            allocation_result=cpuset.text(nodes),
-            resource_hints=wire_hints((Hint(nodes, preferred=True),)) if record.numa else WireHints(),
-            topology_assignments=record.numa,
-        )
+    def _quantities(self, record: MemoryRecord) -> dict[int, float]:
+        return _floats(record.numa)
 
-    def _shared_nodes(self) -> frozenset[int]:
-        return _shared(self._taken(self._records.values()))
+    def _infos(self) -> Callable[[MemoryRecord], AllocationInfo]:
+        shared = _shared(self._taken(self._records.values()))
+
+        def info(record: MemoryRecord) -> AllocationInfo:
+            nodes = frozenset(record.numa) or shared
+            return AllocationInfo(
+                CPUSET_MEMS,
+                is_scalar_resource=True,
+                allocated_quantity=float(record.request),
+                allocation_result=cpuset.text(nodes),
+                resource_hints=wire_hints((Hint(nodes, preferred=True),)) if record.numa else WireHints(),
+                topology_assignments=record.numa,
+            )
+
+        return info
+
+
+def _floats(sizes: Mapping[int, int]) -> dict[int, float]:
+    return {node: float(size) for node, size in sizes.items()}
 
 
 def _shared(taken: Mapping[int, int]) -> frozenset[int]:

@@ -8,7 +8,8 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from agent.qrm.manager.allocation import AllocationInfo, wire_hints
 from agent.qrm.manager.request import NIC, CannotAllocate, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.records import Records
+from agent.qrm.plugins.records import BuiltinPlugin, ContainerRecord, StoredRecords, by_container
 from watcher.decoding.json_text import decode_json
 
 NETNS_ANNOTATION = "kubernetes.io/host-netns-path"
@@ -42,37 +43,33 @@ class Nic(msgspec.Struct, frozen=True, omit_defaults=True):
     netns: str = ""
 
 
-class NicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class NicRecord(ContainerRecord, frozen=True, omit_defaults=True, kw_only=True):
     """A container and its network card."""
 
-    pod_uid: str
-    container_name: str
     interface_name: str
-    pod_namespace: str = ""
-    pod_name: str = ""
-    pod_role: str = ""
 
 
 class NicDocument(msgspec.Struct, frozen=True):
     """The stored state; `machineState` is for readers and is ignored when the state is loaded."""
 
     machineState: dict[str, Any]  # noqa: N815 - name of the file format
-    pods: dict[str, dict[str, NicRecord]]
+    pods: StoredRecords[NicRecord]
     policyName: str = "shared"  # noqa: N815 - name of the file format
 
 
-class NicPlugin:
+class NicPlugin(BuiltinPlugin[NicRecord]):
     """Assigns the network cards of a machine to containers."""
 
     name = "qrm_nic_plugin"
     resource = NIC
-    aligned = True
     reconciled = False
 
     def __init__(self, nics: Sequence[Nic], *, nodes: Iterable[int]) -> None:
         self._nodes = frozenset(nodes)
         self.nics = {nic.interface_name: nic for nic in sorted(nics, key=lambda nic: nic.interface_name)}
-        self._records: Records[NicRecord] = Records()
+        cards = Counter(nic.numa_node for nic in self.nics.values() if nic.numa_node >= 0)
+        counts = {node: float(count) for node, count in cards.items()}
+        super().__init__(capacity=counts, allocatable=counts)  # equal, because cards are shared
 
     # --- calls of the manager ------------------------------------------------------------------------------------
 
@@ -91,34 +88,6 @@ class NicPlugin:
         everywhere = Hint(self._nodes, preferred=False)
         return near if _is_restricted(request) or near[0].nodes == self._nodes else (*near, everywhere)
 
-    def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """A card on the nodes of the hint, otherwise the card with the fewest containers; None for an init container.
-        Raises CannotAllocate."""
-        if request.container_type == ContainerType.INIT:
-            return None
-        chosen = self._existing(request) or self._choose(request)
-        self._records[request.pod_uid, request.container_name] = NicRecord(
-            pod_uid=request.pod_uid,
-            container_name=request.container_name,
-            interface_name=chosen.interface_name,
-            pod_namespace=request.pod_namespace,
-            pod_name=request.pod_name,
-            pod_role=request.pod_role,
-        )
-        return _info(chosen)
-
-    def remove(self, pod_uid: str) -> None:
-        """Release the cards of a pod that has ended."""
-        self._records.remove_pod(pod_uid)
-
-    def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
-        """All allocations by pod UID and container."""
-        found: dict[str, dict[str, AllocationInfo]] = {}
-        for (pod, container), record in sorted(self._records.items()):
-            if (nic := self.nics.get(record.interface_name)) is not None:
-                found.setdefault(pod, {})[container] = _info(nic)
-        return found
-
     # --- queries -------------------------------------------------------------------------------------------------
 
     def machine_state(self) -> dict[str, dict[str, list[Nic]]]:
@@ -128,45 +97,35 @@ class NicPlugin:
             found.setdefault(str(nic.numa_node), {"nics": []})["nics"].append(nic)
         return found
 
-    def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
-        """1 on the NUMA node of the container's card; empty if unknown."""
-        record = self._records.get((pod_uid, container_name))
-        nic = self.nics.get(record.interface_name) if record else None
-        return {} if nic is None or nic.numa_node < 0 else {nic.numa_node: 1.0}
-
-    def allocatable_by_node(self) -> dict[int, float]:
-        """The number of cards on each NUMA node; equal to the capacity, because cards are shared."""
-        return self.capacity_by_node()
-
-    def capacity_by_node(self) -> dict[int, float]:
-        """The number of cards on each NUMA node."""
-        found: dict[int, float] = {}
-        for nic in self.nics.values():
-            if nic.numa_node >= 0:
-                found[nic.numa_node] = found.get(nic.numa_node, 0.0) + 1.0
-        return found
-
     # --- storage -------------------------------------------------------------------------------------------------
 
-    def document(self) -> dict[str, Any]:
-        """The complete state as JSON-compatible values."""
-        plain: dict[str, Any] = msgspec.to_builtins(NicDocument(self.machine_state(), self._records.by_pod()))
-        return plain
+    def _document(self, pods: StoredRecords[NicRecord]) -> NicDocument:
+        return NicDocument(self.machine_state(), pods)
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Restore a state from `document`. If a card no longer exists, another is selected when its container is
         admitted again. Raises ValueError for an invalid state."""
-        try:
-            read = msgspec.convert(document, NicDocument)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"not a state of the network card plug-in: {error}") from None
-        self._records = Records.of(read.pods.values())
+        self._records = by_container(self._read(document, NicDocument, "network card").pods)
 
     # --- internals -----------------------------------------------------------------------------------------------
 
     def _existing(self, request: ResourceRequest) -> Nic | None:
-        record = self._records.get((request.pod_uid, request.container_name))
+        record = self._record_of(request)
         return self.nics.get(record.interface_name) if record else None
+
+    def _satisfying(self, request: ResourceRequest) -> NicRecord | None:
+        return self._record_of(request) if self._existing(request) else None
+
+    def _new_record(self, request: ResourceRequest) -> NicRecord:
+        return NicRecord.of(request, interface_name=self._choose(request).interface_name)
+
+    def _infos(self) -> Callable[[NicRecord], AllocationInfo | None]:
+        return lambda record: _info(nic) if (nic := self.nics.get(record.interface_name)) else None
+
+    def _quantities(self, record: NicRecord) -> dict[int, float]:
+        """1 on the NUMA node of the card, if that is known."""
+        nic = self.nics.get(record.interface_name)
+        return {} if nic is None or nic.numa_node < 0 else {nic.numa_node: 1.0}
 
     def _choose(self, request: ResourceRequest) -> Nic:
         """A card on the nodes of the hint if there is one, then the card with the fewest containers, then the first by

@@ -14,13 +14,12 @@ import grpc
 import grpc.aio
 
 from agent import cpuset
-from agent.qrm.kubelet.channel import open_channel
-from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as pb
-from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
+from agent.qrm.grpc.channel import open_channel
+from agent.qrm.grpc.protos import qrm_cri_v1_pb2 as pb
+from agent.qrm.grpc.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import CPUSETS, FIELDS, UNIFIED, Properties, Value
-from agent.qrm.pods import PodContainer, QrmPod
-from agent.qrm.runtime.found import ContainerGone, FoundContainer
+from agent.qrm.runtime import ContainerGone, FoundContainer
 
 NAME, NAMESPACE, POD, UID = (f"io.kubernetes.{of}" for of in ("container.name", "pod.namespace", "pod.name", "pod.uid"))
 """Labels that the kubelet gives each container."""
@@ -41,29 +40,8 @@ class CriRuntime:
         """Close the connection to the runtime."""
         await self._channel.close()
 
-    async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
-        """Set properties on a running container. Raises ApplyFailed."""
-        await self._update(container.id, f"{pod.key}, container {container.name}", properties)
-
-    async def _update(self, container_id: str, called: str, properties: Properties) -> None:
-        request = pb.UpdateContainerResourcesRequest(container_id=container_id, linux=resources_of(properties))
-        try:
-            await self._stub.UpdateContainerResources(request, timeout=self._seconds)
-        except grpc.aio.AioRpcError as error:
-            raise self._failed(f"UpdateContainerResources of {called} ({container_id[:12]})", error) from None
-
     def _failed(self, what: str, error: grpc.aio.AioRpcError) -> ApplyFailed:
         return ApplyFailed(f"{self.socket}: {what}: {error.code().name}: {error.details()}")
-
-    async def values(self, pod: QrmPod, container: PodContainer, names: Iterable[str]) -> Properties:
-        """Those of the properties that a container has, as far as the runtime reports them. Raises ApplyFailed."""
-        called = f"{pod.key}, container {container.name}"
-        try:
-            return properties_in((await self._status(container.id, called)).resources.linux, names)
-        except ContainerGone:
-            raise ApplyFailed(f"{called} has ended") from None
-
-    # --- restoring ---------------------------------------------------------------------------------------------------
 
     async def containers(self) -> list[FoundContainer]:
         """The running containers of pods, by the kubelet's labels. Raises ApplyFailed."""
@@ -79,32 +57,29 @@ class CriRuntime:
             if {NAME, NAMESPACE, POD, UID} <= each.labels.keys()
         ]
 
-    async def properties(self, container: FoundContainer, names: Iterable[str]) -> Properties | None:
+    async def values(self, container: FoundContainer, names: Iterable[str]) -> Properties | None:
         """Those of the properties that a container has; None if the runtime does not report them. Raises ApplyFailed
         and ContainerGone."""
-        status = await self._status(container.id, f"{container.pod}, container {container.name}")
-        return properties_in(status.resources.linux, names) if status.resources.HasField("linux") else None
-
-    async def set(self, container: FoundContainer, properties: Properties) -> None:
-        """Set properties on a container. Raises ApplyFailed and ContainerGone."""
-        called = f"{container.pod}, container {container.name}"
-        try:
-            await self._update(container.id, called, properties)
-        except ApplyFailed:
-            if (await self._status(container.id, called)).state == pb.CONTAINER_EXITED:
-                raise ContainerGone from None
-            raise
-
-    async def _status(self, container_id: str, called: str) -> pb.ContainerStatus:
-        """`called` names the container in messages. Raises ApplyFailed and ContainerGone."""
-        request = pb.ContainerStatusRequest(container_id=container_id)
+        request = pb.ContainerStatusRequest(container_id=container.id)
         try:
             response: pb.ContainerStatusResponse = await self._stub.ContainerStatus(request, timeout=self._seconds)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 raise ContainerGone from None
-            raise self._failed(f"ContainerStatus of {called} ({container_id[:12]})", error) from None
-        return response.status
+            raise self._failed(f"ContainerStatus of {container.called} ({container.id[:12]})", error) from None
+        if response.status.state == pb.CONTAINER_EXITED:
+            raise ContainerGone
+        resources = response.status.resources
+        return properties_in(resources.linux, names) if resources.HasField("linux") else None
+
+    async def set(self, container: FoundContainer, properties: Properties) -> None:
+        """Set properties on a container. Raises ApplyFailed."""
+        request = pb.UpdateContainerResourcesRequest(container_id=container.id, linux=resources_of(properties))
+        try:
+            await self._stub.UpdateContainerResources(request, timeout=self._seconds)
+        except grpc.aio.AioRpcError as error:
+            what = f"UpdateContainerResources of {container.called} ({container.id[:12]})"
+            raise self._failed(what, error) from None
 
 
 def properties_in(resources: pb.LinuxContainerResources, names: Iterable[str]) -> dict[str, Value]:

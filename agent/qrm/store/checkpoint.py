@@ -19,6 +19,9 @@ import msgspec
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, from_json, to_json
 from watcher.decoding.json_text import decode_json
 
+CHECKPOINT = "kubelet_qrm_checkpoint"
+"""Name of the checkpoint file, as in Katalyst's kubelet."""
+
 
 class BadCheckpoint(ValueError):
     """The data is not a checkpoint, or was changed after it was written. The message does not contain the file name."""

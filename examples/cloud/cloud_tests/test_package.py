@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.real.parts import REPOSITORY
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
+from watcher.core.config.problems import SettingsError
+from watcher.service.settings.loading import load
+from watcher.sources.settings import ProviderSettings
 
 PACKAGE = REPOSITORY / "examples" / "cloud" / "load_watcher_cloud"
 
@@ -43,4 +44,4 @@ def test_without_the_package_the_error_names_it(name: str, tmp_path: Path):
 
 def test_with_the_package_it_is_known(reachable: Path, tmp_path: Path):
     environ = {"METRICS_PROVIDER_NAME": "Datadog", "METRICS_PROVIDER_TOKEN": "k", "METRICS_PROVIDER_APP_KEY": "a"}
-    assert load(flags={}, environ=environ, cwd=tmp_path).provider.name == "datadog"
+    assert load(flags={}, environ=environ, cwd=tmp_path)[ProviderSettings].name == "datadog"

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from load_watcher_cloud.provider import CloudProvider
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
-from watcher.platform.settings.tables import Settings
+from watcher.core.config.problems import SettingsError
+from watcher.core.config.settings import Settings
+from watcher.service.settings.loading import load
 from watcher.sources import registry
+from watcher.sources.settings import ProviderSettings
 
 pytestmark = pytest.mark.usefixtures("reachable")
 DATADOG = '[provider]\nname = "datadog"\ntoken = "k"\napp_key = "a"\n'
@@ -26,7 +27,7 @@ def test_keys_are_enough(tmp_path: Path):
     settings = loaded(tmp_path, DATADOG)
     built = registry.build(settings)
     assert isinstance(built, CloudProvider)
-    assert ("Datadog", "https://api.datadoghq.com") == (built.source, settings.provider.address)
+    assert ("Datadog", "https://api.datadoghq.com") == (built.source, settings[ProviderSettings].address)
     assert "default of the provider" in settings.origins["provider.address"]
 
 
@@ -40,7 +41,7 @@ def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path):
         "DATADOG_CLUSTER_NAME": "c-datadog",
         "SIGNALFX_HOST_NAME_SUFFIX": ".signalfx",
     }
-    provider = loaded(tmp_path, environ=environ).provider
+    provider = loaded(tmp_path, environ=environ)[ProviderSettings]
     assert ("datadog", ".datadog", "c-datadog") == (provider.name, provider.host_name_suffix, provider.cluster_name)
     assert "https://api.eu0.example.com" == provider.address
     assert provider.token is not None
@@ -51,7 +52,7 @@ def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path):
 def test_a_host_alone_is_an_address_of_datadog_as_it_was(tmp_path: Path):
     """The Go load-watcher takes nothing else there; for others it stays a mistake."""
     environ = {"METRICS_PROVIDER_ADDRESS": " api.datadoghq.eu"}
-    assert "https://api.datadoghq.eu" == loaded(tmp_path, DATADOG, environ).provider.address
+    assert "https://api.datadoghq.eu" == loaded(tmp_path, DATADOG, environ)[ProviderSettings].address
     with pytest.raises(SettingsError):
         loaded(tmp_path, '[provider]\nname = "prometheus"', environ)
 
@@ -91,4 +92,4 @@ def test_old_names_are_read_for_their_provider_alone(tmp_path: Path, suffix: str
         loaded(tmp_path, environ=environ)
     found = [problem for problem in refused.value.problems if problem.key == f"provider.{suffix.lower()}"]
     assert [f"environment DATADOG_{suffix}" in problem.message for problem in found] == [True]
-    assert loaded(tmp_path, environ={f"DATADOG_{suffix}": "\0"}).provider.cluster_name is None
+    assert loaded(tmp_path, environ={f"DATADOG_{suffix}": "\0"})[ProviderSettings].cluster_name is None

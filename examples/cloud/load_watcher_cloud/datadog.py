@@ -21,15 +21,17 @@ from load_watcher_cloud.connection import CloudConnection, token_of
 from load_watcher_cloud.provider import CloudProvider, CloudQueryPlan, CloudResponse, HostSeries
 from watcher.arrays import F64
 from watcher.core.messages import printable
+from watcher.core.windows.settings import RefreshSettings
 from watcher.decoding.json_text import JsonDecoder
 from watcher.model import Metric
 from watcher.sources.connection import connection, queries_of
 from watcher.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
 from watcher.sources.http import HttpResponse, read_secret
 from watcher.sources.queries import QueryConfig
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 __all__ = ["DatadogConfig", "QueryConfig", "from_settings", "provider"]
 
@@ -327,7 +329,7 @@ def provider(config: DatadogConfig) -> CloudProvider:
 
 def from_settings(settings: Settings) -> CloudProvider:
     """Build the provider from the settings. Raises ValueError like CloudConfig."""
-    given = settings.provider
+    given = settings[ProviderSettings]
     return provider(
         DatadogConfig(
             **connection(settings),
@@ -338,6 +340,6 @@ def from_settings(settings: Settings) -> CloudProvider:
             cluster_name=given.cluster_name or "",
             metrics=tuple(metric.key for metric in given.wanted),
             queries=queries_of(settings),
-            resolution=settings.refresh.point_resolution,
+            resolution=settings[RefreshSettings].point_resolution,
         )
     )

@@ -14,7 +14,6 @@ from agent.policy import schema as fields
 from agent.policy.objects import read_metric_rule, read_rules, whole_number
 from agent.policy.policy_set import PolicyReadResult, read_texts
 from agent.policy.problems import PolicyLocation, ProblemCollector
-from agent.policy.struct_reader import read
 from agent.service.dependencies import known_metrics
 from tests.agent.crane import cases
 from tests.agent.policy.writing import (
@@ -28,6 +27,7 @@ from tests.agent.policy.writing import (
     text_of,
     throttling,
 )
+from watcher.core.config.reader import read
 
 SHIPPED = Path(__file__).parents[3] / "deploy" / "agent" / "policies"
 

@@ -14,9 +14,9 @@ import grpc.aio
 import pytest
 
 from agent import cpuset
-from agent.qrm.kubelet.plugin_client import ask_info, notify
-from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as podresources_pb
-from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
+from agent.qrm.grpc.plugin_client import ask_info, notify
+from agent.qrm.grpc.protos import qrm_podresources_v1_pb2 as podresources_pb
+from agent.qrm.grpc.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, WireHint, WireHints
 from agent.qrm.store.checkpoint import encode
 from tests.agent.qrm.plugins.test_sysfs import as_files, put
@@ -450,20 +450,10 @@ def _ending(world: World, name: str) -> bool:
     return "deletionTimestamp" in world.kube.content(PODS, name)["metadata"]
 
 
-def test_cpus_by_katalysts_levels(world: World):
-    """A role is nothing then, a QoS level is; load resizes nothing."""
-    level, binding = "katalyst.kubewharf.io/qos_level", "katalyst.kubewharf.io/memory_enhancement"
-    own = {level: "dedicated_cores", binding: '{"numa_binding":"true"}'}
-    world.pod("default/own", "11111111-0000-4000-8000-000000000000", "ETL", cpu="4", annotations=own)
-    world.pod("default/shared", "22222222-0000-4000-8000-000000000000", "storage-service", cpu="2")
-    lines = ('cpu_policy = "katalyst"', 'watcher = "http://127.0.0.1:9"', "memory_plugin = false", "nic_plugin = false")
-    with world.run(RESERVED, *lines, mode="dry-run") as qrm:
-        wait_for(lambda: given(qrm).keys() == {"default/own", "default/shared"}, what="both pods")
-        found = {name: cpuset.parse(each["cpu"]["allocation_result"]) for name, each in given(qrm).items()}
-        assert len(found["default/own"]) == 4
-        assert not found["default/own"] & found["default/shared"]
+def test_a_watcher_without_the_builtin_cpu_plugin_is_ignored(world: World):
+    with world.run("cpu_plugin = false", 'watcher = "http://127.0.0.1:9"', mode="dry-run") as qrm:
         assert (qrm.explained()["resize"], qrm.state()["pools"]) == (None, {})
-        assert "ignoring qrm.watcher: load resizes pools only with qrm.cpu_policy roles" in qrm.log()
+        assert "ignoring qrm.watcher: load resizes only the pools of the built-in CPU plug-in" in qrm.log()
 
 
 async def test_plugins_of_another_manager_come_back_when_it_empties_their_directory(world: World):
@@ -490,19 +480,6 @@ async def test_plugins_of_another_manager_come_back_when_it_empties_their_direct
         assert live() == {True}
         assert qrm.get("/healthz").json() == {"status": "ok", "unused": {}}
         assert 'load_watcher_qrm_manager_silent_seconds{resource="cpu"}' in qrm.get("/metrics").text
-
-
-def test_memory_of_bound_pods_is_where_their_cpus_are(world: World):
-    own = {
-        "katalyst.kubewharf.io/qos_level": "dedicated_cores",
-        "katalyst.kubewharf.io/memory_enhancement": '{"numa_binding":"true","numa_exclusive":"true"}',
-    }
-    world.pod("default/own", "11111111-0000-4000-8000-000000000000", "", cpu="4", memory="4Gi", annotations=own)
-    with world.run(RESERVED, 'cpu_policy = "katalyst"', "nic_plugin = false", mode="dry-run") as qrm:
-        wait_for(lambda: given(qrm).get("default/own", {}).keys() == {"cpu", "memory"}, what="the allocations")
-        found = given(qrm)["default/own"]
-        assert (found["cpu"]["allocation_result"], found["memory"]["allocation_result"]) == ("2-39", "0")
-        assert found["memory"]["allocated_quantity"] == MEMORY[0] - (500 << 20)
 
 
 # --- starts that are refused -----------------------------------------------------------------------------------------

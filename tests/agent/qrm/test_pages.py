@@ -7,8 +7,8 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from agent.qrm.kubelet.contact import SILENT_S
-from agent.qrm.kubelet.grpc_server import PluginServer
+from agent.qrm.grpc.contact import SILENT_S
+from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.pages import QrmComponents, QrmPages
 from agent.qrm.settings import QrmSettings
 from agent.qrm.store.files import StateFile

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.qrm.main import CHECKPOINT
+from agent.qrm.store.checkpoint import CHECKPOINT
 from tests.agent.qrm.test_main import RESERVED, Qrm, World, cri, refused, the_seeds_machine
 from tests.fakes.cri import FakeRuntime
 from tests.real.parts import REPOSITORY
@@ -133,5 +133,5 @@ async def test_a_container_that_is_not_restored_and_a_node_without_a_checkpoint(
         assert "default/pod0, container container0: not restored: " in out
         assert (await restore(qrm, "--mode", "dry-run"))[:2] == (1, out), "the stored mode"
         code, _, err = await restore(qrm, "--mode", "cgroup")
-        assert (code, 'qrm.mode: the mode "cgroup" was removed in load-watcher 0.1.0' in err) == (2, True)
+        assert (code, '"cgroup" was removed in this version: use nri or cri, which set' in err) == (2, True)
         assert (await restore(qrm, "--mode", "somehow"))[0] == 2

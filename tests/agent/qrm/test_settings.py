@@ -80,8 +80,13 @@ def test_everything_from_text_as_the_environment_gives_it():
     ("given", "key", "message"),
     [
         ({"mode": "kri"}, "qrm.mode", "dry-run"),
-        ({"mode": "cgroup"}, "qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0'),
-        ({"mode": " CGROUP "}, "qrm.mode", 'the mode "cgroup" was removed in load-watcher 0.1.0'),
+        ({"mode": "cgroup"}, "qrm.mode", '"cgroup" was removed in this version: use nri or cri'),
+        ({"mode": "CGROUP"}, "qrm.mode", '"CGROUP" was removed in this version: use nri or cri'),
+        *(
+            ({name: value}, f"qrm.{name}", "was removed in this version")
+            for name, value in (("cpu_policy", "katalyst"), ("cpu_policy", "roles"), ("reclaim", True))
+        ),
+        ({"system_namespaces": ["kube-system"]}, "qrm.system_namespaces", "was removed in this version"),
         ({"nri_index": "5"}, "qrm.nri_index", "two digits"),
         ({"nri_name": "a b"}, "qrm.nri_name", "a name of letters"),
         *(

@@ -33,8 +33,3 @@ def machine(name: str) -> CpuTopology:
     topology = _VECTORS["topologies"][name]
     columns = zip(topology["core"], topology["socket"], topology["numa"], topology["l3"], strict=True)
     return CpuTopology({i: LogicalCpu(i, *column) for i, column in enumerate(columns)})
-
-
-def numa_nodes(name: str) -> int:
-    """How many the topology says it has; 0 where upstream's test left it out."""
-    return int(_VECTORS["topologies"][name]["num_numa_nodes"])

@@ -57,9 +57,9 @@ def test_the_name_of_the_node():
         ({"token_file": "/no/such"}, "agent.token_file", "file /no/such does not exist"),
         ({"watcher_token_file": "/no/such"}, "agent.watcher_token_file", "file /no/such does not exist"),
         ({"prometheus_token_file": "/no/such"}, "agent.prometheus_token_file", "file /no/such does not exist"),
-        ({"queries": 3}, "agent.queries", "must contain one table per metric"),
+        ({"queries": 3}, "agent.queries", "must be a table, [agent.queries]"),
         ({"queries": {"a": 3}}, "agent.queries.a", "must be a table"),
-        ({"queries": {"a": {}}}, "agent.queries.a.expression", "is missing"),
+        ({"queries": {"a": {}}}, "agent.queries.a.expression", "is not set, but required in [agent.queries.a]"),
         (
             {"queries": {"a": {"expresion": "up"}}},
             "agent.queries.a.expresion",

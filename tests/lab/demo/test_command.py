@@ -11,8 +11,13 @@ from click.testing import CliRunner
 from lab.demo import settings as demo_settings
 from lab.fleet.cluster import SimulatedCluster
 from load_watcher.main import main
-from watcher.platform.settings import loading
-from watcher.platform.settings.tables import Settings
+from watcher.core.config.settings import Settings
+from watcher.core.windows.settings import RefreshSettings
+from watcher.koordinator.settings import KoordinatorSettings
+from watcher.platform.logs import ClusterSettings
+from watcher.service.settings import loading
+from watcher.sources.settings import ProviderSettings
+from watcher.store.settings import StoreSettings
 
 STORE = Path("/tmp/of-the-demo.db")
 
@@ -38,10 +43,14 @@ def test_the_outside_world_plays_no_part(tmp_path: Path) -> None:
         publish = true
     """
     found = adapted(tmp_path, text, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
-    assert (found.provider.name, found.provider.address, found.provider.token) == ("demo", None, None)
-    assert found.provider.queries == {}
+    assert (found[ProviderSettings].name, found[ProviderSettings].address, found[ProviderSettings].token) == (
+        "demo",
+        None,
+        None,
+    )
+    assert found[ProviderSettings].queries == {}
     assert found.notices == ()
-    assert (found.koordinator.report_interval, found.koordinator.publish) == (90, False)
+    assert (found[KoordinatorSettings].report_interval, found[KoordinatorSettings].publish) == (90, False)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +67,9 @@ def test_a_database_that_may_be_a_real_one_is_left_alone(
 ) -> None:
     """Only one that a flag names is meant."""
     found = adapted(tmp_path, text, **flags)
-    assert (found.store.url, found.watcher_name) == (url, "")
+    assert (found[StoreSettings].url, found[StoreSettings].watcher_name(found[ClusterSettings].name)) == (url, "")
     environ = {"LOAD_WATCHER_STORE_URL": "sqlite:///real.db"}
-    assert adapted(tmp_path, environ=environ).store.url == f"sqlite:///{STORE}"
+    assert adapted(tmp_path, environ=environ)[StoreSettings].url == f"sqlite:///{STORE}"
 
 
 @pytest.mark.parametrize(
@@ -68,12 +77,12 @@ def test_a_database_that_may_be_a_real_one_is_left_alone(
     [("", 15.0), ('[refresh]\nresolution = "30s"', 30.0), ('[refresh]\ninterval = "40s"', 40.0)],
 )
 def test_it_refreshes_often_unless_it_was_told_how_often(tmp_path: Path, text: str, interval: float) -> None:
-    assert adapted(tmp_path, text).refresh.interval == interval
+    assert adapted(tmp_path, text)[RefreshSettings].interval == interval
 
 
 def test_pods_are_told_of_from_the_start_unless_they_are_not_wanted(tmp_path: Path) -> None:
-    assert adapted(tmp_path).refresh.pods == "on"
-    assert adapted(tmp_path, refresh__pods="off").refresh.pods == "off"
+    assert adapted(tmp_path)[RefreshSettings].pods == "on"
+    assert adapted(tmp_path, refresh__pods="off")[RefreshSettings].pods == "off"
 
 
 def test_it_says_that_it_is_simulated_and_what_goes_wrong() -> None:

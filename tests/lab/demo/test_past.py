@@ -8,7 +8,8 @@ import pytest
 from lab.demo.past import past_maxima, past_windows
 from lab.fleet.cluster import SimulatedCluster
 from lab.fleet.load import node_load
-from watcher.core.forecast.fleet import FleetForecast, ForecastConfig
+from watcher.core.forecast.fleet import FleetForecast
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.model import Operator, Window
 
 BEGUN = 1_795_000_020.0
@@ -50,7 +51,7 @@ def test_nothing_is_kept_that_the_settings_do_not_keep() -> None:
 
 def test_the_first_forecasts_hold_about_as_often_as_they_state() -> None:
     """From the history before the demo. docs/learn/demo.md has the coverage; over 24 hours it is lower."""
-    cluster, config = SimulatedCluster(12, seed=1, speed=24.0, begun=BEGUN), ForecastConfig(horizons=(1, 6, 24))
+    cluster, config = SimulatedCluster(12, seed=1, speed=24.0, begun=BEGUN), ForecastSettings(horizons=(1, 6, 24))
     forecast, until = FleetForecast(config), BEGUN // 300 * 300
     for key in ("CPU", "Memory"):
         batch = past_maxima(cluster, key, until - config.history, until)

@@ -11,7 +11,7 @@ from lab.simulate.engine import SimulationOptions, simulate
 from lab.simulate.policies import PolicyError, check_unique_names, find_policy
 from scorers.cluster.table import ClusterTable
 from tests.lab.simulate.small import course, load, node, placed, pod, run
-from watcher.platform.settings.problems import SettingsError
+from watcher.core.config.problems import SettingsError
 
 CONFIGURATION = """
 apiVersion: kubescheduler.config.k8s.io/v1

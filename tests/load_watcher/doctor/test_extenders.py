@@ -21,8 +21,9 @@ from tests.real.parts import REPOSITORY
 from watcher.api.telemetry import Telemetry
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, CheckStatus
-from watcher.platform.settings.loading import load
+from watcher.platform.http.settings import ServerSettings
 from watcher.platform.telemetry.instruments import Timings
+from watcher.service.settings.loading import load
 
 GOOD: Mapping[str, Any] = {
     "urlPrefix": "http://load-watcher.load-watcher.svc:2020/scheduler/default",
@@ -75,7 +76,7 @@ def test_the_documented_certificate_is_accepted(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs/reference/security.md").read_text()
     (toml,), (extended,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("toml", "yaml"))
     pairs = dict(re.findall(r'^(\w+) = "([^"]+)"', toml, re.MULTILINE))
-    server = load(flags={}, environ={}, file=None, cwd=tmp_path).server
+    server = load(flags={}, environ={}, file=None, cwd=tmp_path)[ServerSettings]
     assert set(tomllib.loads(toml)["server"]) <= {each.name for each in fields(server)}
     assert set(pairs) == {"tls_cert", "tls_key", "tls_client_ca"}
     names = tomllib.loads(toml)["server"]["scheduler_clients"]

@@ -9,12 +9,12 @@ import pytest
 from load_watcher.doctor.forecasts import check_forecasts
 from load_watcher.doctor.plugins import use_of
 from load_watcher.doctor.thresholds import ProfilePlugins
+from watcher.core.config.settings import Settings
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.platform.checks.results import CheckStatus
-from watcher.platform.settings.sections.forecast import ForecastSettings
-from watcher.platform.settings.tables import Settings
 
 METRICS = 'load_watcher_scheduler_without_forecasts{{profile="default",plugin="HighLoadFilter"}} {missing}\n'
-ON, OFF = Settings(), Settings(forecast=ForecastSettings(enabled=False))
+ON, OFF = Settings(), Settings().having(ForecastSettings(enabled=False))
 
 
 def profile(**args: Any) -> list[ProfilePlugins]:

@@ -4,7 +4,6 @@ go 1.18
 
 require (
 	github.com/google/cadvisor v0.44.2
-	github.com/kubewharf/katalyst-api v0.5.0
 	k8s.io/api v0.26.1
 	k8s.io/apimachinery v0.26.1
 	k8s.io/client-go v0.26.1
@@ -22,6 +21,7 @@ require (
 	github.com/golang/protobuf v1.5.2 // indirect
 	github.com/google/uuid v1.3.0 // indirect
 	github.com/klauspost/cpuid/v2 v2.2.6 // indirect
+	github.com/kubewharf/katalyst-api v0.5.0 // indirect
 	github.com/montanaflynn/stats v0.7.1 // indirect
 	github.com/opencontainers/runc v1.1.6 // indirect
 	github.com/opencontainers/selinux v1.10.0 // indirect

@@ -20,6 +20,8 @@ from tests.originals.katalyst.node import CONTAINER, EXCLUSIVE, RECLAIMED, Katal
 from tests.waiting import wait_for
 
 NODE_0, NODE_1 = cpuset.parse("0-7,16-23"), cpuset.parse("8-15,24-31")
+OWN = {"kubernetes.io/pod-role": "storage-service"}
+BATCH = {"kubernetes.io/pod-role": "ETL", **level("reclaimed_cores")}
 NO_PLUGINS = ("cpu_plugin = false", "memory_plugin = false", "nic_plugin = false")
 ROUNDS_S = 4.0
 """Seconds in which a manager that would change an allocation has changed it; both reconcile every second."""
@@ -78,7 +80,7 @@ class LiveChecks:
     default_cases = 1
 
     def outcomes(self, program: Path, *, seed: int, cases: int) -> Iterator[Outcome]:
-        for part in (their_plugins, their_native_plugin, under_their_manager, roles_under_their_manager):
+        for part in (their_plugins, their_native_plugin, under_their_manager):
             with katalyst_node(program) as node:
                 yield from part(node)
 
@@ -201,20 +203,7 @@ def their_native_plugin(node: KatalystNode) -> list[Outcome]:
 
 
 def under_their_manager(node: KatalystNode) -> list[Outcome]:
-    lines = ('cpu_policy = "katalyst"', "reclaim = true")
-    return _manager(node, Part("under Katalyst's manager"), lines, own=EXCLUSIVE, batch=level("reclaimed_cores"))
-
-
-def roles_under_their_manager(node: KatalystNode) -> list[Outcome]:
-    role = "kubernetes.io/pod-role"
-    own, batch = {role: "storage-service"}, {role: "ETL", **level("reclaimed_cores")}
-    return _manager(node, Part("roles under Katalyst's manager"), (), own=own, batch=batch)
-
-
-def _manager(
-    node: KatalystNode, part: Part, lines: tuple[str, ...], *, own: dict[str, str], batch: dict[str, str]
-) -> list[Outcome]:
-    lines = ('reserved_cpus = "0,16"', "adjust = false", *lines)
+    part, lines = Part("under Katalyst's manager"), ('reserved_cpus = "0,16"', "adjust = false")
     flags = {"sockets": node.sockets, "pod_resources": node.pod_resources, "policy": "restricted"}
     flags |= {"updates": node.directory / "updates", "names": f"{RECLAIMED}=cpu"}
     with node.katalyst("manager", **flags) as manager:
@@ -222,9 +211,8 @@ def _manager(
         with node.load_watcher(*lines, mode="server") as qrm:
             with part.check("all plug-ins register"):
                 wait_for(lambda: registered(qrm, "cpu", "memory", "NIC"), what="registration")
-            _managed_admissions(part, node, own=own, batch=batch)
-            if "kubernetes.io/pod-role" in own:
-                _role_of_label(part, node)
+            _managed_admissions(part, node)
+            _role_of_label(part, node)
             _managed_readers(part, node)
             before, sockets = node.katalyst_allocations(), node.plugin_sockets()
             manager.stop(signal.SIGKILL)
@@ -232,14 +220,14 @@ def _manager(
             with part.check("Katalyst's agent restarts and empties its directory: the sockets are there again"):
                 wait_for(lambda: len(node.plugin_sockets() - sockets) == len(sockets), what="new sockets")
             _manager_again(part, node, qrm, before)
-            _managed_removal(part, node, own)
+            _managed_removal(part, node)
             qrm.kill()
         with node.load_watcher(*lines, mode="server") as qrm:
             _load_watcher_again(part, node, qrm)
     return part.outcomes
 
 
-def _managed_admissions(part: Part, node: KatalystNode, *, own: dict[str, str], batch: dict[str, str]) -> None:
+def _managed_admissions(part: Part, node: KatalystNode) -> None:
     def has(number: int, *resources: str) -> dict[str, dict[str, Any]]:
         found = node.katalyst_allocations()
         complete = all((uid(number), name) in found for name in resources)
@@ -250,15 +238,15 @@ def _managed_admissions(part: Part, node: KatalystNode, *, own: dict[str, str], 
         shared = wait_for(lambda: has(1, "cpu", "memory"), what="both allocations")
         assert cpus_of(shared["cpu"]) & NODE_0
         assert cpus_of(shared["cpu"]) & NODE_1
-    node.add(2, "own", {"cpu": "4", "memory": "4Gi"}, annotations=own)
+    node.add(2, "own", {"cpu": "4", "memory": "4Gi"}, annotations=OWN)
     with part.check("an exclusive pod has CPUs of one NUMA node"):
         found = wait_for(lambda: has(2, "cpu", "memory"), what="both allocations")
         assert cpus_of(found["cpu"]) < NODE_0 or cpus_of(found["cpu"]) < NODE_1
     with part.check("and the memory of this NUMA node"):
         memory = has(2, "memory")["memory"]
         expect(memory["allocation_result"], "0" if cpus_of(has(2, "cpu")["cpu"]) < NODE_0 else "1")
-        expect(memory["allocated_quantity"], (64 << 30) - (500 << 20) if own is EXCLUSIVE else 4 << 30)
-    node.add(3, "batch", {RECLAIMED: "2000", "memory": "1Gi"}, annotations=batch)
+        expect(memory["allocated_quantity"], 4 << 30)
+    node.add(3, "batch", {RECLAIMED: "2000", "memory": "1Gi"}, annotations=BATCH)
     with part.check("a reclaimed pod requests reclaimed_millicpu, which the manager maps to cpu"):
         wait_for(lambda: has(3, "cpu", "memory"), what="both allocations")
         expect(_state_of(node, "cpu")["pods"][uid(3)][CONTAINER]["request"], 2)
@@ -296,8 +284,8 @@ def _managed_readers(part: Part, node: KatalystNode) -> None:
         expect({zone["type"] for zone in zones}, {"Socket"})
 
 
-def _managed_removal(part: Part, node: KatalystNode, own: dict[str, str]) -> None:
-    node.add(5, "big", {"cpu": "64", "memory": "1Gi"}, annotations=own)
+def _managed_removal(part: Part, node: KatalystNode) -> None:
+    node.add(5, "big", {"cpu": "64", "memory": "1Gi"}, annotations=OWN)
     with part.check("a pod that exceeds the machine gets no CPUs"):
         stays(lambda: (uid(5), "cpu") in node.katalyst_allocations(), False)
     node.remove("big")

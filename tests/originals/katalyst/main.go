@@ -1,6 +1,5 @@
 // Program katalyst runs parts of Katalyst (katalyst-core).
 //
-//	katalyst policy         worlds on standard input, one JSON value per line: what its dynamic policies answer
 //	katalyst plugins        its CPU and memory plug-ins in its skeleton, until SIGTERM
 //	katalyst manager        its resource manager (ORM) with the kubelet's plug-in manager, until SIGTERM
 //	katalyst pod-resources  what its client reads from a pod-resources API
@@ -22,7 +21,6 @@ import (
 
 func main() {
 	commands := map[string]func(arguments []string) error{
-		"policy":        policy,
 		"plugins":       plugins,
 		"manager":       manager,
 		"pod-resources": podResources,
@@ -30,7 +28,7 @@ func main() {
 		"checkpoint":    checkpoint,
 	}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: katalyst policy|plugins|manager|pod-resources|zones|checkpoint [FLAG ...]")
+		fmt.Fprintln(os.Stderr, "usage: katalyst plugins|manager|pod-resources|zones|checkpoint [FLAG ...]")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

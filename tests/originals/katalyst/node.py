@@ -13,18 +13,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.store.checkpoint import decode
 from tests.agent.qrm.plugins.test_sysfs import as_files, put
 from tests.agent.qrm.test_main import Qrm, cri
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.kube import PODS, FakeKube
-from tests.originals.katalyst.worlds import PREFIX, computer, topology
 from tests.waiting import wait_for
 
 NODE = "node-1"
 CONTAINER = "main"
 RECLAIMED = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
-SHAPE = {"sockets": 2, "nodes": 2, "cores": 8, "adjacent": False}
+PREFIX = "katalyst.kubewharf.io"
+CORES = 8
+"""Cores of each of the two sockets. A socket is a NUMA node, and a core has the threads i and i + all cores."""
 PODS_AT_MOST = 20
 STOP_S = 10.0
 
@@ -40,6 +42,22 @@ def level(name: str, **memory: str) -> dict[str, str]:
 
 
 EXCLUSIVE = level("dedicated_cores", numa_binding="true", numa_exclusive="true")
+
+
+def topology() -> CpuTopology:
+    """The machine of the node, with 64 GiB on each NUMA node."""
+    cpus = {}
+    for cpu in range(4 * CORES):
+        core = cpu % (2 * CORES)
+        node = core // CORES
+        cpus[cpu] = LogicalCpu(cpu, core, node, node, node)
+    return CpuTopology(cpus, {0: 64 << 30, 1: 64 << 30})
+
+
+def computer(machine: CpuTopology) -> dict[str, Any]:
+    """The machine for the Go program."""
+    cpus = [{"id": cpu.id, "core": cpu.core, "socket": cpu.socket, "numa": cpu.numa} for cpu in machine.cpus.values()]
+    return {"cpus": cpus, "memory": [machine.memory[node] for node in sorted(machine.memory)]}
 
 
 class KatalystProcess:
@@ -65,12 +83,12 @@ class KatalystProcess:
 
 
 class KatalystNode:
-    """The machine of `SHAPE`. All files and sockets are in `directory`, which has a short path."""
+    """A machine with two NUMA nodes. All files and sockets are in `directory`, which has a short path."""
 
     def __init__(self, directory: Path, kube: FakeKube, runtime: FakeRuntime, program: Path) -> None:
         self.directory, self.kube, self.runtime, self._program = directory, kube, runtime, program
         self._pods: dict[str, dict[str, Any]] = {}
-        machine = topology(SHAPE)
+        machine = topology()
         as_files(directory / "sys", machine)
         for node, size in machine.memory.items():
             meminfo = f"Node {node} MemTotal: {size >> 10} kB"

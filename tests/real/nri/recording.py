@@ -1,6 +1,6 @@
 """Record what the runtime side of containerd/nri sends, for tests without Go.
 
-    python -m tests.real.nri.recording            writes tests/agent/qrm/nri/recorded/*.json.gz
+    python -m tests.real.nri.recording            writes tests/agent/qrm/runtime/nri/recorded/*.json.gz
 
 The plug-in of the recording sets fixed CPUs; only the bytes of the runtime are stored.
 """
@@ -16,10 +16,8 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from agent.qrm.nri.connection import Method
-from agent.qrm.nri.frames import FrameDecoder
-from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
-from agent.qrm.nri.session import NriSession
+from agent.qrm.runtime.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.runtime.nri.ttrpc import FrameDecoder, Method, NriSession
 from tests.fakes.nri import RECORDED
 from tests.real.nri.runtime import NriRuntime
 from tests.waiting import eventually

@@ -25,8 +25,8 @@ from typing import Any
 
 import requests
 
-from tests.agent.qrm.nri.overlap import overlaps, shared_with
-from tests.agent.qrm.nri.sequences import Found, run_checks, without_log
+from tests.agent.qrm.runtime.nri.overlap import overlaps, shared_with
+from tests.agent.qrm.runtime.nri.sequences import Found, run_checks, without_log
 from tests.agent.qrm.test_main import NODE, RESERVED
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady

@@ -16,10 +16,10 @@ import pytest
 from agent import cpuset
 from agent.qrm.manager.admission import ContainerOptions
 from agent.qrm.manager.allocation import DeviceNode
-from agent.qrm.nri.devices import read_devices
-from agent.qrm.nri.messages import adjustment, update
-from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
-from agent.qrm.nri.session import NriSession
+from agent.qrm.runtime.nri.devices import read_devices
+from agent.qrm.runtime.nri.messages import adjustment, update
+from agent.qrm.runtime.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.runtime.nri.ttrpc import NriSession
 from tests.agent.qrm.test_main import NODE, Qrm
 from tests.fakes.kube import PODS, FakeKube
 from tests.real.nri.containerd import CGROUPS, Containerd, allowed_cpus

@@ -10,9 +10,19 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.nri.calls import PLUGIN_SERVICE, CallRequest, encode_request, encode_response
-from agent.qrm.nri.frames import PLUGIN_CONNECTION, REQUEST, RESPONSE, RUNTIME_CONNECTION, Message, encode
-from agent.qrm.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.runtime.nri.protos import qrm_nri_v1alpha1_pb2 as pb
+from agent.qrm.runtime.nri.ttrpc import (
+    PLUGIN_CONNECTION,
+    PLUGIN_SERVICE,
+    REQUEST,
+    RESPONSE,
+    RUNTIME_CONNECTION,
+    CallRequest,
+    Message,
+    encode,
+    encode_request,
+    encode_response,
+)
 from tests.agent.qrm.test_main import RESERVED, Qrm
 from tests.doctor import Told, doctor
 from tests.fakes.nri import RuntimeSocket

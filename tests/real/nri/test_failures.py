@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.agent.qrm.nri.overlap import overlaps
+from tests.agent.qrm.runtime.nri.overlap import overlaps
 from tests.agent.qrm.test_main import RESERVED, Qrm
 from tests.real.nri.node import PLUGIN, NriNode, container_id, nri_node, wait_until_known
 from tests.real.nri.runtime import Refused

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.qrm.nri.overlap import overlaps
+from tests.agent.qrm.runtime.nri.overlap import overlaps
 from tests.agent.qrm.test_main import NICS, NODE, RESERVED, step
 from tests.fakes.kube import EVENTS
 from tests.fakes.service import FakeService, Live

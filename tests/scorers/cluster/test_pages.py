@@ -1,4 +1,4 @@
-"""The nodes and pods that the scorers know, for `load-watcher record`."""
+"""The nodes and pods that the scorers know, as `load-watcher record` reads them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def served() -> Iterator[Served]:
         yield made
 
 
-def test_nodes_and_pods_are_told_as_a_trace_has_them(served: Served) -> None:
-    """Pods that are bound, not those that wait or are only reserved; nodes that have something."""
+def test_the_page_has_nodes_and_pods_as_a_trace_has_them(served: Served) -> None:
+    """It has pods that are bound, not pods that wait or are reserved, and nodes with a capacity."""
     seen = served.ask()
     assert NOW == seen.time
     assert [
@@ -89,21 +89,21 @@ def test_nodes_and_pods_are_told_as_a_trace_has_them(served: Served) -> None:
     ]
 
 
-def test_many_pods_are_told_whole() -> None:
+def test_the_page_has_all_of_many_pods() -> None:
     many = 2 * AT_ONCE + 1
     made = Served(table([node("a", {"cpu": "2", "memory": "4Gi"})], [pod(f"p{i}", node="a") for i in range(many)]))
     with made.live:
         assert many == len(made.ask().pods)
 
 
-def test_before_all_is_known_nothing_is_told(served: Served) -> None:
-    """Lest whoever records it takes the others for gone."""
+def test_the_page_is_empty_until_all_objects_are_listed(served: Served) -> None:
+    """A recorder would take the missing objects for deleted ones."""
     served.is_whole = False
     answer = served.live.ask("/scheduler/cluster")
     assert (503, "not_ready") == (answer.status, answer.error["code"])
 
 
-def test_it_needs_the_token_that_is_set() -> None:
+def test_the_page_requires_the_token() -> None:
     made = Served(table([]), protection=Protection(token="secret"))
     with made.live:
         assert 401 == made.live.ask("/scheduler/cluster").status

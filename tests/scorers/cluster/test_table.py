@@ -1,4 +1,4 @@
-"""The cluster as columns: what events leave behind equals what a table made anew would have."""
+"""The cluster as columns: a table after any events equals a new table with the same objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONTAINERS: list[dict[str, Any]] = [
 
 @dataclass
 class Sums:
-    """What a listener adds up."""
+    """The sums of a listener."""
 
     cpu: dict[int, int] = field(default_factory=dict)
     weight: dict[int, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def weight_of(info: PodInfo) -> int:
 
 
 def shown(of: ClusterTable) -> dict[str, Any]:
-    """Everything that a table knows, by names."""
+    """The contents of a table, by names."""
     missing = of.recent.unmeasured("cpu", measured=of.load.sampled())
     found = {}
     for name, row in of.row.items():
@@ -75,7 +75,7 @@ def shown(of: ClusterTable) -> dict[str, Any]:
 
 
 class Events(RuleBasedStateMachine):
-    """Nodes and pods that come, move, end and go in any order, and reservations between them."""
+    """Nodes and pods that are added, changed and removed in any order, and reservations between these events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Events(RuleBasedStateMachine):
         self.serial = 0
 
     def begin(self) -> None:
-        """With an empty table."""
+        """Start with an empty table."""
         self.table = ClusterTable()
         self.table.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
         self.sums = Sums()
@@ -118,8 +118,8 @@ class Events(RuleBasedStateMachine):
         self.pods[name] = new
 
     @rule(name=st.sampled_from(["p0", "p1", "p2"]), seconds=st.sampled_from([0, 10, 100]))
-    def pod_tells_of_its_status(self, name: str, seconds: int) -> None:
-        """Often of nothing that counts; then nothing may change."""
+    def pod_status_changes(self, name: str, seconds: int) -> None:
+        """Often the change is not relevant; then the table must not change."""
         if old := self.pods.get(name):
             conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(NOW - seconds)}]
             again = msgspec.to_builtins(old, str_keys=True)
@@ -133,7 +133,7 @@ class Events(RuleBasedStateMachine):
         reason=st.sampled_from(["", "Infeasible"]),
     )
     def pod_is_resized(self, name: str, cpu: str | None, reason: str) -> None:
-        """The kubelet reports its progress in the status; the spec stays."""
+        """The kubelet reports the progress in the status; the spec stays."""
         if old := self.pods.get(name):
             again = msgspec.to_builtins(old, str_keys=True)
             pending = [{"type": "PodResizePending", "status": "True", "reason": reason}]
@@ -145,7 +145,7 @@ class Events(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["p0", "p1", "p2"]), weight=st.sampled_from(["1", "2", "3"]))
     def pod_is_labelled(self, name: str, weight: str) -> None:
-        """Plug-ins that keep sums of their own may go by that."""
+        """Plug-ins with sums of their own may depend on the labels."""
         if old := self.pods.get(name):
             metadata = structs.replace(old.metadata, labels={"weight": weight})
             self.pods[name] = structs.replace(old, metadata=metadata)
@@ -163,7 +163,7 @@ class Events(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["p0", "p1", "p2"]))
     def a_reservation_is_left_out_for_a_moment(self, name: str) -> None:
-        """Then the pod counts nowhere; afterwards all is as it was."""
+        """The pod is not counted meanwhile; afterwards, the table is as before."""
         if old := self.pods.get(name):
             before, reserved = repr(sorted(shown(self.table).items())), self.table.reserved
             with self.table.without_reservation(identity(old)):
@@ -172,7 +172,7 @@ class Events(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["p0", "p1", "p2"]), where=st.sampled_from(NODES), again=st.sampled_from(NODES))
     def a_reservation_is_left_out_and_moves(self, name: str, where: str, again: str) -> None:
-        """The invariant after each rule lets reservations run out, so that this comes in one."""
+        """The invariant after each rule lets reservations expire, so this rule contains both steps."""
         self.pod_is_reserved(name, where, 5)
         self.a_reservation_is_left_out_for_a_moment(name)
         self.pod_is_reserved(name, again, 5)
@@ -188,7 +188,7 @@ class Events(RuleBasedStateMachine):
     def watches_break_and_all_is_listed_again(
         self, changes: dict[str, tuple[str, Any, bool] | None], nodes: dict[str, int | None]
     ) -> None:
-        """Whatever happened meanwhile is told as one change of each object, which may be another one of that name."""
+        """Each object has one change since the break, possibly to another object of the same name."""
         before = dict(self.pods)
         for name, change in changes.items():
             old = self.pods.pop(name, None)
@@ -208,7 +208,7 @@ class Events(RuleBasedStateMachine):
 
     @rule(pods_first=st.booleans(), backwards=st.booleans())
     def it_starts_again(self, pods_first: bool, backwards: bool) -> None:
-        """Nodes and pods come over two watches, in whatever order."""
+        """Nodes and pods come over two watches, in any order."""
         columns = self.table.load.columns
         self.begin()
         self.table.set_load(columns, now=NOW)
@@ -220,7 +220,7 @@ class Events(RuleBasedStateMachine):
 
     @rule()
     def a_listener_is_replaced(self) -> None:
-        """As when settings are read again."""
+        """As after a reload of the settings."""
         self.table.unsubscribe(self.sums)
         self.sums = Sums()
         self.table.listen(self.sums)
@@ -231,7 +231,7 @@ class Events(RuleBasedStateMachine):
 
     @invariant()
     def equals_a_rebuild(self) -> None:
-        """Once reservations are over, nothing of them is left."""
+        """Expired reservations leave nothing in the table."""
         self.table.expire(NOW + 100)
         rebuilt = table(self.nodes.values(), self.pods.values(), self.table.load.columns)
         rebuilt.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
@@ -251,8 +251,8 @@ TestEvents = Events.TestCase
 TestEvents.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
-def test_a_pod_that_is_there_before_its_node_counts_there() -> None:
-    """Events of nodes and of pods come over two watches."""
+def test_a_pod_that_is_listed_before_its_node_counts_on_it() -> None:
+    """Nodes and pods come from two watches."""
     made = table([], [pod("p", node="late", containers=[{"requests": {"cpu": "1"}}])])
     assert not made.known[made.row["late"]]
     made.set_node("late", node("late", {"cpu": "4"}))
@@ -261,8 +261,8 @@ def test_a_pod_that_is_there_before_its_node_counts_there() -> None:
     assert made.requested.column("cpu")[made.row["late"]] == 1000
 
 
-def test_a_row_that_is_free_is_given_to_the_next_node_with_nothing_in_it() -> None:
-    """No ghost of the node before."""
+def test_a_free_row_is_empty_when_the_next_node_gets_it() -> None:
+    """It has no data of the node before."""
     made = table([node("a", {"cpu": "4"})], loads=load({"a": {("CPU", "AVG"): 50.0}}))
     row = made.row["a"]
     made.set_node("a", None)
@@ -273,8 +273,8 @@ def test_a_row_that_is_free_is_given_to_the_next_node_with_nothing_in_it() -> No
     assert np.isnan(made.load.average(MetricType.CPU)[row])
 
 
-def test_a_reservation_moves_is_replaced_by_the_binding_and_runs_out() -> None:
-    """Two pods in quick succession see each other."""
+def test_a_reservation_moves_ends_with_the_binding_and_expires() -> None:
+    """Each of two pods in quick succession sees the other."""
     made = table([node("a", {"cpu": "4"}), node("b", {"cpu": "4"})])
     waiting = pod("p", containers=[{"requests": {"cpu": "1"}}])
     made.reserve(waiting, "a", now=NOW, until=NOW + 5)
@@ -292,7 +292,7 @@ def test_a_reservation_moves_is_replaced_by_the_binding_and_runs_out() -> None:
     assert made.requested.column("cpu")[rows(made, "a", "b")].tolist() == [1000, 0]
 
 
-def test_a_reservation_that_runs_out_leaves_nothing() -> None:
+def test_an_expired_reservation_leaves_nothing() -> None:
     """The scheduler chose another node, or none."""
     made = table([node("a", {"cpu": "4"})])
     made.reserve(pod("p", containers=[{"requests": {"cpu": "1"}}]), "a", now=NOW, until=NOW + 5)
@@ -304,8 +304,8 @@ def test_a_reservation_that_runs_out_leaves_nothing() -> None:
     assert made.reserved == {}
 
 
-def test_a_pod_with_nonsense_in_it_counts_nowhere_and_says_so() -> None:
-    """The API server lets none through; an extender may be sent anything."""
+def test_a_pod_with_invalid_quantities_is_not_counted_and_logged() -> None:
+    """The API server refuses such pods, but a client may send them to an extender."""
     made = table([node("a", {"cpu": "4"})], [pod("p", node="a", containers=[{"requests": {"cpu": "1"}}])])
     bad = pod("p", node="a", containers=[{"requests": {"cpu": "one"}}])
     with pytest.raises(ValueError, match="cpu: 'one' is not a Kubernetes quantity"):
@@ -316,8 +316,8 @@ def test_a_pod_with_nonsense_in_it_counts_nowhere_and_says_so() -> None:
     assert made.capacity.of(made.row["a"]) == {"cpu": 4000}
 
 
-def test_names_of_resources_that_nobody_asks_for_any_more_are_forgotten() -> None:
-    """An extender may be sent any, by anybody."""
+def test_unused_names_of_resources_are_removed() -> None:
+    """Clients may send any names to an extender."""
     made = table([node("a", {"cpu": "4"})])
     for i in range(20):
         made.reserve(pod("p", containers=[{"requests": {f"example.com/{i}": "1"}}]), "a", now=NOW, until=NOW + 5)
@@ -331,7 +331,8 @@ def test_names_of_resources_that_nobody_asks_for_any_more_are_forgotten() -> Non
 
 
 def test_load_is_aligned_to_the_rows() -> None:
-    """Whatever order the watcher has; nodes that the table does not know are left out, unknown ones are NaN."""
+    """The watcher may have another order. Nodes that the table does not know are ignored; nodes without load are
+    NaN."""
     loads = load(
         {"x": {("CPU", "AVG"): 1.0}, "b": {("CPU", "AVG"): 2.0, ("CPU", "STD"): 0.5}, "a": {("CPU", "Latest"): 3.0}}
     )
@@ -345,8 +346,8 @@ def test_load_is_aligned_to_the_rows() -> None:
     assert np.isnan(made.load.average(MetricType.CPU)).all()
 
 
-def test_recent_pods_are_kept_five_minutes_and_as_long_as_measurements_lag() -> None:
-    """Upstream kept all once all were old."""
+def test_recent_pods_are_kept_for_five_minutes_or_until_measured() -> None:
+    """The original keeps all once all are old."""
     nodes = [node("a", {"cpu": "1"}), node("b", {"cpu": "1"})]
     pods = [pod(f"{age}", node="a", scheduled=NOW - age) for age in (299, 300, 301, 1000)]
     assert {key for key, _, _ in table(nodes, pods, load({"a": {("CPU", "AVG"): 1.0}})).recent.of(0)} == {"299"}

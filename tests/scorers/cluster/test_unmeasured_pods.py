@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scorers.cluster.unmeasured_pods import RecentPods, UnmeasuredShare
 from tests.scorers.simulated_cluster import info
+from tests.scorers.vectors import cases
 
 NOW = 1_700_000_000.0
 AGES = st.lists(st.integers(-120, 1_200), max_size=8)
@@ -64,3 +65,18 @@ def test_a_pod_is_kept_as_long_as_a_demand_counts_it() -> None:
     recent.unregister("long")
     recent.prune(now=NOW, measured=NOW)
     assert 0 == len(recent)
+
+
+@cases("PodAssignEventHandler", "cleanup")
+def test_golden_recent_pods(case):
+    """The pods that count in addition to a measurement of now. They are kept for longer, since measurements lag; if all
+    are old, none is kept."""
+    of = case["inputs"]
+    recent = RecentPods()
+    recent.register("pods", lambda _: 1.0)
+    for at in of["timestamps"]:
+        recent.add(info(str(at)), row=0, at=float(at))
+    counted = recent.unmeasured("pods", measured=np.array([float(of["now"])]))
+    assert len(case["expected"]["kept"]) == counted[0]
+    recent.prune(now=float(of["now"]), measured=float(of["now"]))
+    assert [at for at in of["timestamps"] if at > of["now"] - 300] == [at for _, _, at in recent.of(0)]

@@ -33,7 +33,8 @@ def outcomes(served: Served, **query: str) -> list[tuple[str, str]]:
 
 
 def place_each(served: Served) -> None:
-    """One pod on the best node, one on another, one that no node takes, one that waits, and one that was deleted."""
+    """Place a pod on the best node, a pod on another node, a pod that all nodes reject, a pod that waits, and a pod
+    that is deleted."""
     served.place(*NAMES, pod="best")
     served.event("best", node=listed(served)["placements"][0]["best"])
     served.place(*NAMES, pod="other", after=1)
@@ -89,7 +90,7 @@ def test_a_pod_that_no_node_takes_has_the_reason_of_the_filter(served: Served) -
     assert entry["reason"].endswith("n00: cpu 97.5 %, above 90 %")
 
 
-def test_pages_follow_each_other_and_know_decisions_after_them(served: Served) -> None:
+def test_an_older_page_knows_the_later_decisions_about_its_pods(served: Served) -> None:
     for i in range(5):
         served.place(*NAMES, pod=f"pod-{i}", after=1)
     served.place(*NAMES, pod="pod-0", after=20)
@@ -102,7 +103,7 @@ def test_pages_follow_each_other_and_know_decisions_after_them(served: Served) -
     assert (True, False) == (first["more"], rest["more"])
 
 
-def test_an_unchanged_list_is_not_sent_again(served: Served) -> None:
+def test_an_unchanged_list_is_answered_with_304(served: Served) -> None:
     served.place(*NAMES)
     served.event()
     answer = served.live.ask("/scheduler/placements")

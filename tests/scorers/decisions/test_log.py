@@ -1,4 +1,4 @@
-"""The decision log through HTTP: what is decided is remembered, with what became of it, and cannot harm a request."""
+"""The decision log over HTTP: decisions are recorded with their outcomes, and a failure of the log fails no request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.decisions.listing import PlacementsHandler
 from scorers.decisions.log import DECISION_SPAN_S, HELD_S, DecisionLog, RankedResponse
-from scorers.decisions.pages import DecisionsHandler
+from scorers.decisions.pages import DecisionPages
 from scorers.decisions.recorder import MOST_NEW, DecisionRecorder
+from scorers.decisions.shadow import ShadowMode
 from scorers.extender.handlers import Extender
 from scorers.plugin_api.framework import Scores
 from scorers.plugin_api.wire import ExtenderBindingArgs
@@ -37,7 +37,7 @@ PLUGINS = (
 
 
 def a_cluster() -> ClusterTable:
-    """n00 is the hottest, at 95 % of its CPU, and each of the others has 6 less than the one before."""
+    """n00 has 95 % CPU load, n01 86 %, and each further node 6 percentage points less than the node before."""
     loads = {
         name: {("CPU", "AVG"): 92.0 - 6 * i if i else 95.0, ("Memory", "AVG"): 40.0} for i, name in enumerate(NAMES)
     }
@@ -45,7 +45,7 @@ def a_cluster() -> ClusterTable:
 
 
 class Served:
-    """An extender that remembers, and the pods that the cluster is said to have."""
+    """An extender with a decision log, and the pods of its cluster."""
 
     def __init__(
         self,
@@ -71,10 +71,9 @@ class Served:
         )
         profiles = {name: ProfileRunner(replace(settings, name=name), self.table) for name in ("p", "q")}
         extender = Extender(self.table, profiles, now=self.clock, bind=self._bind, decisions=self.log)
-        answers = DecisionsHandler(recorder, now=self.clock, pod=self.pods.get)
-        listed = PlacementsHandler(recorder, now=self.clock, pod=self.pods.get)
-        routes = [*extender.routes(), *answers.routes(), *listed.routes()]
-        self.live = Live(routes=routes, protection=protection)
+        shadow = ShadowMode(self.table, profiles, (), recorder, now=self.clock)
+        pages = DecisionPages(recorder, shadow, now=self.clock, pod=self.pods.get, window=lambda: "15m")
+        self.live = Live(routes=[*extender.routes(), *pages.routes()], protection=protection)
 
     async def _bind(self, args: ExtenderBindingArgs) -> None:
         self.table.reserve(pod(args.name, uid=args.uid), args.node, now=self.clock.now, until=NOW + 1e6)
@@ -85,14 +84,14 @@ class Served:
         return answer.json()
 
     def place(self, *names: str, pod: str = "web", after: float = 0.0) -> None:
-        """What kube-scheduler asks in one attempt: which may have it, and how good these are."""
+        """The two requests of kube-scheduler in one attempt: filter, then prioritize for the nodes that passed."""
         self.clock.now += after
         left = self.post("filter", asking(*names, name=pod))["NodeNames"]
         self.clock.now += 0.01
         self.post("prioritize", asking(*left, name=pod))
 
     def event(self, name: str = "web", *, node: str | None = "", uid: str | None = None, after: float = 0.5) -> None:
-        """What the watch tells: the pod is on a node, on none (""), or gone (None)."""
+        """Report a pod event of the watch: the pod is on a node, on none (""), or deleted (None)."""
         self.settle()
         self.clock.now += after
         key = f"default/{name}"
@@ -103,8 +102,8 @@ class Served:
         self.table.set_pod(old, self.pods.get(key), now=self.clock.now)
 
     def settle(self) -> None:
-        """Whatever was to be done after the last answer is done when another one comes; then the loop has nothing to
-        do, and its things may be touched from here."""
+        """Wait until the callbacks of the last response have run: another request is answered after them. Then the test
+        may access objects of the event loop."""
         assert self.live.ask("/healthz").status == 200
 
     def ask(self, **query: str) -> Answer:
@@ -132,11 +131,11 @@ def by_name(nodes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in nodes}
 
 
-# --- what is remembered ----------------------------------------------------------------------------------------------
+# --- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_filter_and_prioritize_are_one_decision_with_all_that_led_to_it(served: Served) -> None:
-    """When, about what, by which load; whom the filter rejected; and of the best nodes what explain tells of them."""
+def test_filter_and_prioritize_are_one_decision_with_all_inputs(served: Served) -> None:
+    """It has the time, the pod, the load, the rejected nodes, and of the best nodes what explain returns."""
     explained = by_name(served.post("explain", asking(*NAMES))["nodes"])
     served.place(*NAMES, "nobody")
     served.clock.now = NOW + 60
@@ -171,15 +170,15 @@ def test_filter_and_prioritize_are_one_decision_with_all_that_led_to_it(served: 
     assert [each["name"] for each in ranking["nodes"] if each["reserved"]] == [ranking["reserved"]]
 
 
-def test_remembering_leaves_the_reservation_as_it_is(served: Served) -> None:
-    """What is taken down is without it, for as long as that takes."""
+def test_recording_does_not_change_the_reservation(served: Served) -> None:
+    """The reservation is ignored only while the decision is recorded."""
     served.place(*NAMES)
     served.why()
     assert ["web"] == list(served.table.reserved)
 
 
-def test_the_pod_itself_is_not_counted_where_its_node_is_explained() -> None:
-    """Neither while it is reserved there, nor when it is bound there: the score came about without it."""
+def test_the_explanation_of_a_node_does_not_count_the_pod_itself() -> None:
+    """Neither while the pod is reserved there, nor when it is bound there: the score was computed without it."""
     made = Served(plugins=(PluginSettings("LoadAwareScheduling", 1, {}, ("score",)),))
     with made.live:
         explained = by_name(made.post("explain", asking(*NAMES))["nodes"])
@@ -194,8 +193,8 @@ def test_the_pod_itself_is_not_counted_where_its_node_is_explained() -> None:
     assert "1 pod counted by its estimate" in again[far]["plugins"][0]["reason"]
 
 
-def test_a_filter_that_rejects_all_is_a_decision_too(served: Served) -> None:
-    """kube-scheduler then asks for no scores, and comes again later."""
+def test_a_filter_that_rejects_all_nodes_is_recorded(served: Served) -> None:
+    """kube-scheduler then requests no scores, and tries again later."""
     assert [] == served.post("filter", asking("n00"))["NodeNames"]
     served.event(node="")
     found = served.why()["decision"]
@@ -212,8 +211,8 @@ def test_a_late_request_for_a_bound_pod_reserves_nothing(served: Served) -> None
     assert served.table.reserved == {}
 
 
-def test_one_node_that_is_left_is_not_scored(served: Served) -> None:
-    """kube-scheduler takes it as it is."""
+def test_a_single_passing_node_is_recorded_without_scores(served: Served) -> None:
+    """kube-scheduler selects it without scores."""
     served.post("filter", asking("n00", "n01"))
     assert "n01" == served.why()["decision"]["filter"]["reserved"]
     served.event(node="n01")
@@ -224,7 +223,7 @@ def test_one_node_that_is_left_is_not_scored(served: Served) -> None:
 @pytest.mark.parametrize(
     ("profile", "after"), [("q", 0.0), ("p", DECISION_SPAN_S + 1)], ids=["another profile", "much later"]
 )
-def test_what_does_not_belong_together_is_two_decisions(served: Served, profile: str, after: float) -> None:
+def test_requests_of_other_profiles_or_times_are_two_decisions(served: Served, profile: str, after: float) -> None:
     served.post("filter", asking(*NAMES))
     served.clock.now += after
     served.post("prioritize", asking(*NAMES), profile=profile)
@@ -234,13 +233,13 @@ def test_what_does_not_belong_together_is_two_decisions(served: Served, profile:
 
 
 def test_a_second_prioritize_is_another_attempt(served: Served) -> None:
-    """Where kube-scheduler is not configured to ask for filter."""
+    """As if kube-scheduler is configured not to call filter."""
     for _ in range(2):
         served.post("prioritize", asking(*NAMES))
     assert ["asked_again"] == [each["outcome"] for each in served.why()["others"]]
 
 
-def test_where_no_node_has_load_the_fallback_is_told(served: Served) -> None:
+def test_without_load_the_decision_names_the_fallback(served: Served) -> None:
     served.table.set_load(None, now=NOW)
     served.place(*NAMES)
     found = served.why()["decision"]
@@ -248,7 +247,7 @@ def test_where_no_node_has_load_the_fallback_is_told(served: Served) -> None:
     assert {None} == {each["age_s"] for each in found["ranking"]["nodes"]}
 
 
-def test_explaining_and_nonsense_are_no_decisions(served: Served) -> None:
+def test_explain_and_invalid_requests_are_not_recorded(served: Served) -> None:
     """Nor is what cannot be read."""
     served.post("explain", asking(*NAMES))
     nonsense = asking(*NAMES)
@@ -258,11 +257,11 @@ def test_explaining_and_nonsense_are_no_decisions(served: Served) -> None:
     assert "the log is empty" in served.ask(pod="web").error["hint"]
 
 
-# --- what became of it -----------------------------------------------------------------------------------------------
+# --- outcomes --------------------------------------------------------------------------------------------------------
 
 
-def test_the_watch_says_where_the_pod_went(served: Served) -> None:
-    """Our best, or another among the best that are remembered."""
+def test_the_watch_reports_the_node_of_the_pod(served: Served) -> None:
+    """The best node, or another recorded one."""
     served.place(*NAMES)
     best = served.why()["decision"]["ranking"]["nodes"]
     served.event(node=best[0]["name"])
@@ -281,8 +280,8 @@ def test_the_watch_says_where_the_pod_went(served: Served) -> None:
     assert served.outcome("db")["sentence"].startswith(told)
 
 
-def test_a_node_far_down_is_remembered_when_the_pod_goes_there(served: Served) -> None:
-    """With all that led to its score, as it was then."""
+def test_the_bound_node_is_recorded_at_any_rank(served: Served) -> None:
+    """With all steps of its score at the time of the decision."""
     explained = by_name(served.post("explain", asking(*NAMES[1:]))["nodes"])
     served.place(*NAMES)
     ranked = sorted(explained, key=lambda name: (-explained[name]["score"], name))
@@ -306,8 +305,8 @@ def test_a_node_far_down_is_remembered_when_the_pod_goes_there(served: Served) -
         (12, 10 * HELD_S, "rank not recorded"),
     ],
 )
-def test_a_pod_that_waits_is_placed_all_the_same(served: Served, at: int, after: float, said: str) -> None:
-    """Though less and less of its decision is held; nothing is lost of what is stored."""
+def test_a_pod_that_waits_has_an_outcome(served: Served, at: int, after: float, said: str) -> None:
+    """Memory has less and less of its decision; the stored record is complete."""
     explained = by_name(served.post("explain", asking(*NAMES[1:]))["nodes"])
     served.place(*NAMES)
     served.settle()
@@ -320,8 +319,8 @@ def test_a_pod_that_waits_is_placed_all_the_same(served: Served, at: int, after:
     assert before["nodes"][0]["plugins"] == found["ranking"]["nodes"][0]["plugins"]
 
 
-def test_arrays_are_held_within_bounds() -> None:
-    """Beyond them the node is told, and not how it stood."""
+def test_rankings_in_memory_are_bounded() -> None:
+    """Without its ranking, the outcome has the node and not its rank."""
     made = Served(most_held=10_000)
     with made.live:
         for number in range(8):
@@ -333,7 +332,7 @@ def test_arrays_are_held_within_bounds() -> None:
     assert "ranked 14th of 14 nodes" in sentences[-1]
 
 
-def test_arrays_of_a_pod_that_is_asked_about_again_give_way() -> None:
+def test_a_new_ranking_of_a_pod_replaces_only_its_own() -> None:
     """To its own, not to those of others."""
     made = Served(most_held=10_000)
     with made.live:
@@ -343,7 +342,7 @@ def test_arrays_of_a_pod_that_is_asked_about_again_give_way() -> None:
         assert "ranked 14th of 14 nodes" in made.outcome("db")["sentence"]
 
 
-def test_pods_that_the_api_does_not_have_displace_no_array_of_a_pod_that_is_reported_late() -> None:
+def test_unreported_pods_displace_no_ranking_of_a_pod_reported_late() -> None:
     made = Served(most_held=10_000, reported_late=True)
     with made.live:
         made.place(*NAMES)
@@ -354,8 +353,8 @@ def test_pods_that_the_api_does_not_have_displace_no_array_of_a_pod_that_is_repo
         assert "ranked 14th of 14 nodes" in made.outcome()["sentence"]
 
 
-def test_a_node_that_we_were_not_asked_about(served: Served) -> None:
-    """kube-scheduler's own filters may differ from pod to pod, or the extender was passed over."""
+def test_a_node_that_was_not_in_the_request(served: Served) -> None:
+    """kube-scheduler's own filters may differ from pod to pod, or it did not call the extender."""
     served.place(*NAMES[:3])
     served.event(node="n09")
     assert served.outcome()["sentence"].endswith(
@@ -363,8 +362,8 @@ def test_a_node_that_we_were_not_asked_about(served: Served) -> None:
     )
 
 
-def test_binding_through_us_is_known_at_once(served: Served) -> None:
-    """The watch tells it later, and nothing new."""
+def test_a_binding_through_the_extender_is_recorded_at_once(served: Served) -> None:
+    """The watch reports it later, which changes nothing."""
     served.place(*NAMES)
     served.post("bind", {**BINDING, "PodUID": "web", "Node": "n07"})
     assert ("bound", "n07") == (served.outcome()["kind"], served.outcome()["node"])
@@ -373,8 +372,8 @@ def test_binding_through_us_is_known_at_once(served: Served) -> None:
     assert at == served.outcome()["time"]
 
 
-def test_a_pod_may_wait_be_asked_about_again_and_be_deleted(served: Served) -> None:
-    """Each attempt is a decision; the last one has the end."""
+def test_a_pod_may_wait_be_tried_again_and_be_deleted(served: Served) -> None:
+    """Each attempt is a decision; the last one has the outcome."""
     served.event(node="")
     served.place(*NAMES, after=1.0)
     assert ("pending", None) == (served.outcome()["kind"], served.outcome()["node"])
@@ -388,7 +387,7 @@ def test_a_pod_may_wait_be_asked_about_again_and_be_deleted(served: Served) -> N
 
 
 def test_a_pod_of_the_same_name_is_another_pod(served: Served) -> None:
-    """The one before is gone, seen or not."""
+    """The pod before it was deleted, whether the watch reported that or not."""
     served.place(*NAMES)
     served.event(node="", uid="another")
     assert "unknown" == served.outcome()["kind"]
@@ -398,8 +397,8 @@ def test_a_pod_of_the_same_name_is_another_pod(served: Served) -> None:
     assert "deleted" == served.outcome("db")["kind"]
 
 
-def test_after_a_restart_the_pod_itself_says_where_it_is() -> None:
-    """Whoever was bound meanwhile; how it stood is known of the best."""
+def test_after_a_restart_the_outcome_is_that_of_the_current_pod() -> None:
+    """For pods that were bound meanwhile; the rank is known for recorded nodes."""
     store = DecisionList()
     before = Served(store=store)
     with before.live:
@@ -417,11 +416,11 @@ def test_after_a_restart_the_pod_itself_says_where_it_is() -> None:
         assert "unknown" == after.outcome("gone")["kind"]
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 def test_the_decision_before_a_time_is_found_and_the_others_are_listed(served: Served) -> None:
-    """A time in whole seconds is all of that second; ago counts from now."""
+    """A time in whole seconds includes that second; a duration counts from now."""
     for number in range(5):
         served.place(*NAMES, after=9.99 if number else 0.25)
     served.clock.now = NOW + 100
@@ -449,7 +448,9 @@ def test_the_decision_before_a_time_is_found_and_the_others_are_listed(served: S
         ({"pod": "web", "at": str(int(NOW) - 60)}, 404, "'default/web' found at or before this time"),
     ],
 )
-def test_what_cannot_be_answered_is_said(served: Served, query: Mapping[str, str], status: int, said: str) -> None:
+def test_an_error_has_a_hint_and_the_contents_of_the_log(
+    served: Served, query: Mapping[str, str], status: int, said: str
+) -> None:
     """With what would be, and what is known."""
     served.place(*NAMES)
     answer = served.ask(**query)
@@ -480,8 +481,8 @@ def test_an_absent_decision_is_a_document_on_request(served: Served, at: str) ->
     assert 400 == served.ask(**query, missing="null").status
 
 
-def test_names_that_no_pod_has_are_remembered_all_the_same(served: Served) -> None:
-    """As the database can have them; anybody may ask about anything."""
+def test_invalid_names_of_pods_are_stored_in_a_valid_form(served: Served) -> None:
+    """Clients may send any name."""
     odd = "we\0b" * 200
     served.place(*NAMES, pod=odd)
     assert odd == served.why(odd)["decision"]["pod"]["name"]
@@ -489,8 +490,7 @@ def test_names_that_no_pod_has_are_remembered_all_the_same(served: Served) -> No
     assert ("\0" in stored.pod, 253) == (False, len(stored.pod))
 
 
-def test_where_decisions_are_not_wanted_none_is_kept() -> None:
-    """store.decisions = "0s"."""
+def test_with_store_decisions_0s_nothing_is_recorded() -> None:
     made = Served(store=DecisionList(kept=0.0))
     with made.live:
         made.place(*NAMES)
@@ -501,7 +501,7 @@ def test_where_decisions_are_not_wanted_none_is_kept() -> None:
     assert (None, answer.error["message"], "n03") == (empty["decision"], empty["reason"], empty["now"]["node"])
 
 
-def test_a_store_that_cannot_be_read_is_no_trouble_of_the_scheduler(served: Served) -> None:
+def test_an_unreadable_store_does_not_fail_requests_of_kube_scheduler(served: Served) -> None:
     served.place(*NAMES)
     served.store.away = "the disk is gone"
     served.place(*NAMES, after=5)
@@ -519,8 +519,8 @@ def test_a_store_that_cannot_be_read_is_no_trouble_of_the_scheduler(served: Serv
     )
 
 
-def test_once_a_token_is_set_only_who_has_it_may_ask() -> None:
-    """As with explain: kube-scheduler may go on."""
+def test_decisions_require_the_token() -> None:
+    """As explain; requests of kube-scheduler do not."""
     made = Served(protection=Protection(token="s3cret"))
     with made.live:
         made.place(*NAMES)
@@ -529,7 +529,7 @@ def test_once_a_token_is_set_only_who_has_it_may_ask() -> None:
         assert 200 == answer.status
 
 
-# --- what cannot be remembered ---------------------------------------------------------------------------------------
+# --- records that are lost -------------------------------------------------------------------------------------------
 
 
 def of_somebody_else(reason: Any = lambda _: "", inputs: Mapping[str, Any] = {}) -> RankResult:
@@ -541,8 +541,8 @@ def fail(_: int) -> str:
     raise RuntimeError("it does not know")
 
 
-async def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    """Counted each, told once; one whose inputs are nothing that JSON has, too."""
+async def test_a_plug_in_that_fails_to_give_reasons_loses_only_its_decisions(caplog: pytest.LogCaptureFixture) -> None:
+    """Each is counted, and the first is logged; inputs that are not JSON are lost, too."""
     cluster, store = a_cluster(), DecisionList()
     profile = ProfileRunner(ProfileSettings("p", PLUGINS[:1]), cluster)
 
@@ -559,8 +559,8 @@ async def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(cap
     assert [told] == [record.message for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_of_too_many_at_once_the_oldest_are_lost_and_counted() -> None:
-    """While the store is not given any; no two have the same time, though the clock stands still."""
+async def test_of_too_many_decisions_the_oldest_are_lost_and_counted() -> None:
+    """Between two flushes. No two decisions have the same time, although the clock stands still."""
     cluster, store = a_cluster(), DecisionList()
     profile = ProfileRunner(ProfileSettings("p", PLUGINS[:1]), cluster)
     ranked = of_somebody_else()

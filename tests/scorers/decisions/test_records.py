@@ -1,4 +1,4 @@
-"""Decisions as they are remembered: what is taken from the arrays, there and back through bytes, and told in words."""
+"""Records of decisions: built from arrays, encoded and decoded, and as sentences."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.decisions import records
-from scorers.decisions.decision_document import (
+from scorers.decisions.documents import (
     ASKED_AGAIN,
     BOUND,
     DELETED,
@@ -48,7 +49,7 @@ def saying(text: str) -> Callable[[int], str]:
 
 @st.composite
 def rankings(draw: st.DrawFn) -> tuple[RankResult, list[str], np.ndarray[Any, Any]]:
-    """Any number of nodes under any names, scores with ties, and steps that are not known, infinite or no floats."""
+    """Any number of nodes with any names, equal scores, and steps that are unknown, infinite or not floats."""
     names = draw(st.lists(texts, max_size=30, unique=True))
     n = len(names)
 
@@ -77,21 +78,22 @@ def a_decision(**what: Any) -> PlacementDecision:
 
 
 @given(rankings(), st.sampled_from([10, 100]), st.booleans())
-def test_what_is_remembered_comes_back_as_it_was_and_is_always_json(found: Any, most: int, withheld: bool) -> None:
-    """Whatever plug-ins compute: nothing that is not finite is stored or told."""
+def test_a_decoded_record_is_equal_and_its_document_is_valid_json(found: Any, most: int, withheld: bool) -> None:
+    """Whatever plug-ins compute, values that are not finite are neither stored nor returned."""
     ranked, names, sampled = found
     ranking = records.ranking_record(ranked, names, sampled=sampled, asked=len(names), most=most, withheld=withheld)
     decision = a_decision(ranking=ranking)
-    assert decision == records.decode(decision.encode())
+    assert decision == records.decode_decision(decision.encode())
     chosen = records.nodes_at([len(names) - 1], ranked, names, sampled=sampled) if names else None
     outcome = PlacementOutcome(BOUND, NOW + 1, names[-1] if names else "x", chosen)
     assert outcome == records.decode_outcome(records.encode_outcome(outcome))
-    json.dumps(decision_document(decision, OutcomeState(BOUND, outcome), now=NOW + 9), allow_nan=False)
+    document = decision_document(decision, OutcomeState(BOUND, outcome), now=NOW + 9)
+    json.dumps(msgspec.to_builtins(document), allow_nan=False)
 
 
 @given(rankings())
-def test_the_best_are_those_that_sorting_all_would_give(found: Any) -> None:
-    """Equal ones by name; the rank is how many are better, and one."""
+def test_the_best_nodes_equal_those_of_a_sort(found: Any) -> None:
+    """Equal scores are ordered by name; the rank is 1 plus the number of better nodes."""
     ranked, names, sampled = found
     best = records.ranking_record(ranked, names, sampled=sampled, asked=99, most=10).best
     expected = sorted(range(len(names)), key=lambda i: (-ranked.values[i], names[i]))[:BEST_NODES]
@@ -99,18 +101,56 @@ def test_the_best_are_those_that_sorting_all_would_give(found: Any) -> None:
     assert [1 + int((ranked.values > ranked.values[i]).sum()) for i in expected] == list(best.ranks)
 
 
+EARLIER: dict[str, Any] = {
+    "time": NOW,
+    "profile": "p",
+    "namespace": "default",
+    "name": "web",
+    "uid": "u",
+    "load": {"source": "Test", "window_end": 1, "age_s": 2.0},
+    "filtered": {
+        "asked": 3,
+        "unknown": 0,
+        "passed": 2,
+        "plugins": [
+            {"name": "A", "rejected": [{"reason": "hot", "count": 1, "nodes": ["n1"], "details": {}}]},
+            {"name": "B"},
+        ],
+    },
+}
+
+
+def test_a_row_of_an_earlier_version_has_the_same_document() -> None:
+    """Earlier versions omit empty inputs, rejections and windows, and write empty details."""
+    row = zstandard.ZstdCompressor().compress(msgspec.json.encode(EARLIER))
+    decision = records.decode_decision(row)
+    body = msgspec.json.encode(decision_document(decision, OutcomeState(UNKNOWN), now=NOW))
+    document = msgspec.json.decode(body)
+    assert document["load"] == EARLIER["load"] | {"window": ""}
+    assert document["filter"] == {
+        "asked": 3,
+        "unknown": 0,
+        "passed": 2,
+        "reserved": None,
+        "plugins": [
+            {"name": "A", "inputs": {}, "rejected": [{"reason": "hot", "count": 1, "nodes": ["n1"]}]},
+            {"name": "B", "inputs": {}, "rejected": []},
+        ],
+    }
+
+
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_decision_are_refused(payload: bytes) -> None:
-    """Also the beginning of one."""
+def test_invalid_bytes_of_a_decision_are_refused(payload: bytes) -> None:
+    """Truncated ones, too."""
     whole = a_decision().encode()
     for damaged in (payload, whole[:-1], whole[:20] + payload):
         if damaged != whole:
             with pytest.raises(ValueError, match="invalid stored decision"):
-                records.decode(damaged)
+                records.decode_decision(damaged)
 
 
 def test_verdicts_are_counted_by_reason_with_the_first_names() -> None:
-    """Of each plug-in; a node passes where all of them let it, or where it is not known."""
+    """By plug-in. A node passes if all plug-ins pass it, or if it is unknown."""
     names = [f"n{i:02d}" for i in range(20)][::-1]
     codes = np.array([1] * 12 + [2] * 2 + [0] * 6)
     verdicts = Verdicts(codes, ("", "hot", "stale"), inputs={"limit": np.inf})
@@ -126,15 +166,15 @@ def test_verdicts_are_counted_by_reason_with_the_first_names() -> None:
     assert [("full", 2, ("n05", "n06"))] == [(each.reason, each.count, each.nodes) for each in b.rejected]
 
 
-def test_a_manifest_of_thousands_of_resources_is_cut() -> None:
-    """A decision must not become as large as what somebody sends."""
+def test_the_resources_of_a_recorded_pod_are_limited() -> None:
+    """Otherwise a decision could be as large as a request."""
     asked = {f"example.com/r{i:04d}": str(i) for i in range(5000)}
     pod = info("web", containers=[{"requests": asked}])
     decision = records.new_decision(pod, profile="p", time=NOW, columns=None, window="", identity="u")
     assert records.MOST_RESOURCES == len(decision.requests)
 
 
-# --- in words --------------------------------------------------------------------------------------------------------
+# --- sentences -------------------------------------------------------------------------------------------------------
 
 
 def ranked(*scores: float, **more: Any) -> RankingRecord:
@@ -211,8 +251,8 @@ TWELVE = ranked(*[90.0] * 12)
         ({}, OutcomeState(UNKNOWN), "unknown: the pod no longer exists, and its outcome was not observed"),
     ],
 )
-def test_what_became_of_it_is_a_sentence(what: Any, became: Any, expected: str) -> None:
-    """For every end that a decision can have."""
+def test_the_outcome_is_a_sentence(what: Any, became: Any, expected: str) -> None:
+    """For each possible outcome."""
     if isinstance(became, str):
         became = PlacementOutcome(BOUND, NOW + 2, became)
     if isinstance(became, PlacementOutcome):
@@ -220,7 +260,7 @@ def test_what_became_of_it_is_a_sentence(what: Any, became: Any, expected: str) 
     assert expected == outcome_sentence(a_decision(**what), became)
 
 
-def test_places_are_counted_as_people_do() -> None:
+def test_ranks_are_ordinal_numbers() -> None:
     """1st, 2nd, 3rd; 11th, 12th, 13th."""
     expected = {1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 102: "102nd"}
     assert expected | {1113: "1,113th"} == {number: ordinal(number) for number in (*expected, 1113)}

@@ -48,10 +48,10 @@ class Apart(Steady):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", [sign * step for step in STEPS for sign in (1, -1)])
-async def test_a_clock_that_differs_is_named_once(
+async def test_a_difference_of_clocks_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, offset: float
 ) -> None:
-    """Up to a bound the load is used; beyond it, it is not used, document after document, until the clock is right."""
+    """Up to a bound, the load is used; beyond it, no document is used until the clock is correct."""
     caplog.set_level(logging.INFO, logger="scorers.extender.service")
     watcher = Watcher(published=load())
     with Live(watcher) as live:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from scorers.cluster.informer import KubernetesCluster, OnNode, OnNodeMetric, OnPod
 from scorers.decisions.records import BEST_NODES
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.reservations import MOST_UNREPORTED, RESERVED_S, UNREPORTED_S
 from scorers.extender.service import SchedulingService
 from tests.fakes.decisions import DecisionList
@@ -24,10 +23,10 @@ from tests.scorers.extender.test_handlers import asking
 from tests.scorers.extender.test_hosting import Watcher
 from tests.scorers.simulated_cluster import info, node, pod
 from tests.waiting import eventually
+from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.objects import Pod
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.sections.server import ServerSettings
-from watcher.platform.settings.tables import Settings
+from watcher.platform.http.settings import ServerSettings
+from watcher.service.settings.loading import load
 
 NODES = ("a", "b", "c")
 MORE_NODES = tuple(f"n{number:02}" for number in range(BEST_NODES))
@@ -76,7 +75,7 @@ class ProtectedWatcher(Watcher):
 
     @property
     def settings(self) -> Settings:
-        return replace(super().settings, server=ServerSettings(scheduler_clients=self._clients))
+        return super().settings.having(ServerSettings(scheduler_clients=self._clients))
 
 
 class Served:
@@ -84,7 +83,9 @@ class Served:
 
     def __init__(self, *, scheduler_clients: tuple[str, ...] = ()) -> None:
         self.cluster, self.watcher = Cluster(), ProtectedWatcher(DecisionList(), scheduler_clients)
-        self.service = service = SchedulingService(TABLE, InProcessHost(self.watcher), cluster=self.cluster)
+        self.service = service = SchedulingService(
+            TABLE, self.watcher, InProcessLoad(self.watcher), cluster=self.cluster
+        )
         self.recorder = service.recorder
         built = service.build()
         self.live = Live(self.watcher, routes=built.routes, lives=built.lives)
@@ -132,7 +133,8 @@ def served() -> Iterator[Served]:
 
 
 def test_requests_about_pods_that_do_not_exist_reserve_little(served: Served) -> None:
-    """Each of them would make a node look full for five seconds: it does for one second, and only some at a time."""
+    """Each of them would make a node look full for five seconds; they reserve for one second, and only some at a
+    time."""
     served.report("web")
     before = served.ask("web")
     served.live.run(served.cluster.report(pod("web", node="a")))
@@ -169,8 +171,8 @@ def test_pods_of_a_burst_do_not_get_one_node_while_their_reports_are_late(served
 
 
 @pytest.mark.parametrize("reason", ["failing watch", "client certificate"])
-def test_requests_are_believed_where_they_are_the_only_or_a_proven_source(reason: str) -> None:
-    """While the API reports no changes, and if only kube-scheduler can send requests."""
+def test_requests_are_trusted_without_other_sources_or_with_certificates(reason: str) -> None:
+    """While the API reports no changes, or if only kube-scheduler can send requests."""
     made = Served(scheduler_clients=("system:kube-scheduler",) if reason == "client certificate" else ())
     made.cluster.is_watched = reason != "failing watch"
     with made.live:
@@ -293,7 +295,7 @@ def test_a_decision_is_recorded_when_the_api_reports_its_pod(served: Served) -> 
     assert len(served.why("web")) == 1
 
 
-def test_two_forged_requests_that_meet_are_not_recorded(served: Served) -> None:
+def test_two_forged_requests_in_one_second_are_not_recorded(served: Served) -> None:
     """The second replaces the first before the first is written."""
     service = served.service
 

@@ -1,4 +1,4 @@
-"""The extender over a real socket: kube-scheduler's types, defined answers for what is odd, and reservations."""
+"""The extender over a real socket: kube-scheduler's types, defined responses to unusual requests, and reservations."""
 
 from __future__ import annotations
 
@@ -91,23 +91,23 @@ def scores(answer: Answer) -> dict[str, int]:
 # --- kube-scheduler's protocol ---------------------------------------------------------------------------------------
 
 
-def test_prioritize_answers_every_name_in_its_order(served: Served) -> None:
-    """0 to 10; a node that the table does not know scores 0."""
+def test_prioritize_returns_every_name_in_the_order_of_the_request(served: Served) -> None:
+    """Scores are 0 to 10; a node that the table does not know scores 0."""
     answer = served.post("prioritize", asking("hot", "cold", "nobody", "warm"))
     assert [each["Host"] for each in answer.json()] == ["hot", "cold", "nobody", "warm"]
     assert scores(answer) == {"hot": 1, "cold": 7, "nobody": 0, "warm": 9}
 
 
-def test_precise_scores_go_to_a_hundred() -> None:
-    """For who sets the extender's weight by that."""
+def test_precise_scores_are_0_to_100() -> None:
+    """For a configuration with the weight of the extender reduced accordingly."""
     made = Served(a_cluster(), precise_scores=True)
     with made.live:
         found = scores(made.post("prioritize", asking("hot", "cold", "warm")))
     assert found == {"hot": 14, "cold": 68, "warm": 93}
 
 
-def test_filter_answers_in_the_form_in_which_it_was_asked(served: Served) -> None:
-    """Names for names, whole nodes for whole nodes, byte by byte what was sent."""
+def test_filter_returns_nodes_in_the_form_of_the_request(served: Served) -> None:
+    """Names for names; whole nodes for whole nodes, with the same bytes."""
     by_name = served.post("filter", asking("hot", "cold", "nobody")).json()
     reason = "node(s) had cpu load above the threshold with the pod"
     assert by_name["NodeNames"] == ["cold", "nobody"]
@@ -124,8 +124,8 @@ def test_filter_answers_in_the_form_in_which_it_was_asked(served: Served) -> Non
     assert whole["FailedNodes"] == {"hot": reason}
 
 
-def test_a_node_that_is_too_small_is_none_to_preempt_pods_on() -> None:
-    """As for kube-scheduler's own requests: what no preemption resolves is told apart from what is taken."""
+def test_preemption_is_not_offered_on_a_node_that_is_too_small() -> None:
+    """As in kube-scheduler: rejections that preemption cannot resolve are separate."""
     cluster = a_cluster()
     cluster.set_node("small", node("small", {"cpu": "1", "memory": "8Gi"}))
     cluster.set_pod(None, pod("db", node="warm", containers=[{"limits": {"cpu": "3"}}]), now=NOW)
@@ -141,7 +141,7 @@ def test_a_node_that_is_too_small_is_none_to_preempt_pods_on() -> None:
 
 
 def test_keys_in_any_case_are_read_as_go_reads_them(served: Served) -> None:
-    """People write them by hand."""
+    """Hand-written requests have any case."""
     body = {key.lower(): value for key, value in asking("cold", "warm").items()}
     assert scores(served.post("prioritize", body)) == {"cold": 7, "warm": 9}
     body["pod"]["kind"] = "Pod"
@@ -150,8 +150,8 @@ def test_keys_in_any_case_are_read_as_go_reads_them(served: Served) -> None:
     assert scores(served.post("prioritize", mixed)) == {"cold": 7}
 
 
-def test_nulls_are_nothing_as_go_reads_them(served: Served) -> None:
-    """A Go program writes them for what is empty, and people for what they leave open."""
+def test_null_is_read_as_empty_as_go_does(served: Served) -> None:
+    """Go programs write null for empty values."""
     container = {"name": "c", "resources": {"requests": {"cpu": "100m"}, "limits": None}}
     pod = asking()["Pod"] | {"spec": {"containers": [container, {"resources": None}], "initContainers": None}}
     body = {"Pod": {**pod, "status": None}, "Nodes": None, "NodeNames": ["cold", "warm"]}
@@ -161,8 +161,8 @@ def test_nulls_are_nothing_as_go_reads_them(served: Served) -> None:
     assert set(scores(served.post("prioritize", nothing))) == {"cold"}
 
 
-def test_no_nodes_are_an_empty_list(served: Served) -> None:
-    """Not an error."""
+def test_an_empty_list_of_nodes_is_answered_with_an_empty_list(served: Served) -> None:
+    """It is not an error."""
     assert served.post("prioritize", asking()).json() == []
     assert served.post("prioritize", {**asking(), "NodeNames": None}).json() == []
     assert served.post("filter", asking()).json()["NodeNames"] == []
@@ -184,16 +184,16 @@ def test_no_nodes_are_an_empty_list(served: Served) -> None:
     ],
 )
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "explain"])
-def test_what_are_no_args_is_named(served: Served, verb: str, body: bytes) -> None:
-    """400, in our shape of error; and the extender goes on."""
+def test_an_invalid_body_is_an_error_that_names_the_problem(served: Served, verb: str, body: bytes) -> None:
+    """Status 400 in the format of the watcher's errors; the extender continues."""
     answer = served.post(verb, body)
     assert answer.status == 400
     assert "invalid ExtenderArgs" in answer.error["message"]
     assert scores(served.post("prioritize", asking("cold")))
 
 
-def test_a_pod_with_nonsense_in_it_is_named(served: Served) -> None:
-    """To filter as Error, which the scheduler shows on the pod."""
+def test_invalid_resources_of_a_pod_are_named(served: Served) -> None:
+    """To filter as Error, which kube-scheduler shows as an event of the pod."""
     body = asking("cold")
     body["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "much"
     assert "cpu: 'much' is not a Kubernetes quantity" in served.post("filter", body).json()["Error"]
@@ -213,7 +213,7 @@ def test_an_unknown_profile_lists_the_known_ones(served: Served) -> None:
 
 
 def test_two_pods_in_quick_succession_do_not_both_see_the_empty_node() -> None:
-    """The first is counted on its best node; so the second one's is another."""
+    """The first is counted on its best node, so the second gets another one."""
     cluster = table([node(name, {"cpu": "4"}) for name in "ab"], loads=load({n: {("CPU", "AVG"): 0.0} for n in "ab"}))
     made = Served(cluster)
     with made.live:
@@ -230,9 +230,9 @@ def test_two_pods_in_quick_succession_do_not_both_see_the_empty_node() -> None:
         assert cluster.reserved == {"three": "a"}
 
 
-def test_of_nodes_that_kube_scheduler_cannot_tell_apart_the_one_that_it_would_take_is_reserved() -> None:
-    """Its own plug-ins decide among the highest, and look at requests: the least allocated one, though another is a
-    little better before the score is rounded, and first by name."""
+def test_of_equal_scores_the_node_that_kube_scheduler_would_select_is_reserved() -> None:
+    """Its own plug-ins decide among equal scores by requests: the least allocated node, although another node scores
+    higher before rounding and comes first by name."""
     nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in "abc"]
     old = pod("old", node="a", containers=[{"requests": {"cpu": "3"}}], scheduled=NOW - 900)
     cluster = table(nodes, [old], load({"a": {("CPU", "AVG"): 46.0}, "b": {("CPU", "AVG"): 45.0}, "c": {}}))
@@ -245,8 +245,8 @@ def test_of_nodes_that_kube_scheduler_cannot_tell_apart_the_one_that_it_would_ta
         assert cluster.reserved == {"web": "a"}
 
 
-def test_where_few_nodes_are_known_all_score_alike() -> None:
-    """Those few would get all pods: the nodes of the API have not come yet, or it is another cluster."""
+def test_if_few_nodes_are_known_all_score_0() -> None:
+    """Otherwise those few would get all pods. The API has not reported the nodes yet, or it is another cluster."""
     made = Served(a_cluster())
     with made.live:
         assert scores(made.post("prioritize", asking("warm", "x", "y"))) == {"warm": 0, "x": 0, "y": 0}
@@ -255,7 +255,7 @@ def test_where_few_nodes_are_known_all_score_alike() -> None:
 
 
 @pytest.mark.parametrize("reserve", ["bind", "off"])
-def test_reservations_may_be_left_out(reserve: str) -> None:
+def test_reservations_can_be_switched_off(reserve: str) -> None:
     made = Served(a_cluster(), reserve=reserve)
     with made.live:
         made.post("prioritize", asking("cold", "warm"))
@@ -286,7 +286,7 @@ def test_filter_reserves_the_pod_if_a_single_node_passes() -> None:
         assert made.table.reserved == {}
 
 
-def test_filter_reserves_nothing_on_a_node_that_it_does_not_know(served: Served) -> None:
+def test_filter_reserves_nothing_on_an_unknown_node(served: Served) -> None:
     served.post("filter", asking("nobody"))
     served.post("filter", asking("hot"))
     assert served.table.reserved == {}
@@ -308,8 +308,8 @@ def test_a_bound_pod_is_not_reserved_by_filter(served: Served) -> None:
     assert served.table.requested.of(served.table.row["warm"]) == {"cpu": 1000}
 
 
-def test_the_ranking_lists_nodes_last_that_kube_scheduler_would_reject(served: Served) -> None:
-    """With the reason. Requests of kube-scheduler, which has rejected them itself, are answered as before."""
+def test_the_ranking_ends_with_nodes_that_kube_scheduler_would_reject(served: Served) -> None:
+    """With the reason. Responses to kube-scheduler, which rejects these nodes itself, do not change."""
     full = pod("db", node="warm", containers=[{"requests": {"cpu": "3950m"}}], scheduled=NOW - 900)
     served.table.set_pod(None, full, now=NOW)
     wanted = asking("cold", "warm", "hot", milli=100)
@@ -329,8 +329,8 @@ def test_the_ranking_lists_nodes_last_that_kube_scheduler_would_reject(served: S
     assert served.post("filter", wanted).json()["NodeNames"] == ["cold", "warm"]
 
 
-def test_the_pod_that_is_explained_takes_no_room_from_itself(served: Served) -> None:
-    """Neither reserved nor bound."""
+def test_the_explained_pod_does_not_count_on_its_own_node(served: Served) -> None:
+    """Neither if it is reserved nor if it is bound."""
     wanted = asking("cold", milli=2500)
     served.post("prioritize", wanted)
     assert [each["passes"] for each in served.post("explain", wanted).json()["nodes"]] == [True]
@@ -340,13 +340,14 @@ def test_the_pod_that_is_explained_takes_no_room_from_itself(served: Served) -> 
     assert served.table.requested.of(served.table.row["cold"]) == {"cpu": 2500}
 
 
-def test_explaining_reserves_nothing(served: Served) -> None:
+def test_explain_reserves_nothing(served: Served) -> None:
     served.post("explain", asking("cold", "warm"))
     assert served.table.reserved == {}
 
 
-def test_explaining_leaves_out_what_the_pod_itself_reserved() -> None:
-    """The scores are those that prioritize gave a moment ago, words do not count it, and the reservation is there."""
+def test_explain_ignores_the_reservation_of_the_pod_itself() -> None:
+    """The scores equal those of prioritize a moment ago, the reasons do not count the pod, and the reservation
+    remains."""
     counting = (*PLUGINS, PluginSettings("LoadAwareScheduling", 2, {}, ("score", "filter")))
     made = Served(a_cluster(), plugins=counting, precise_scores=True)
     with made.live:
@@ -361,7 +362,7 @@ def test_explaining_leaves_out_what_the_pod_itself_reserved() -> None:
     assert "1 pod counted by its estimate: default/before: " in reasons["cold"]
 
 
-def test_a_reservation_ends_no_later_for_being_explained(served: Served) -> None:
+def test_explain_does_not_extend_a_reservation(served: Served) -> None:
     """It has the time that it was given."""
     served.post("prioritize", asking("cold", "warm"))
     served.clock.now += RESERVED_S - 0.5
@@ -375,12 +376,12 @@ def test_a_reservation_ends_no_later_for_being_explained(served: Served) -> None
 BINDING = {"PodName": "web", "PodNamespace": "default", "PodUID": "u", "Node": "cold"}
 
 
-def test_bind_is_off_unless_it_is_on(served: Served) -> None:
+def test_bind_is_off_by_default(served: Served) -> None:
     assert "bind is off" in served.post("bind", BINDING).json()["Error"]
 
 
-def test_bind_binds_and_says_why_not() -> None:
-    """From loopback, where no certificate is needed."""
+def test_bind_binds_or_returns_the_reason() -> None:
+    """From loopback, where no certificate is required."""
     asked: list[ExtenderBindingArgs] = []
 
     async def bind(args: ExtenderBindingArgs) -> None:
@@ -400,7 +401,7 @@ def test_bind_binds_and_says_why_not() -> None:
 
 
 @pytest.mark.parametrize(("reserve", "counted"), [("prioritize", True), ("bind", True), ("off", False)])
-def test_a_pod_that_is_bound_counts_at_that_moment_or_from_the_watch_on(reserve: str, counted: bool) -> None:
+def test_a_bound_pod_counts_at_once_or_when_the_watch_reports_it(reserve: str, counted: bool) -> None:
     bound = pod("web", uid="u", containers=[{"requests": {"cpu": "1"}}])
 
     async def bind(args: ExtenderBindingArgs) -> Pod:
@@ -415,8 +416,8 @@ def test_a_pod_that_is_bound_counts_at_that_moment_or_from_the_watch_on(reserve:
 # --- explain, nodes, plug-ins ----------------------------------------------------------------------------------------
 
 
-def test_explain_tells_every_number_and_a_sentence(served: Served) -> None:
-    """The score is that of prioritize, best first, what does not pass last; nothing is NaN."""
+def test_explain_returns_every_number_and_a_reason(served: Served) -> None:
+    """The score equals that of prioritize; the best node is first, rejected nodes are last; no number is NaN."""
     answer = served.post("explain", asking("hot", "cold", "nobody", "warm"))
     told = answer.json()
     assert [(each["name"], each["passes"]) for each in told["nodes"]] == [
@@ -484,12 +485,12 @@ def test_pods_of_a_node_itself_pass_every_filter(plugin: PluginSettings, metadat
     assert not why or found["reason"] == f"passes, {why}"
 
 
-def test_explain_without_nodes_is_about_all(served: Served) -> None:
+def test_explain_without_nodes_explains_all(served: Served) -> None:
     told = served.post("explain", {"Pod": asking()["Pod"]}).json()
     assert {each["name"] for each in told["nodes"]} == {"cold", "warm", "hot"}
 
 
-def test_what_is_known_of_a_node(served: Served) -> None:
+def test_the_state_of_a_node(served: Served) -> None:
     """Windows, capacity, sums, recent pods and reservations."""
     served.table.set_pod(
         None,
@@ -511,8 +512,8 @@ def test_what_is_known_of_a_node(served: Served) -> None:
     assert served.live.ask("/scheduler/p/nodes/nobody?missing=empty").json() == {"nodes": {}}
 
 
-def test_every_number_is_told_with_its_age_and_its_window(served: Served) -> None:
-    """Of a node by itself, and where it is explained."""
+def test_every_load_has_its_age_and_its_window(served: Served) -> None:
+    """In the state of a node, and in its explanation."""
     served.clock.now = NOW + 7
     of_node = served.live.ask("/scheduler/p/nodes/cold").json()["nodes"]["cold"]
     (explained,) = served.post("explain", asking("cold")).json()["nodes"]
@@ -522,8 +523,8 @@ def test_every_number_is_told_with_its_age_and_its_window(served: Served) -> Non
         assert windows == {"age_s": 7.0, "covers_s": {"AVG": 900.0}}
 
 
-def test_what_pods_of_a_node_are_taken_to_use_is_told() -> None:
-    """Of those that its measurement does not contain, as Koordinator's debug endpoint does."""
+def test_the_state_of_a_node_has_the_estimates_of_its_pods() -> None:
+    """Those of pods that the measurement does not contain, as in Koordinator's debug endpoint."""
     plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("filter", "score")),)
     with (served := Served(a_cluster(), plugins=plugins)).live:
         assert served.post("prioritize", asking("cold", milli=1000)).status == 200
@@ -545,7 +546,7 @@ def test_what_pods_of_a_node_are_taken_to_use_is_told() -> None:
 
 
 def test_the_plug_ins_are_described(served: Served) -> None:
-    """With the schema of their arguments, and defaults."""
+    """With the schema of their arguments and the defaults."""
     told = served.live.ask("/scheduler/plugins").json()
     assert {"on": False, "hint": ""} == told["shadow"]
     assert told["profiles"] == ["p"]
@@ -575,7 +576,7 @@ class Odd:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package of somebody else, with a plug-in that knows no bounds and one that cannot be imported."""
+    """A package with a plug-in that returns any scores, and one that cannot be imported."""
     (tmp_path / "odd_scorers.py").write_text(PACKAGE)
     information = tmp_path / "odd_scorers-1.0.dist-info"
     information.mkdir()
@@ -586,8 +587,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("package")
-def test_a_plug_in_of_somebody_else_that_knows_no_bounds_reaches_no_further_than_its_weight() -> None:
-    """No number is 0, and what is beyond 0 to 100 is cut off; the scheduler refuses other scores."""
+def test_scores_of_an_external_plug_in_are_limited_to_its_weight() -> None:
+    """NaN counts as 0, and scores outside 0 to 100 are clipped; kube-scheduler refuses other scores."""
     cluster = a_cluster()
     for weight, expected in ((0, {"cold": 0, "warm": 10, "hot": 0}), (1, {"cold": 3, "warm": 10, "hot": 0})):
         plugins = [PluginSettings("Odd", 1, {}, ("score",))]
@@ -608,8 +609,8 @@ def test_a_plug_in_that_cannot_be_imported_does_not_hide_the_others(served: Serv
     assert told["TargetLoadPacking"]["extensionPoints"] == ["score"]
 
 
-def test_once_a_token_is_set_only_who_has_it_may_look() -> None:
-    """kube-scheduler, which can present none, may go on asking."""
+def test_explanations_require_the_token() -> None:
+    """kube-scheduler, which cannot send a token, is still answered."""
     made = Served(a_cluster(), protection=Protection(token="s3cret"))
     with made.live:
         assert made.post("prioritize", asking("cold")).status == 200
@@ -619,7 +620,7 @@ def test_once_a_token_is_set_only_who_has_it_may_look() -> None:
 
 
 def test_repeated_names_are_explained_once(served: Served) -> None:
-    """0.8 MB of names must not become 170 MB of explanations."""
+    """Otherwise 0.8 MB of names would become 170 MB of explanations."""
     told = served.post("explain", asking(*["cold"] * 30_000, "hot", "nobody", "nobody")).json()
     assert (2, ["nobody"]) == (told["of"], told["unknown"])
     assert {"cold", "hot"} == {node["name"] for node in told["nodes"]}
@@ -661,7 +662,7 @@ def test_bodies_that_would_take_much_memory_are_refused(served: Served, body: by
         assert answer.error["hint"]
 
 
-def test_large_and_small_bodies_are_read_alike(served: Served) -> None:
+def test_large_and_small_bodies_are_read_equally(served: Served) -> None:
     """Large ones in a thread, from encoded members."""
     padding = {"metadata": {"annotations": {"padding": "x" * 1_100_000}}}
     nodes = [{"metadata": {"name": name}, "status": {}} for name in ("cold", "hot", "cold")]
@@ -673,7 +674,7 @@ def test_large_and_small_bodies_are_read_alike(served: Served) -> None:
 
 
 def test_binding_from_loopback_needs_a_local_host() -> None:
-    """The page of another site in a browser on this machine is on loopback, too."""
+    """A page of another site in a browser on this machine sends requests from loopback, too."""
     bound: list[str] = []
 
     async def bind(args: ExtenderBindingArgs) -> None:
@@ -689,7 +690,7 @@ def test_binding_from_loopback_needs_a_local_host() -> None:
         assert 1 == len(bound)
 
 
-# --- score: a manifest as people write it ----------------------------------------------------------------------------
+# --- score: a hand-written manifest ----------------------------------------------------------------------------------
 
 MANIFEST = """
 apiVersion: apps/v1
@@ -704,8 +705,8 @@ spec:
 """
 
 
-def test_a_manifest_is_ranked_as_its_pod_is(served: Served) -> None:
-    """By the same numbers as explain has them."""
+def test_a_manifest_is_ranked_as_its_pod(served: Served) -> None:
+    """With the numbers of explain."""
     told = served.post("score", MANIFEST.encode()).json()
     expected = served.post("explain", {"Pod": asking()["Pod"], "NodeNames": ["cold", "warm", "hot"]}).json()
 
@@ -716,8 +717,8 @@ def test_a_manifest_is_ranked_as_its_pod_is(served: Served) -> None:
     assert 3 == told["of"]
 
 
-def test_only_the_best_are_told_of(served: Served) -> None:
-    """And only nodes that were asked about."""
+def test_a_ranking_has_only_the_best_nodes(served: Served) -> None:
+    """And only requested nodes."""
     whole = [node["name"] for node in served.post("score", MANIFEST.encode()).json()["nodes"]]
     some = served.post("score?limit=2", MANIFEST.encode()).json()
     one = served.post("score?node=warm&node=nobody", MANIFEST.encode()).json()
@@ -745,16 +746,16 @@ def test_only_the_best_are_told_of(served: Served) -> None:
         (b"a: &a [1]\nb: *a\nkind: Pod", "aliases"),
     ],
 )
-def test_what_is_no_pod_is_told(served: Served, text: bytes, says: str) -> None:
-    """400, and what would be one; and however deep it is nested, the process goes on."""
+def test_a_body_that_is_not_a_pod_is_named(served: Served, text: bytes, says: str) -> None:
+    """With status 400 and an example; deep nesting does not end the process."""
     answer = served.post("score", text)
     assert (400, "bad_request") == (answer.status, answer.error["code"])
     assert says in answer.error["message"]
     assert "Deployment" in answer.error["hint"]
 
 
-def test_a_manifest_has_its_limits(served: Served) -> None:
-    """Of size, of nodes told of, and of profiles that exist."""
+def test_the_limits_of_a_manifest(served: Served) -> None:
+    """Of its size, of the nodes in the response, and of known profiles."""
     assert 413 == served.post("score", b"#" * (64 << 10) + MANIFEST.encode()).status
     limits = ("0", "x", "9" * 30, "000000001" + "1" * 5000)
     assert [400] * 4 == [served.post(f"score?limit={text}", MANIFEST.encode()).status for text in limits]
@@ -762,8 +763,8 @@ def test_a_manifest_has_its_limits(served: Served) -> None:
     assert (404, "profiles are: p") == (missing.status, missing.error["hint"])
 
 
-def test_a_node_whose_load_alone_is_known_is_filtered_by_it() -> None:
-    """An extender without access to the API, or before the first list: 95 % is above 90 %. What the pod adds is
+def test_a_node_of_which_only_the_load_is_known_is_filtered_by_it() -> None:
+    """An extender without access to the API, or before the first list: 95 % is above 90 %. The share of the pod is
     unknown there; pods of DaemonSets pass, as on known nodes."""
     loads = {"cold": (5.0, 10.0), "near": (89.0, 10.0), "hot": (95.0, 50.0)}
     made = Served(table([], loads=load({n: {("CPU", "AVG"): c, ("Memory", "AVG"): m} for n, (c, m) in loads.items()})))

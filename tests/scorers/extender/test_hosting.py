@@ -18,7 +18,7 @@ from aiohttp import web
 
 from scorers.cluster.informer import OnNode, OnNodeMetric, OnPod
 from scorers.cluster.pods import PodInfo
-from scorers.extender.hosting import InProcessHost, LoadHost, unmet_profiles
+from scorers.extender.hosting import InProcessLoad, LoadAccess, unmet_profiles
 from scorers.extender.remote import DESCRIBE_EVERY_S, RemoteHost
 from scorers.extender.service import SchedulingService
 from scorers.profiles.registry import known_names
@@ -29,18 +29,19 @@ from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of
 from tests.scorers.simulated_cluster import info, node, pod
 from tests.waiting import eventually
 from watcher.client import WatcherError
+from watcher.core.config.settings import Settings
 from watcher.core.forecast.document import snapshot_forecasts
-from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastConfig
+from watcher.core.forecast.fleet import METRICS, FleetForecast
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import SnapshotForecasts, Window
-from watcher.platform.settings import loading
-from watcher.platform.settings.tables import Settings
+from watcher.service.settings import loading
 
 NODES, PODS = 60, 400
-FORECAST = ForecastConfig()
+FORECAST = ForecastSettings()
 AGGREGATED = {
     "usageThresholds": {"cpu": 60, "memory": 70},
     "usageAggregationType": "p95",
@@ -202,9 +203,12 @@ def tables(profiles: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def running(profiles: dict[str, list[dict[str, Any]]], host: LoadHost) -> AsyncIterator[SchedulingService]:
+async def running(
+    profiles: dict[str, list[dict[str, Any]]], host: RemoteHost | Watcher
+) -> AsyncIterator[SchedulingService]:
     """A scheduling service with its load."""
-    service = SchedulingService(tables(profiles), host, cluster=Cluster())
+    access: LoadAccess = InProcessLoad(host) if isinstance(host, Watcher) else host
+    service = SchedulingService(tables(profiles), host, access, cluster=Cluster())
     async with service.life(web.Application()):
         yield service
 
@@ -228,7 +232,7 @@ def answers(service: SchedulingService, profile: str, asked: PodInfo) -> dict[st
     }
 
 
-async def test_every_plugin_answers_alike_in_both_processes(tmp_path: Path) -> None:
+async def test_every_plug_in_returns_equal_results_in_both_processes(tmp_path: Path) -> None:
     """All plug-ins, and for LoadAwareScheduling each source of data: equal scores, verdicts and steps."""
     assert {each["name"] for plugins in PROFILES.values() for each in plugins} == set(known_names())
     watcher = Watcher(published=load(), pods=pod_load(), forecast=FORECAST)
@@ -236,7 +240,7 @@ async def test_every_plugin_answers_alike_in_both_processes(tmp_path: Path) -> N
     with Live(watcher) as live:
 
         async def story() -> None:
-            in_process, over_http = running(PROFILES, InProcessHost(watcher)), running(PROFILES, remote(live, tmp_path))
+            in_process, over_http = running(PROFILES, watcher), running(PROFILES, remote(live, tmp_path))
             async with in_process as inside, over_http as outside:
                 for each in (inside, outside):
                     await eventually(partial(has_load, each), what="the load")
@@ -258,14 +262,14 @@ def distinct_values(values: np.ndarray[Any, Any]) -> int:
     return len(np.unique(values))
 
 
-# --- a watcher that goes and returns ---------------------------------------------------------------------------------
+# --- a watcher that stops and starts again ---------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 async def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line when it goes and one when it is back; the plug-ins use their fallback in between."""
+    """One log line when it begins and one when it ends; the plug-ins use their fallback in between."""
     caplog.set_level(logging.INFO, logger="scorers.extender.service")
     watcher = Watcher(published=load(), pods=pod_load())
 
@@ -386,7 +390,7 @@ async def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
 def problems_with(host: RemoteHost, profiles: dict[str, list[dict[str, Any]]], cwd: Path) -> dict[str, str]:
     """The problem of each profile as text, once the watcher has described itself."""
     asyncio.run(host.renew())
-    found = unmet_profiles(tables(profiles), host, cwd=cwd)
+    found = unmet_profiles(tables(profiles), host, windows=host.windows, cwd=cwd)
     return {name: f"{problem.key}: {problem.message}; {problem.cure}" for name, (problem,) in found.items()}
 
 
@@ -403,11 +407,11 @@ def test_pods_that_are_switched_off_are_a_problem_of_the_profiles_that_need_them
     ("forecast", "problem"),
     [
         (None, "needs forecasts, which are disabled in the watcher at http://127.0.0.1"),
-        (ForecastConfig(horizons=(1, 24), horizon=1), "but forecast.horizons has 1h, 24h"),
+        (ForecastSettings(horizons=(1, 24), horizon=1), "but forecast.horizons has 1h, 24h"),
     ],
 )
 def test_forecasts_that_the_watcher_does_not_serve_are_a_problem(
-    tmp_path: Path, forecast: ForecastConfig | None, problem: str
+    tmp_path: Path, forecast: ForecastSettings | None, problem: str
 ) -> None:
     ahead = {name for name in PROFILES if name.endswith("-ahead")}
     watcher = Watcher(published=None, forecast=forecast)
@@ -415,7 +419,7 @@ def test_forecasts_that_the_watcher_does_not_serve_are_a_problem(
         found = problems_with(remote(live, tmp_path), PROFILES, tmp_path)
     assert ahead == set(found)
     assert all(problem in each for each in found.values()), found
-    inside = unmet_profiles(tables(PROFILES), InProcessHost(watcher), cwd=tmp_path)
+    inside = unmet_profiles(tables(PROFILES), InProcessLoad(watcher), windows=watcher.windows, cwd=tmp_path)
     assert set(inside) == (ahead if forecast is None else set())
 
 

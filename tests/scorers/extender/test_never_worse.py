@@ -1,10 +1,8 @@
-"""Never worse: without load, with that of few nodes, or with load that is too old, no profile ranks nodes worse than
+"""Never worse: without load, with load of few nodes, or with load that is too old, no profile ranks nodes worse than
 kube-scheduler's own plug-ins (docs/concepts/scheduling.md, "Never worse").
 
-Whole clusters are made up, with any profile of the plug-ins that come with load-watcher; the other side of each
-comparison is computed node by node from the same pods (`reference`), or by the same profile in a cluster that never had
-any load.
-"""
+The clusters are random, with any profile of the plug-ins of load-watcher; the expected result is computed node by node
+from the same pods (`reference`), or by the same profile in a cluster that never had load."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ MODEL = {"k0": 471.7, "k1": -91.5, "k2": -0.0719}
 
 
 def arguments(name: str, of: Cluster) -> dict[str, Any]:
-    """What the plug-in cannot do without."""
+    """The required arguments of the plug-in."""
     return {"NodePowerModel": dict.fromkeys(of.names, MODEL)} if name == "Peaks" else {}
 
 
@@ -56,7 +54,7 @@ def profile(
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes with what they have, pods on them, and the load of all of them."""
+    """Nodes with their capacity, their pods, and their load."""
 
     has: Mapping[str, Mapping[str, int]]
     pods: tuple[Pod, ...]
@@ -117,7 +115,7 @@ def ranked(
     return ranking.values
 
 
-# --- what stands in for load -----------------------------------------------------------------------------------------
+# --- fallbacks -------------------------------------------------------------------------------------------------------
 
 
 @given(clusters(), ASKING, st.sampled_from([20.0, 40.0, 75.0]))
@@ -130,15 +128,15 @@ def test_without_load_packing_is_node_resources_fit_with_the_curve_as_its_shape(
 
 @given(clusters(), ASKING)
 def test_without_load_risk_balancing_is_node_resources_fit(of: Cluster, asking: PodInfo) -> None:
-    """The very scores of LeastAllocated, so that its order is kube-scheduler's with either or both."""
+    """Its scores equal those of LeastAllocated, so that the order is that of kube-scheduler with either or both."""
     found = ranked(of.table(None), of, asking, "LoadVariationRiskBalancing")
     assert [reference.least_allocated(each, asking) for each in of.states()] == found.tolist()
 
 
 @given(clusters(), CONTAINERS, st.sampled_from(["1m", "2"]))
-def test_without_load_over_commitment_is_judged_by_limits(of: Cluster, containers: Any, limit: str) -> None:
-    """They come from the Kubernetes API, as requests do, and no outage of metrics makes them wrong. (For a pod that
-    asks for nothing all nodes score 0.)"""
+def test_without_load_over_commitment_scores_by_limits(of: Cluster, containers: Any, limit: str) -> None:
+    """Limits come from the Kubernetes API, as requests do, so an outage of metrics does not affect them. (For a pod
+    without requests all nodes score 0.)"""
     asking = pod_info(pod("asking", containers=[*containers, {"limits": {"cpu": limit}}]))
     found = ranked(of.table(None), of, asking, "LowRiskOverCommitment")
     risks = [max(reference.limit_risk(each, asking, r) / 2 for r in ("cpu", "memory")) for each in of.states()]
@@ -146,7 +144,7 @@ def test_without_load_over_commitment_is_judged_by_limits(of: Cluster, container
 
 
 @given(clusters(), ASKING, st.sampled_from(["Peaks", "LoadAwareScheduling"]))
-def test_without_load_the_others_have_no_order_of_their_own(of: Cluster, asking: PodInfo, name: str) -> None:
+def test_without_load_the_other_plug_ins_score_all_nodes_equally(of: Cluster, asking: PodInfo, name: str) -> None:
     found = ranked(of.table(None), of, asking, name)
     assert {0.0} == set(found.tolist())
 
@@ -160,10 +158,10 @@ PROFILES = st.lists(
 
 
 @given(clusters(least=3), ASKING, PROFILES, st.data())
-def test_load_of_few_nodes_ranks_as_none_does(
+def test_load_of_few_nodes_counts_as_no_load(
     of: Cluster, asking: PodInfo, plugins: list[tuple[str, int]], data: st.DataObject
 ) -> None:
-    """Those few would get all pods."""
+    """Otherwise those few would get all pods."""
     names, weights = zip(*plugins, strict=True)
     few = data.draw(st.lists(st.sampled_from(of.names), max_size=(len(of.names) - 1) // 2, unique=True))
     found = ranked(of.table({name: of.loads[name] for name in few}), of, asking, *names, weights=weights)
@@ -172,10 +170,10 @@ def test_load_of_few_nodes_ranks_as_none_does(
 
 
 @given(clusters(least=3), ASKING, PROFILES, st.data())
-def test_load_of_few_of_the_nodes_asked_about_ranks_them_as_none_does(
+def test_load_of_few_requested_nodes_counts_as_no_load(
     of: Cluster, asking: PodInfo, plugins: list[tuple[str, int]], data: st.DataObject
 ) -> None:
-    """However many others have it: a pod may be bound to a zone whose exporter is away."""
+    """However many other nodes have load: a pod may be bound to a zone whose exporter does not work."""
     names, weights = zip(*plugins, strict=True)
     asked = data.draw(st.lists(st.sampled_from(of.names), min_size=2, unique=True))
     few = set(data.draw(st.lists(st.sampled_from(asked), max_size=(len(asked) - 1) // 2, unique=True)))
@@ -186,7 +184,9 @@ def test_load_of_few_of_the_nodes_asked_about_ranks_them_as_none_does(
 
 
 @given(clusters(), ASKING, PROFILES, st.integers(0, 600))
-def test_load_that_is_too_old_is_none(of: Cluster, asking: PodInfo, plugins: list[tuple[str, int]], age: int) -> None:
+def test_load_that_is_too_old_counts_as_no_load(
+    of: Cluster, asking: PodInfo, plugins: list[tuple[str, int]], age: int
+) -> None:
     """By the age of each node's own newest sample."""
     names, weights = zip(*plugins, strict=True)
     cluster = of.table(of.loads)
@@ -199,10 +199,10 @@ def test_load_that_is_too_old_is_none(of: Cluster, asking: PodInfo, plugins: lis
 
 
 @given(clusters(least=3), ASKING, PROFILES, st.data())
-def test_load_of_the_nodes_asked_about_decides_however_few_they_are(
+def test_load_of_few_nodes_decides_if_only_they_are_requested(
     of: Cluster, asking: PodInfo, plugins: list[tuple[str, int]], data: st.DataObject
 ) -> None:
-    """There may be many nodes in a cluster that nobody measures, and that a pod cannot have."""
+    """A cluster may have many nodes that are not measured and that do not fit the pod."""
     names, weights = zip(*plugins, strict=True)
     asked = data.draw(st.lists(st.sampled_from(of.names), min_size=1, unique=True))
     loads = {name: of.loads[name] for name in asked}
@@ -212,7 +212,7 @@ def test_load_of_the_nodes_asked_about_decides_however_few_they_are(
 
 
 def test_over_http_load_of_few_nodes_changes_nothing() -> None:
-    """What kube-scheduler is told is what it would find itself, and explain says why."""
+    """kube-scheduler receives equal scores, and explain gives the reason."""
     nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in "abc"]
     pods = [pod("p", node="a", containers=[{"requests": {"cpu": "3", "memory": "2Gi"}}], scheduled=NOW - 900)]
     wanted = {"metadata": {"name": "web", "uid": "web"}, "spec": {"containers": [{"name": "c"}]}}
@@ -236,10 +236,10 @@ BY_LOAD = [name for name in SCORING if name != "NodeResourceLimits"]
 
 
 @given(clusters(), ASKING, st.sampled_from(BY_LOAD), st.data())
-def test_a_node_without_load_is_above_none_that_has_some(
+def test_a_node_without_load_is_not_above_a_node_with_load(
     of: Cluster, asking: PodInfo, name: str, data: st.DataObject
 ) -> None:
-    """While most nodes have it."""
+    """While most nodes have load."""
     silent = set(data.draw(st.lists(st.sampled_from(of.names), max_size=len(of.names) // 2, unique=True)))
     loads = {each: values for each, values in of.loads.items() if each not in silent}
     found = ranked(of.table(loads), of, asking, name)
@@ -247,10 +247,10 @@ def test_a_node_without_load_is_above_none_that_has_some(
 
 
 @given(clusters(), ASKING, st.sampled_from(["LoadVariationRiskBalancing", "LowRiskOverCommitment"]), st.data())
-def test_what_is_not_known_of_a_node_does_not_speak_for_it(
+def test_an_unknown_memory_load_is_not_an_advantage(
     of: Cluster, asking: PodInfo, name: str, data: st.DataObject
 ) -> None:
-    """Without load of its memory a node is not above its like that has some: upstream looks at its CPU alone."""
+    """A node without memory load is not above an equal node with memory load; the original uses its CPU load alone."""
     silent = data.draw(st.sampled_from(of.names))
     other = data.draw(st.sampled_from([each for each in of.names if each != silent]))
     alike = {key: value for key, value in of.loads[other].items() if key[0] == "CPU"}
@@ -268,19 +268,19 @@ def test_what_is_not_known_of_a_node_does_not_speak_for_it(
 
 
 @given(clusters(), ASKING, st.booleans())
-def test_without_load_no_filter_keeps_a_pod_off_a_node(of: Cluster, asking: PodInfo, expired: bool) -> None:
-    """Where `failOpen` was not turned off: it would leave a pod without any node."""
+def test_without_load_no_filter_rejects_a_node(of: Cluster, asking: PodInfo, expired: bool) -> None:
+    """Unless `failOpen` is off; otherwise the pod would have no node."""
     cluster = of.table(of.loads if expired else None)
     made = profile(cluster, of, "HighLoadFilter", "LoadAwareScheduling")
     cluster.expire_load(before=NOW + 1)
     assert {} == made.filter(asking, rows(cluster), now=NOW).failures(of.names)
 
 
-# --- kube-scheduler's own formulas, which stand in -------------------------------------------------------------------
+# --- formulas of kube-scheduler --------------------------------------------------------------------------------------
 
 
 @given(clusters(), ASKING)
-def test_the_default_scheduler_s_scores_are_those_of_its_formulas(of: Cluster, asking: PodInfo) -> None:
+def test_the_scores_of_the_default_scheduler_equal_its_formulas(of: Cluster, asking: PodInfo) -> None:
     cluster, states = of.table(None), of.states()
     at = rows(cluster)
     for arrays, plainly, counted in (
@@ -304,9 +304,9 @@ def test_the_default_scheduler_s_scores_are_those_of_its_formulas(of: Cluster, a
         ([{}], {"resources": {"requests": {"cpu": "3"}}}, (3000, 200 << 20)),
     ],
 )
-def test_a_container_that_says_nothing_counts_with_something(
+def test_a_container_without_requests_counts_with_defaults(
     containers: list[Any], more: dict[str, Any], expected: tuple[int, int]
 ) -> None:
-    """100m and 200Mi; what says zero is taken at its word."""
+    """100m and 200Mi; a request of zero counts as zero."""
     found = pod_info(pod(containers=containers, **more)).counted_requests
     assert expected == (found["cpu"], found["memory"])

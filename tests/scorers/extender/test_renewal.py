@@ -1,4 +1,4 @@
-"""Settings that are read again: other profiles over the same table, at once, or not at all."""
+"""A reload of the settings: other profiles over the same table take effect at once or not at all."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.service import SchedulingService
 from tests.fakes.snapshots import WINDOWS
 from tests.scorers.plugins.koordinator.test_service import Service
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows
+from watcher.core.config.problems import SettingsError
 from watcher.model import Window
-from watcher.platform.settings.problems import SettingsError
 
 PACKING = {"name": "TargetLoadPacking", "args": {"targetUtilization": 50}}
 LIMITS = {"name": "NodeResourceLimits"}
@@ -25,13 +25,13 @@ ASKING = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}])
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text("kind: Config")  # nobody is asked here
+    kubeconfig.write_text("kind: Config")  # no request uses it
     return Service(kubeconfig)
 
 
 @pytest.fixture
 def scheduling(service: Service) -> SchedulingService:
-    made = SchedulingService(profiles(a=[PACKING, LIMITS], b=[AWARE]), InProcessHost(service))
+    made = SchedulingService(profiles(a=[PACKING, LIMITS], b=[AWARE]), service, InProcessLoad(service))
     fill(made.table)
     return made
 
@@ -54,9 +54,9 @@ def scores(of: SchedulingService, profile: str) -> list[float]:
     return found
 
 
-def anew(service: Service, settings: dict[str, Any], profile: str) -> list[float]:
-    """What a service that starts with these settings answers."""
-    made = SchedulingService(settings, InProcessHost(service))
+def answers_after_a_start(service: Service, settings: dict[str, Any], profile: str) -> list[float]:
+    """The answers of a service that starts with these settings."""
+    made = SchedulingService(settings, service, InProcessLoad(service))
     fill(made.table)
     return scores(made, profile)
 
@@ -75,19 +75,19 @@ def anew(service: Service, settings: dict[str, Any], profile: str) -> list[float
 def test_other_profiles_answer_as_after_a_restart(
     scheduling: SchedulingService, service: Service, wanted: dict[str, Any]
 ) -> None:
-    """Of pods and nodes that come later, too; nobody of the old ones is told of these."""
+    """Also for pods and nodes that are added later; the old plug-ins receive no events."""
     scheduling.prepare_reload(wanted)()
     assert sorted(wanted) == sorted(scheduling.extender.profiles)
     for name in wanted:
-        assert anew(service, wanted, name) == scores(scheduling, name)
-    at_start = SchedulingService(wanted, InProcessHost(service)).table
+        assert answers_after_a_start(service, wanted, name) == scores(scheduling, name)
+    at_start = SchedulingService(wanted, service, InProcessLoad(service)).table
     assert at_start.needs == scheduling.table.needs
     told = [[type(each).__name__ for each in table.listeners] for table in (at_start, scheduling.table)]
     assert sorted(told[0]) == sorted(told[1])
 
 
-def test_what_is_as_it_was_goes_on(scheduling: SchedulingService) -> None:
-    """Its sums over all pods are not added up again; a weight is no argument."""
+def test_an_unchanged_plug_in_is_reused(scheduling: SchedulingService) -> None:
+    """Its sums over all pods are not computed again; a weight is not an argument."""
     before = scheduling.extender.profiles["a"].plugins
     scheduling.prepare_reload(profiles(a=[{**PACKING, "weight": 5}, {**LIMITS, "weight": 3}]))()
     after = scheduling.extender.profiles["a"]
@@ -95,8 +95,8 @@ def test_what_is_as_it_was_goes_on(scheduling: SchedulingService) -> None:
     assert [5, 3] == [each.weight for each, _ in after.scoring]
 
 
-def test_reservations_stay(scheduling: SchedulingService) -> None:
-    """The table is the same one."""
+def test_reservations_remain(scheduling: SchedulingService) -> None:
+    """The table is the same object."""
     scheduling.table.reserve(pod("waiting"), "n1", now=NOW, until=NOW + 5)
     scheduling.prepare_reload(profiles(z=[PACKING]))()
     assert {"waiting": "n1"} == scheduling.table.reserved
@@ -110,10 +110,10 @@ def test_reservations_stay(scheduling: SchedulingService) -> None:
         (profiles(a=[{**AWARE, "args": {"nodeMetricSource": "cluster"}}]), "restart load-watcher with these settings"),
     ],
 )
-def test_what_cannot_be_served_changes_nothing(
+def test_invalid_settings_change_nothing(
     scheduling: SchedulingService, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], said: str
 ) -> None:
-    """It is refused with its problems."""
+    """They are refused with all problems."""
     monkeypatch.delenv("NODE_POWER_MODEL", raising=False)
     before, table = dict(scheduling.extender.profiles), list(scheduling.table.listeners)
     with pytest.raises(SettingsError) as refused:
@@ -123,8 +123,8 @@ def test_what_cannot_be_served_changes_nothing(
     assert table == list(scheduling.table.listeners)
 
 
-def test_other_windows_are_taken_on(scheduling: SchedulingService, service: Service) -> None:
-    """Plug-ins that go by them are made anew."""
+def test_other_windows_take_effect(scheduling: SchedulingService, service: Service) -> None:
+    """Plug-ins that depend on windows are created again."""
     before = scheduling.extender.profiles["b"].plugins
     service.windows = (*WINDOWS, Window("30m", 1800))
     scheduling.prepare_reload(profiles(b=[AWARE]))()

@@ -167,7 +167,7 @@ async def fall_silent(d: Deployment) -> None:
 
 
 def test_a_silent_node_is_rejected_until_it_has_samples_again(tmp_path: Path) -> None:
-    """After the expiration, at each age, also between two ticks; a node never heard of passes."""
+    """After the expiration, at each age, also between two ticks; a node that never had samples passes."""
 
     async def life(d: Deployment) -> None:
         d.load("a", "b", "c", "x")

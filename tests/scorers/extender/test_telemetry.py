@@ -1,4 +1,4 @@
-"""What the extender tells about itself: on /metrics, and in the log when it begins or ceases to do without load."""
+"""The metrics of the extender, and its log when plug-ins begin or end to use fallbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from scorers.cluster.table import ClusterTable
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.reservations import Reservations
 from scorers.extender.service import SchedulerModule, SchedulingService
 from scorers.extender.telemetry import SchedulerTelemetry
@@ -39,7 +39,7 @@ def telemetry_of(cluster: ClusterTable) -> SchedulerTelemetry:
 
 
 def told(of: SchedulerTelemetry) -> dict[tuple[str, ...], float]:
-    """The page's samples of the extender, by name and values of labels."""
+    """The samples of the extender on the page, by name and values of labels."""
     telemetry = Telemetry(version="1")
     telemetry.add(of)
     found = samples_of(telemetry.exposition())
@@ -51,7 +51,7 @@ def told(of: SchedulerTelemetry) -> dict[tuple[str, ...], float]:
 
 
 def test_requests_are_counted_by_profile_and_verb() -> None:
-    """Refused ones too; those to a profile that is not there are anybody's text."""
+    """Refused ones, too; unknown profiles are not counted, since a client may send any text."""
     made = Served(a_cluster())
     with made.live:
         made.post("prioritize", asking("cold", "warm", "nobody", "nowhere"))
@@ -68,7 +68,6 @@ def test_requests_are_counted_by_profile_and_verb() -> None:
 
 
 def test_requests_without_load_are_counted() -> None:
-    """What was ranked blindly."""
     made = Served(table(NODES))
     with made.live:
         made.post("prioritize", asking("a", "b"))
@@ -77,8 +76,8 @@ def test_requests_without_load_are_counted() -> None:
     assert 1 == told(made.telemetry)["requests_without_load_total", "p", "prioritize"]
 
 
-def test_the_table_is_told_as_it_was_at_the_last_look() -> None:
-    """Nodes, those without a load, and pods that are reserved."""
+def test_the_metrics_have_the_table_of_the_last_update() -> None:
+    """Nodes, nodes without load, and reserved pods."""
     cluster = table(NODES, loads=load({"a": {("CPU", "AVG"): 5.0}}))
     made = telemetry_of(cluster)
     made.update(now=NOW)
@@ -89,8 +88,8 @@ def test_the_table_is_told_as_it_was_at_the_last_look() -> None:
     assert 1 == told(made)["reservations",]
 
 
-def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """Once each, and told on the page meanwhile; without nodes nobody misses load."""
+def test_a_fallback_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """Once each, and on the page meanwhile; without nodes no plug-in lacks load."""
     cluster = table([])
     made = telemetry_of(cluster)
     with caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
@@ -108,18 +107,18 @@ def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Lo
         cluster.set_load(load({"a": {("Memory", "AVG"): 5.0}}), now=NOW)
         for _ in range(2):
             made.update(now=NOW)
-        # packing is by the CPU, which still nobody measures
+        # packing needs the CPU, which is still not measured
         assert ["scheduler profile p: plug-in LoadVariationRiskBalancing uses load data again"] == caplog.messages
         assert [1, 0] == [told(made)["fallback", name, "p"] for name in both]
 
 
 def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Once each, and on the page; windows are not missing anything."""
+    """Once each, and on the page; a plug-in with windows lacks no forecasts."""
     loads = {name: {("CPU", "AVG"): 5.0} for name in ("a", "b")}
     cluster = table(NODES, loads=load(loads, horizon="6h"))
     settings = tuple(
         PluginSettings(name, args=args, points=("filter", "score"))
-        for name, args in (("HighLoadFilter", {"use": "forecast"}), ("TargetLoadPacking", {}))
+        for name, args in (("HighLoadFilter", {"use": "forecast"}), ("LoadAwareScheduling", {}))
     )
     made = SchedulerTelemetry(
         cluster, {"p": ProfileRunner(ProfileSettings("p", settings), cluster)}, reservations_of(cluster)
@@ -131,7 +130,7 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
         assert [f"{begin}less than a day of history"] == caplog.messages
         found = told(made)
         assert (1, 0) == tuple(
-            found["without_forecasts", name, "p"] for name in ("HighLoadFilter", "TargetLoadPacking")
+            found["without_forecasts", name, "p"] for name in ("HighLoadFilter", "LoadAwareScheduling")
         )
         caplog.clear()
         cluster.set_load(load({**loads, "a": {("CPU", "AVG"): 5.0, ("CPU", "FORECAST"): 9.0}}, horizon="6h"), now=NOW)
@@ -140,8 +139,8 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
     assert 0 == told(made)["without_forecasts", "HighLoadFilter", "p"]
 
 
-def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:
-    """Nothing is measured of most nodes, or too long ago."""
+def test_load_aware_scheduling_scores_equally_without_measurements() -> None:
+    """Most nodes are not measured, or were measured too long ago."""
     cluster = table(NODES, loads=load({name: {("CPU", "AVG"): 5.0} for name in ("a", "b")}))
     plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("score", "filter")),)
     made = SchedulerTelemetry(cluster, {"p": a_profile(cluster, plugins)}, reservations_of(cluster))
@@ -154,12 +153,12 @@ def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:
 
 
 async def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
-    """The document may be young enough, for the newest node's sample; one that was silent before is not."""
+    """The document is young enough by its newest node; a node that was silent before is not."""
 
     async def story(server: FakeKube) -> None:
         service = Service(server.kubeconfig(tmp_path / "config"))
         scheduling = SchedulingService(
-            {"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, InProcessHost(service)
+            {"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service, InProcessLoad(service)
         )
         table = scheduling.table
         async with scheduling.life(web.Application()):
@@ -173,8 +172,8 @@ async def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> 
         await story(server)
 
 
-async def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who keeps the table up looks once a second."""
+async def test_the_service_logs_a_fallback_without_a_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The loop that updates the table checks once a second."""
 
     async def story(server: FakeKube) -> None:
         service = Service(server.kubeconfig(tmp_path / "config"))

@@ -1,6 +1,8 @@
-"""TargetLoadPacking: golden cases through the whole plug-in, what holds for every curve, and what is named differently
-where metrics are missing."""
+"""TargetLoadPacking: golden cases through the whole plug-in, properties of every curve, and missing metrics."""
 
+from __future__ import annotations
+
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,18 @@ from scorers.plugins.target_load_packing import (
     packing_scores,
     predicted_demand,
 )
-from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
+from tests.fakes.kube import FakeKube
+from tests.scorers import reference
+from tests.scorers.extender.test_never_worse import CONTAINERS, Cluster, clusters
+from tests.scorers.plugins.served import a_pod, serving, stated
+from tests.scorers.simulated_cluster import NOW, info, load, milli, node, pod, rows, table
 from tests.scorers.vectors import cases
 
 REQUEST = {"requests": {"cpu": "100m"}}
 
 
 def resources(container: dict[str, Any]) -> dict[str, Any]:
-    """A vector's container."""
+    """A container of a golden case."""
     found: dict[str, Any] = {}
     for kind in ("requests", "limits"):
         if (milli := container.get(f"{kind}_cpu_milli")) is not None:
@@ -46,8 +52,8 @@ def arguments(case: dict[str, Any]) -> dict[str, Any]:
 
 
 @cases("TargetLoadPacking", "score")
-def test_golden(case):
-    """What upstream's tests and the worked examples of seed and KEP say; another node has metrics too."""
+def test_golden_scores_of_the_plug_in(case):
+    """Cases of the original's tests and worked examples of the seed and the KEP; another node has metrics, too."""
     given_ = case["inputs"]
     end = float(given_["window_end"] or NOW)
     values = {(each["type"], each["operator"]): each["value"] for each in given_["metrics"] or []}
@@ -101,8 +107,8 @@ def score(cluster: ClusterTable, asking: Any, *names: str, **args: Any) -> Any:
     return plugin.score(asking, cluster, rows(cluster, *names), now=NOW)
 
 
-def test_without_metrics_of_any_node_it_packs_by_allocation():
-    """And says so. Upstream would score every node 0."""
+def test_without_any_metrics_packing_uses_allocation():
+    """The explanation says so. The original would score every node 0."""
     nodes = [node("a", {"cpu": "4"}), node("b", {"cpu": "4"})]
     pods = [pod("x", node="b", containers=[{"requests": {"cpu": "1"}}], scheduled=NOW - 1000)]
     asking = info(containers=[{"requests": {"cpu": "500m"}}])
@@ -113,8 +119,8 @@ def test_without_metrics_of_any_node_it_packs_by_allocation():
     assert "37.5 %" in scores.reason(1)
 
 
-def test_a_node_without_metrics_scores_nothing_while_others_have_some():
-    """Upstream's rule; and a node that the table has no capacity of is at 0 percent."""
+def test_a_node_without_metrics_scores_0_while_others_have_some():
+    """As in the original; a node without capacity in the table is at 0 percent."""
     nodes = [node("a", {"cpu": "4"}), node("silent", {"cpu": "4"}), node("no-capacity", {})]
     loads = load({"a": {("CPU", "AVG"): 20.0}, "no-capacity": {("CPU", "AVG"): 20.0}})
     scores = score(table(nodes, loads=loads), info(), "a", "silent", "no-capacity")
@@ -122,15 +128,16 @@ def test_a_node_without_metrics_scores_nothing_while_others_have_some():
     assert scores.reason(1) == "no metrics of this node: 0"
 
 
-def test_latest_stands_in_for_an_average():
-    """A node of one sample is not an idle one."""
+def test_latest_replaces_a_missing_average():
+    """A node with one sample is not idle."""
     loads = load({"a": {("CPU", "Latest"): 40.0}, "b": {("CPU", "AVG"): 40.0, ("CPU", "Latest"): 90.0}})
     cluster = table([node("a", {"cpu": "4"}), node("b", {"cpu": "4"})], loads=loads)
     assert score(cluster, info(overhead={}), "a", "b").values.tolist() == [100.0, 100.0]
 
 
-def test_pods_that_are_not_measured_yet_count_until_they_are():
-    """Assigned after the node's own newest sample, or up to a minute before it; 60 s exactly is measured."""
+def test_pods_count_until_they_are_measured():
+    """Assigned after the node's own newest sample, or less than a minute before it; a pod of exactly 60 s is
+    measured."""
     pods = [
         pod(f"{age}", node="a", containers=[{"limits": {"cpu": "1"}}], scheduled=NOW - age)
         for age in (-5, 0, 59, 60, 200)
@@ -145,8 +152,8 @@ def test_pods_that_are_not_measured_yet_count_until_they_are():
     assert plugin.score(info(), cluster, rows(cluster, "a"), now=NOW).steps["cpu of recent pods"].tolist() == [2000.0]
 
 
-def test_memory_may_count_too():
-    """The lower of the two scores; a node that tells nothing of memory counts as the worst of those that do."""
+def test_memory_can_count_too():
+    """The lower of the two scores; a node without memory load scores as the lowest of the others."""
     nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "abc"]
     loads = load(
         {
@@ -161,8 +168,8 @@ def test_memory_may_count_too():
     assert "memory load unknown" in scores.reason(2)
 
 
-def test_the_order_of_resources_does_not_matter_and_cpu_has_to_be_known():
-    """A node that tells of its memory alone has no metrics where CPU counts."""
+def test_the_order_of_resources_does_not_matter_and_cpu_is_required():
+    """If CPU counts, a node with memory load only has no metrics."""
     nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "ab"]
     loads = load({"a": {("CPU", "AVG"): 40.0}, "b": {("Memory", "AVG"): 40.0}})
     for resources in (["cpu", "memory"], ["memory", "cpu"]):
@@ -174,7 +181,7 @@ def test_the_order_of_resources_does_not_matter_and_cpu_has_to_be_known():
 
 
 def test_without_metrics_each_of_the_resources_is_packed_by_requests():
-    """Memory alone, where memory alone counts; the fullest decides where several do."""
+    """Memory alone if only memory counts; the fullest resource decides if several count."""
     nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "ab"]
     pods = [pod("p", node="a", containers=[{"requests": {"memory": "4Gi"}}])]
     scores = score(table(nodes, pods), info(), resources=["memory"])
@@ -185,18 +192,18 @@ def test_without_metrics_each_of_the_resources_is_packed_by_requests():
     assert score(table(nodes, pods, only_cpu), info(), resources=["memory"]).inputs["fallback"] == "allocation"
 
 
-def test_the_demand_may_be_the_effective_requests_or_limits():
-    """KEP-61, step 2, and its variant; init containers and sidecars count there."""
+def test_the_demand_can_be_the_effective_requests_or_limits():
+    """KEP-61, step 2, and its variant; they include init containers and sidecars."""
     cluster = table([node("a", {"cpu": "10"})], loads=load({"a": {("CPU", "AVG"): 0.0}}))
     asking = info(
         containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}],
         initContainers=[{"restartPolicy": "Always", "requests": {"cpu": "500m"}, "limits": {"cpu": "500m"}}],
         overhead={"cpu": "100m"},
     )
-    for demand, milli in (("upstream", 2100), ("effective", 2600), ("requests", 1600), ("limits", 2600)):
+    for demand, expected in (("upstream", 2100), ("effective", 2600), ("requests", 1600), ("limits", 2600)):
         scores = score(cluster, asking, podDemand=demand)
-        assert scores.inputs["podDemand"] == {"cpu": milli}
-        assert scores.steps["cpu predicted %"] == pytest.approx([milli / 100])
+        assert scores.inputs["podDemand"] == {"cpu": expected}
+        assert scores.steps["cpu predicted %"] == pytest.approx([expected / 100])
 
 
 @pytest.mark.parametrize(
@@ -222,27 +229,27 @@ def test_the_effective_demand_is_combined_as_kube_scheduler_combines_requests(sp
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"targetUtilization": 0}, "targetUtilization: expected"),
-        ({"targetUtilization": 101}, "targetUtilization: expected"),
-        ({"targetUtilization": "40"}, "targetUtilization: expected"),
+        ({"targetUtilization": 0}, "targetUtilization: must be"),
+        ({"targetUtilization": 101}, "targetUtilization: must be"),
+        ({"targetUtilization": "40"}, "targetUtilization: must be"),
         ({"targetUtilisation": 40}, "did you mean targetUtilization?"),
         ({"defaultRequestsMultiplier": "much"}, "defaultRequestsMultiplier: must be a number"),
         ({"defaultRequestsMultiplier": "nan"}, "defaultRequestsMultiplier: must be a number"),
         ({"defaultRequests": {"cpu": "1x"}}, "defaultRequests.cpu: '1x' is not a Kubernetes quantity"),
         ({"defaultRequests": {"cpu": "-1"}}, "must not be negative"),
-        ({"podDemand": "usage"}, "podDemand: invalid enum value"),
-        ({"resources": []}, "resources: expected"),
+        ({"podDemand": "usage"}, "podDemand: must be upstream, effective, requests or limits"),
+        ({"resources": []}, "resources: must be"),
     ],
 )
-def test_bad_arguments_are_named(args, said):
-    """Upstream would take the default without a word."""
+def test_invalid_arguments_are_named(args, said):
+    """The original would use the default without a message."""
     with pytest.raises(ValueError, match=r"arguments of TargetLoadPacking: ") as caught:
         create_plugin(TargetLoadPacking, args, ClusterTable())
     assert said in str(caught.value)
 
 
-def test_every_problem_is_named_at_once_and_what_is_not_ours_is_a_notice():
-    """watcherAddress and metricProvider stand in every configuration that people have."""
+def test_all_problems_are_named_at_once_and_unused_arguments_are_notices():
+    """Most configurations have watcherAddress and metricProvider."""
     with pytest.raises(ArgumentsError, match="target") as caught:
         create_plugin(TargetLoadPacking, {"targetUtilization": -1, "podDemand": 7, "x": 1}, ClusterTable())
     assert len(caught.value.problems) == 3
@@ -253,3 +260,87 @@ def test_every_problem_is_named_at_once_and_what_is_not_ours_is_a_notice():
         "TargetLoadPacking: watcherAddress",
         "TargetLoadPacking: metricProvider",
     ]
+
+
+@pytest.mark.parametrize(("request_milli", "expected"), [(1, 2), (3, 5), (5, 8), (7, 11), (200, 300)])
+def test_a_multiplied_request_is_rounded_half_away_from_zero(request_milli: int, expected: int) -> None:
+    """As Go's math.Round; Python rounds to the even number."""
+    asking = info(containers=[{"requests": {"cpu": f"{request_milli}m"}}])
+    cluster = table([node("n", {"cpu": "1"})], loads=load({"n": {("CPU", "AVG"): 1.0}}))
+    plugin, _ = create_plugin(TargetLoadPacking, {}, cluster)
+    assert {"cpu": expected} == plugin.score(asking, cluster, rows(cluster), now=NOW).inputs["podDemand"]
+
+
+# --- against the reference, node by node ------------------------------------------------------------------------------
+
+
+def predicted(containers: list[dict[str, Any]], overhead: int, default: int, multiplier: float) -> int:
+    """Millicores: the limit even if it is 0, else the request times the multiplier, else the default."""
+    total = overhead
+    for each in containers:
+        limit, request = (milli(each.get(part, {}).get("cpu")) for part in ("limits", "requests"))
+        if limit is not None:
+            total += limit
+        elif request is not None:
+            total += reference.half_away(request * multiplier)
+        else:
+            total += default
+    return total
+
+
+@pytest.mark.slow
+@given(
+    clusters(least=1),
+    CONTAINERS,
+    st.integers(0, 500),
+    st.integers(1, 99),
+    st.sampled_from([0, 1, 333, 1000]),
+    st.sampled_from(["0", "0.0025", "1.1115", "1.5", "3"]),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 90), CONTAINERS), max_size=4),
+)
+def test_scores_equal_the_reference(
+    of: Cluster,
+    containers: list[dict[str, Any]],
+    overhead: int,
+    target: int,
+    default: int,
+    multiplier: str,
+    recent: list[tuple[int, int, list[dict[str, Any]]]],
+) -> None:
+    """Init containers do not count; pods that were scheduled up to a minute before the node's sample are added."""
+    cluster = of.table(of.loads)
+    args = {
+        "targetUtilization": target,
+        "defaultRequests": {"cpu": f"{default}m"},
+        "defaultRequestsMultiplier": multiplier,
+    }
+    plugin, _ = create_plugin(TargetLoadPacking, args, cluster)
+    missing = dict.fromkeys(of.names, 0)
+    for i, (where, age, of_recent) in enumerate(recent):
+        name = of.names[where % len(of.names)]
+        cluster.set_pod(None, pod(f"r{i}", node=name, containers=of_recent, scheduled=NOW - age), now=NOW)
+        missing[name] += predicted(of_recent, 0, default, float(multiplier)) if age < 60 else 0
+    wanted = predicted(containers, overhead, default, float(multiplier))
+    asking = info(containers=containers, overhead={"cpu": f"{overhead}m"}, initContainers=[{"requests": {"cpu": "9"}}])
+    found = plugin.score(asking, cluster, rows(cluster, *of.names), now=NOW)
+    expected = [reference.packed_by_load(each, wanted, missing[each.name], float(target)) for each in of.states()]
+    assert expected == found.values.tolist()
+    assert {"cpu": wanted} == found.inputs["podDemand"]
+
+
+# --- over HTTP --------------------------------------------------------------------------------------------------------
+
+
+def test_three_nodes_of_four_cores_at_25_50_and_75_percent(kube: FakeKube, tmp_path: Path) -> None:
+    """TargetLoadPacking with X = 50 and a pod without CPU requests: 75, 100 and 25."""
+    names = ["X", "Y", "Z"]
+    for name in names:
+        kube.node(name.lower(), cpu="4")
+    load = stated({name.lower(): {"CPU": (used * 25.0, 0.0)} for name, used in zip(names, (1, 2, 3), strict=True)})
+    names = [name.lower() for name in names]
+    how: dict[str, Any] = {"targetUtilization": 50, "defaultRequests": {}}
+    with serving(kube, tmp_path, "TargetLoadPacking", load=load, names=names, **how) as asked:
+        assert {"x": 75, "y": 100, "z": 25} == asked.scores(a_pod())
+        steps = asked.steps(a_pod())
+        assert {"x": 25.0, "y": 50.0, "z": 75.0} == {name: each["cpu predicted %"] for name, each in steps.items()}
+        assert "cpu would be at 75.0 %, above the target of 50 %: 25" == steps["z"]["reason"]

@@ -50,7 +50,7 @@ def test_the_number_of_pods_is_limited() -> None:
     assert reasons([node("n", {"cpu": "4"})], placed) == {}
 
 
-def test_a_bound_pod_takes_no_room_from_itself() -> None:
+def test_a_bound_pod_does_not_count_on_its_own_node() -> None:
     bound = pod("new", node="n", containers=[{"requests": {"cpu": "3"}}])
     assert reasons([node("n", SIZE)], [bound], containers=[{"requests": {"cpu": "3"}}]) == {}
 
@@ -98,7 +98,7 @@ def test_an_unschedulable_node_takes_only_pods_that_tolerate_it() -> None:
         ("team", "NoSchedule", False),
     ],
 )
-def test_a_daemon_tolerates_what_its_controller_adds(key: str, effect: str, tolerated: bool) -> None:
+def test_a_daemon_pod_has_the_tolerations_that_its_controller_adds(key: str, effect: str, tolerated: bool) -> None:
     daemon = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "controller": True}]}
     found = reasons([tainted({"key": key, "effect": effect})], metadata=daemon)
     assert found == ({} if tolerated else {"n": f"taint not tolerated: {key}:{effect}"})

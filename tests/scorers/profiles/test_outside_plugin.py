@@ -1,4 +1,4 @@
-"""A plug-in in a package of its own: built as pip would, found by its entry point, and served with."""
+"""A plug-in in another package: built with pip, found by its entry point, and used by a service."""
 
 import os
 import re
@@ -43,20 +43,20 @@ def reachable(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def problem() -> tuple[str, str, str]:
-    """The only one of a profile with the plug-in."""
+    """The only problem of a profile with the plug-in."""
     (found,) = validate(PROFILE)
     return found.key, found.message, found.cure
 
 
-def test_its_name_is_known_and_its_arguments_are_read(reachable: Path):
+def test_the_plug_in_has_a_known_name_and_its_arguments_are_read(reachable: Path):
     assert "FewestPods" in known_names()
     assert [] == validate(PROFILE)
     (found,) = validate({"default": {"plugins": [{"name": "FewestPods", "args": {"fullAt": 0}}]}})
     assert found.key == "scheduler.default.plugins[0].args.fullAt"
-    assert ">= 1" in found.message
+    assert "must be a whole number above 0" in found.message
 
 
-def test_without_its_package_it_is_unknown():
+def test_without_its_package_the_plug_in_is_unknown():
     key, message, cure = problem()
     assert key == "scheduler.default.plugins[0].name"
     assert "unknown plug-in FewestPods; installed plug-ins: HighLoadFilter" in message
@@ -64,14 +64,14 @@ def test_without_its_package_it_is_unknown():
 
 
 def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
-    """Whatever its import raises; and nobody is asked whether they meant the very same name."""
+    """For any exception of its import; the message does not suggest the same name."""
     (reachable / f"{MODULE}.py").write_text("raise RuntimeError('made for another version')")
     _, message, cure = problem()
     assert "from package load-watcher-fewest-pods: RuntimeError: made for another version" in message
     assert "fix or uninstall load-watcher-fewest-pods" in cure
 
 
-def test_a_class_that_is_no_plug_in_is_told_what_it_lacks(reachable: Path):
+def test_a_class_that_is_not_a_plug_in_is_an_error_that_names_what_it_lacks(reachable: Path):
     (reachable / f"{MODULE}.py").write_text("class FewestPods:\n    name = 'FewestPods'\n")
     _, message, cure = problem()
     assert message == "plug-in FewestPods lacks arguments, score or filter"
@@ -93,7 +93,7 @@ class FewestPods:
 
 @pytest.mark.parametrize("every", [False, True])
 def test_exempt_pods_pass_a_filter_that_does_not_ask_for_every_pod(reachable: Path, every: bool):
-    """A plug-in of another package does nothing for it."""
+    """The plug-in needs no code for that."""
     (reachable / f"{MODULE}.py").write_text(FILTER.format(every=every))
     cluster = table([node("a", {"cpu": "4"})])
     runner = ProfileRunner(ProfileSettings("p", (PluginSettings("FewestPods", 1, {}, ("filter",)),)), cluster)
@@ -103,8 +103,8 @@ def test_exempt_pods_pass_a_filter_that_does_not_ask_for_every_pod(reachable: Pa
         assert found.failures(["a"]) == ({} if passes else {"a": "full"})
 
 
-def test_two_packages_of_one_name_are_named(reachable: Path):
-    """Neither is taken in silence."""
+def test_two_packages_with_one_plug_in_name_are_named(reachable: Path):
+    """Neither is used without an error."""
     (info,) = reachable.glob("*.dist-info")
     other = reachable / "other_pods-2.0.dist-info"
     shutil.copytree(info, other)
@@ -115,8 +115,8 @@ def test_two_packages_of_one_name_are_named(reachable: Path):
     assert cure == "uninstall all but one"
 
 
-def test_the_page_shows_the_package_as_it_is():
-    """Who copies from the page has what is tested here."""
+def test_the_page_has_the_code_of_the_package():
+    """So that the code on the page is the tested code."""
     page = (REPOSITORY / "docs" / "learn" / "own-plugin.md").read_text()
     (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert module == (OUTSIDE / f"{MODULE}.py").read_text()
@@ -130,8 +130,8 @@ def environment(site: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_service_ranks_with_it(installed: Path, run_service: RunService, tmp_path: Path):
-    """With three pods on one node of two, and told why."""
+def test_a_service_ranks_with_the_plug_in(installed: Path, run_service: RunService, tmp_path: Path):
+    """One of two nodes has three pods; the explanation says so."""
     pod = {"metadata": {"name": "web", "namespace": "default", "uid": "web"}, "spec": {"containers": [{"name": "c"}]}}
     with FakeKube() as kube:
         for name in ("empty", "full"):
@@ -152,10 +152,10 @@ def test_a_service_ranks_with_it(installed: Path, run_service: RunService, tmp_p
 
 
 @pytest.mark.slow
-def test_a_service_with_a_plug_in_that_does_not_load_says_so_and_ends(
+def test_a_plug_in_that_cannot_be_loaded_ends_the_service_with_an_error(
     installed: Path, run_service: RunService, tmp_path: Path
 ):
-    """As for any problem of the settings: exit 2, the key, the cure, no traceback."""
+    """As any problem of the settings: exit code 2, the key and the remedy, without a traceback."""
     broken = tmp_path / "broken"
     shutil.copytree(installed, broken)
     (broken / f"{MODULE}.py").write_text("import no_such_library")

@@ -1,4 +1,4 @@
-"""Profiles from the settings and from KubeSchedulerConfigurations, and what is said where they are wrong."""
+"""Profiles from the settings and from KubeSchedulerConfigurations, and their problems."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from scorers.plugin_api.arguments import Arguments, ArgumentsError, read_argumen
 from scorers.profiles.missing_forecasts import missing_forecast_notices
 from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of
-from watcher.platform.settings.model_values import DEFAULT_HORIZONS
-from watcher.platform.settings.sections.forecast import ForecastSettings
+from watcher.core.forecast.settings import ForecastSettings
 
 CONFIGURATION = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -56,15 +55,15 @@ def read(tmp_path: Path, scheduler: dict[str, Any]) -> tuple[Any, dict[str, str]
 
 
 @pytest.mark.parametrize("name", PLUGINS)
-def test_every_plug_in_of_the_table_is_there_under_its_name(name: str) -> None:
-    """And filters or scores."""
+def test_every_plug_in_of_the_table_exists_under_its_name(name: str) -> None:
+    """Each filters or scores."""
     factory = factory_of(name)
     assert factory.name == name
     assert extension_points(factory)
 
 
 def test_a_profile_of_the_settings(tmp_path: Path) -> None:
-    """With defaults where nothing is said."""
+    """With defaults for omitted keys."""
     table = {
         "plugins": [
             {"name": "TargetLoadPacking", "weight": 2, "args": {"targetUtilization": 50}},
@@ -87,8 +86,8 @@ def test_a_profile_of_the_settings(tmp_path: Path) -> None:
     ]
 
 
-def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> None:
-    """Its weights and arguments; what is not ours stays with kube-scheduler, and is said."""
+def test_a_configuration_of_kube_scheduler_is_read(tmp_path: Path) -> None:
+    """Its weights and arguments; other plug-ins stay with kube-scheduler, with a notice."""
     (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
     (profile,), problems, notices = read(tmp_path, {"default": {"from": "scheduler.yaml", "profile": "trimaran"}})
     assert not problems
@@ -111,9 +110,9 @@ def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> Non
         ("on", "scheduler.p", "is not a table"),
         ({}, "scheduler.p.plugins", "requires plug-ins"),
         ({"plugins": [{"name": "TargetLoadPaking"}]}, "scheduler.p.plugins[0].name", "did you mean TargetLoadPacking?"),
-        ({"plugins": ["TargetLoadPacking"]}, "scheduler.p.plugins[0]", "is not a plug-in"),
+        ({"plugins": ["TargetLoadPacking"]}, "scheduler.p.plugins[0]", "must be a mapping"),
         ({"plugins": [{"name": "HighLoadFilter", "wait": 1}]}, "scheduler.p.plugins[0].wait", "unknown key"),
-        ({"plugins": [{"name": "HighLoadFilter", "args": 1}]}, "scheduler.p.plugins[0].args", "is not a table"),
+        ({"plugins": [{"name": "HighLoadFilter", "args": 1}]}, "scheduler.p.plugins[0].args", "must be a mapping"),
         ({"plugins": [{"name": "HighLoadFilter"}] * 2}, "scheduler.p.plugins", "HighLoadFilter is listed twice"),
         (
             {"plugins": [{"name": "TargetLoadPacking", "args": {"targetUtilisation": 5}}]},
@@ -124,9 +123,9 @@ def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> Non
         (
             {"plugins": [{"name": "HighLoadFilter"}], "reserve": "yes"},
             "scheduler.p.reserve",
-            '"prioritize", "bind", "off"',
+            "must be prioritize, bind or off",
         ),
-        ({"plugins": [{"name": "HighLoadFilter"}], "bind": 1}, "scheduler.p.bind", "is not a boolean"),
+        ({"plugins": [{"name": "HighLoadFilter"}], "bind": 1}, "scheduler.p.bind", "must be true or false"),
         ({"plugins": [{"name": "HighLoadFilter"}], "from": "x"}, "scheduler.p", "both plugins and from"),
         ({"from": "nowhere.yaml"}, "scheduler.p.from", "cannot be read"),
         ({"from": "scheduler.yaml"}, "scheduler.p.profile", "trimaran, other"),
@@ -136,7 +135,7 @@ def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> Non
         ({"from": "broken.yaml"}, "scheduler.p.from", "is not valid YAML"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_key_and_its_cure(tmp_path: Path, table: Any, key: str, said: str) -> None:
+def test_a_problem_has_its_key_and_a_remedy(tmp_path: Path, table: Any, key: str, said: str) -> None:
     """One problem each, and no profile."""
     (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
     (tmp_path / "list.yaml").write_text("- 1\n")
@@ -159,10 +158,10 @@ def test_what_is_wrong_is_named_with_its_key_and_its_cure(tmp_path: Path, table:
         ("- name: NodeAffinity", "- name: Peaks", "Peaks.args", "is not a mapping"),
     ],
 )
-def test_a_slip_in_a_configuration_of_kube_scheduler_is_no_silent_default(
+def test_an_invalid_configuration_of_kube_scheduler_is_a_problem(
     tmp_path: Path, right: str, wrong: str, key: str, said: str
 ) -> None:
-    """What kube-scheduler would refuse must not be passed over here: arguments would be lost, and defaults hold."""
+    """Errors that kube-scheduler refuses are not ignored here: arguments would be lost, and defaults used."""
     text = CONFIGURATION.replace(right, wrong)
     assert text != CONFIGURATION
     if "mapping" in said:
@@ -175,15 +174,15 @@ def test_a_slip_in_a_configuration_of_kube_scheduler_is_no_silent_default(
 
 
 @pytest.mark.parametrize(("bind", "notices"), [(True, 0), (False, 1)])
-def test_who_counts_pods_at_bind_and_does_not_bind_is_told(tmp_path: Path, bind: bool, notices: int) -> None:
-    """It is no error: the watch tells of them."""
+def test_reserve_at_bind_without_bind_is_a_notice(tmp_path: Path, bind: bool, notices: int) -> None:
+    """It is not an error: the watch reports the pods."""
     (profile,), problems, told = read(tmp_path, {"p": {"plugins": [LIMITS], "reserve": "bind", "bind": bind}})
     assert (profile.reserve, problems, len(told)) == ("bind", {}, notices)
     assert all("scheduler.p.reserve" in each and "bind = true" in each for each in told)
 
 
 def from_configuration(tmp_path: Path, plugins: str, config: str = "[]") -> tuple[dict[str, Any], dict[str, str]]:
-    """Where each plug-in is used, and problems."""
+    """The points of each plug-in, and problems."""
     head = CONFIGURATION.partition("profiles:")[0]
     text = f"{head}profiles:\n- plugins: {plugins}\n  pluginConfig: {config}\n"
     (tmp_path / "scheduler.yaml").write_text(text)
@@ -204,13 +203,15 @@ def from_configuration(tmp_path: Path, plugins: str, config: str = "[]") -> tupl
         ),
     ],
 )
-def test_what_is_disabled_at_a_point_is_not_used_there(tmp_path: Path, sets: str, points: dict[str, Any]) -> None:
-    """As kube-scheduler has it: multiPoint enables at all points but those where it is disabled."""
+def test_a_plug_in_that_is_disabled_at_a_point_is_not_used_there(
+    tmp_path: Path, sets: str, points: dict[str, Any]
+) -> None:
+    """As in kube-scheduler: multiPoint enables a plug-in at all points except where it is disabled."""
     plugins = f"{{multiPoint: {{enabled: [{{name: LoadAwareScheduling}}]}}{sets}}}"
     assert from_configuration(tmp_path, plugins) == (points, {})
 
 
-def test_a_plug_in_that_would_do_nothing_is_named(tmp_path: Path) -> None:
+def test_a_plug_in_without_effect_is_a_problem(tmp_path: Path) -> None:
     """kube-scheduler does not start with one."""
     plugins = "{filter: {enabled: [{name: TargetLoadPacking}]}, score: {enabled: [{name: Peaks}]}}"
     _, problems = from_configuration(tmp_path, plugins, "[{name: Peaks, args: {NodePowerModel: {}}}]")
@@ -219,15 +220,15 @@ def test_a_plug_in_that_would_do_nothing_is_named(tmp_path: Path) -> None:
 
 
 def test_arguments_of_another_plug_in_are_named(tmp_path: Path) -> None:
-    """Pasted under the wrong name; nulls are what is not given."""
+    """Arguments under the wrong name; null counts as not given."""
     config = "[{name: TargetLoadPacking, args: {kind: PeaksArgs, defaultRequests: null}}]"
     _, problems = from_configuration(tmp_path, "{score: {enabled: [{name: TargetLoadPacking}]}}", config)
     assert list(problems) == ["scheduler.p.from.TargetLoadPacking.args.kind"]
     assert "'PeaksArgs' belongs to another plug-in; use TargetLoadPackingArgs" in problems.popitem()[1]
 
 
-def test_all_that_is_wrong_with_arguments_is_told_at_once() -> None:
-    """Which entry of a map, and what there may be; of what was not given, nothing."""
+def test_all_problems_of_arguments_are_reported_at_once() -> None:
+    """With the entry of a map and the possible values, and without problems of arguments that are not given."""
     args = {
         "targetUtilisation": 50,
         "podDemand": "most",
@@ -238,12 +239,12 @@ def test_all_that_is_wrong_with_arguments_is_told_at_once() -> None:
         read_arguments("TargetLoadPacking", factory_of("TargetLoadPacking").arguments, args)
     assert raised.value.problems == (
         "targetUtilisation: unknown argument; did you mean targetUtilization?",
-        "podDemand: invalid enum value 'most'; valid values: upstream, effective, requests, limits (given: 'most')",
-        "defaultRequests.memory: expected `int | float | str`, got `array` (given: [1])",
+        "podDemand: must be upstream, effective, requests or limits (given: 'most')",
+        'defaultRequests.memory: must be a quantity ("4500m", "3Gi", 80) (given: [1])',
         "defaultRequestsMultiplier: must be a number like \"1.5\", 0 to 1000 (given: 'much')",
     )
     aggregated = {"aggregated": {"usageAggregationType": "p42"}}
-    with pytest.raises(ArgumentsError, match=r"'p42'.*; valid values: avg, p50, p90, p95, p99 "):
+    with pytest.raises(ArgumentsError, match=r"usageAggregationType: must be avg, p50, p90, p95 or p99 .*'p42'"):
         read_arguments("LoadAwareScheduling", factory_of("LoadAwareScheduling").arguments, aggregated)
 
 
@@ -251,23 +252,23 @@ class NeedyArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unk
     must_have: int
 
 
-def test_an_argument_that_has_no_default_is_asked_for() -> None:
-    """Plug-ins of others may have such."""
+def test_a_missing_argument_without_a_default_is_a_problem() -> None:
+    """Plug-ins of other packages may have such arguments."""
     with pytest.raises(ArgumentsError, match="arguments of Needy: mustHave: is required"):
         read_arguments("Needy", NeedyArgs, {})
-    with pytest.raises(ArgumentsError, match="mustHave: expected `int`"):
+    with pytest.raises(ArgumentsError, match="mustHave: must be a whole number"):
         read_arguments("Needy", NeedyArgs, {"mustHave": "x"})
     assert read_arguments("Needy", NeedyArgs, {"mustHave": 1})[0].must_have == 1
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1.5, "2", True, 10**9])
 def test_weights_are_whole_numbers_above_zero(tmp_path: Path, weight: Any) -> None:
-    """Zero would switch a plug-in off without a word."""
+    """A weight of zero would silently disable a plug-in."""
     _, problems, _ = read(tmp_path, {"p": {"plugins": [{"name": "HighLoadFilter", "weight": weight}]}})
     assert list(problems) == ["scheduler.p.plugins[0].weight"]
 
 
-def test_a_weight_and_an_argument_are_told_at_once(tmp_path: Path) -> None:
+def test_problems_of_a_weight_and_an_argument_are_reported_at_once(tmp_path: Path) -> None:
     wrong = {"name": "TargetLoadPacking", "weight": 0, "args": {"targetUtilisation": 40}}
     _, problems, _ = read(tmp_path, {"p": {"plugins": [wrong]}})
     assert set(problems) == {"scheduler.p.plugins[0].weight", "scheduler.p.plugins[0].args.targetUtilisation"}
@@ -300,7 +301,7 @@ def test_profiles_with_different_horizons_are_a_problem(tmp_path: Path) -> None:
     [
         (ForecastSettings(), None),
         (ForecastSettings(enabled=False), "needs forecasts, which are disabled, so it uses windows; set forecast.enab"),
-        (ForecastSettings(horizons=DEFAULT_HORIZONS[:1]), 'has 1h, so it uses windows; add "6h" to forecast.horizons'),
+        (ForecastSettings(horizons=(1,)), 'has 1h, so it uses windows; add "6h" to forecast.horizons'),
     ],
 )
 def test_forecasts_that_the_settings_do_not_provide_are_named(

@@ -11,14 +11,15 @@ import pytest
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, small_fleet, snapshot_of
 from watcher.core.forecast.document import snapshot_forecasts
-from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastConfig
+from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.tick.forecasts import PublishedForecasts
 
 CPU, MEMORY = METRICS
 HOUR = 470_000
 NOW = HOUR * 3600 + LATE_S
-CONFIG = ForecastConfig()
+CONFIG = ForecastSettings()
 PATH = "/api/v1/forecasts"
 
 

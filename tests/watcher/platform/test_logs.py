@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.platform.logs import CHATTY, JsonFormatter, TextFormatter, setup_logging
-from watcher.platform.settings.sections.server import LogSettings
+from watcher.platform.logs import CHATTY, JsonFormatter, LogSettings, TextFormatter, setup_logging
 
 LOGGER = logging.getLogger("watcher.test")
 

@@ -13,20 +13,20 @@ import pytest
 import requests
 from aiohttp import web
 
-from scorers.trial.module import TrialModule
+from scorers.pasted_profile.module import PastedProfileModule
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import eventually
 from tests.watcher.tick.test_forecasts import NOW, SourceOfMaxima, wave
 from tests.watcher.tick.test_tick import every
 from watcher.platform.http.runner import Runner
-from watcher.platform.settings.loading import load
 from watcher.service.build import Sources
 from watcher.service.server import Watcher
+from watcher.service.settings.loading import load
 from watcher.sources.base import QueryPlan
 
 pytestmark = pytest.mark.slow
 
-PACKING = "{plugins: [{name: TargetLoadPacking, args: {targetUtilization: 50, use: forecast}}]}"
+FILTERING = "{plugins: [{name: HighLoadFilter, args: {use: forecast}}]}"
 POD = "{kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, resources: {requests: {cpu: 100m}}}]}}"
 
 
@@ -57,7 +57,7 @@ async def serving(directory: Path, of: MemorySource, clock: FakeClock) -> AsyncI
         "refresh.max_staleness": "1h",
     }
     settings = load(flags={**given, "store.url": f"sqlite:///{directory / 'a.db'}"}, environ={}, cwd=directory)
-    watcher = Watcher(settings, clock=clock, parts=(TrialModule(),), sources=Sources(provider=lambda _: of))
+    watcher = Watcher(settings, clock=clock, parts=(PastedProfileModule(),), sources=Sources(provider=lambda _: of))
     runner = Runner(watcher.app, shutdown_timeout=1.0)
     try:
         await runner.setup()
@@ -101,11 +101,11 @@ async def test_two_hours_of_history_are_named_and_plug_ins_use_windows(tmp_path:
         assert "bound" not in found or found["bound"] is None
         columns = await asked(f"{address}/api/v1/columns?operator=FORECAST&operator=AVG")
         assert {"AVG"} == {each["operator"] for each in columns["columns"]}
-        trial = await asked(f"{address}/scheduler/try", profile=PACKING, pod=POD)
+        trial = await asked(f"{address}/scheduler/try", profile=FILTERING, pod=POD)
         (node,) = trial["nodes"]
-        (packing,) = node["plugins"]
-        assert node["load"][CPU.name]["AVG"] == packing["steps"]["cpu predicted %"]
-        assert "forecast: none (less than a day of history), so the window is used" in packing["reason"]
+        (filtering,) = node["plugins"]
+        assert node["load"][CPU.name]["AVG"] == filtering["steps"]["cpu load %"]
+        assert "forecast: none (less than a day of history), so the window is used" in filtering["reason"]
 
 
 async def test_a_clock_that_is_set_back_keeps_the_bound_of_the_days_before(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from tests.fakes.sources import CPU, FakeClock, MemorySource
 from tests.waiting import eventually
 from tests.watcher.store.ticks import opened, store_at
+from watcher.core.config.settings import Settings
 from watcher.core.windows.hot_loads import LoadStart
-from watcher.platform.settings.tables import Settings
 from watcher.service.hot_history import HotHistory
 from watcher.store.store import Store
 from watcher.tick.shared import RefreshConfig

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from tests.fakes.kube import LEASES, NODES, FakeKube
 from tests.waiting import eventually
 from watcher.client import InProcessClient, WatcherClient
+from watcher.core.config.settings import Settings
 from watcher.koordinator.lease import LEASE
 from watcher.platform.http.runner import Runner
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.tables import Settings
+from watcher.platform.http.settings import ServerSettings
 from watcher.service.server import IntervalTrigger, Watcher
+from watcher.service.settings.loading import load
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +130,7 @@ async def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: py
                 changed = settings_for(tmp_path, **{"refresh.max_staleness": staleness, "server.port": 4711, **another})
                 watcher.request_reload(lambda changed=changed: changed)  # type: ignore[misc]
             await eventually(lambda: watcher.view.max_staleness == 70.0, what="the last settings")
-        assert watcher.view.settings.server.port != 4711
+        assert watcher.view.settings[ServerSettings].port != 4711
         await eventually(lambda: watcher.view.published is not published, what="a tick with them")
     assert "changes in [server] take effect only after a restart" in caplog.text
     told = [text for text in caplog.messages if "the scheduling plug-ins and all other Kubernetes clients" in text]

@@ -25,8 +25,8 @@ import trustme
 from tests.fakes.prometheus import Asked, FakePrometheus, Script, told, until_hung_up
 from tests.fetches import failure_of, use
 from tests.waiting import eventually
-from watcher.core.review import findings as review_findings
 from watcher.core.review import samples as review_samples
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import Cells, Finding, FindingKind
 from watcher.sources.base import Fetch, Provider
 from watcher.sources.errors import (
@@ -40,7 +40,7 @@ from watcher.sources.errors import (
 NOW = 1_700_000_040.0  # a multiple of 60
 AT = NOW - 60.0  # a multiple of every bucket
 SECRET = "s3cret-pass-word"
-LIMITS = review_findings.ReviewLimits()
+LIMITS = ReviewSettings()
 
 Sample = tuple[str, float, Any]
 """Node, unix seconds, percent of CPU; the last two may be anything that JSON can say."""

@@ -16,8 +16,8 @@ import pytest
 
 from tests.fetches import use
 from tests.waiting import eventually
+from watcher.core.config.settings import Settings
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, SeriesBatch
-from watcher.platform.settings.tables import Settings
 from watcher.sources import host
 from watcher.sources.base import Fetch, Provider
 from watcher.sources.errors import ProviderUnreachable

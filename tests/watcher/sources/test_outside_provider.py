@@ -11,11 +11,12 @@ from tests.conftest import RunService
 from tests.outside_packages import unpacked
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
+from watcher.core.config.problems import SettingsError
 from watcher.platform import provider_names
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
+from watcher.service.settings.loading import load
 from watcher.sources import registry
 from watcher.sources.errors import ProviderRefused
+from watcher.sources.settings import ProviderSettings
 
 OUTSIDE = REPOSITORY / "tests" / "outside"
 CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio"
@@ -37,7 +38,7 @@ def reachable(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_its_name_is_known_and_builds_it(reachable: Path, tmp_path: Path):
     """In any case, beside ours; without the package it is unknown."""
     settings = load(flags={"provider.name": "File"}, environ={}, cwd=tmp_path)
-    assert ("file", "File") == (settings.provider.name, registry.build(settings).source)
+    assert ("file", "File") == (settings[ProviderSettings].name, registry.build(settings).source)
     assert "file" in provider_names.known_names()
 
 

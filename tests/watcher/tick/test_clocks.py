@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.sources import FakeClock, MemorySource
 from tests.watcher.tick.test_tick import T0, Records, every, kinds, play, served, wave
-from watcher.core.review.findings import ReviewLimits
+from watcher.core.review.settings import ReviewSettings
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
 
@@ -132,7 +132,7 @@ def test_a_clock_that_is_set_while_the_process_runs(step: float) -> None:
         assert refresher.published.age(clock.monotonic()) < 45.0
         assert 0.0 <= clock.now() - refresher.published.snapshot.end < 45.0
 
-    play(story, config=RefreshConfig(interval=15.0, limits=ReviewLimits(interval_s=15.0)))
+    play(story, config=RefreshConfig(interval=15.0, limits=ReviewSettings(interval_s=15.0)))
 
 
 @pytest.mark.parametrize("step", [sign * step for step in STEPS for sign in (1, -1)])
@@ -155,7 +155,7 @@ def test_a_clock_that_is_set_together_with_that_of_its_source(step: float) -> No
         assert clock.now() - 45.0 <= end <= clock.now() + 30.0
         assert refresher.published.age(clock.monotonic()) < 45.0
 
-    play(story, config=RefreshConfig(interval=15.0, limits=ReviewLimits(interval_s=15.0)))
+    play(story, config=RefreshConfig(interval=15.0, limits=ReviewSettings(interval_s=15.0)))
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -11,13 +11,14 @@ from aiohttp import web
 from tests.fakes.kube import NODES, FakeKube
 from tests.fakes.kube_rules import status_object
 from tests.waiting import eventually
+from watcher.core.config.problems import SettingsError
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeForbidden
 from watcher.core.naming.evidence import Evidence, KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.platform.kube.credentials import KubeAccess
-from watcher.platform.settings.loading import load
-from watcher.platform.settings.problems import SettingsError
+from watcher.platform.kube.settings import KubernetesSettings
+from watcher.service.settings.loading import load
 from watcher.tick.cluster_nodes import ClusterNodes, read_index, wanted
 
 pytestmark = pytest.mark.slow
@@ -194,9 +195,14 @@ def test_the_clusters_own_kubeconfig_comes_first(tmp_path: Path):
     for name in ("one", "other"):
         (tmp_path / name).write_text("{}")
     flags = PROMETHEUS | {"kubernetes.kubeconfig": "one"}
-    assert tmp_path / "one" == load(flags=flags, environ={"KUBE_CONFIG": "other"}, cwd=tmp_path).kubeconfig
-    assert tmp_path / "other" == load(flags=PROMETHEUS, environ={"KUBE_CONFIG": "other"}, cwd=tmp_path).kubeconfig
-    assert load(flags=PROMETHEUS, environ={}, cwd=tmp_path).kubeconfig is None
+    assert (
+        tmp_path / "one" == load(flags=flags, environ={"KUBE_CONFIG": "other"}, cwd=tmp_path)[KubernetesSettings].path
+    )
+    assert (
+        tmp_path / "other"
+        == load(flags=PROMETHEUS, environ={"KUBE_CONFIG": "other"}, cwd=tmp_path)[KubernetesSettings].path
+    )
+    assert load(flags=PROMETHEUS, environ={}, cwd=tmp_path)[KubernetesSettings].path is None
 
 
 def test_a_context_is_one_of_a_kubeconfig(tmp_path: Path):
@@ -205,9 +211,14 @@ def test_a_context_is_one_of_a_kubeconfig(tmp_path: Path):
     chosen = PROMETHEUS | {"kubernetes.context": "production"}
     with pytest.raises(SettingsError, match=r"kubernetes\.kubeconfig: is not set, and kubernetes\.context"):
         load(flags=chosen, environ={}, cwd=tmp_path)
-    assert "production" == load(flags=chosen, environ={"KUBE_CONFIG": "config"}, cwd=tmp_path).kubernetes.context
+    assert (
+        "production" == load(flags=chosen, environ={"KUBE_CONFIG": "config"}, cwd=tmp_path)[KubernetesSettings].context
+    )
     flags = {"provider.name": "metrics-server", "kubernetes.kubeconfig": "config"}
-    assert tmp_path / "config" == load(flags=flags, environ={"KUBE_CONFIG": "nowhere"}, cwd=tmp_path).kubeconfig
+    assert (
+        tmp_path / "config"
+        == load(flags=flags, environ={"KUBE_CONFIG": "nowhere"}, cwd=tmp_path)[KubernetesSettings].path
+    )
     with pytest.raises(SettingsError, match="does not exist"):
         load(flags=flags | {"kubernetes.kubeconfig": "nowhere"}, environ={}, cwd=tmp_path)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.tick.test_tick import T0, Records, every, kinds, numbers, play, served
-from watcher.core.review.findings import ReviewLimits
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import Metric
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
@@ -74,7 +74,7 @@ async def run(refresher: Refresher, clock: FakeClock, seconds: float, *, step: f
     return min(found)
 
 
-FAST = RefreshConfig(interval=15.0, limits=ReviewLimits(interval_s=15.0))
+FAST = RefreshConfig(interval=15.0, limits=ReviewSettings(interval_s=15.0))
 
 
 @pytest.mark.parametrize("share", [3, 10])
@@ -183,14 +183,14 @@ def test_equal_jumps_are_never_served(jump: Callable[[float], float]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "limits"),
     [
-        ({0: 0.0, 1: 0.0}, ReviewLimits(interval_s=15.0)),
-        (dict.fromkeys(range(10), 100.0), ReviewLimits(interval_s=15.0)),
-        ({number: 20.0 + number for number in range(10)}, ReviewLimits(interval_s=15.0)),
-        (dict.fromkeys(range(10), 0.0), ReviewLimits(interval_s=15.0, mode="observe")),
+        ({0: 0.0, 1: 0.0}, ReviewSettings(interval_s=15.0)),
+        (dict.fromkeys(range(10), 100.0), ReviewSettings(interval_s=15.0)),
+        ({number: 20.0 + number for number in range(10)}, ReviewSettings(interval_s=15.0)),
+        (dict.fromkeys(range(10), 0.0), ReviewSettings(interval_s=15.0, mode="observe")),
     ],
     ids=["two idle nodes of ten", "a saturated fleet", "jumps that differ", "observed only"],
 )
-def test_plausible_values_are_served(wrong: dict[int, float], limits: ReviewLimits) -> None:
+def test_plausible_values_are_served(wrong: dict[int, float], limits: ReviewSettings) -> None:
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         put(source, T0 - 1200, T0)
         await refresher.tick()

@@ -14,8 +14,8 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import eventually
 from tests.watcher.tick.test_tick import Records, every
 from watcher.core.forecast.document import NodeForecast, node_forecasts
-from watcher.core.forecast.fleet import ForecastConfig
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.forecast.states import ForecastState
 from watcher.model import MaximaHour, Provenance, SeriesBatch, StoredMaxima
 from watcher.sources.base import Fetch
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 NOW = 1_700_000_100.0 // 3600 * 3600 + 1800
 HOUR = int(NOW // 3600)
-CONFIG = RefreshConfig(forecast=ForecastConfig(), maxima_pace=0.0)
+CONFIG = RefreshConfig(forecast=ForecastSettings(), maxima_pace=0.0)
 ORIGIN = Provenance("Memory", f"{CPU.name} by node", "percent", 0.0)
 
 

@@ -20,7 +20,7 @@ from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
 
 T0 = 1_700_000_100.0
-AUTO = RefreshConfig(adapts=True)
+AUTO = RefreshConfig(resolution=0)
 
 
 class Run:
@@ -167,7 +167,7 @@ def test_the_memory_bound_prevents_fine_slots(tmp_path: Path) -> None:
         assert "raise the memory limit of the container" in reason
         assert ("AVG", "15m") in numbers(served(run.refresher)["node-0"])
 
-    play(tmp_path, life, config=RefreshConfig(adapts=True, history_bytes=15_000))
+    play(tmp_path, life, config=RefreshConfig(resolution=0, history_bytes=15_000))
 
 
 def test_a_source_without_history_keeps_its_resolution(tmp_path: Path) -> None:

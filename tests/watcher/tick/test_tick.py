@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.publishing.selection import Selection, Shape
-from watcher.core.review.findings import ReviewLimits
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import Operator, StoredMaxima, TickRecord
 from watcher.sources.errors import ProviderPartial, ProviderUnreachable
 from watcher.tick.shared import RefreshConfig
@@ -749,7 +749,7 @@ def test_a_reload_during_a_partial_outage_publishes_no_remnant() -> None:
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         half_lost(source)
         await until_half_is_lost(refresher, clock)
-        renewed = Refresher(provider=source, config=RefreshConfig(limits=ReviewLimits(carry_slots=1)), clock=clock)
+        renewed = Refresher(provider=source, config=RefreshConfig(limits=ReviewSettings(carry_slots=1)), clock=clock)
         await renewed.continue_from(refresher)
         clock.pass_time(60)
         await renewed.tick()
@@ -766,12 +766,12 @@ def test_an_outage_after_a_reload_is_judged_by_the_new_limits() -> None:
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         half_lost(source)
         await refresher.tick()
-        renewed = Refresher(provider=source, config=RefreshConfig(limits=ReviewLimits()), clock=clock)
+        renewed = Refresher(provider=source, config=RefreshConfig(limits=ReviewSettings()), clock=clock)
         await renewed.continue_from(refresher)
         await until_half_is_lost(renewed, clock)
         await renewed.close()
 
-    play(story, config=RefreshConfig(limits=ReviewLimits(outage_fraction=0.9)))
+    play(story, config=RefreshConfig(limits=ReviewSettings(outage_fraction=0.9)))
 
 
 def test_a_provider_that_fails_in_an_unforeseen_way_is_down() -> None:
@@ -835,7 +835,7 @@ def test_observe_mode_reports_and_changes_nothing() -> None:
         assert numbers(served(refresher)["stuck"])[("AVG", "15m")] == 130.0
         assert {"frozen", "out_of_range"} <= kinds(refresher)
 
-    play(story, config=RefreshConfig(limits=ReviewLimits(mode="observe")))
+    play(story, config=RefreshConfig(limits=ReviewSettings(mode="observe")))
 
 
 def test_a_dropped_sample_is_carried_and_said() -> None:

@@ -13,8 +13,9 @@ import numpy as np
 
 from watcher.arrays import I64, U8
 from watcher.core.forecast.bound import MATURE_SLOTS, WEEK_HOURS, least_history
-from watcher.core.forecast.fleet import METRICS, ForecastConfig, ForecastTable
+from watcher.core.forecast.fleet import METRICS, ForecastTable
 from watcher.core.forecast.maxima import SLOT_S
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.forecast.states import STATES, ForecastState, reason_of, span_text
 from watcher.core.publishing.wire import UnixSeconds
 from watcher.model import METRIC_BY_NAME, MetricType, SnapshotForecasts
@@ -135,7 +136,7 @@ def _forecast(table: ForecastTable, node: str, row: int | None, name: str, horiz
     )
 
 
-def _reason(state: ForecastState, known_s: int, horizon: int, config: ForecastConfig) -> str:
+def _reason(state: ForecastState, known_s: int, horizon: int, config: ForecastSettings) -> str:
     """Explain why there is no bound, with the history that there is."""
     kept = span_text(config.history)
     if state is ForecastState.NO_SAMPLES:
@@ -197,7 +198,7 @@ def disabled_document(timestamp: int) -> ForecastsDocument:
     return ForecastsDocument(timestamp, ForecastState.DISABLED, DISABLED, 0.0, "", [], 0, [])
 
 
-def _head(config: ForecastConfig, timestamp: int, state: ForecastState, reason: str) -> ForecastsDocument:
+def _head(config: ForecastSettings, timestamp: int, state: ForecastState, reason: str) -> ForecastsDocument:
     labels = [horizon_label(hours) for hours in config.horizons]
     return ForecastsDocument(
         timestamp, state, reason, config.level, horizon_label(config.horizon), labels, config.history, []

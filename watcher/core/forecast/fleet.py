@@ -18,6 +18,7 @@ import numpy as np
 from watcher.core.forecast.bound import Calibration, least_history
 from watcher.core.forecast.history import CHUNK_COLUMNS, MaximaHistory
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, decode, span_maxima
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.forecast.states import STATES, ForecastState
 from watcher.model import METRIC_BY_KEY
 
@@ -30,20 +31,6 @@ Number = TypeVar("Number", bound=Any)
 METRICS = tuple(METRIC_BY_KEY[key].name for key in ("CPU", "Memory"))
 LATE_S = 150.0
 """Seconds after the end of an hour until its bounds are computed: late samples belong to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForecastConfig:
-    """`history` in seconds, `level` 0 to 1, `horizons` in hours, ascending; `horizon` is the default one of these."""
-
-    history: int = 7 * 86400
-    level: float = 0.95
-    horizons: tuple[int, ...] = (1, 6, 24)
-    horizon: int = 6
-
-    @property
-    def slots(self) -> int:
-        return self.history // SLOT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +54,7 @@ class ForecastTable:
     name and horizon in hours; `known_s` [n] by metric name are the seconds of history that have samples, as of the
     newest bounds."""
 
-    config: ForecastConfig
+    config: ForecastSettings
     timestamp: int
     nodes: tuple[str, ...]
     known_s: Mapping[str, I64]
@@ -113,7 +100,7 @@ def _same(one: NodeBounds, other: NodeBounds) -> bool:
 class ChunkBounds:
     """The calibration of one chunk for one metric and horizon, and the record of its bounds."""
 
-    def __init__(self, config: ForecastConfig, horizon: int) -> None:
+    def __init__(self, config: ForecastSettings, horizon: int) -> None:
         self.calibration = Calibration(CHUNK_COLUMNS, horizon=horizon, level=config.level, history=config.slots)
         self.judged: I64 = np.zeros(CHUNK_COLUMNS, dtype=np.int64)
         self.coverage: F64 = np.full(CHUNK_COLUMNS, np.nan)
@@ -155,7 +142,7 @@ def _extent_of(maxima: U8, *, stop: int) -> Extent:
 class FleetForecast:
     """The maxima of a fleet and the calibrations of its chunks."""
 
-    def __init__(self, config: ForecastConfig) -> None:
+    def __init__(self, config: ForecastSettings) -> None:
         self.config = config
         self.maxima = MaximaHistory(config.slots)
         self.bounds: list[dict[tuple[str, int], ChunkBounds]] = []

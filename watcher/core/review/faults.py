@@ -15,10 +15,10 @@ from watcher.core.review.findings import (
     NEWEST_AHEAD_S,
     SILENT_AT_LEAST_S,
     SILENT_CADENCES,
-    ReviewLimits,
     _of_cells,
     report,
 )
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import Cells, Finding, FindingKind, Metric, MetricWindows, Remedy, Unit
 
 MAD_TO_DEVIATION = 1.4826  # standard deviation / median absolute deviation of a normal distribution
@@ -44,7 +44,7 @@ def jumps(
     *,
     previous: F64,
     spread: Callable[[Sequence[str]], tuple[F64, F64, I64]],
-    limits: ReviewLimits,
+    limits: ReviewSettings,
 ) -> tuple[Finding, ...]:
     """Report samples far from their node's usual values. They are always used, because a jump may be true.
 
@@ -78,7 +78,7 @@ def jumps(
     )
 
 
-def skew(clock_offset_s: float | None, *, newest: float, now: float, limits: ReviewLimits) -> Finding | None:
+def skew(clock_offset_s: float | None, *, newest: float, now: float, limits: ReviewSettings) -> Finding | None:
     """Return a finding if the source's clock and the local clock disagree: by the source's own report
     (`clock_offset_s`, source minus local, in seconds), or because the newest accepted sample (unix seconds) is more
     than 5 s ahead of `now`."""
@@ -98,7 +98,7 @@ def skew(clock_offset_s: float | None, *, newest: float, now: float, limits: Rev
     return Finding(FindingKind.CLOCK_SKEW, "", "", now, text, Remedy.REPORTED)
 
 
-def ahead(clock_offset_s: float | None, *, limits: ReviewLimits) -> float:
+def ahead(clock_offset_s: float | None, *, limits: ReviewSettings) -> float:
     """Return by how many seconds the source's clock is ahead of the local clock, 0 if it is not, or within
     `max_skew_s`. Of two clocks that differ, the source's clock decides how old its samples are: it stamps them."""
     return clock_offset_s if clock_offset_s is not None and clock_offset_s > limits.max_skew_s else 0.0

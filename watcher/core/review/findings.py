@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from watcher.arrays import I64, Bool
-from watcher.core.clocks import AHEAD_S, NAMED_S
 from watcher.core.publishing.wire import FindingEntry
 from watcher.model import Cells, Finding, FindingKind, Metric, Remedy, Unit
 
@@ -213,40 +212,6 @@ JUMP_FLOOR: Mapping[Unit, float] = {
 SILENT_CADENCES = 3.0
 SILENT_AT_LEAST_S = 90.0
 NEWEST_AHEAD_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewLimits:
-    """Thresholds of the review; settings may change them.
-
-    `mode` is "enforce" or "observe". "observe" only reports the remedies, except that samples which the service cannot
-    handle (not finite, too large for the wire format, or in the future) are still dropped. `max_ahead_s`: seconds by
-    which a sample may be ahead of the local clock. `carry_slots`: maximum age, in slots, of the sample that replaces a
-    dropped sample. `max_skew_s`: difference in seconds between the source's clock and the local clock above which it is
-    reported.
-
-    If more than `outage_fraction` of the known nodes (and at least `outage_nodes` of them, or all) depart at once, the
-    monitoring has failed, not the nodes: they are held for `max_staleness_s` and waited for until `forget_after_s`.
-    `interval_s` is the time between two ticks. A jump is at least `jump_points` percentage points and `jump_spreads`
-    robust deviations away from the node's own median.
-    """
-
-    mode: str = "enforce"
-    max_ahead_s: float = AHEAD_S
-    carry_slots: int = 2
-    max_skew_s: float = NAMED_S
-    outage_fraction: float = 0.2
-    outage_nodes: int = 1
-    forget_after_s: float = 1800.0
-    max_staleness_s: float = 300.0
-    interval_s: float = 60.0
-    jump_points: float = 20.0
-    jump_spreads: float = 6.0
-
-    @property
-    def enforced(self) -> bool:
-        """Whether remedies are applied, not only reported."""
-        return self.mode == "enforce"
 
 
 def _is(metric: Metric, words: str) -> Callable[[float, float], str]:

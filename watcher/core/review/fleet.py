@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from watcher.arrays import F64, I64, Bool
-from watcher.core.review.findings import ReviewLimits, some_of
+from watcher.core.review.findings import some_of
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import METRIC_BY_KEY, Cells, Finding, FindingKind, Metric, Remedy
 
 JUDGED = frozenset({METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name})
@@ -54,7 +55,7 @@ class FleetReview:
         newest: tuple[F64, F64] | None,
         repeats: Callable[[], float],
         now: float,
-        limits: ReviewLimits,
+        limits: ReviewSettings,
     ) -> FleetVerdict:
         """Judge the combined cells of a metric, before values are clamped. `newest` has time and value of each node's
         newest sample in the history, NaN without a sample; each [len(cells.names)]. None for samples of the past: they
@@ -92,7 +93,7 @@ class FleetReview:
             findings = (Finding(FindingKind.PARTIAL_OUTAGE, "", metric.name, now, reason, remedy),)
         if not limits.enforced:
             return FleetVerdict(cells, findings=findings)
-        self._remember(metric, cells, bad, since=now - limits.forget_after_s)
+        self._remember(metric, cells, bad, since=now - limits.forget_after)
         drop = bad | again
         names = tuple(cells.names[node] for node in zeros.tolist())
         return FleetVerdict(cells.where(~drop) if drop.any() else cells, names, reason, findings)
@@ -123,7 +124,7 @@ class FleetReview:
         return np.asarray((cells.time >= first) & (cells.time <= last), dtype=np.bool_)
 
 
-def _is_fleet(count: int, nodes: int, limits: ReviewLimits) -> bool:
+def _is_fleet(count: int, nodes: int, limits: ReviewSettings) -> bool:
     return count >= NODES_AT_LEAST and count > limits.outage_fraction * nodes
 
 
@@ -145,7 +146,7 @@ def _coarse(values: F64) -> Bool:
     return np.asarray(np.round(values, COARSE_DIGITS) == values, dtype=np.bool_)
 
 
-def _equal_jumps(cells: Cells, fresh: Bool, before: F64, nodes: int, limits: ReviewLimits) -> tuple[Bool, str]:
+def _equal_jumps(cells: Cells, fresh: Bool, before: F64, nodes: int, limits: ReviewSettings) -> tuple[Bool, str]:
     """Mark the fresh cells of the nodes that jumped from `before` [len(cells.names)] to one value, or by one
     difference, and describe them; "" if there are too few."""
     step = cells.value - before[cells.node]

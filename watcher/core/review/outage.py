@@ -16,7 +16,8 @@ from typing import TypeVar
 import numpy as np
 
 from watcher.arrays import F64, Bool
-from watcher.core.review.findings import ReviewLimits, report, some_of
+from watcher.core.review.findings import report, some_of
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import Finding, FindingKind, Remedy
 
 Value = TypeVar("Value")
@@ -78,7 +79,7 @@ class OutageGuard:
     are older than that by definition. After that both are lost, and a list without them is refused instead of served.
     Fewer nodes leave the list one by one, each with a finding. "At once" means within two adjacent ticks, because the
     samples of an outage's nodes become stale over a cadence, not at the same time. Lost nodes are forgotten when so
-    many are back that the missing nodes are too few for an outage, or after `forget_after_s`: then the fleet has really
+    many are back that the missing nodes are too few for an outage, or after `forget_after`: then the fleet has really
     shrunk.
 
     Nodes that have vanished before the first step are unknown to the guard, except the nodes passed to `expect_back`:
@@ -86,7 +87,7 @@ class OutageGuard:
     the list is guarded all the same, because that changes no sample.
     """
 
-    def __init__(self, limits: ReviewLimits) -> None:
+    def __init__(self, limits: ReviewSettings) -> None:
         self.limits = limits
         self._known: Mapping[str, float] = {}  # node served at the last step -> time of its newest sample
         self._departures: dict[str, _Departure] = {}
@@ -189,11 +190,11 @@ class OutageGuard:
         return fleet
 
     def _settle(self, now: float, fleet: int, returned: Sequence[_Departure]) -> tuple[Finding, ...]:
-        """End a mass departure that has become too small or is older than `forget_after_s` seconds; remove old
+        """End a mass departure that has become too small or is older than `forget_after` seconds; remove old
         departures."""
         mass = {name: d for name, d in self._departures.items() if d.mass}
         back = sum(departure.mass for departure in returned)
-        patience = self.limits.forget_after_s
+        patience = self.limits.forget_after
         findings: tuple[Finding, ...] = ()
         leaving = sum(not d.mass and self._is_recent(d, now) for d in self._departures.values())
         # only returning nodes end it: growth of the fleet does not

@@ -21,7 +21,8 @@ import numpy as np
 
 from watcher.arrays import F64, I64, Bool
 from watcher.core.review.devices import once_per_device, take
-from watcher.core.review.findings import ReviewLimits, _is, _of_cells, _per_cell, _starts
+from watcher.core.review.findings import _is, _of_cells, _per_cell, _starts
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import Cells, Combine, Finding, FindingKind, Metric, Remedy, SeriesBatch, Unit
 
 MAX_NAME = 253  # a Kubernetes node name is a DNS subdomain, at most this long (RFC 1123)
@@ -59,7 +60,7 @@ def _impossible_text(metric: Metric) -> str:
 # --- several series of one node --------------------------------------------------------------------------------------
 
 
-def combine(batch: SeriesBatch, *, resolution: int, limits: ReviewLimits) -> tuple[Cells, tuple[Finding, ...]]:
+def combine(batch: SeriesBatch, *, resolution: int, limits: ReviewSettings) -> tuple[Cells, tuple[Finding, ...]]:
     """Combine a batch to one sample per node and slot, by the metric's rule (Metric.combine), in any sample order.
 
     Slot = floor(time / resolution), `resolution` in seconds; the last sample of a series in a slot wins. NEWEST_MAX
@@ -169,7 +170,7 @@ def _in_order(cells: Cells, series: I64) -> tuple[I64, I64 | None]:
 
 
 def _leave_out(
-    metric: Metric, cells: Cells, key: I64, series: I64, *, limits: ReviewLimits
+    metric: Metric, cells: Cells, key: I64, series: I64, *, limits: ReviewSettings
 ) -> tuple[Cells, I64, I64, tuple[Finding, ...]]:
     """Remove the bad samples that have good samples with the same key; `key` is sorted."""
     unusable = _unusable(cells.value)
@@ -245,7 +246,7 @@ class Reviewed:
     findings: tuple[Finding, ...]
 
 
-def clean(metric: Metric, cells: Cells, *, now: float, limits: ReviewLimits) -> Reviewed:
+def clean(metric: Metric, cells: Cells, *, now: float, limits: ReviewSettings) -> Reviewed:
     """Drop impossible samples, clamp slightly wrong samples, and report both.
 
     Dropped: not finite or >= 1e15 (NON_FINITE, OUT_OF_RANGE); more than `max_ahead_s` ahead of `now` (FUTURE_SAMPLE);
@@ -279,7 +280,7 @@ def _clean_findings(
     beyond: Bool,
     *,
     now: float,
-    limits: ReviewLimits,
+    limits: ReviewSettings,
 ) -> tuple[Finding, ...]:
     finite = np.isfinite(cells.value)
     dropped = Remedy.DROPPED if limits.enforced else Remedy.REPORTED

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from watcher.core.config.settings import Settings
 from watcher.platform.checks.results import CheckResult, CheckStatus, fail, skipped
 from watcher.platform.logs import one_line
-from watcher.platform.settings.tables import Settings
 
 log = logging.getLogger(__name__)
 

@@ -111,7 +111,7 @@ class AccessFinder:
     another cluster."""
 
     @classmethod
-    def of(cls, *, kubeconfig: Path | None, context: str | None) -> Self:
+    def of(cls, kubeconfig: Path | None, context: str | None = None) -> Self:
         """Create a finder for the kubeconfig as it is now, or for the pod's service account if none is given."""
         try:
             found = None if kubeconfig is None else kubeconfig.stat()

@@ -24,9 +24,10 @@ from watcher.sources.influxdb.cpu_load import load_of
 from watcher.sources.influxdb.queries import LOOK_BACK_S, NODE_TAG, InfluxConfig, InfluxQueryPlan
 from watcher.sources.influxdb.transport import InfluxResponse, InfluxTransport
 from watcher.sources.queries import QueryConfig
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 __all__ = ["InfluxConfig", "InfluxProvider", "QueryConfig", "from_settings"]
 
@@ -141,7 +142,7 @@ class InfluxProvider:
 
 def from_settings(settings: Settings) -> InfluxProvider:
     """Build the provider from the settings. Raises ValueError like InfluxConfig."""
-    given = settings.provider
+    given = settings[ProviderSettings]
     return InfluxProvider(
         InfluxConfig(
             **connection(settings),

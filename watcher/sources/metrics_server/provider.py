@@ -32,18 +32,21 @@ from watcher.core.kubernetes.quantity import nano
 from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import key_of
 from watcher.core.pods.coverage import PodGaps
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, KubeAccess
+from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.kube.shared_informer import SharedInformer
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.sources.base import Fetch, PodFetch, QueryPlan
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.fetching import BEHIND_S
 from watcher.sources.metrics_server.pods import PodReader
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.tables import Settings
+    from watcher.core.config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -346,9 +349,9 @@ def from_settings(settings: Settings) -> MetricsServerProvider:
     Provides CPU and Memory unless provider.metrics is set."""
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     return MetricsServerProvider(
-        AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context),
-        resolution=settings.refresh.point_resolution,
-        max_seconds=max(window.seconds for window in settings.refresh.windows),
-        keys=[metric.key for metric in settings.provider.wanted] if chosen else tuple(RESOURCES),
-        timeout=settings.provider.timeout,
+        AccessFinder.of(*settings[KubernetesSettings].access),
+        resolution=settings[RefreshSettings].point_resolution,
+        max_seconds=max(window.seconds for window in settings[RefreshSettings].windows),
+        keys=[metric.key for metric in settings[ProviderSettings].wanted] if chosen else tuple(RESOURCES),
+        timeout=settings[ProviderSettings].timeout,
     )

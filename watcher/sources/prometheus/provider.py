@@ -23,6 +23,7 @@ import msgspec
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodGaps
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import FindingKind, Remedy, SeriesBatch
 from watcher.sources.base import Fetch, PodFetch, QueryFailure, QueryPlan
 from watcher.sources.config import InstantQuery
@@ -59,10 +60,11 @@ from watcher.sources.prometheus.responses import MatrixSamples, batch_of, joined
 from watcher.sources.prometheus.search import QuerySearch
 from watcher.sources.prometheus.young import YoungSeries, mature_maxima, young_slots
 from watcher.sources.prometheus_api import PrometheusClient, PrometheusResponse
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
+    from watcher.core.config.settings import Settings
     from watcher.core.naming.name_resolver import NodeIndex
-    from watcher.platform.settings.tables import Settings
 
 __all__ = ["PrometheusConfig", "PrometheusProvider", "PrometheusQueryConfig", "from_settings"]
 
@@ -432,7 +434,7 @@ def from_settings(settings: Settings) -> PrometheusProvider:
 
 def config_from_settings(settings: Settings) -> PrometheusConfig:
     """The configuration of the provider. Raises ValueError like PrometheusConfig."""
-    given = settings.provider
+    given = settings[ProviderSettings]
     shared = connection(settings)
     if given.openshift_auth and not given.ca_file:
         shared["ca_file"] = OPENSHIFT_CA_FILE
@@ -445,7 +447,7 @@ def config_from_settings(settings: Settings) -> PrometheusConfig:
             for key, query in given.queries.items()
         },
         matchers=given.matchers,
-        resolution=settings.refresh.finest_resolution,
+        resolution=settings[RefreshSettings].finest_resolution,
     )
 
 

@@ -268,7 +268,7 @@ app.kubernetes.io/instance: {{ .context.Release.Name }}
 {{- define "load-watcher.qrmConfig" -}}
 {{- $config := deepCopy .Values.qrm.config -}}
 {{- $qrm := default dict $config.qrm -}}
-{{- if and (not $qrm.watcher) (ne (default "roles" $qrm.cpu_policy) "katalyst") -}}
+{{- if and (not $qrm.watcher) (ne (toString $qrm.cpu_plugin) "false") -}}
 {{- $_ := set $qrm "watcher" (printf "%s://%s.%s:%v" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .) .Release.Namespace .Values.service.port) -}}
 {{- end -}}
 {{- if eq (default "dry-run" $qrm.mode) "cri" -}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.kubelet.plugin_api import PAUSED, PluginCallError
+from agent.qrm.grpc.plugin_api import PAUSED, PluginCallError
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from agent import cpuset
 from agent.cpuset import CpuSet
-from agent.qrm.kubelet.grpc_server import PluginServer
-from agent.qrm.kubelet.plugin_client import PluginEndpoint
+from agent.qrm.grpc.grpc_server import PluginServer
+from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations

@@ -12,7 +12,7 @@ import pytest
 from agent.cgroups.detection import find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.cluster.node_windows import WatcherLoadWindows
-from agent.qrm.kubelet.grpc_server import PluginServer
+from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.main import layout_finder
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage, ResizeDecision, WindowReading
 from agent.qrm.plugins.base import ResourcePlugin

@@ -1,4 +1,4 @@
-"""Which CPUs are taken: golden cases of Katalyst and of the kubelet, and what must hold for any machine."""
+"""Which CPUs are taken: golden cases of Katalyst and of the kubelet, and properties of any machine."""
 
 from typing import Any
 
@@ -10,15 +10,12 @@ from agent.cpuset import CpuSet, parse, text
 from agent.qrm.plugins.calculator import (
     Accumulator,
     NotEnoughCpus,
-    proportional_sizes,
     take_by_numa_balance,
     take_by_topology,
-    take_distributed,
-    take_packed,
     take_single_by_numa_balance,
 )
 from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
-from tests.agent.qrm.vectors import cases, machine, numa_nodes
+from tests.agent.qrm.vectors import cases, machine
 
 
 @cases("take_by_topology")
@@ -42,27 +39,6 @@ def test_balance(case: dict[str, Any]):
     else:
         taken, left = take(*asked, reverse=reverse)
         assert (text(taken), text(left)) == (case["result"], case["left"])
-
-
-@cases("take_numa_packed")
-def test_packed(case: dict[str, Any]):
-    asked = (machine(case["topology"]), parse(case["available"]), case["n"])
-    if case["error"]:
-        with pytest.raises(NotEnoughCpus, match=case["error"]):
-            take_packed(*asked, numa_nodes=numa_nodes(case["topology"]))
-    else:
-        assert text(take_packed(*asked, numa_nodes=numa_nodes(case["topology"]))) == case["result"]
-
-
-@cases("take_numa_distributed")
-def test_distributed(case: dict[str, Any]):
-    asked = (machine(case["topology"]), parse(case["available"]), case["n"])
-    options = {"group": case["group"], "numa_nodes": numa_nodes(case["topology"])}
-    if case["error"]:
-        with pytest.raises(NotEnoughCpus, match=case["error"]):
-            take_distributed(*asked, **options)
-    else:
-        assert text(take_distributed(*asked, **options)) == case["result"]
 
 
 @cases("free_sockets")
@@ -142,10 +118,6 @@ def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[CpuTo
         taken = take_by_topology(m, available, n, align_l3=align)
         assert len(taken) == n
         assert taken <= available
-    for group in (1, 2):
-        spread = take_distributed(m, available, n, group=group)
-        assert len(spread) == n
-        assert spread <= available
     for reverse in (False, True):
         for take in (take_by_numa_balance, take_single_by_numa_balance):
             taken, left = take(m, available, n, reverse=reverse)
@@ -157,39 +129,11 @@ def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[CpuTo
 @given(asked())
 def test_one_too_many_is_an_error(given: tuple[CpuTopology, CpuSet, int]):
     m, available, _ = given
-    for take in (take_packed, take_distributed, take_by_numa_balance):
-        with pytest.raises(NotEnoughCpus, match=f"{len(available) + 1} requested, {len(available)} available"):
-            take(m, available, len(available) + 1)
+    with pytest.raises(NotEnoughCpus, match=f"{len(available) + 1} requested, {len(available)} available"):
+        take_by_numa_balance(m, available, len(available) + 1)
 
 
 @pytest.mark.parametrize("n", range(4, 75))
 def test_a_pool_that_grows_keeps_what_it_has(n: int):
     m = machine("seed80_adjacent")
     assert take_by_numa_balance(m, m.all, n)[0] <= take_by_numa_balance(m, m.all, n + 2)[0]
-
-
-@pytest.mark.parametrize(
-    ("available", "wanted", "sizes"),
-    [
-        (8, {"batch": 4, "flink": 6}, {"batch": 4, "flink": 4}),
-        (3, {"batch": 4, "flink": 6}, {"batch": 1, "flink": 2}),
-        (4, {"a": 1, "b": 1, "c": 9}, {"a": 1, "b": 1, "c": 2}),
-        (7, {"batch": 2, "flink": 2, "share": 7}, {"batch": 1, "flink": 2, "share": 4}),
-        (12, {"share": 1}, {"share": 12}),
-        (1, {"a": 1, "b": 1}, None),
-        (4, {}, {}),
-    ],
-)
-def test_proportional_sizes(available: int, wanted: dict[str, int], sizes: dict[str, int] | None):
-    """Rounded up, the first two sizes are 4 and 5: the larger one loses a CPU."""
-    assert proportional_sizes(available, wanted) == sizes
-
-
-@given(st.integers(1, 64), st.dictionaries(st.text(max_size=2), st.integers(1, 64), min_size=1, max_size=8))
-def test_proportional_sizes_use_all_cpus(available: int, wanted: dict[str, int]):
-    sizes = proportional_sizes(available, wanted)
-    if sizes is None:
-        assert len(wanted) > available
-    else:
-        assert sum(sizes.values()) == available
-        assert min(sizes.values()) >= 1

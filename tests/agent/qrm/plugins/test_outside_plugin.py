@@ -12,7 +12,7 @@ import pytest
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.external import outside_plugins
 from agent.qrm.roles import DEFAULT_ROLES
-from tests.agent.qrm.kubelet.test_grpc_server import serving
+from tests.agent.qrm.grpc.test_grpc_server import serving
 from tests.agent.qrm.plugins.test_plugins import SEED, cpu_plugin
 from tests.agent.qrm.test_main import World, given, world
 from tests.outside_packages import on_path, unpacked

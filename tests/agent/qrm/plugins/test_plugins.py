@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agent import cpuset
-from agent.qrm.manager.allocation import AllocationInfo
+from agent.qrm.manager.allocation import AllocationInfo, wire_hints
 from agent.qrm.manager.request import (
     CannotAllocate,
     ContainerType,
     ResourceRequest,
-    nodes_for_cpus,
     nodes_for_memory,
     whole,
 )
@@ -185,16 +184,6 @@ def test_whole(case: dict[str, Any]):
         assert whole(request) == case["expected"]
 
 
-@cases("numa_count_for_cpu")
-def test_nodes_for_cpus(case: dict[str, Any]):
-    if case["error"]:
-        with pytest.raises(CannotAllocate):
-            nodes_for_cpus(case["cpu_request"], total=case["num_cpus"], nodes=case["num_numa"])
-    else:
-        expected = case["expected"]["nodes"], case["expected"]["cpus_per_node"]
-        assert nodes_for_cpus(case["cpu_request"], total=case["num_cpus"], nodes=case["num_numa"]) == expected
-
-
 @cases("numa_count_for_memory")
 def test_nodes_for_memory(case: dict[str, Any]):
     if case["error"]:
@@ -328,7 +317,7 @@ def test_a_lost_state_takes_exclusive_memory_from_the_checkpoint():
     assert {0, 1} == set(known[1][2].topology_assignments)
     after = memory_plugin()
     found = after.adopt([*known, ("more", "container0", known[0][2])])
-    assert [("a", "container0"), ("b", "container0")] == found
+    assert [("a", "container0"), ("b", "container0")] == found.kept
     for name in ("b", "a"):
         assert infos[name] == after.allocate(ask("memory", name, role, float(sizes[name])))
     assert before.document() == after.document()
@@ -636,6 +625,37 @@ def test_a_pool_that_there_is_not():
     document["pods"]["b"]["container0"]["pool"] = "nightly"
     with pytest.raises(ValueError, match="unknown pool 'nightly'"):
         cpu_plugin().load(document)
+
+
+def test_records_of_earlier_versions_are_read_and_written_alike():
+    """Role and request are written also if they are empty; earlier records of network cards had neither."""
+    adopted = {"pod_uid": "p", "container_name": "c", "pod_role": "", "request": 4, "cpus": "2-5"}
+    pooled = {"pod_uid": "q", "container_name": "c", "pod_role": "ETL", "request": 0, "pool": "offline"}
+    cpu, pods = cpu_plugin(), {"p": {"c": adopted}, "q": {"c": pooled}}
+    expected = cpu_plugin()
+    hints = wire_hints([Hint(frozenset({0}), preferred=True)])
+    expected.adopt([("p", "c", AllocationInfo("CpusetCpus", False, True, 4.0, "2-5", resource_hints=hints))])
+    cpu.load({**expected.document(), "pods": pods})
+    assert cpu.document()["pods"] == pods
+    memory, pods = memory_plugin(), {"p": {"c": {**pooled, "pod_uid": "p", "pool": "x", "numa": {"1": 5}}}}
+    memory.load({"machineState": {}, "pods": pods, "policyName": "role-numa"})
+    del pods["p"]["c"]["pool"]
+    assert memory.document()["pods"] == pods
+    nic = NicPlugin(NICS, nodes=SEED.nodes)
+    earlier = {"pod_uid": "p", "container_name": "c", "interface_name": "eth1"}
+    nic.load({"machineState": {}, "pods": {"p": {"c": earlier}}})
+    assert nic.by_node("p", "c") == {1: 1.0}
+
+
+def test_memory_that_the_removed_policy_of_katalyst_bound_is_kept_until_the_pod_is_allocated_again():
+    bound = {"pod_uid": "p", "container_name": "container0", "pod_role": "ETL", "request": 1 << 30, "bound": True}
+    document = {"machineState": {}, "pods": {"p": {"container0": {**bound, "numa": {"1": 1 << 30}}}}, "policyName": ""}
+    memory = memory_plugin()
+    memory.load(document)
+    assert memory.by_node("p", "container0") == {1: float(1 << 30)}
+    info = memory.allocate(ask("memory", "p", "ETL", 1 << 30))
+    assert info is not None
+    assert (info.allocation_result, memory.by_node("p", "container0")) == ("0-1", {})
 
 
 # --- any sequence of pods --------------------------------------------------------------------------------------------

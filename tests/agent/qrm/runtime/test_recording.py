@@ -7,9 +7,9 @@ import pytest
 
 from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.runtime import Runtime
 from agent.qrm.runtime.cri import CriRuntime
-from agent.qrm.runtime.recording import ReadableRuntime, RecordingRuntime
-from agent.qrm.store.originals import OriginalValues
+from agent.qrm.runtime.restore import OriginalValues, RecordingApply
 from tests.fakes.cri import FakeRuntime
 
 UID = "0f5d1f0e-1111-2222-3333-444455556666"
@@ -21,11 +21,11 @@ def pod(*ids: str) -> QrmPod:
     return QrmPod(UID, "default", "web", qos_class="Burstable", containers=containers)
 
 
-def recording(runtime: ReadableRuntime, directory: Path, pods: Sequence[QrmPod]) -> RecordingRuntime:
+def recording(runtime: Runtime, directory: Path, pods: Sequence[QrmPod]) -> RecordingApply:
     """As a manager starts with the stored values."""
     originals = OriginalValues(directory)
     originals.read()
-    return RecordingRuntime(runtime, originals, lambda: pods)
+    return RecordingApply(runtime, originals, lambda: pods)
 
 
 def stored(directory: Path, id: str) -> dict[str, int | str]:

@@ -93,7 +93,7 @@ def test_usages_by_koordlets_rules_contain_gpus_if_the_source_measures_them() ->
         ),
     ],
 )
-def test_what_is_not_measured_is_refused_by_name(args: dict[str, Any], problem: str) -> None:
+def test_a_resource_that_is_not_measured_is_refused(args: dict[str, Any], problem: str) -> None:
     with pytest.raises(ArgumentsError) as caught:
         create_plugin(LoadAwareScheduling, args, ClusterTable(windows=WINDOWS))
     assert problem in str(caught.value)

@@ -1,5 +1,5 @@
-"""LoadAwareScheduling beyond the golden cases: from the watcher's windows, through events in any order, and what is
-bad input."""
+"""LoadAwareScheduling beyond the golden cases: with the watcher's windows, with events in any order, and with invalid
+input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def busy(cpu: float, memory: float = 20.0, **more: float) -> dict[tuple[str, str
 
 
 def usage(given: Mapping[tuple[str, str], tuple[str, float, float]]) -> PodColumns:
-    """What pods use, from (namespace, name) -> (node, cores, bytes)."""
+    """The usage of pods, from (namespace, name) -> (node, cores, bytes)."""
     pods = tuple(sorted(given))
     nodes = tuple(given[key][0] for key in pods)
     cores, memory = (np.array([given[key][part] for key in pods], dtype=np.float64) for part in (1, 2))
@@ -69,7 +69,7 @@ def usage(given: Mapping[tuple[str, str], tuple[str, float, float]]) -> PodColum
 def ask(
     cluster: ClusterTable, args: Mapping[str, Any] | None = None, **kind: Any
 ) -> tuple[LoadAwareScheduling, Any, Any]:
-    """The plug-in, and its verdicts and scores of a pod of one core on all nodes by name."""
+    """The plug-in, and its verdicts and scores of all nodes for a pod of one core, by name."""
     plugin, _ = create_plugin(LoadAwareScheduling, args or {}, cluster)
     asked = info(containers=[ONE_CORE], **kind)
     at = rows(cluster, *sorted(cluster.row))
@@ -79,15 +79,15 @@ def ask(
 # --- from the watcher's windows --------------------------------------------------------------------------------------
 
 
-def test_a_threshold_that_there_is_not_is_not_told() -> None:
-    """It would read as one that is not known."""
+def test_a_threshold_that_is_not_set_is_not_shown() -> None:
+    """It would look like an unknown threshold."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(60.0)}))
     _, verdicts, _ = ask(cluster, {"usageThresholds": {"cpu": 70}})
     assert [name for name in verdicts.steps if name.endswith("threshold %")] == ["cpu threshold %"]
 
 
-def test_windows_are_percent_of_what_a_node_has() -> None:
-    """60 % of 10 cores and 850 millicores of the pod are 68.5 %, which is 69; the loaded node is the worse one."""
+def test_windows_are_percent_of_the_capacity_of_a_node() -> None:
+    """60 % of 10 cores and 850 millicores of the pod are 68.5 %, rounded 69; the loaded node scores lower."""
     cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=load({"a": busy(60.0), "b": busy(10.0)}))
     _, verdicts, scores = ask(cluster)
     assert verdicts.passed.tolist() == [False, True]
@@ -104,8 +104,8 @@ def test_windows_are_percent_of_what_a_node_has() -> None:
     assert scores.reason(0) == "with the pod cpu would be at 69 %, memory would be at 21 %: 55"
 
 
-def test_a_percentage_is_of_capacity_and_judged_by_allocatable() -> None:
-    """Utilisation is measured of the whole machine; pods may have what is left of it."""
+def test_a_percentage_of_capacity_is_compared_with_allocatable() -> None:
+    """Utilization is measured of the whole machine; pods may use its allocatable resources."""
     cluster = table(
         [node("a", {"cpu": "10", "memory": "10Gi"}, {"cpu": "8", "memory": "8Gi"})], loads=load({"a": busy(40.0)})
     )
@@ -113,8 +113,8 @@ def test_a_percentage_is_of_capacity_and_judged_by_allocatable() -> None:
     assert [verdicts.steps[name][0] for name in ("cpu measured", "cpu allocatable", "cpu %")] == [4000, 8000, 61.0]
 
 
-def test_where_pods_are_not_measured_only_the_young_count_on_top() -> None:
-    """What has run for a report interval is in the usage of its node. explain says that this is assumed."""
+def test_without_measured_pods_only_new_pods_are_added() -> None:
+    """The usage of a node contains pods that have run for a report interval. explain states this assumption."""
     pods = [
         pod(name, node="a", containers=[ONE_CORE], scheduled=NOW - age)
         for name, age in (("just-now", 0), ("young", 59), ("at-the-interval", 60), ("old", 3600))
@@ -131,8 +131,8 @@ def test_where_pods_are_not_measured_only_the_young_count_on_top() -> None:
     assert later.steps["cpu of pods not measured yet"].tolist() == [3 * 850]
 
 
-def test_a_pod_may_be_kept_at_its_estimate_for_longer() -> None:
-    """For a workload that warms up slowly; here on top of all, since nobody says what it uses."""
+def test_a_pod_can_count_at_its_estimate_for_longer() -> None:
+    """For a workload that warms up slowly; its estimate is added in full, since its usage is unknown."""
     cluster = table(
         [node("a", SHAPE)], [pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 200)], load({"a": busy(30.0)})
     )
@@ -143,9 +143,9 @@ def test_a_pod_may_be_kept_at_its_estimate_for_longer() -> None:
     assert found == [0, 850]
 
 
-def test_where_pods_are_measured_they_count_beyond_what_they_use() -> None:
-    """A pod of prod uses 600 of 850; another, on the node that it was on before, is not measured; an old one that uses
-    more than its estimate adds nothing."""
+def test_of_a_measured_pod_the_estimate_beyond_its_usage_is_added() -> None:
+    """A prod pod uses 600 of 850 millicores; another pod, which was on another node before, is not measured; an old pod
+    that uses more than its estimate adds nothing."""
     pods = [
         pod("young", node="a", containers=[ONE_CORE], scheduled=NOW - 10),
         pod("moved", node="a", containers=[ONE_CORE], scheduled=NOW - 3600),
@@ -174,8 +174,9 @@ def test_where_pods_are_measured_they_count_beyond_what_they_use() -> None:
     assert "podUsage" in verdicts.inputs
 
 
-def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
-    """None of it known, one resource not known, capacity zero; too old, by default and as the arguments say."""
+def test_nodes_without_measurements_pass_and_score_lowest() -> None:
+    """No resource known, one resource unknown, capacity zero; measurements that are too old, by default and by the
+    arguments."""
     nodes = [node(name, SHAPE) for name in ("a", "half", "silent")] + [node("empty", {}, SHAPE)]
     loads = load({"a": busy(60.0), "half": {("CPU", "AVG"): 20.0}, "empty": busy(20.0)})
     cluster = table(nodes, loads=loads)
@@ -225,7 +226,7 @@ def aged(ages: Mapping[str, float], *, silent: Mapping[str, float] | None = None
     ],
 )
 def test_a_measurement_expires(age, args, passes, scored) -> None:
-    """By the node's own newest sample; a filter without thresholds lets all pass."""
+    """By the node's own newest sample; a filter without thresholds passes all nodes."""
     cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=aged({"a": age, "b": 0.0}))
     _, verdicts, scores = ask(cluster, args)
     assert verdicts.passed.tolist() == [passes, True]
@@ -234,20 +235,20 @@ def test_a_measurement_expires(age, args, passes, scored) -> None:
         assert scores.reason(0).startswith(f"its metrics are {age} s old")
 
 
-def test_at_the_threshold_a_node_passes_or_not_as_is_said() -> None:
-    """Upstream since 1.6, and the wording of its document."""
+def test_a_node_at_the_threshold_passes_or_not_by_argument() -> None:
+    """The original passes it since 1.6; its document says that it does not."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(56.5)}))
     assert [ask(cluster, {"comparison": each})[1].passed.tolist() for each in ("gt", "ge")] == [[True], [False]]
 
 
-# --- koordlet's percentiles over our samples -------------------------------------------------------------------------
+# --- koordlet's percentiles over the watcher's samples ---------------------------------------------------------------
 
 POLICY = CollectPolicy()
 CALM = {"CPU": [10.0] * 60, "Memory": [20.0] * 60}
 
 
 def measured(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPolicy = POLICY) -> Columns:
-    """The copy of the load that the client beside the service would make of these samples."""
+    """The copy of the load that the client in the process of the service makes of these samples."""
     snapshot = snapshot_of(samples)
     policies = [policy] * len(snapshot.nodes)
     copy = to_columns(columns_of(snapshot, Selection(WINDOWS[-1])), received=0.0, age_at_receipt=0.0)
@@ -277,9 +278,9 @@ def fleet(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPolic
         ("avg", "0s", 2750),
     ],
 )
-def test_each_type_over_each_window_is_koordlets(kind, duration, expected) -> None:
-    """A load that rose from 10 to 80 percent in the last quarter: of 60 samples 15, of 20 all but 5. p50 of the 40
-    samples of ten minutes is the 20th, which is not interpolated with the 21st."""
+def test_each_aggregation_over_each_window_equals_koordlets(kind, duration, expected) -> None:
+    """A load that rose from 10 to 80 percent in the last quarter: 15 of 60 samples, and all but 5 of 20. p50 of the 40
+    samples of ten minutes is the 20th, without interpolation."""
     cluster = fleet({"a": {**CALM, "CPU": [10.0] * 45 + [80.0] * 15}})
     args = {"scoreAggregationType": kind, "scoreAggregatedDuration": duration}
     _, _, scores = ask(cluster, {"aggregated": args})
@@ -290,16 +291,16 @@ def test_each_type_over_each_window_is_koordlets(kind, duration, expected) -> No
     assert verdicts.passed.tolist() == [expected < 5000]
 
 
-def test_a_percentile_is_a_sample_and_not_between_two() -> None:
-    """10 and 20 percent in turn: the middle of an even number of samples is the lower one."""
+def test_a_percentile_is_a_sample_without_interpolation() -> None:
+    """10 and 20 percent in turn: the median of an even number of samples is the lower one."""
     cluster = fleet({"a": {**CALM, "CPU": [10.0, 20.0] * 30}})
     _, _, scores = ask(cluster, {"aggregated": {"scoreAggregationType": "p50"}})
     assert scores.steps["cpu measured"].tolist() == [1000]
 
 
-def test_a_window_that_is_less_than_half_full_is_none() -> None:
-    """Five minutes of samples: of fifteen minutes there are only the estimates, without a duration the longest window
-    that is there, and before any is the mean."""
+def test_a_window_that_is_less_than_half_full_is_not_used() -> None:
+    """With five minutes of samples, there are only estimates over fifteen minutes, the longest available window without
+    a duration, and the mean before that."""
     cluster = fleet({"new": {key: values[:20] for key, values in CALM.items()}, "newest": {"CPU": [30.0] * 3}})
     for duration, new in (("15m", np.nan), ("5m", 1000.0), ("", 1000.0)):
         args = {"scoreAggregationType": "p95", "scoreAggregatedDuration": duration}
@@ -310,7 +311,7 @@ def test_a_window_that_is_less_than_half_full_is_none() -> None:
 
 
 def test_usage_is_the_mean_over_the_aggregation_period() -> None:
-    """And pods are new for as long as the report interval says, unless the arguments do."""
+    """Pods are new for the report interval, unless the arguments set another time."""
     samples = {"a": {**CALM, "CPU": [20.0] * 48 + [80.0] * 12}}
     for seconds, expected in ((60, 8000), (300, 5600), (900, 3200)):
         cluster = fleet(samples, CollectPolicy(report_interval_s=90, aggregate_duration_s=seconds))
@@ -323,7 +324,7 @@ def test_usage_is_the_mean_over_the_aggregation_period() -> None:
 
 
 def test_percentiles_follow_the_load() -> None:
-    """And the nodes: one that comes has its own."""
+    """Also those of a node that is added."""
 
     def at(percent: float) -> dict[str, list[float]]:
         return {**CALM, "CPU": [percent] * 60}
@@ -340,8 +341,8 @@ def test_percentiles_follow_the_load() -> None:
     assert [scores.steps["cpu measured"].tolist() for scores in (before, both, after)] == [[8000], [8000, 3000], [4000]]
 
 
-def test_a_node_may_not_ask_for_a_window_that_is_not_kept(caplog) -> None:
-    """Else it would be judged by estimates alone, for ever."""
+def test_an_annotation_with_a_window_that_is_not_kept_is_ignored(caplog) -> None:
+    """Otherwise the node would have only estimates forever."""
     cluster = fleet({"a": CALM})
     wanted = {"usageThresholds": {"cpu": 5}, "usageAggregationType": "p95", "usageAggregatedDuration": "30m"}
     cluster.set_node("a", node("a", SHAPE, annotations={ANNOTATION: json.dumps({"aggregatedUsage": wanted})}))
@@ -350,8 +351,8 @@ def test_a_node_may_not_ask_for_a_window_that_is_not_kept(caplog) -> None:
     assert "'30m' is not served; served windows: 5m, 10m, 15m" in caplog.text
 
 
-def test_what_is_no_pods_is_the_systems() -> None:
-    """Of 1000 millicores a pod of prod uses 600; with the system they are all there is."""
+def test_usage_without_pods_is_the_usage_of_the_system() -> None:
+    """A prod pod uses 600 of 1000 millicores; with the system, all are used."""
     cluster = fleet({"a": CALM})
     cluster.set_pod(None, pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
     cluster.set_pod_usage(usage({("default", "p"): ("a", 0.6, GI), ("kube-system", "q"): ("elsewhere", 0.2, GI)}))
@@ -362,7 +363,7 @@ def test_what_is_no_pods_is_the_systems() -> None:
 
 
 def test_two_pods_in_quick_succession_see_each_other() -> None:
-    """What an extender reserves counts as an estimate at once."""
+    """A reservation of the extender counts as an estimate at once."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
     plugin, _, before = ask(cluster)
     cluster.reserve(pod("p", containers=[ONE_CORE]), "a", now=NOW, until=NOW + 5)
@@ -382,13 +383,13 @@ THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
     ("annotation", "threshold", "kind"),
     [
         ({"usageThresholds": {"cpu": 30}}, 30, "usage"),
-        ({"prodUsageThresholds": {"cpu": 5}}, 65, "usage"),  # nobody says what prod pods use
+        ({"prodUsageThresholds": {"cpu": 5}}, 65, "usage"),  # the usage of prod pods is unknown
         ({"aggregatedUsage": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p95"}}, 40, "aggregated usage"),
         ({"aggregatedUsage": {"usageThresholds": {"cpu": 40}}}, 65, "usage"),
         ({}, 65, "usage"),
     ],
 )
-def test_a_node_may_have_thresholds_of_its_own(annotation, threshold, kind) -> None:
+def test_a_node_can_have_its_own_thresholds(annotation, threshold, kind) -> None:
     """Each part of the annotation replaces that of the arguments."""
     cluster = table([node("a", SHAPE, annotations={THRESHOLDS: json.dumps(annotation)})], loads=load({"a": busy(60.0)}))
     plugin, verdicts, _ = ask(cluster)
@@ -415,8 +416,8 @@ def test_a_node_may_have_thresholds_of_its_own(annotation, threshold, kind) -> N
         ("node.koordinator.sh/raw-allocatable", "[]"),
     ],
 )
-def test_an_annotation_of_a_node_that_cannot_be_read_is_passed_over(name, text, caplog) -> None:
-    """With a line in the log that names node and annotation."""
+def test_an_invalid_annotation_of_a_node_is_ignored(name, text, caplog) -> None:
+    """A log line names the node and the annotation."""
     cluster = table([node("a", SHAPE, annotations={name: text})], loads=load({"a": busy(10.0)}))
     _, verdicts, _ = ask(cluster)
     assert verdicts.steps["cpu threshold %"].tolist() == [65]
@@ -436,8 +437,8 @@ def test_an_annotation_of_a_node_that_cannot_be_read_is_passed_over(name, text, 
         ("{", {"cpu": 850, "memory": 751619277}),
     ],
 )
-def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate) -> None:
-    """Nonsense is passed over as a whole."""
+def test_a_pod_can_have_its_own_factors_if_allowed(text, estimate) -> None:
+    """An invalid annotation is ignored as a whole."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
     annotations = {"scheduling.koordinator.sh/load-estimated-scaling-factors": text}
     _, _, scores = ask(cluster, {"allowCustomizeEstimation": True}, metadata={"annotations": annotations})
@@ -453,17 +454,20 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
     ("args", "problem"),
     [
         ({"usageThresholds": {"cpu": 101}}, "usageThresholds.cpu: must be 0 to 100 (given: 101)"),
-        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds.cpu: expected `int`, got `str`"),
+        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds.cpu: must be a whole number"),
         ({"resourceWeights": {"cpu": 0}}, "resourceWeights.cpu: must be 1 to 100 (given: 0)"),
         ({"dominantResourceWeight": -1}, "dominantResourceWeight: must be 0 to 100 (given: -1)"),
-        ({"nodeMetricExpirationSeconds": 0}, "nodeMetricExpirationSeconds: expected `int` >= 1"),
-        ({"comparison": "eq"}, "comparison: invalid enum value 'eq'"),
+        ({"nodeMetricExpirationSeconds": 0}, "nodeMetricExpirationSeconds: must be a whole number of at least 1"),
+        ({"comparison": "eq"}, "comparison: must be gt or ge"),
         (
             {"estimator": "defaultEstimater"},
             "estimator: unknown estimator 'defaultEstimater'; did you mean defaultEstimator?",
         ),
         ({"usageTresholds": {}}, "unknown argument; did you mean usageThresholds?"),
-        ({"aggregated": {"usageAggregationType": "p42"}}, "aggregated: invalid enum value 'p42'"),
+        (
+            {"aggregated": {"usageAggregationType": "p42"}},
+            "aggregated.usageAggregationType: must be avg, p50, p90, p95 or p99",
+        ),
         (
             {"nodeMetricSource": "cluster", "aggregated": {"scoreAggregatedDuration": "-5m"}},
             'aggregated.scoreAggregatedDuration: must be a duration like "5m", not negative',
@@ -490,15 +494,15 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
         ),
     ],
 )
-def test_arguments_that_cannot_be_used_are_named(args, problem) -> None:
-    """Where, what, and what would be right."""
+def test_invalid_arguments_are_named(args, problem) -> None:
+    """With the place, the problem and valid values."""
     with pytest.raises(ArgumentsError) as caught:
         create_plugin(LoadAwareScheduling, args, ClusterTable(windows=WINDOWS))
     assert problem in str(caught.value)
 
 
-def test_weights_are_upstreams_unless_some_are_given() -> None:
-    """A weight of the dominant resource alone leaves the others at none."""
+def test_the_default_weights_are_those_of_the_original() -> None:
+    """If only the dominant resource has a weight, the others have none."""
     found = [
         create_plugin(LoadAwareScheduling, args, ClusterTable())[0].args.weights
         for args in ({}, {"dominantResourceWeight": 1}, {"resourceWeights": {"cpu": 2}, "dominantResourceWeight": 1})
@@ -521,15 +525,15 @@ def test_weights_are_upstreams_unless_some_are_given() -> None:
         ({"nodeMetric": {"aggregatedNodeUsages": [{"duration": "5 min"}]}}, "'5 min' is not a valid duration"),
     ],
 )
-def test_a_node_metric_that_cannot_be_read_says_why(status, problem) -> None:
-    """One bad object must not be taken for an idle node."""
+def test_an_invalid_node_metric_is_logged_with_the_reason(status, problem) -> None:
+    """Its node does not count as idle."""
     given = msgspec.json.decode(json.dumps({"metadata": {"name": "n"}, "status": status}), type=NodeMetricObject)
     with pytest.raises(ValueError, match=problem):
         read_node_metric(given)
 
 
-def test_a_node_metric_that_goes_leaves_its_node_unmeasured() -> None:
-    """And one without a time keeps that of the one before."""
+def test_a_deleted_node_metric_leaves_its_node_without_measurement() -> None:
+    """A NodeMetric without a time keeps the time of the one before."""
     cluster = table([node("a", SHAPE)])
     metric = NodeMetric(updated=NOW, usage={"cpu": 2000, "memory": GI})
     cluster.set_node_metric("a", metric)
@@ -544,8 +548,8 @@ def test_a_node_metric_that_goes_leaves_its_node_unmeasured() -> None:
     assert plugin.score(asked, cluster, rows(cluster, "nobody"), now=NOW).values.tolist() == [84.0]
 
 
-def test_a_pod_that_comes_before_its_node_is_judged_by_its_measurement_in_the_end() -> None:
-    """Events of nodes, pods and NodeMetrics come over three watches."""
+def test_a_pod_that_is_listed_before_its_node_counts_by_its_measurement() -> None:
+    """Nodes, pods and NodeMetrics come from three watches."""
     cluster = table([node("z", SHAPE)])
     plugin, _, _ = ask(cluster, {"nodeMetricSource": "cluster"})
     reported = {("default", "p"): PodMetric({"cpu": 900, "memory": GI}, prod=True)}
@@ -557,8 +561,8 @@ def test_a_pod_that_comes_before_its_node_is_judged_by_its_measurement_in_the_en
     assert plugin.score(asked, cluster, rows(cluster, "a"), now=NOW).steps["cpu with the pod"].tolist() == [2850]
 
 
-def test_a_reading_of_a_pod_is_not_that_of_the_node_which_took_the_row() -> None:
-    """The node that it was seen on went; the pod of the same name is on another."""
+def test_a_reading_of_a_pod_does_not_count_on_the_next_node_of_the_row() -> None:
+    """The node of the reading was deleted; a pod of the same name is on another node."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0), "b": busy(10.0)}))
     cluster.set_pod_usage(usage({("default", "p"): ("a", 0.8, GI), ("default", "q"): ("b", 0.1, GI)}))
     plugin, _, _ = ask(cluster, {"nodeMetricSource": "windowsAndPods"})
@@ -571,9 +575,8 @@ def test_a_reading_of_a_pod_is_not_that_of_the_node_which_took_the_row() -> None
     assert scores.steps["cpu of pods not measured yet"].tolist() == [850]
 
 
-def test_an_event_of_a_node_looks_at_its_own_pods_alone() -> None:
-    """kubelets tell of thousands of nodes all the time, each of which must not cost a look at all pods of the cluster:
-    of 20,000 of them no array is made."""
+def test_an_event_of_a_node_reads_only_its_own_pods() -> None:
+    """The kubelets of thousands of nodes send events all the time; no event may create an array of all 20,000 pods."""
     many = {("default", f"p{i}"): (f"n{i % 50}", 0.1, 1.0) for i in range(20_000)}
     names = ["a", *(f"n{i}" for i in range(50))]
     cluster = table([node(name, SHAPE) for name in names], loads=load({name: busy(10.0) for name in names}))
@@ -592,16 +595,16 @@ def test_an_event_of_a_node_looks_at_its_own_pods_alone() -> None:
 
 
 def aggregated(seconds: int) -> NodeMetric:
-    """A p95 over so many seconds, of as many millicores."""
+    """A p95 over this number of seconds, of this number of millicores."""
     usage = {("p95", float(seconds)): {"cpu": seconds}, ("invented", float(seconds)): {"cpu": 1}}
     return NodeMetric(updated=NOW, usage={"cpu": 1}, aggregated=usage)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("told_by", ["NodeMetrics", "annotations"])
-def test_types_and_durations_that_nobody_asks_for_any_more_take_no_memory(told_by: str) -> None:
-    """A koordlet, or who annotates nodes, may name others for as long as the service runs. Of each there would be
-    numbers of all nodes: 6 kB here."""
+def test_unused_aggregations_and_durations_are_removed(told_by: str) -> None:
+    """koordlets and annotations can name others for as long as the service runs. Each has an array over all nodes: 6 kB
+    here."""
     names = [f"n{i:03}" for i in range(300)]
     cluster = table([node(name, SHAPE) for name in names])
     scoring = {"scoreAggregationType": "p95", "scoreAggregatedDuration": "5m"}
@@ -610,7 +613,7 @@ def test_types_and_durations_that_nobody_asks_for_any_more_take_no_memory(told_b
     asked, at = info(containers=[ONE_CORE]), rows(cluster, *names)
 
     def step(seconds: int) -> None:
-        """The percentile of n000 is over so many seconds, and of n001 always over the same."""
+        """The percentile of n000 is over this number of seconds, that of n001 always over the same."""
         cluster.set_node_metric("n000", aggregated(seconds))
         own = {"usageThresholds": {"cpu": 90}, "usageAggregationType": "p95", "usageAggregatedDuration": f"{seconds}s"}
         annotation = {THRESHOLDS: json.dumps({"aggregatedUsage": own})} if told_by == "annotations" else {}
@@ -633,8 +636,8 @@ def test_types_and_durations_that_nobody_asks_for_any_more_take_no_memory(told_b
 
 
 @pytest.mark.parametrize(("seconds", "counted"), [(0, 50), (1, 850)])
-def test_a_reading_from_before_a_pod_was_there_is_of_another_one(seconds, counted) -> None:
-    """A StatefulSet's pod that came back to its node has the same name; what is left of its estimate is 50 or all."""
+def test_a_reading_from_before_the_assignment_belongs_to_another_pod(seconds, counted) -> None:
+    """A pod of a StatefulSet that returns to its node has the same name; 50 or all of its estimate remains."""
     again = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW + seconds)
     cluster = table([node("a", SHAPE)], [again], load({"a": busy(10.0)}))
     cluster.set_pod_usage(usage({("default", "p"): ("a", 0.8, GI)}))
@@ -642,9 +645,9 @@ def test_a_reading_from_before_a_pod_was_there_is_of_another_one(seconds, counte
     assert scores.steps["cpu of pods not measured yet"].tolist() == [counted]
 
 
-def test_with_thresholds_of_prod_pods_the_explanation_states_their_measured_usage_and_no_forecast() -> None:
-    """Prod pods use 650 of 10,000 millicores, 15 % with the new pod, which is what their threshold is compared with;
-    another pod is compared with the bound of the node."""
+def test_with_prod_thresholds_the_explanation_has_measured_usage_and_no_forecast() -> None:
+    """Prod pods use 650 of 10,000 millicores, 15 % with the new pod, which is compared with their threshold; another
+    pod is compared with the bound of the node."""
     old = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600, priority=9500)
     loads = load({"a": {**busy(30.0), ("CPU", "FORECAST"): 80.0}}, horizon="6h")
     cluster = table([node("a", SHAPE)], [old], loads)
@@ -666,8 +669,8 @@ def test_with_thresholds_of_prod_pods_the_explanation_states_their_measured_usag
     assert verdicts.more_steps(0)["cpu forecast %"] == 80.0
 
 
-def test_thresholds_of_prod_pods_go_before_those_of_percentiles() -> None:
-    """And the reason is that of plain usage."""
+def test_prod_thresholds_take_precedence_over_percentiles() -> None:
+    """The reason is that of plain usage."""
     reported = {("default", "p"): PodMetric({"cpu": 7000}, prod=True)}
     metric = NodeMetric(updated=NOW, usage={"cpu": 8000}, aggregated={("p95", 300.0): {"cpu": 9000}}, pods=reported)
     old = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600)
@@ -681,7 +684,7 @@ def test_thresholds_of_prod_pods_go_before_those_of_percentiles() -> None:
         assert verdicts.reasons[int(verdicts.codes[0])] == f"node(s) {reason} exceed threshold"
 
 
-def test_pods_that_go_before_anybody_asks_leave_nothing() -> None:
+def test_pods_that_are_deleted_before_a_request_leave_nothing() -> None:
     """Between a new measurement and the next request."""
     here = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW)
     cluster = table([node("a", SHAPE)], [here])
@@ -694,8 +697,8 @@ def test_pods_that_go_before_anybody_asks_leave_nothing() -> None:
     assert after.steps["cpu with the pod"].tolist() == [3000 + 850]
 
 
-def test_a_pod_that_is_prod_to_one_and_not_to_the_other_counts_as_its_estimate() -> None:
-    """Just relabelled: what was reported of it is in no sum of prod pods."""
+def test_a_pod_that_is_prod_to_only_one_source_counts_as_its_estimate() -> None:
+    """It was just relabelled, so its measured usage is in no sum of prod pods."""
     old = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600)
     cluster = table([node("a", SHAPE)], [old])
     reported = {("default", "p"): PodMetric({"cpu": 500, "memory": GI}, prod=False)}
@@ -725,7 +728,7 @@ ASKED = (info(containers=[ONE_CORE]), info("batch", containers=[ONE_CORE], prior
 
 
 def told(cluster: ClusterTable, plugin: LoadAwareScheduling) -> dict[str, Any]:
-    """Everything that the plug-in says of each known node."""
+    """Everything that the plug-in returns about each known node."""
     known = sorted(name for name, row in cluster.row.items() if cluster.known[row])
     at = rows(cluster, *known) if known else np.zeros(0, dtype=np.int64)
     found: dict[str, Any] = {}
@@ -743,7 +746,7 @@ def told(cluster: ClusterTable, plugin: LoadAwareScheduling) -> dict[str, Any]:
 
 
 class Events(RuleBasedStateMachine):
-    """Nodes, pods, reservations and measurements that come and go; with each of the three sources."""
+    """Nodes, pods, reservations and measurements that are added and removed; with each of the three sources."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -844,7 +847,7 @@ class Events(RuleBasedStateMachine):
 
     @invariant()
     def equals_a_rebuild(self) -> None:
-        """Once reservations are over."""
+        """After all reservations have expired."""
         self.table.expire(NOW + 100)
         rebuilt = table(self.nodes.values(), self.pods.values(), self.table.load.columns)
         for name, metric in self.table.node_metrics.items():

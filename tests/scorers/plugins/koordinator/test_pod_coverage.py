@@ -1,4 +1,4 @@
-"""LoadAwareScheduling where the usage of pods is known of some nodes only."""
+"""LoadAwareScheduling if the usage of pods is known on some nodes only."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def pods_on(*names: str, cores: float = 1.9) -> PodColumns:
     return usage({("default", f"{name}-{i}"): (name, cores, GI) for name in names for i in range(4)})
 
 
-def test_prod_pods_of_an_unmeasured_node_are_not_its_estimates() -> None:
-    """a has 76 % of prod pods. Of b and c nothing is known of pods: the thresholds of all pods apply to all usage, and
-    pods of weeks are in this usage already."""
+def test_prod_pods_of_an_unmeasured_node_do_not_count_by_estimates() -> None:
+    """a has 76 % of prod pods. The pods of b and c are not measured: the thresholds of all pods apply to all usage,
+    which already contains pods that have run for weeks."""
     _, verdicts, scores = ask(cluster_of(pods_on("a")), PROD)
     assert verdicts.passed.tolist() == [False, True, True]
     assert verdicts.steps["cpu measured"].tolist() == [7600, 8000, 8000]
@@ -69,7 +69,7 @@ def test_pods_without_readings_of_a_resource_are_not_idle(lost: str) -> None:
 
 @pytest.mark.parametrize(("lost", "added"), [("cores", 850), ("memory", 0)])
 def test_a_pod_without_a_reading_of_one_resource_counts_as_its_estimate_there(lost: str, added: int) -> None:
-    """The other pods of its node are measured, and so is its other resource."""
+    """The other pods of its node are measured, and its other resource."""
     pods = pods_on("a", cores=1.0)
     unknown = np.where(np.arange(len(pods.pods)) == 2, np.nan, getattr(pods, lost))
     changed: dict[str, Any] = {lost: unknown, "average": {}}
@@ -79,13 +79,13 @@ def test_a_pod_without_a_reading_of_one_resource_counts_as_its_estimate_there(lo
     assert verdicts.steps["cpu threshold %"].tolist() == [55.0, 95.0, 95.0]
 
 
-def test_a_young_pod_of_an_unmeasured_node_is_added() -> None:
-    """As it is where no pods are measured: the node's usage does not contain it yet."""
+def test_a_new_pod_of_an_unmeasured_node_is_added() -> None:
+    """As if no pods are measured: the node's usage does not contain it yet."""
     _, verdicts, _ = ask(cluster_of(pods_on("a"), age=30.0), PROD)
     assert verdicts.steps["cpu of pods not measured yet"].tolist() == [0, 3400, 3400]
 
 
-def test_scores_by_prod_usage_are_by_all_usage_where_it_is_unknown() -> None:
+def test_scores_by_prod_usage_use_all_usage_if_it_is_unknown() -> None:
     args = {**PROD, "scoreAccordingProdUsage": True}
     _, _, mixed = ask(cluster_of(pods_on("a", cores=0.5)), args)
     _, _, none = ask(cluster_of(None), args)
@@ -95,7 +95,8 @@ def test_scores_by_prod_usage_are_by_all_usage_where_it_is_unknown() -> None:
 
 
 def test_a_measured_node_without_pods_has_a_prod_usage_of_zero() -> None:
-    """The watcher says that the source measures it. Its pod of weeks was not seen, so it counts as its estimate."""
+    """The watcher says that the source measures it. Its pod, which has run for weeks, has no reading, so it counts as
+    its estimate."""
     pods = pods_on("a")
     covered = PodCoverage({"a": NOW, "b": NOW}, {"c": "not scraped"})
     _, verdicts, _ = ask(cluster_of(_with(pods, covered)), PROD)

@@ -1,5 +1,4 @@
-"""What the service brings to LoadAwareScheduling beyond the load of nodes, through its life: NodeMetrics of a cluster,
-percentiles, and what pods use."""
+"""LoadAwareScheduling in a service: NodeMetrics of a cluster, percentiles, and the usage of pods."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from aiohttp import web
 
 from scorers.cluster.node_metrics import NODE_METRIC_OBJECTS
 from scorers.cluster.pods import PodInfo
-from scorers.extender.hosting import InProcessHost
+from scorers.extender.hosting import InProcessLoad
 from scorers.extender.service import SchedulingService
 from tests.fakes.decisions import DecisionList
 from tests.fakes.kube import FakeKube
@@ -28,14 +27,14 @@ from watcher.core.koordinator.report import Capacity, NodeUsages, measure
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import Snapshot, Window
-from watcher.platform.settings import loading
+from watcher.service.settings import loading
 
 RESOURCE = f"{NODE_METRIC_OBJECTS.group_version}/{NODE_METRIC_OBJECTS.plural}"
 POD = info(containers=[{"requests": {"cpu": "1", "memory": "1Gi"}}])
 
 
 class Service:
-    """A service that has published one tick, and pods once somebody wants them."""
+    """A service that has published one tick, and pods once a plug-in requests them."""
 
     windows: tuple[Window, ...] = WINDOWS
     max_staleness = 300.0
@@ -74,10 +73,10 @@ def ask(
     change: Callable[[], None] = lambda: None,
     asked: PodInfo = POD,
 ) -> None:
-    """Wait until the score of the node has, in this step, each of these values in turn; `change` comes between."""
+    """Wait until the score of the node has each of these values in turn in this step; `change` is called in between."""
     service = Service(server.kubeconfig(tmp_path / "config"))
     profile = {"plugins": [{"name": "LoadAwareScheduling", "args": dict(args)}]}
-    scheduling = SchedulingService({"default": profile}, InProcessHost(service))
+    scheduling = SchedulingService({"default": profile}, service, InProcessLoad(service))
     profiles, cluster = scheduling.extender.profiles, scheduling.table
 
     def is_there(value: float) -> bool:
@@ -101,7 +100,7 @@ def node_metric(server: FakeKube, cpu: str) -> None:
 
 
 def test_node_metrics_of_the_cluster_are_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As they come, change, and cannot be read."""
+    """Also if they change or are invalid."""
     with FakeKube() as server:
         server.define(RESOURCE, "NodeMetric")
         server.node("a", cpu="10", memory="100Gi")
@@ -120,15 +119,15 @@ def test_node_metrics_of_the_cluster_are_followed(tmp_path: Path, caplog: pytest
     assert "node a: invalid NodeMetric ignored: nodeUsage: cpu: 'none' is not a Kubernetes quantity" in caplog.text
 
 
-def test_percentiles_of_the_windows_are_asked_for_where_they_are_needed(tmp_path: Path) -> None:
+def test_percentiles_of_the_windows_are_requested_if_needed(tmp_path: Path) -> None:
     """A load of 19 and 21 in turn has 21 as its 95th percentile."""
     with FakeKube() as server:
         server.node("a", cpu="10", memory="100Gi")
         ask(server, tmp_path, {"aggregated": {"scoreAggregationType": "p95"}}, "cpu measured", 2100)
 
 
-def test_what_pods_use_is_asked_for_where_it_is_needed(tmp_path: Path) -> None:
-    """A pod of prod that was just placed, and uses a quarter of a core."""
+def test_the_usage_of_pods_is_requested_if_needed(tmp_path: Path) -> None:
+    """A prod pod that was just placed uses a quarter of a core."""
     with FakeKube() as server:
         server.node("a", cpu="10", memory="100Gi")
         resources = {"requests": {"cpu": "1"}}
@@ -137,8 +136,8 @@ def test_what_pods_use_is_asked_for_where_it_is_needed(tmp_path: Path) -> None:
         ask(server, tmp_path, args, "cpu measured", 250)
 
 
-def test_what_pods_of_a_workload_used_is_what_its_next_one_is_estimated_by(tmp_path: Path) -> None:
-    """Three minutes of one pod, a quarter of a core each, on a node that uses two."""
+def test_the_next_pod_of_a_workload_is_estimated_by_the_usage_of_the_others(tmp_path: Path) -> None:
+    """Three minutes of one pod, a quarter of a core each, on a node that uses two cores."""
     owner = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "controller": True}]}
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(END - 3600)}
     with FakeKube() as server:

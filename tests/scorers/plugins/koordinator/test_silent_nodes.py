@@ -63,7 +63,7 @@ def test_an_expiration_longer_than_the_watcher_serves_samples_applies_to_silent_
     [
         ({"b": 0.0}, ["x"], True),  # half of the nodes are not more than half
         ({"b": 0.0, "c": 200.0}, ["x"], False),
-        ({"b": 0.0}, ["x", "gone"], True),  # "gone" is no node of the cluster
+        ({"b": 0.0}, ["x", "gone"], True),  # "gone" is not a node of the cluster
         ({"b": 0.0}, ["x", "a"], False),
         ({}, ["x"], False),  # the source answers for no other node
     ],
@@ -107,8 +107,8 @@ def test_while_the_watcher_does_not_answer_no_other_node_is_rejected_for_its_age
     assert found == {"a": EXPIRED, "x": EXPIRED}
 
 
-def test_without_load_the_silent_nodes_may_be_known() -> None:
-    """In a partial outage; the watcher says how many nodes have samples. The scores are those without load."""
+def test_without_load_silent_nodes_can_be_known() -> None:
+    """During a partial outage, the watcher says how many nodes have samples. The scores are those without load."""
     cluster, before = verdicts_of(None)
     assert before == {}
     for served, expected in ((1, {"x": EXPIRED}), (0, {})):

@@ -120,7 +120,7 @@ def test_golden_classes(case):
 
 @cases("percentile")
 def test_golden_percentiles(case):
-    """In whatever order the samples come."""
+    """In any order of the samples."""
     samples = np.arange(case["samples_1_to_n"], 0, -1)
     assert percentile(samples[:, None], case["p"]) == [case["expect"]]
 
@@ -135,7 +135,7 @@ SUMS = {"node_delta": DELTA, "prod_delta": PROD_DELTA, "node_estimated": ESTIMAT
 
 @cases("cache")
 def test_golden_sums_after_events(case):
-    """Without factors upstream estimates nothing; our arguments always have some."""
+    """Without factors the original estimates nothing; the arguments here always have some."""
     cluster = ClusterTable()
     args = {**case["args"], "estimatedScalingFactors": case["args"].get("estimatedScalingFactors", {})}
     plugin, _ = create_plugin(LoadAwareScheduling, arguments_of(args), cluster)
@@ -180,7 +180,7 @@ def sums_of(plugin: LoadAwareScheduling, cluster: ClusterTable, wanted: dict[str
 
 
 def snaked(args: dict[str, Any]) -> dict[str, Any]:
-    """Names of the arguments as Python has them."""
+    """Arguments with Python names."""
     fields = dict(
         zip(LoadAwareSchedulingArgs.__struct_encode_fields__, LoadAwareSchedulingArgs.__struct_fields__, strict=True)
     )

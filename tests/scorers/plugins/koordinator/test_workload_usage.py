@@ -1,4 +1,4 @@
-"""The estimator by owners: whose pods are whose, what they used, and when that is not enough to go by."""
+"""The estimator by owners: the workload of a pod, the usage of its pods, and when there are too few readings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_web(name: str, *, node: str = "a", **more: Any) -> Pod:
 
 
 def minutes(given: Mapping[str, tuple[list[float], list[float]]]) -> PodColumns:
-    """What pods of the namespace default on node a used, minute by minute: cores and MiB, newest last."""
+    """The usage of pods of the namespace default on node a, minute by minute: cores and MiB, newest last."""
     newest = {("default", name): ("a", cores[-1], memory[-1] * MI) for name, (cores, memory) in given.items()}
     pods = usage(newest)
     rings = np.full((2, 15, len(newest)), np.nan)
@@ -49,7 +49,7 @@ def minutes(given: Mapping[str, tuple[list[float], list[float]]]) -> PodColumns:
 
 
 def asked(pods: list[Pod], used: PodColumns | None, args: Mapping[str, Any] = {}, **kind: Any) -> tuple[Any, Any]:
-    """The estimate of one more pod, and how it came about, as explain tells it."""
+    """The estimate of one more pod, and its basis as explain returns it."""
     cluster = table([node("a", SHAPE)], pods, load({"a": busy(10.0)}))
     plugin, _ = create_plugin(LoadAwareScheduling, {**BY_OWNER, **args}, cluster)
     cluster.set_pod_usage(used)
@@ -58,7 +58,7 @@ def asked(pods: list[Pod], used: PodColumns | None, args: Mapping[str, Any] = {}
     return inputs["podEstimate"], inputs["estimator"]
 
 
-# --- whose pods ------------------------------------------------------------------------------------------------------
+# --- workloads of pods -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def asked(pods: list[Pod], used: PodColumns | None, args: Mapping[str, Any] = {}
         (owned("StatefulSet", "db"), PodController("default", "StatefulSet", "db")),
         (owned("StatefulSet", "db", controller=False), None),
         (owned("ReplicaSet", "web-5d8f", template="5d8f"), PodController("default", "Deployment", "web")),
-        # a ReplicaSet that somebody made: its pods have no such label, or a name that does not end so
+        # a ReplicaSet without a Deployment: its pods lack the label, or its name does not end with the hash
         (owned("ReplicaSet", "web-5d8f"), PodController("default", "ReplicaSet", "web-5d8f")),
         (owned("ReplicaSet", "web-5d8f", template="7"), PodController("default", "ReplicaSet", "web-5d8f")),
         (owned("Job", "run-1", template="1"), PodController("default", "Job", "run-1")),
@@ -77,23 +77,23 @@ def asked(pods: list[Pod], used: PodColumns | None, args: Mapping[str, Any] = {}
 def test_the_workload_is_the_controller_or_its_deployment(
     metadata: Mapping[str, Any], expected: PodController | None
 ) -> None:
-    """By the hash that a Deployment gives its versions."""
+    """By the hash in the name of a ReplicaSet."""
     assert expected == workload_of(pod(metadata=metadata))
 
 
-# --- what they used --------------------------------------------------------------------------------------------------
+# --- usage of workloads ----------------------------------------------------------------------------------------------
 
 
-def test_a_pod_is_estimated_by_those_of_another_version() -> None:
-    """Of 20 readings in order the 19th; per resource, over both pods."""
+def test_a_pod_is_estimated_by_pods_of_another_version() -> None:
+    """The 19th of 20 sorted readings; per resource, over both pods."""
     used = minutes({"web-0": ([0.1] * 10, [100.0] * 10), "web-1": ([0.2] * 8 + [0.3, 0.9], [300.0] * 10)})
     estimate, told = asked([of_web("web-0"), of_web("web-1")], used)
     assert {"cpu": 300, "memory": 300 * MI} == estimate
     assert "p95 of 20 readings of 2 pods of Deployment default/web" == told["cpu"]
 
 
-def test_pods_without_readings_are_counted_as_soon_as_they_come() -> None:
-    """Also those that come after the estimate was computed."""
+def test_pods_count_as_soon_as_they_have_readings() -> None:
+    """Also those that are added after the estimate was computed."""
     used = minutes({"web-0": ([0.1] * 15, [100.0] * 15)})
     _, before = asked([of_web("web-0")], used)
     _, after = asked([of_web("web-0"), of_web("web-1"), of_web("web-2")], used)
@@ -101,14 +101,14 @@ def test_pods_without_readings_are_counted_as_soon_as_they_come() -> None:
     assert after["cpu"] == "p95 of 15 readings of 1 pod (2 without readings) of Deployment default/web"
 
 
-def test_limits_bound_it() -> None:
-    """A pod cannot use more, whatever those before used."""
+def test_limits_bound_the_estimate() -> None:
+    """A pod cannot use more, whatever earlier pods used."""
     used = minutes({"web-0": ([2.0] * 10, [100.0] * 10)})
     small = [{"requests": {"cpu": "1"}, "limits": {"cpu": "1500m"}}]
     assert 1500 == asked([of_web("web-0")], used, containers=small)[0]["cpu"]
 
 
-def test_which_percentile_is_an_argument() -> None:
+def test_the_percentile_is_an_argument() -> None:
     """The fifth of ten."""
     used = minutes({"web-0": ([each / 10 for each in range(1, 11)], [100.0] * 10)})
     assert 500 == asked([of_web("web-0")], used, {"ownerHistory": {"percentile": 50}})[0]["cpu"]
@@ -140,10 +140,10 @@ def test_which_percentile_is_an_argument() -> None:
         ),
     ],
 )
-def test_where_too_little_is_known_the_default_counts(
+def test_with_too_few_readings_the_default_estimate_counts(
     used: Mapping[str, int] | None, args: Mapping[str, Any], kind: Mapping[str, Any], why: str
 ) -> None:
-    """85 % of a core and 70 % of a GiB, and explain says why."""
+    """85 % of a core and 70 % of a GiB; explain gives the reason."""
     given = None if used is None else minutes({name: ([0.2] * n, [100.0] * n) for name, n in used.items()})
     pods = [of_web("web-0"), pod("other", node="a", scheduled=NOW - 3600)]
     estimate, told = asked(pods, given, {"ownerHistory": args} if args else {}, **kind)
@@ -151,16 +151,16 @@ def test_where_too_little_is_known_the_default_counts(
     assert {"cpu": why, "memory": why} == told
 
 
-def test_each_resource_is_known_by_itself() -> None:
-    """A source may have no memory of pods."""
+def test_each_resource_is_estimated_separately() -> None:
+    """A source may lack the memory of pods."""
     used = minutes({"web-0": ([0.2] * 10, [float("nan")] * 10)})
     estimate, told = asked([of_web("web-0")], used)
     assert {"cpu": 200, "memory": round(0.7 * 1024 * MI)} == estimate
     assert "Deployment default/web has 0 readings of 0 pods" in told["memory"]
 
 
-def test_pods_that_are_placed_count_by_it_too() -> None:
-    """One that was scheduled this moment is not in the usage of its node yet."""
+def test_placed_pods_count_by_the_estimate() -> None:
+    """A pod that was scheduled just now is not in the usage of its node yet."""
     used = minutes({"web-0": ([0.2] * 10, [100.0] * 10)})
     cluster = table([node("a", SHAPE)], [of_web("web-0")], load({"a": busy(10.0)}))
     plugin, _ = create_plugin(LoadAwareScheduling, BY_OWNER, cluster)
@@ -170,14 +170,14 @@ def test_pods_that_are_placed_count_by_it_too() -> None:
     assert [200] == scores.steps["cpu of pods not measured yet"].tolist()
 
 
-def test_the_default_estimator_tells_nothing_more() -> None:
-    """It is what Koordinator's users know."""
+def test_the_default_estimator_adds_no_explanation() -> None:
+    """Users of Koordinator know its rules."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
     plugin, _ = create_plugin(LoadAwareScheduling, {"estimator": "defaultEstimator"}, cluster)
     assert "estimator" not in plugin.score(info(), cluster, rows(cluster), now=NOW).inputs
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
+# --- invalid input ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_the_default_estimator_tells_nothing_more() -> None:
         ({**BY_OWNER, "ownerHistory": {"minReading": 5}}, "minReading"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(args: Mapping[str, Any], problem: str) -> None:
-    """By name, with what to do."""
+def test_invalid_arguments_are_refused(args: Mapping[str, Any], problem: str) -> None:
+    """With their names and a remedy."""
     with pytest.raises(ArgumentsError, match=problem):
         create_plugin(LoadAwareScheduling, args, table([]))
 
 
-def test_pods_are_asked_for_beside_the_nodemetrics_of_a_cluster() -> None:
-    """These have one reading of each pod, and no history."""
+def test_pods_are_requested_in_addition_to_node_metrics() -> None:
+    """NodeMetrics have one reading of each pod, and no history."""
     cluster = table([])
     create_plugin(LoadAwareScheduling, {**BY_OWNER, "nodeMetricSource": "cluster"}, cluster)
     assert cluster.needs.pods
@@ -218,7 +218,7 @@ WORKLOADS = (PodController("default", "Deployment", "web"), PodController("defau
 
 
 class Events(RuleBasedStateMachine):
-    """Pods that come and go, some under a name that was there, and readings of some of them."""
+    """Pods that are added and removed, some with a name that was used before, and readings of some of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,15 +247,15 @@ class Events(RuleBasedStateMachine):
 
     @invariant()
     def equals_what_is_made_anew(self) -> None:
-        anew = WorkloadUsage(90)
+        rebuilt = WorkloadUsage(90)
         for key, each in self.pods.items():
-            anew.add(key, each)
-        anew.take(self.used)
-        assert [self.kept.of(each) for each in WORKLOADS] == [anew.of(each) for each in WORKLOADS]
+            rebuilt.add(key, each)
+        rebuilt.take(self.used)
+        assert [self.kept.of(each) for each in WORKLOADS] == [rebuilt.of(each) for each in WORKLOADS]
 
 
-def test_nothing_is_kept_of_workloads_that_are_gone() -> None:
-    """Jobs come by the thousand, also where nobody measures pods."""
+def test_deleted_workloads_are_removed() -> None:
+    """A cluster runs thousands of jobs, also if pods are not measured."""
     kept = WorkloadUsage(95)
     for number in range(3):
         job = pod(f"job-{number}", metadata=owned("Job", f"job-{number}"))

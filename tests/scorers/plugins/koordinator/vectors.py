@@ -1,4 +1,4 @@
-"""Golden cases of Koordinator's load-aware scheduling, tests/vectors/koordinator.json, as objects of Kubernetes."""
+"""Golden cases of Koordinator's load-aware scheduling, tests/vectors/koordinator.json, as Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS = json.loads((Path(__file__).parents[3] / "vectors" / "koordinator.json")
 
 
 def cases(group: str, *without: str) -> pytest.MarkDecorator:
-    """Parametrises a test by the cases of a group, but for some."""
+    """Parametrize a test by the cases of a group, except some."""
     found = [each for each in GROUPS[group]["cases"] if each["id"] not in without]
     assert found, group
     assert len(found) + len(without) == len(GROUPS[group]["cases"]), without
@@ -66,7 +66,7 @@ def node_of(given: Mapping[str, Any]) -> Node:
 
 
 def arguments_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are written; what the cluster reports is what they are about."""
+    """The arguments as in the case, with the cluster's NodeMetrics as source."""
     args = {**given, "nodeMetricSource": "cluster"}
     if "aggregated" in given:
         args["aggregated"] = {
@@ -77,7 +77,7 @@ def arguments_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metric_of(given: Mapping[str, Any] | None) -> NodeMetric | None:
-    """Read from the JSON that the cluster would have."""
+    """Read from the JSON of a NodeMetric in a cluster."""
     if given is None:
         return None
     usage, updated = given.get("node_metric"), given.get("update_time_s")

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from watcher.core.forecast.document import ForecastsDocument, NodeForecast, forecasts_body
-from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastConfig
+from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
+from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.forecast.states import ForecastState
 
 CPU, MEMORY = METRICS
 HOUR = 500_000  # since the Unix epoch
-CONFIG = ForecastConfig(history=7 * 86400, horizons=(1, 6), horizon=6)
+CONFIG = ForecastSettings(history=7 * 86400, horizons=(1, 6), horizon=6)
 
 
 def fill(fleet: FleetForecast, node: str, *, hours: range, percent: float, metric: str = CPU) -> None:
@@ -70,7 +71,7 @@ def test_two_hours_of_history_give_no_bound_and_say_why():
     ],
 )
 def test_a_bound_from_a_short_history_says_how_long_it_is(hours: int, horizon: int, text: str):
-    fleet = FleetForecast(ForecastConfig())
+    fleet = FleetForecast(ForecastSettings())
     fill(fleet, "a", hours=range(HOUR - hours, HOUR), percent=40.0)
     found = forecast(fleet, compute(fleet, HOUR), horizon=horizon)
     assert text == found.text
@@ -78,7 +79,7 @@ def test_a_bound_from_a_short_history_says_how_long_it_is(hours: int, horizon: i
 
 
 def test_a_kept_history_that_is_too_short_for_a_horizon_is_named():
-    fleet = FleetForecast(ForecastConfig(history=86400))
+    fleet = FleetForecast(ForecastSettings(history=86400))
     fill(fleet, "a", hours=range(HOUR - 48, HOUR), percent=40.0)
     now = compute(fleet, HOUR)
     text = "no bound: less than 3 days of history (24.0 h with samples; forecast.history keeps a day)"
@@ -88,7 +89,7 @@ def test_a_kept_history_that_is_too_short_for_a_horizon_is_named():
 
 
 def test_the_record_of_a_short_kept_history_counts_its_bounds():
-    fleet = FleetForecast(ForecastConfig(history=86400))
+    fleet = FleetForecast(ForecastSettings(history=86400))
     for hour in range(HOUR, HOUR + 48):
         fill(fleet, "a", hours=range(hour - 24, hour), percent=40.0)
         now = compute(fleet, hour)
@@ -96,7 +97,7 @@ def test_the_record_of_a_short_kept_history_counts_its_bounds():
 
 
 def test_a_node_that_is_off_most_of_the_day_has_gaps():
-    fleet = FleetForecast(ForecastConfig())
+    fleet = FleetForecast(ForecastSettings())
     for hour in range(HOUR - 168, HOUR):
         if hour % 24 < 10:
             fill(fleet, "a", hours=range(hour, hour + 1), percent=40.0)
@@ -109,7 +110,7 @@ def test_a_node_that_is_off_most_of_the_day_has_gaps():
 
 
 def test_bounds_that_are_not_computed_again_expire():
-    fleet = FleetForecast(ForecastConfig())
+    fleet = FleetForecast(ForecastSettings())
     fill(fleet, "a", hours=range(HOUR - 168, HOUR), percent=40.0)
     now = compute(fleet, HOUR)
     assert ForecastState.BOUND == forecast(fleet, now + 7 * 3600 - 1).state

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from watcher.core.naming.evidence import KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.renames import NamedBatch, NodeRenames, apply_renames
-from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.outage import OutageGuard
 from watcher.core.review.samples import combine
+from watcher.core.review.settings import ReviewSettings
 from watcher.core.windows.history import History
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch, Window
 
@@ -35,7 +35,7 @@ class Story:
 
     def __init__(self) -> None:
         self.history = History(resolution=15, windows=WINDOWS, slack_s=3600.0)
-        self.guard = OutageGuard(ReviewLimits())
+        self.guard = OutageGuard(ReviewSettings())
         self.naming = NodeRenames()
         self.minute = 0
 
@@ -55,7 +55,7 @@ class Story:
 
     def take(self, named: NamedBatch) -> tuple[Finding, ...]:
         found = apply_renames([named], history=self.history, guard=self.guard, now=T0 + 60.0 * self.minute)
-        cells, _ = combine(named.batch, resolution=15, limits=ReviewLimits())
+        cells, _ = combine(named.batch, resolution=15, limits=ReviewSettings())
         self.history.append(CPU, cells)
         self.history.drop_empty_nodes()
         return (*named.findings, *found)

@@ -7,19 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watcher.core.review.findings import FindingLog, FleetFinding, ReviewLimits
+from watcher.core.review.findings import FindingLog, FleetFinding
 from watcher.core.review.outage import OutageDecision, OutageGuard
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import Finding, FindingKind, Remedy
 
 NOW = 1_700_000_000.0
-LIMITS = ReviewLimits()
+LIMITS = ReviewSettings()
 MINUTE = 60.0
 
 
 class Fleet:
     """Nodes that give a sample every 15 s until something happens to them, and the guard that watches them."""
 
-    def __init__(self, size: int, *, limits: ReviewLimits = LIMITS) -> None:
+    def __init__(self, size: int, *, limits: ReviewSettings = LIMITS) -> None:
         self.limits = limits
         self.guard = OutageGuard(limits)
         self.now = NOW
@@ -164,7 +165,7 @@ def test_one_node_is_a_whole_fleet():
 
 def test_the_least_number_of_nodes_of_an_outage_can_be_set():
     """With outage_nodes = 2 one of three may leave; two may not, nor the only one."""
-    limits = ReviewLimits(outage_nodes=2)
+    limits = ReviewSettings(outage_nodes=2)
     for size, leave, lost in ((3, 1, 0), (3, 2, 2), (1, 1, 1)):
         fleet = Fleet(size, limits=limits)
         fleet.tick()
@@ -189,7 +190,7 @@ def test_the_lost_are_forgotten_when_they_come_back():
 
 
 def test_a_fleet_that_really_shrank_is_believed_after_half_an_hour():
-    """After forget_after_s the lost are given up, with one finding, and the list is served again."""
+    """After forget_after the lost are given up, with one finding, and the list is served again."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.gone |= set(fleet.names[:4])
@@ -258,7 +259,7 @@ def test_a_held_node_that_vanishes_is_lost_at_once():
 
 def test_observe_quarantines_nobody_and_still_guards_the_list():
     """In observe mode a frozen node is reported; a remnant is refused all the same."""
-    fleet = Fleet(10, limits=ReviewLimits(mode="observe"))
+    fleet = Fleet(10, limits=ReviewSettings(mode="observe"))
     fleet.tick()
     fleet.frozen = {"n000", "n001", "n002"}
     verdict = fleet.tick()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from watcher.core.review import faults
 from watcher.core.review import samples as review_samples
 from watcher.core.review.faults import MetricMotion
-from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import Reviewed
+from watcher.core.review.settings import ReviewSettings
 from watcher.model import (
     METRIC_BY_KEY,
     METRICS,
@@ -32,8 +32,8 @@ from watcher.model import (
 )
 
 NOW = 1_700_000_000.0
-LIMITS = ReviewLimits()
-OBSERVE = ReviewLimits(mode="observe")
+LIMITS = ReviewSettings()
+OBSERVE = ReviewSettings(mode="observe")
 CPU, MEMORY, STORAGE, GPU = (METRIC_BY_KEY[key] for key in ("CPU", "Memory", "Storage", "GPU"))
 TRANSMIT, RECEIVE, ENERGY = (METRIC_BY_KEY[key] for key in ("NetworkTransmit", "NetworkReceive", "EnergyPackage"))
 NAN, INF = math.nan, math.inf
@@ -73,7 +73,7 @@ def as_samples(cells: Cells) -> list[Sample]:
     )
 
 
-def combined(batch: SeriesBatch, *, limits: ReviewLimits = LIMITS) -> list[Sample]:
+def combined(batch: SeriesBatch, *, limits: ReviewSettings = LIMITS) -> list[Sample]:
     cells, _ = review_samples.combine(batch, resolution=15, limits=limits)
     assert cells.slot.tolist() == [math.floor(time / 15) for time in cells.time]
     return as_samples(cells)
@@ -83,7 +83,7 @@ def kinds(findings) -> list[tuple[FindingKind, str, Remedy]]:
     return [(finding.kind, finding.node, finding.remedy) for finding in findings]
 
 
-def cleaned(metric: Metric, *samples: Sample, limits: ReviewLimits = LIMITS) -> Reviewed:
+def cleaned(metric: Metric, *samples: Sample, limits: ReviewSettings = LIMITS) -> Reviewed:
     return review_samples.clean(metric, cells_of(*samples), now=NOW, limits=limits)
 
 

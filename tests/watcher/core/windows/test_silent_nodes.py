@@ -26,8 +26,10 @@ from watcher.core.publishing.documents import SilentBody
 from watcher.core.windows.silent_nodes import FORGET_S, MAX_NODES, SilentDocument, SilentNode, SilentNodes
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import LastSample, Operator
+from watcher.platform.logs import ClusterSettings
 from watcher.service.last_seen import LastSeenLookup
 from watcher.store.errors import StoreError
+from watcher.store.settings import StoreSettings
 from watcher.tick.shared import RefreshConfig
 
 IDENTITY = Encoding.IDENTITY
@@ -261,7 +263,9 @@ async def test_what_the_store_has_of_a_node_that_is_silent_since_before_the_star
     columns = ((CPU, Operator.AVG), (MEMORY, Operator.AVG))
     records = [minute(20.0, when=when, window=window, nodes=("old",), columns=columns) for window in (FIVE, FIFTEEN)]
 
-    async with opened(tmp_path / "load-watcher.db", watcher=settings.watcher_name) as store:
+    async with opened(
+        tmp_path / "load-watcher.db", watcher=settings[StoreSettings].watcher_name(settings[ClusterSettings].name)
+    ) as store:
         await save(store, tick(when, records=records))
     with FakeKube() as cluster:
         own = socket.gethostname()

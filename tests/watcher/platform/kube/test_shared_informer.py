@@ -231,17 +231,17 @@ def test_another_way_to_the_cluster_is_a_copy_of_its_own():
 def test_a_kubeconfig_is_the_same_until_it_is_written(tmp_path: Path):
     """Of one that was put in its place nobody knows where it leads."""
     file, other = tmp_path / "config", tmp_path / "other"
-    nothing = AccessFinder.of(kubeconfig=file, context=None)
-    assert nothing == AccessFinder.of(kubeconfig=file, context=None)
+    nothing = AccessFinder.of(file)
+    assert nothing == AccessFinder.of(file)
     file.write_text("one")
-    before = AccessFinder.of(kubeconfig=file, context=None)
-    assert before == AccessFinder.of(kubeconfig=file, context=None)
-    assert hash(before) == hash(AccessFinder.of(kubeconfig=file, context=None))
-    assert before not in (nothing, AccessFinder.of(kubeconfig=file, context="production"))
+    before = AccessFinder.of(file)
+    assert before == AccessFinder.of(file)
+    assert hash(before) == hash(AccessFinder.of(file))
+    assert before not in (nothing, AccessFinder.of(file, "production"))
     other.write_text("two")
     other.replace(file)
-    assert before != AccessFinder.of(kubeconfig=file, context=None)
-    assert AccessFinder.of(kubeconfig=None, context=None) == AccessFinder.of(kubeconfig=None, context=None)
+    assert before != AccessFinder.of(file)
+    assert AccessFinder.of(None) == AccessFinder.of(None)
 
 
 # --- as a service ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, values, vector
 from tests.watcher.sources.prometheus.test_provider import BUSY, CPU, MEMORY, NOW, SECRET, failure, fetch, run
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy
-from watcher.platform.settings.loading import load
+from watcher.service.settings.loading import load
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.sources.prometheus.provider import PrometheusProvider, from_settings

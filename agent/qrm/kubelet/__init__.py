@@ -1,5 +1,0 @@
-"""The kubelet's protocols over unix sockets: resource plug-ins, their registration, and the pod-resources API.
-
-`plugin_api` defines a plug-in's client without gRPC, `plugin_client` implements it, `grpc_server` serves the built-in
-plug-ins, and `messages` converts between protobuf messages and values. `protos` has the generated code.
-"""
