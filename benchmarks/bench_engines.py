@@ -21,7 +21,7 @@ from benchmarks.bench_provider import FETCHES, INTERVAL_S, RAW_S, RULES_S, SPAN_
 from benchmarks.cluster import BEHIND_S, history_until, write_exporters, write_rules
 from benchmarks.report import Table, amount
 from tests.real.parts import Prometheus, PromqlServer, VictoriaMetrics
-from watcher.providers.prometheus.queries import DEFAULT_METRICS
+from watcher.sources.prometheus.queries import DEFAULT_METRICS
 
 ENGINES: dict[str, tuple[type[PromqlServer], str]] = {
     "Prometheus": (

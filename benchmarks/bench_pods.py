@@ -42,15 +42,13 @@ from watcher.core.pods.table import (
 )
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.kube.responses import read_large_page
-from watcher.platform.sources.prometheus import read_envelope, series_of, with_pauses
-from watcher.providers.base import PodFetch
-from watcher.providers.metrics_server.pods import POD_METRICS, _unhurried, read_pods
-from watcher.providers.prometheus.pods import joined, read_values
-from watcher.providers.prometheus.queries import NodeLabel
-from watcher.refresh.config import RefreshConfig
-from watcher.refresh.pods import PodRefresher
-from watcher.refresh.reports import TickReports
-from watcher.refresh.worker import TickWorker
+from watcher.sources.base import PodFetch
+from watcher.sources.metrics_server.pods import POD_METRICS, _unhurried, read_pods
+from watcher.sources.prometheus.plans import NodeLabel
+from watcher.sources.prometheus.pods import joined, read_values
+from watcher.sources.prometheus_api import read_envelope, series_of, with_pauses
+from watcher.tick.pods import PodRefresher
+from watcher.tick.shared import RefreshConfig, TickReports, TickWorker
 
 START = 1_700_000_040.0
 ROUNDS = 10

@@ -25,9 +25,9 @@ from benchmarks.report import Table, amount, at_least
 from tests.real.parts import Prometheus, PromqlServer
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY
-from watcher.providers.base import Fetch
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import CANDIDATES, DEFAULT_METRICS, PrometheusConfig
+from watcher.sources.base import Fetch
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import CANDIDATES, DEFAULT_METRICS, PrometheusConfig
 
 METHODS = ("avg_over_time", "stddev_over_time")
 WINDOWS = ("5m", "10m", "15m")

@@ -58,8 +58,8 @@ async def measure(nodes: int, *, ticks: int, resolution: int) -> Measured:
 async def _ticks(store: Any, nodes: int, *, ticks: int, resolution: int) -> Measured:
     from watcher.core.publishing.compression import deflate
     from watcher.core.publishing.exposition import View, node_windows
-    from watcher.refresh.config import RefreshConfig
-    from watcher.refresh.tick import Refresher
+    from watcher.tick.shared import RefreshConfig
+    from watcher.tick.tick import Refresher
 
     clock = Virtual(START)
     source, config = MadeUp(nodes, step=float(resolution)), RefreshConfig(resolution=resolution)

@@ -191,7 +191,7 @@ def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[Row]:
     ]
 
 
-_SERVING = "watcher.service.server, watcher.providers.prometheus.provider"
+_SERVING = "watcher.service.server, watcher.sources.prometheus.provider"
 
 
 def main() -> None:

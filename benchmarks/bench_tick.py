@@ -39,12 +39,12 @@ from watcher.core.windows.history import History
 from watcher.core.windows.snapshot import take_snapshot
 from watcher.model import SeriesBatch, Snapshot, StoredMaxima, TickRecord
 from watcher.platform.interpreter import tune_for_serving
-from watcher.providers.base import Provider, provenance
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import PrometheusConfig
-from watcher.refresh.config import RefreshConfig
-from watcher.refresh.tick import Refresher
+from watcher.sources.base import Provider, provenance
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import PrometheusConfig
 from watcher.store.store import Store
+from watcher.tick.shared import RefreshConfig
+from watcher.tick.tick import Refresher
 
 START = 1_700_000_010.0
 TICKS = 10

@@ -13,7 +13,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.model import METRIC_BY_KEY, Metric, SeriesBatch, Unit
-from watcher.providers.base import Fetch, QueryPlan
+from watcher.sources.base import Fetch, QueryPlan
 
 METRICS = ("CPU", "Memory", "Storage", "NetworkTransmit", "NetworkReceive", "NetworkTransmitDrop")
 """Keys of the six metrics of the benchmarks."""

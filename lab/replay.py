@@ -24,9 +24,9 @@ from watcher.arrays import F64
 from watcher.core.koordinator.report import Capacity
 from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
-from watcher.providers.base import Fetch, QueryPlan
-from watcher.providers.settings import ProviderSettings
+from watcher.sources.base import Fetch, QueryPlan
+from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
+from watcher.sources.settings import ProviderSettings
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.replay_history import is_database, read_history
 

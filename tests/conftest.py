@@ -41,7 +41,7 @@ SLOW_FOLDERS = (
     "lab/simulate",
     "real",
     "watcher/platform/kube",
-    "watcher/providers",
+    "watcher/sources",
 )
 SLOW = tuple((HERE / name).resolve() for name in SLOW_FOLDERS)
 

@@ -82,12 +82,12 @@ from watcher.platform.kube.refusals import read_status
 from watcher.platform.kube.responses import read_event, read_item, read_page
 from watcher.platform.net.tls import client_context
 from watcher.platform.reloaded_files import read_token
-from watcher.platform.sources.connection import read_secret
-from watcher.platform.sources.errors import ProviderError
-from watcher.platform.sources.prometheus import read_envelope, series_of
-from watcher.providers.influxdb.responses import read_flux, read_influxql
-from watcher.providers.prometheus.responses import read_labels, read_series
 from watcher.service.settings.loading import load
+from watcher.sources.errors import ProviderError
+from watcher.sources.http import read_secret
+from watcher.sources.influxdb.responses import read_flux, read_influxql
+from watcher.sources.prometheus.responses import read_labels, read_series
+from watcher.sources.prometheus_api import read_envelope, series_of
 
 Read = Callable[[Path], object]
 

@@ -18,9 +18,9 @@ from agent.qrm.settings import QrmSettings
 from agent.service.settings import AgentSettings, Query
 from watcher import model
 from watcher.core.config.fields import Setting, SettingsTable, settings_of
-from watcher.providers.settings import ProviderSettings, QuerySettings
 from watcher.service.settings.layers import LEGACY
 from watcher.service.settings.tables import PARTS, QUERIES, TABLES
+from watcher.sources.settings import ProviderSettings, QuerySettings
 
 # --- docs/reference/settings.md ---------------------------------------------------------------------------------------
 

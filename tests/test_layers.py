@@ -25,7 +25,7 @@ CONTRACTS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["
 PACKAGES = tuple(CONTRACTS["root_packages"])
 ROOTS = (*PACKAGES, "migrations")
 
-PROMETHEUS = ("watcher/providers/prometheus/",)
+PROMETHEUS = ("watcher/sources/prometheus/",)
 STORE = ("watcher/store/", "migrations/")
 
 # Each library that one part of the program wraps, and the files that may import the library.
@@ -35,9 +35,9 @@ HOMES = {
     "prometheus_api_client": PROMETHEUS,
     "requests": PROMETHEUS,
     "urllib3": PROMETHEUS,
-    "influxdb_client": ("watcher/providers/influxdb/",),
+    "influxdb_client": ("watcher/sources/influxdb/",),
     "psycopg": ("watcher/store/postgresql.py",),
-    "psutil": ("watcher/providers/host.py", "load_watcher/doctor/listening.py"),
+    "psutil": ("watcher/sources/host.py", "load_watcher/doctor/listening.py"),
     "apscheduler": ("watcher/service/",),
     "kubernetes_asyncio": ("watcher/platform/kube/",),
     "matplotlib": ("lab/backtest/charts.py", "lab/simulate/charts.py"),
@@ -256,10 +256,10 @@ def test_arithmetic_of_given_times_is_pure():
     ("path", "source", "expected"),
     [
         ("watcher/api/handlers.py", "import sqlalchemy as sa", 1),
-        ("watcher/refresh/tick.py", "def f():\n    from apscheduler.schedulers.asyncio import AsyncIOScheduler", 1),
+        ("watcher/tick/tick.py", "def f():\n    from apscheduler.schedulers.asyncio import AsyncIOScheduler", 1),
         ("watcher/store/store.py", "from sqlalchemy import text\nimport alembic.command", 0),
         ("migrations/env.py", "from alembic import context", 0),
-        ("watcher/providers/influxdb/provider.py", "import requests", 1),
+        ("watcher/sources/influxdb/provider.py", "import requests", 1),
     ],
 )
 def test_a_library_outside_its_home_is_noticed(path: str, source: str, expected: int):

@@ -36,7 +36,7 @@ from tests.certificates import (
 )
 from tests.hostile import TOKEN
 from tests.hostile.clients import CLIENTS, settings
-from watcher.agents.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind
+from watcher.agent_clients.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind
 from watcher.client import WatcherClient, WatcherError
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODES
@@ -47,10 +47,10 @@ from watcher.platform.kube.credentials import find_access
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context
-from watcher.platform.sources.config import ConnectionConfig
-from watcher.platform.sources.errors import ProviderError
-from watcher.providers.prometheus.metric_names import similar_names
-from watcher.providers.registry import build
+from watcher.sources.config import ConnectionConfig
+from watcher.sources.errors import ProviderError
+from watcher.sources.prometheus.metric_names import similar_names
+from watcher.sources.registry import build
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -475,7 +475,8 @@ class StoredMaxima:
 
 @dataclass(frozen=True, slots=True)
 class TickRecord:
-    """All data of one tick that the store saves in one transaction."""
+    """Samples with their origin, as of one tick. The store saves those that changed in one transaction, with `records`
+    and `maxima`, and returns all of them at the next start, without these two."""
 
     timestamp: float
     end: float
@@ -484,27 +485,12 @@ class TickRecord:
     windows: tuple[Window, ...]
     provenance: Mapping[str, Provenance]
     blocks: tuple[SampleBlock, ...]
-    records: tuple[WindowRecord, ...]
+    records: tuple[WindowRecord, ...] = ()
     lost: Mapping[str, float] = field(default_factory=dict)
     """As in Snapshot: after a restart, a list of nodes that was refused is still refused."""
     silent: Mapping[str, LastSample] = field(default_factory=dict)
     """Node without recent samples -> its last known values, however old (silent_nodes.SilentNodes)."""
     maxima: tuple[MaximaHour, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredSamples:
-    """Stored samples that are loaded at start, as of the last saved tick, with their origin."""
-
-    timestamp: float
-    end: float
-    source: str
-    resolution: int
-    windows: tuple[Window, ...]
-    provenance: Mapping[str, Provenance]
-    blocks: tuple[SampleBlock, ...]
-    lost: Mapping[str, float] = field(default_factory=dict)
-    silent: Mapping[str, LastSample] = field(default_factory=dict)
 
 
 # --- findings --------------------------------------------------------------------------------------------------------

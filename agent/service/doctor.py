@@ -41,7 +41,7 @@ from watcher.platform.checks.permissions import check_permissions
 from watcher.platform.checks.results import CheckResult, CheckStatus, count, fail, ok, skipped, warn
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.net.redaction import without_credentials
-from watcher.platform.sources.errors import ProviderError
+from watcher.sources.errors import ProviderError
 
 LIST_S = 10.0
 """Timeout in seconds for listing the policies from the Kubernetes API."""

@@ -32,9 +32,9 @@ from agent.state.watcher_clock import WatcherClock
 from watcher.client import NodeClient, WatcherError
 from watcher.decoding.json_text import decode_json
 from watcher.model import METRIC_BY_NAME, Operator
-from watcher.platform.sources.config import ConnectionConfig, InstantQuery
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed
-from watcher.platform.sources.prometheus import PrometheusClient
+from watcher.sources.config import ConnectionConfig, InstantQuery
+from watcher.sources.errors import ProviderError, ProviderMalformed
+from watcher.sources.prometheus_api import PrometheusClient
 
 INTERVAL_S = 30.0
 """Seconds between requests."""

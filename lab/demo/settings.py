@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.fleet.cluster import SimulatedCluster
-from watcher.agents.settings import AgentsSettings
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.core.config.quantities import DAY, write_duration
 from watcher.core.config.settings import Settings
 from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.kube.settings import KubernetesSettings
-from watcher.providers.settings import ProviderSettings
+from watcher.sources.settings import ProviderSettings
 from watcher.store.settings import StoreSettings
 
 PROVIDER = "demo"

@@ -25,7 +25,7 @@ from watcher.core.kubernetes.node_facts import capacities_of
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import PodOrigin
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
-from watcher.providers.base import Fetch, PodFetch, QueryPlan
+from watcher.sources.base import Fetch, PodFetch, QueryPlan
 
 SOURCE = "Demo"
 METRICS: Mapping[str, str] = {

@@ -14,8 +14,8 @@ from lab.report.pages.page import as_page
 from lab.report.replay import replay
 from load_watcher.cli.json_text import json_text
 from load_watcher.cli.output_file import is_regular, written_file
-from watcher.platform.sources.errors import ProviderUnreachable
-from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.sources.errors import ProviderUnreachable
+from watcher.sources.prometheus.queries import PrometheusConfig
 
 PORT_FORWARD = (
     "From a laptop, forward a port: kubectl -n monitoring port-forward svc/prometheus-k8s 9090, then use "

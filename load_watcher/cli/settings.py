@@ -14,7 +14,7 @@ from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.net.settings import ExtenderSettings
-from watcher.providers.settings import ProviderSettings
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.problems import Problem

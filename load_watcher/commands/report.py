@@ -16,7 +16,7 @@ from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import load_or_exit
 
 if TYPE_CHECKING:
-    from watcher.providers.prometheus.queries import PrometheusConfig
+    from watcher.sources.prometheus.queries import PrometheusConfig
 
 
 def _end(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
@@ -105,7 +105,7 @@ def report(file: Path, output: str, **given: Any) -> None:
     from lab.report.data.context import CollectOptions
     from lab.report.pages import document
     from load_watcher.cli.output_file import check_stdout
-    from watcher.platform.sources.errors import ProviderError
+    from watcher.sources.errors import ProviderError
 
     printed = check_stdout({"--file": file}, output=output)
     try:
@@ -141,7 +141,7 @@ def report(file: Path, output: str, **given: Any) -> None:
 
 def _config(given: Mapping[str, Any]) -> PrometheusConfig:
     """The configuration of the connection from the options and the environment. Exits with code 2 if it is invalid."""
-    from watcher.providers.prometheus.provider import config_from_settings
+    from watcher.sources.prometheus.provider import config_from_settings
 
     names = ("address", "token_file", "username", "password_file", "ca_file", "node_label")
     named = {f"provider.{name}": name for name in names if given[name] is not None}

@@ -10,7 +10,7 @@ import click
 from load_watcher.cli.options import SERVE, with_options
 from load_watcher.cli.settings import load, load_or_exit
 from watcher.platform.logs import ClusterSettings, LogSettings
-from watcher.providers.settings import ProviderSettings
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watcher.agents.client import AgentClient
-from watcher.agents.discovery import DiscoveryResult
-from watcher.agents.pages import EndpointKind, clients_by_kind
+from watcher.agent_clients.client import AgentClient
+from watcher.agent_clients.discovery import DiscoveryResult
+from watcher.agent_clients.pages import EndpointKind, clients_by_kind
 from watcher.core.config.settings import Settings
 from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext

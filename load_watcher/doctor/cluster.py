@@ -8,8 +8,8 @@ from typing import Any
 
 from load_watcher.doctor.environment import IN_CLUSTER
 from load_watcher.doctor.source import TickResult, addresses_among
-from watcher.agents.discovery import SERVING_PODS
-from watcher.agents.settings import AgentsSettings, QrmsSettings
+from watcher.agent_clients.discovery import SERVING_PODS
+from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
 from watcher.core.config.settings import Settings
 from watcher.core.koordinator.written_objects import WRITTEN
 from watcher.core.kubernetes.errors import KubeError
@@ -36,9 +36,9 @@ from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access, own_namespace
 from watcher.platform.kube.leases import LEASES
 from watcher.platform.kube.settings import KubernetesSettings
-from watcher.providers.metrics_server.pods import PLACED_PODS, POD_METRICS
-from watcher.providers.settings import ProviderSettings
-from watcher.refresh import cluster_nodes
+from watcher.sources.metrics_server.pods import PLACED_PODS, POD_METRICS
+from watcher.sources.settings import ProviderSettings
+from watcher.tick import cluster_nodes
 
 PAGES = "the pages of agents in the dashboard (agents.pods, qrms.pods)"
 NAMED_AT_MOST = 5

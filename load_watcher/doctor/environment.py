@@ -15,8 +15,8 @@ from watcher.platform.http.settings import ServerSettings
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.net.settings import ExtenderSettings
 from watcher.platform.net.tls import file_reason
-from watcher.providers.settings import ProviderSettings
 from watcher.service.build import tls_of
+from watcher.sources.settings import ProviderSettings
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 

@@ -32,8 +32,8 @@ from watcher.platform.net.listening import any_address_socket, host_port, is_any
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context
-from watcher.providers.settings import ProviderSettings
 from watcher.service.build import token_of
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,10 +13,10 @@ from watcher.core.pods.coverage import PodCoverage
 from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
-from watcher.platform.sources.errors import ProviderError, ProviderRefused
-from watcher.providers import registry
-from watcher.providers.base import NoPodUsage, PodFetch, Provider, fetch_pods
-from watcher.refresh.pods import translated, with_gaps
+from watcher.sources import registry
+from watcher.sources.base import NoPodUsage, PodFetch, Provider, fetch_pods
+from watcher.sources.errors import ProviderError, ProviderRefused
+from watcher.tick.pods import translated, with_gaps
 
 GAPS_TIMEOUT_S = 10.0
 

@@ -27,14 +27,14 @@ from watcher.model import METRIC_ORDER, FindingKind, Metric, MetricType, SeriesB
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_nodes, skipped, warn
 from watcher.platform.provider_names import EXAMPLES
-from watcher.platform.sources.errors import ProviderError
-from watcher.providers import registry
-from watcher.providers.base import Fetch, NodeAwareProvider, Provider, QueryFailure, QueryPlan
-from watcher.providers.prometheus.provider import config_from_settings
-from watcher.providers.settings import ProviderSettings
-from watcher.refresh import cluster_nodes
-from watcher.refresh.tick import Refresher
 from watcher.service.build import refresh_config
+from watcher.sources import registry
+from watcher.sources.base import Fetch, NodeAwareProvider, Provider, QueryFailure, QueryPlan
+from watcher.sources.errors import ProviderError
+from watcher.sources.prometheus.provider import config_from_settings
+from watcher.sources.settings import ProviderSettings
+from watcher.tick import cluster_nodes
+from watcher.tick.tick import Refresher
 
 TICK_S = 60.0
 """Maximum duration of the tick in seconds; an unfinished backfill is then incomplete."""
@@ -262,7 +262,7 @@ async def _similar_names(metric: Metric, found: Settings) -> str:
     if found[ProviderSettings].name != "prometheus" or metric.type not in NEEDED:
         return ""
     # Imported on demand: its library takes a third of a second to import.
-    from watcher.providers.prometheus.metric_names import similar_names
+    from watcher.sources.prometheus.metric_names import similar_names
 
     names = await asyncio.to_thread(similar_names, config_from_settings(found), [word])
     if not names:

@@ -42,17 +42,17 @@ from tests.real.parts import REPOSITORY
 from tests.waiting import eventually
 from tests.watcher.koordinator.test_publisher import STEADY, Run, run, service
 from watcher import __version__
-from watcher.agents.settings import AgentsSettings
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.core.config.settings import Settings
 from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyOverride, PolicyRule
 from watcher.core.review.settings import ReviewSettings
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.settings import ServerSettings
 from watcher.platform.modules import ServiceModule
-from watcher.providers.settings import ProviderSettings
 from watcher.service.server import Watcher
 from watcher.service.settings.loading import load
 from watcher.service.settings.tables import PARTS, TABLES
+from watcher.sources.settings import ProviderSettings
 from watcher.store.settings import StoreSettings
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

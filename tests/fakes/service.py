@@ -36,10 +36,10 @@ from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.sites import LocalHosts
-from watcher.providers.base import QueryPlan
-from watcher.refresh.forecasts import PublishedForecasts
-from watcher.refresh.reports import TickStats
+from watcher.sources.base import QueryPlan
 from watcher.store.status import StoreStatus
+from watcher.tick.forecasts import PublishedForecasts
+from watcher.tick.shared import TickStats
 
 HEALTHY = StoreStatus(True, "", None, None, queued=0, dropped=0, lost_decisions=0, size_bytes=4096)
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from watcher.core.pods.table import PodOrigin, PodUsage
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.sources.errors import ProviderError
-from watcher.providers.base import Fetch, PodFetch, QueryFailure, QueryPlan
+from watcher.sources.base import Fetch, PodFetch, QueryFailure, QueryPlan
+from watcher.sources.errors import ProviderError
 
 CPU = METRIC_BY_KEY["CPU"]
 MEMORY = METRIC_BY_KEY["Memory"]

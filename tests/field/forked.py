@@ -17,9 +17,9 @@ IMPORTED = [
     "load_watcher.main",
     "load_watcher.commands.serve",
     "scorers.extender.service",
-    "watcher.providers.influxdb.provider",
-    "watcher.providers.metrics_server.provider",
-    "watcher.providers.prometheus.provider",
+    "watcher.sources.influxdb.provider",
+    "watcher.sources.metrics_server.provider",
+    "watcher.sources.prometheus.provider",
     "watcher.service.main",
 ]
 _context = multiprocessing.get_context("forkserver")

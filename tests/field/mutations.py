@@ -27,7 +27,7 @@ from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.review.samples import clean, combine
 from watcher.core.review.settings import ReviewSettings
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Finding, Metric, SeriesBatch
-from watcher.providers.prometheus.node_names import known_nodes
+from watcher.sources.prometheus.node_names import known_nodes
 
 NOW = 1.8e9
 RESOLUTION_S = 15

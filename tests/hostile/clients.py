@@ -18,8 +18,8 @@ from typing import Any
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.remote import PrometheusQueryClient
 from tests.hostile import TOKEN
-from watcher.agents import usage as agents_usage
-from watcher.agents.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind
+from watcher.agent_clients import usage as agents_usage
+from watcher.agent_clients.pages import AgentError, AgentProxy, EndpointKind, clients_by_kind
 from watcher.client import WatcherClient, WatcherError
 from watcher.client.node import NodeClient
 from watcher.core.config.settings import Settings
@@ -29,11 +29,11 @@ from watcher.model import Operator
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.malloc import limit_malloc_arenas
-from watcher.platform.sources.config import ConnectionConfig
-from watcher.platform.sources.errors import ProviderError
-from watcher.providers.base import PodProvider
-from watcher.providers.registry import build
 from watcher.service.settings.loading import load
+from watcher.sources.base import PodProvider
+from watcher.sources.config import ConnectionConfig
+from watcher.sources.errors import ProviderError
+from watcher.sources.registry import build
 
 Exchange = Callable[[], Awaitable[str]]
 TIMEOUT_S = 1.0

@@ -33,9 +33,9 @@ from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, 
 from watcher.core.config.problems import SettingsError
 from watcher.core.koordinator.report import Capacity
 from watcher.model import Operator
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
-from watcher.providers.base import Fetch
 from watcher.service.settings.loading import load
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
 
 NOW = 1_800_000_000.0  # a multiple of 15
 T = 1_700_000_000.0

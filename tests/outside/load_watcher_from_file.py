@@ -12,15 +12,15 @@ import numpy as np
 
 from watcher.core.config.settings import Settings
 from watcher.model import METRIC_BY_KEY, Metric, SeriesBatch
-from watcher.platform.sources.errors import ProviderMalformed, ProviderUnreachable
-from watcher.providers.base import Fetch, QueryPlan
-from watcher.providers.settings import ProviderSettings
+from watcher.sources.base import Fetch, QueryPlan
+from watcher.sources.errors import ProviderMalformed, ProviderUnreachable
+from watcher.sources.settings import ProviderSettings
 
 COLUMNS = (METRIC_BY_KEY["CPU"], METRIC_BY_KEY["Memory"])
 
 
 class FileProvider:
-    """A Provider (watcher.providers.base) that reads its file again at each fetch."""
+    """A Provider (watcher.sources.base) that reads its file again at each fetch."""
 
     source = "File"
     remembers = False

@@ -14,8 +14,8 @@ from agent.state.readings import MetricReadings
 from tests.conftest import StartPrometheus
 from tests.real.parts import NodeExporter
 from tests.waiting import wait_for
-from watcher.providers.host import HostProvider
-from watcher.providers.prometheus.queries import CANDIDATES
+from watcher.sources.host import HostProvider
+from watcher.sources.prometheus.queries import CANDIDATES
 
 pytestmark = pytest.mark.real
 

@@ -26,9 +26,9 @@ from tests.real.parts import Prometheus
 from tests.scorers.decisions.test_shadow import Served as Shadowed
 from tests.service import Service
 from tests.waiting import wait_for
-from tests.watcher.agents.test_discovery import listed, put, selected
-from tests.watcher.agents.test_pages import a_dashboard, an_agent, answering, route, showing
-from watcher.agents.pages import EndpointKind
+from tests.watcher.agent_clients.test_discovery import listed, put, selected
+from tests.watcher.agent_clients.test_pages import a_dashboard, an_agent, answering, route, showing
+from watcher.agent_clients.pages import EndpointKind
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.publishing.wire import FindingEntry
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode

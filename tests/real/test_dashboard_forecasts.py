@@ -15,7 +15,7 @@ from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import METRICS, FleetForecast
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
 from watcher.core.forecast.settings import ForecastSettings
-from watcher.refresh.forecasts import PublishedForecasts
+from watcher.tick.forecasts import PublishedForecasts
 
 pytestmark = pytest.mark.real
 

@@ -28,10 +28,10 @@ from tests.waiting import eventually, wait_for
 from watcher.core.forecast.document import node_forecasts
 from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastTable
 from watcher.core.forecast.settings import ForecastSettings
-from watcher.providers.influxdb.provider import InfluxProvider
-from watcher.providers.influxdb.queries import InfluxConfig
-from watcher.refresh.config import RefreshConfig
-from watcher.refresh.tick import Refresher
+from watcher.sources.influxdb.provider import InfluxProvider
+from watcher.sources.influxdb.queries import InfluxConfig
+from watcher.tick.shared import RefreshConfig
+from watcher.tick.tick import Refresher
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

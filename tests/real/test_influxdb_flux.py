@@ -1,6 +1,5 @@
 """Our questions in Flux before the real compiler, and their answers held against a real InfluxDB's numbers."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +10,18 @@ import pytest
 
 from tests.conftest import RunService
 from tests.fakes.influxdb import FakeInfluxDB
+from tests.fetches import Fetches
 from tests.real.fleet import make_fleet
 from tests.real.flux import FluxCompiler, FluxServer, calls_of
 from tests.real.parts import InfluxDB, new_secret
 from tests.real.telegraf import line, telegraf_lines
 from tests.waiting import wait_for
 from watcher.model import METRIC_BY_KEY
-from watcher.platform.sources.errors import ProviderError, ProviderRefused
-from watcher.providers.base import Fetch
-from watcher.providers.influxdb.provider import InfluxProvider
-from watcher.providers.influxdb.queries import TELEGRAF, FieldQuery, InfluxConfig, QueryTemplate
-from watcher.providers.queries import QueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderError, ProviderRefused
+from watcher.sources.influxdb.provider import InfluxProvider
+from watcher.sources.influxdb.queries import TELEGRAF, FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.queries import QueryConfig
 
 pytestmark = pytest.mark.real
 
@@ -41,18 +41,11 @@ def compiler() -> Iterator[FluxCompiler]:
         yield running
 
 
-def fetch(address: str, *, since: float = END - 300, **settings: Any) -> Fetch:
-    """One fetch."""
+def make(address: str, **settings: Any) -> InfluxProvider:
+    return InfluxProvider(InfluxConfig(address=address, backoff=(), **settings))
 
-    async def inside() -> Fetch:
-        provider = InfluxProvider(InfluxConfig(address=address, backoff=(), **settings))
-        await provider.start()
-        try:
-            return await provider.fetch(since, END)
-        finally:
-            await provider.close()
 
-    return asyncio.run(inside())
+fetch = Fetches(make, since=END - 300, until=END, limit_s=60.0).fetch
 
 
 def test_the_compiler_tells_right_from_wrong(compiler: FluxCompiler):

@@ -3,7 +3,7 @@ and dies, and whole windows through `load-watcher serve`."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import RunService
+from tests.fetches import Fetches, address_of
 from tests.real.fleet import DISKS, Fleet, make_fleet
 from tests.real.parts import InfluxDB, Server, new_secret
 from tests.real.telegraf import cpu_fields, line, telegraf_lines
@@ -19,11 +20,11 @@ from tests.waiting import eventually, wait_for
 from watcher.core.review.samples import combine
 from watcher.core.review.settings import ReviewSettings
 from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
-from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
-from watcher.providers.base import Fetch
-from watcher.providers.influxdb.provider import InfluxProvider
-from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig
-from watcher.providers.queries import QueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderRefused, ProviderUnreachable
+from watcher.sources.influxdb.provider import InfluxProvider
+from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig
+from watcher.sources.queries import QueryConfig
 
 pytestmark = pytest.mark.real
 
@@ -59,33 +60,12 @@ def fleet(influxdb: InfluxDB) -> Fleet:
     return fleet
 
 
-def run(server: InfluxDB | str, work: Callable[[InfluxProvider], Awaitable[Any]], **settings: Any) -> Any:
-    """Let `work` use a provider, which is closed afterwards."""
-    address = server if isinstance(server, str) else server.url
-
-    async def inside() -> Any:
-        provider = InfluxProvider(InfluxConfig(**{"address": address, "backoff": (0.01,), **settings}))
-        await provider.start()
-        try:
-            async with asyncio.timeout(60):
-                return await work(provider)
-        finally:
-            await provider.close()
-
-    return asyncio.run(inside())
+def make(server: InfluxDB | str, **settings: Any) -> InfluxProvider:
+    return InfluxProvider(InfluxConfig(**{"address": address_of(server), "backoff": (0.01,), **settings}))
 
 
-def fetch(server: InfluxDB | str, *, since: float = END - SPAN, until: float = END, **settings: Any) -> Fetch:
-    """One fetch."""
-    got: Fetch = run(server, lambda provider: provider.fetch(since, until), **settings)
-    return got
-
-
-def failure(server: InfluxDB | str, **settings: Any) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server, **settings)
-    return caught.value
+FETCHES = Fetches(make, since=END - SPAN, until=END, limit_s=60.0)
+run, fetch, failure = FETCHES.run, FETCHES.fetch, FETCHES.failure
 
 
 def samples(got: Fetch, key: str) -> dict[str, list[dict[float, float]]]:

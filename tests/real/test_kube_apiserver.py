@@ -17,7 +17,7 @@ from tests.fakes.kube import FakeKube
 from tests.real.kube import DEFINITIONS, ApiServer, Scheduler, find_kube_program
 from tests.waiting import eventually, wait_for
 from tests.watcher.service.settings.test_agents import NO_SELECTORS, SELECTORS
-from watcher.agents.discovery import PodEndpoints
+from watcher.agent_clients.discovery import PodEndpoints
 from watcher.core.kubernetes.errors import KubeConflict, KubeForbidden, KubeNoApi, KubeUnauthorized
 from watcher.core.kubernetes.objects import NODES, PODS, CustomObject, Taint
 from watcher.core.kubernetes.wire import Resource
@@ -28,9 +28,9 @@ from watcher.platform.kube.eviction import EvictionOutcome, Evictor
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.node_changes import add_taint, bind, remove_taint, set_condition
 from watcher.platform.kube.parameters import Selector
-from watcher.platform.sources.errors import ProviderUnreachable
-from watcher.providers.base import Fetch
-from watcher.providers.metrics_server.provider import MetricsServerProvider
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderUnreachable
+from watcher.sources.metrics_server.provider import MetricsServerProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 

@@ -13,7 +13,7 @@ from tests.real.test_prometheus_provider import by_key, fetch
 from watcher.core.review.samples import combine
 from watcher.core.review.settings import ReviewSettings
 from watcher.model import FindingKind
-from watcher.providers.base import Fetch
+from watcher.sources.base import Fetch
 
 pytestmark = pytest.mark.real
 

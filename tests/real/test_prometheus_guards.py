@@ -13,9 +13,9 @@ from tests.real.fleet import Fleet, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus
 from tests.real.remote_write import Series
 from watcher.model import METRIC_BY_KEY
-from watcher.providers.base import Fetch
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.sources.base import Fetch
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import PrometheusConfig
 
 STEP = 15.0
 TICKS = 6

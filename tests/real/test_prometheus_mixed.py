@@ -16,10 +16,10 @@ from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.review.samples import combine
 from watcher.core.review.settings import ReviewSettings
 from watcher.model import METRIC_BY_KEY, SeriesBatch
-from watcher.providers.base import Fetch
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import PrometheusConfig
-from watcher.providers.prometheus.state import OTHERS_EVERY_FETCHES
+from watcher.sources.base import Fetch
+from watcher.sources.prometheus.metrics import OTHERS_EVERY_FETCHES
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import PrometheusConfig
 
 pytestmark = pytest.mark.real
 __all__ = ["promql"]

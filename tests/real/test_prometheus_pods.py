@@ -1,6 +1,5 @@
 """Pod usage from cAdvisor's series in a real Prometheus, and in a real VictoriaMetrics."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import RunService
+from tests.fetches import use
 from tests.real.cadvisor import RealPod, address_of, by_address, by_node_label, cadvisor_series, uname_series
 from tests.real.feed import Feed
 from tests.real.parts import Prometheus, PromqlServer, VictoriaMetrics
@@ -17,9 +17,9 @@ from tests.real.remote_write import Series
 from watcher.core.pods.coverage import PodGaps
 from watcher.core.queries.matchers import parse_matchers
 from watcher.model import FindingKind
-from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.sources.base import NoPodUsage, PodFetch, fetch_pods
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import PrometheusConfig
 
 pytestmark = pytest.mark.real
 
@@ -29,18 +29,7 @@ IDLE = RealPod("idle", "node-02", {"app": (0.0, 0.0)}, namespace="batch")
 
 
 def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
-    """Let `work` use a provider, which is closed afterwards."""
-
-    async def inside() -> Any:
-        provider = PrometheusProvider(config)
-        await provider.start()
-        try:
-            async with asyncio.timeout(60):
-                return await work(provider)
-        finally:
-            await provider.close()
-
-    return asyncio.run(inside())
+    return use(lambda: PrometheusProvider(config), work, limit_s=60.0)
 
 
 def fetch(server: PromqlServer, *, now: float, **settings: Any) -> PodFetch:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import StartPrometheus
+from tests.fetches import failure_of, use
 from tests.real.fleet import (
     Fleet,
     Labels,
@@ -30,10 +31,10 @@ from tests.real.remote_write import Series
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.queries.matchers import Matcher
 from watcher.model import METRIC_BY_KEY, SeriesBatch
-from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
-from watcher.providers.base import Fetch
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import CANDIDATES, PrometheusConfig, PrometheusQueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import CANDIDATES, PrometheusConfig, PrometheusQueryConfig
 
 pytestmark = pytest.mark.real
 
@@ -49,18 +50,7 @@ def promql(request: pytest.FixtureRequest, tmp_path: Path, running: Callable[[Se
 
 
 def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
-    """Let `work` use a provider, which is closed afterwards."""
-
-    async def inside() -> Any:
-        provider = PrometheusProvider(config)
-        await provider.start()
-        try:
-            async with asyncio.timeout(60):
-                return await work(provider)
-        finally:
-            await provider.close()
-
-    return asyncio.run(inside())
+    return use(lambda: PrometheusProvider(config), work, limit_s=60.0)
 
 
 def fetch(server: PromqlServer, *, until: float, span: float = 180.0, **settings: Any) -> Fetch:
@@ -71,10 +61,7 @@ def fetch(server: PromqlServer, *, until: float, span: float = 180.0, **settings
 
 
 def failure(server: PromqlServer, **settings: Any) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server, until=time.time(), metrics=("CPU",), **settings)
-    return caught.value
+    return failure_of(lambda: fetch(server, until=time.time(), metrics=("CPU",), **settings))
 
 
 def fleet_until_now(nodes: int = 3, *, seed: int = 1) -> Fleet:
@@ -636,8 +623,8 @@ LEAVE = """
 import asyncio, sys, time
 from tests.real.test_prometheus_provider import unread_bytes
 from tests.waiting import eventually, wait_for
-from watcher.providers.prometheus.queries import PrometheusConfig
-from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.sources.prometheus.queries import PrometheusConfig
+from watcher.sources.prometheus.provider import PrometheusProvider
 
 async def main():
     provider = PrometheusProvider(PrometheusConfig(address=sys.argv[1], timeout=600.0, fetch_deadline=600.0))

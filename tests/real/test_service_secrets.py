@@ -13,9 +13,9 @@ from tests.real.feed import Feed
 from tests.real.parts import Prometheus, new_secret
 from tests.service import Service
 from tests.waiting import wait_for
-from watcher.platform.sources.errors import ProviderError
-from watcher.providers.registry import build
 from watcher.service.settings.loading import load
+from watcher.sources.errors import ProviderError
+from watcher.sources.registry import build
 
 pytestmark = pytest.mark.real
 

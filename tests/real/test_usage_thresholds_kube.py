@@ -36,7 +36,7 @@ from watcher.koordinator.threshold_publisher import (
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
-from watcher.refresh.cluster_nodes import ClusterNodes
+from watcher.tick.cluster_nodes import ClusterNodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 

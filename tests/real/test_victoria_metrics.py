@@ -17,8 +17,8 @@ from tests.real.parts import Server, VictoriaMetrics
 from tests.real.remote_write import Series
 from tests.real.test_prometheus_provider import STEP, by_key, failure, fetch, fleet_until_now, samples
 from tests.waiting import wait_for
-from watcher.platform.sources.errors import ProviderRefused
-from watcher.providers.prometheus.queries import PrometheusQueryConfig
+from watcher.sources.errors import ProviderRefused
+from watcher.sources.prometheus.queries import PrometheusQueryConfig
 
 pytestmark = pytest.mark.real
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs, web
 
-from watcher.agents.pages import PAGES, AgentError, AgentProxy
+from watcher.agent_clients.pages import PAGES, AgentError, AgentProxy
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import query_values, truncated
 from watcher.platform.http.responses import json_response

@@ -19,7 +19,7 @@ from watcher.core.forecast.document import disabled_document, forecasts_body, ho
 from watcher.core.forecast.fleet import ForecastTable
 from watcher.platform.http.parameters import hosts_of, query_values, types_of, unknown_value
 from watcher.platform.http.responses import BodyCache
-from watcher.refresh.forecasts import PublishedForecasts
+from watcher.tick.forecasts import PublishedForecasts
 
 ALL = "all"
 

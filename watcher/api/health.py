@@ -28,7 +28,7 @@ from watcher.platform.http.responses import (
 )
 from watcher.platform.http.routing import ApiError
 from watcher.platform.telemetry.instruments import CONTENT_TYPE as EXPOSITION
-from watcher.providers.settings import ProviderSettings
+from watcher.sources.settings import ProviderSettings
 
 SCHEDULER = "/scheduler/plugins"
 AGENTS = "/api/v1/agents"

@@ -21,7 +21,7 @@ from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.http.parameters import query_values
 from watcher.platform.http.responses import BodyCache, encoding_for
 from watcher.platform.http.routing import ApiError
-from watcher.providers.settings import ProviderSettings
+from watcher.sources.settings import ProviderSettings
 
 RENEWED_EVERY_S = 15
 """Durations in the sentences are recomputed this often between two ticks."""

@@ -23,10 +23,10 @@ from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesL
 from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import Operator, Snapshot, Window
-from watcher.refresh.tick import Refresher
 from watcher.store.decision_store import StoreDecisions
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
+from watcher.tick.tick import Refresher
 
 
 @dataclass

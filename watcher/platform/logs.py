@@ -71,7 +71,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 class TextFormatter(logging.Formatter):
-    """Text format: 2026-01-31T12:00:00.123Z info watcher.refresh.tick: message, followed by a traceback if there is
+    """Text format: 2026-01-31T12:00:00.123Z info watcher.tick.tick: message, followed by a traceback if there is
     one."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -9,10 +9,10 @@ from watcher.platform import entry_points
 ENTRY_POINT_GROUP = "load_watcher.providers"
 # provider.name -> "module:function" that builds the provider from the settings
 PROVIDERS: Mapping[str, str] = {
-    "host": "watcher.providers.host:from_settings",
-    "prometheus": "watcher.providers.prometheus.provider:from_settings",
-    "influxdb": "watcher.providers.influxdb.provider:from_settings",
-    "metrics-server": "watcher.providers.metrics_server.provider:from_settings",
+    "host": "watcher.sources.host:from_settings",
+    "prometheus": "watcher.sources.prometheus.provider:from_settings",
+    "influxdb": "watcher.sources.influxdb.provider:from_settings",
+    "metrics-server": "watcher.sources.metrics_server.provider:from_settings",
 }
 # provider.name -> the directory of the package that has the provider
 EXAMPLES: Mapping[str, str] = {"datadog": "examples/cloud"}

@@ -32,12 +32,12 @@ from watcher.platform.logs import ClusterSettings
 from watcher.platform.memory import history_budget, most_nodes, process_limit
 from watcher.platform.net.listening import host_port
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken, read_token
-from watcher.providers import registry
-from watcher.providers.base import Provider
-from watcher.refresh import cluster_nodes
-from watcher.refresh.config import NodeSource, RefreshConfig
+from watcher.sources import registry
+from watcher.sources.base import Provider
 from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
+from watcher.tick import cluster_nodes
+from watcher.tick.shared import NodeSource, RefreshConfig
 
 
 @dataclass(frozen=True, slots=True)

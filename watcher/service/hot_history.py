@@ -16,8 +16,8 @@ from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
-    from watcher.refresh.tick import Refresher
     from watcher.store.store import Store
+    from watcher.tick.tick import Refresher
 
 
 class HotHistory:

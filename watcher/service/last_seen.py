@@ -20,8 +20,8 @@ from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
-    from watcher.refresh.tick import Refresher
     from watcher.store.store import Store
+    from watcher.tick.tick import Refresher
 
 AT_ONCE = 50  # nodes per call; reading one node takes a few milliseconds
 

@@ -24,9 +24,9 @@ from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.net.listening import host_port
 from watcher.platform.net.tls import file_reason
-from watcher.platform.sources.errors import ProviderError
 from watcher.service.build import FROM_SETTINGS, Sources
 from watcher.service.server import Watcher
+from watcher.sources.errors import ProviderError
 from watcher.store.errors import StoreError
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from watcher.core.config.problems import SettingsError
 from watcher.core.config.settings import Settings
 from watcher.platform.reloaded_files import FileReloader
-from watcher.platform.sources.errors import ProviderError
+from watcher.sources.errors import ProviderError
 
 log = logging.getLogger(__name__)
 

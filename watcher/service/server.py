@@ -22,10 +22,11 @@ from typing import Any
 from aiohttp import web
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.base import BaseTrigger
 
 from watcher import __version__
-from watcher.agents import pages
-from watcher.agents.settings import AgentsSettings
+from watcher.agent_clients import pages
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.api.agents import AgentRoutes
 from watcher.api.handlers import make_app
 from watcher.api.service import ServiceView
@@ -44,7 +45,6 @@ from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.logs import ClusterSettings
 from watcher.platform.modules import ServiceModule
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.refresh.tick import Refresher
 from watcher.service.build import (
     FROM_SETTINGS,
     ServerProtection,
@@ -60,8 +60,8 @@ from watcher.service.build import (
 from watcher.service.hot_history import HotHistory
 from watcher.service.last_seen import LastSeenLookup
 from watcher.service.reload import SettingsReloader
-from watcher.service.schedule import IntervalTrigger
 from watcher.store.errors import StoreError
+from watcher.tick.tick import Refresher
 
 log = logging.getLogger(__name__)
 
@@ -369,3 +369,18 @@ class Watcher:
             clock=self._clock,
             observe=self.telemetry.observe_refresh,
         )
+
+
+class IntervalTrigger(BaseTrigger):  # type: ignore[misc]  # the library has no types
+    """Trigger that fires every `seconds` and skips missed runs. APScheduler's IntervalTrigger iterates over missed
+    runs, which takes minutes on the event loop after a clock jump from 1970 to today."""
+
+    def __init__(self, seconds: float) -> None:
+        self._period = timedelta(seconds=seconds)
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        """Return the first time after `now` that is a whole number of periods after the previous fire time."""
+        if previous_fire_time is None:
+            return now + self._period
+        missed = max(0, (now - previous_fire_time) // self._period)
+        return previous_fire_time + (missed + 1) * self._period

@@ -24,7 +24,6 @@ from watcher.model import (
     MaximaHour,
     Operator,
     Provenance,
-    RestoredSamples,
     SampleBlock,
     StoredMaxima,
     TickRecord,
@@ -198,14 +197,14 @@ def _put_provenance(mine: Rows, record: TickRecord) -> None:
 
 
 @row_errors()
-def restored(mine: Rows) -> RestoredSamples | None:
+def restored(mine: Rows) -> TickRecord | None:
     """The last stored tick with its blocks in write order; None if there is none. Raises CodecError on damage."""
     last = mine.execute(sa.select(tick).where(mine.of_watcher(tick))).one_or_none()
     if last is None:
         return None
     lists = NodeLists(mine)
     rows = mine.execute(sa.select(sample_block).where(mine.of_watcher(sample_block)).order_by(sample_block.c.id))
-    return RestoredSamples(
+    return TickRecord(
         timestamp=last.timestamp,
         end=last.end,
         source=last.source,

@@ -30,7 +30,6 @@ from watcher.model import (
     FindingKind,
     Operator,
     Remedy,
-    RestoredSamples,
     StoredMaxima,
     TickRecord,
     WindowRecord,
@@ -115,7 +114,7 @@ class Store:
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
-    async def open(self) -> RestoredSamples | None:
+    async def open(self) -> TickRecord | None:
         """Lock, check and migrate the database, and load the last stored tick; None if there is none.
 
         An unreachable server is logged and retried with every tick. Raises StoreInUse, StoreUnusable, or StoreError if
@@ -156,7 +155,7 @@ class Store:
                 CLOSE_SECONDS,
             )
 
-    def _open(self) -> RestoredSamples | None:
+    def _open(self) -> TickRecord | None:
         try:
             return self._open_for_the_first_time()
         except StoreUnreachable as error:
@@ -168,7 +167,7 @@ class Store:
             raise
         return None
 
-    def _open_for_the_first_time(self) -> RestoredSamples | None:
+    def _open_for_the_first_time(self) -> TickRecord | None:
         try:
             return self._open_and_load()
         except StoreUnusable as error:
@@ -183,7 +182,7 @@ class Store:
             self._findings = (Finding(FindingKind.STORE, "", "", now, reason, Remedy.SET_ASIDE),)
             return self._open_and_load()
 
-    def _open_and_load(self) -> RestoredSamples | None:
+    def _open_and_load(self) -> TickRecord | None:
         self._prepare()
         with self._database.store_errors(doing="opened"), self._database.reading() as mine:
             restored = schema.restored(mine)
@@ -525,7 +524,7 @@ def _lists_of_nodes(record: TickRecord) -> set[tuple[str, ...]]:
     return lists | {hour.nodes for hour in record.maxima}
 
 
-def _forget_outcome(opening: asyncio.Future[RestoredSamples | None]) -> None:
+def _forget_outcome(opening: asyncio.Future[TickRecord | None]) -> None:
     """Ignore the result of an opening that timed out: its samples are outdated, and the next tick reports a failure."""
     if not opening.cancelled():
         opening.exception()

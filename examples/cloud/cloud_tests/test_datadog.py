@@ -1,9 +1,7 @@
 """The Datadog provider against a small server that answers in the documented form: the requests, the use of the
 answers, and how it heeds limits. The faults that all providers share are in test_faults.py."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,51 +12,25 @@ from load_watcher_cloud.config import node_of
 from load_watcher_cloud.datadog import DatadogConfig, provider
 from load_watcher_cloud.provider import CloudProvider
 from tests.fakes.prometheus import told
+from tests.fetches import QUICK, Fetches
 from watcher.model import METRIC_BY_KEY, FindingKind
-from watcher.platform.sources.connection import retry_after
-from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.base import Fetch
-from watcher.providers.queries import QueryConfig
+from watcher.sources.base import Fetch
+from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.sources.http import retry_after
+from watcher.sources.queries import QueryConfig
 
 NOW = 1_700_000_010.0  # a multiple of 15
 CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name
 TIMES = [NOW - 45, NOW - 30, NOW - 15]
 
 
-def run(server: FakeDatadog, work: Callable[[CloudProvider], Awaitable[Any]], **settings: Any) -> Any:
-    """Let `work` use a provider of CPU alone, quick to give up, which is closed afterwards."""
-    defaults: dict[str, Any] = {
-        "address": server.url,
-        "token": API_KEY,
-        "app_key": APP_KEY,
-        "metrics": ("CPU",),
-        "timeout": 20.0,
-        "backoff": (0.01, 0.01),
-    }
-
-    async def inside() -> Any:
-        made = provider(DatadogConfig(**{**defaults, **settings}))
-        await made.start()
-        try:
-            async with asyncio.timeout(60):
-                return await work(made)
-        finally:
-            await made.close()
-
-    return asyncio.run(inside())
+def make(server: FakeDatadog, **settings: Any) -> CloudProvider:
+    keys = {"address": server.url, "token": API_KEY, "app_key": APP_KEY}
+    return provider(DatadogConfig(**{**keys, **QUICK, "timeout": 20.0, **settings}))
 
 
-def fetch(server: FakeDatadog, **settings: Any) -> Fetch:
-    """One fetch of the last minute."""
-    got: Fetch = run(server, lambda made: made.fetch(NOW - 60, NOW), **settings)
-    return got
-
-
-def failure(server: FakeDatadog, **settings: Any) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
-    with pytest.raises(ProviderError) as caught:
-        fetch(server, **settings)
-    return caught.value
+FETCHES = Fetches(make, since=NOW - 60, until=NOW, limit_s=60.0)
+run, fetch, failure = FETCHES.run, FETCHES.fetch, FETCHES.failure
 
 
 def samples(got: Fetch, metric: str = CPU) -> dict[str, list[tuple[float, float]]]:

@@ -9,9 +9,9 @@ from cloud_tests import fake_datadog as dd
 from load_watcher_cloud import datadog
 from load_watcher_cloud.datadog import DatadogConfig
 from tests.fakes.prometheus import Asked
-from tests.watcher.providers.conformance import *  # noqa: F403  # the tests
-from tests.watcher.providers.conformance import SECRET, Kind, Sample, idle, milliseconds, options
-from watcher.providers.base import (
+from tests.watcher.sources.conformance import *  # noqa: F403  # the tests
+from tests.watcher.sources.conformance import SECRET, Kind, Sample, idle, milliseconds, options
+from watcher.sources.base import (
     Provider,
 )
 

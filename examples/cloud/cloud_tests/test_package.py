@@ -8,8 +8,8 @@ import pytest
 
 from tests.real.parts import REPOSITORY
 from watcher.core.config.problems import SettingsError
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.loading import load
+from watcher.sources.settings import ProviderSettings
 
 PACKAGE = REPOSITORY / "examples" / "cloud" / "load_watcher_cloud"
 

@@ -8,9 +8,9 @@ import pytest
 from load_watcher_cloud.provider import CloudProvider
 from watcher.core.config.problems import SettingsError
 from watcher.core.config.settings import Settings
-from watcher.providers import registry
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.loading import load
+from watcher.sources import registry
+from watcher.sources.settings import ProviderSettings
 
 pytestmark = pytest.mark.usefixtures("reachable")
 DATADOG = '[provider]\nname = "datadog"\ntoken = "k"\napp_key = "a"\n'

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric
-from watcher.providers.queries import ProviderConfig, QueryConfig, check_keys, wanted
+from watcher.sources.queries import ProviderConfig, QueryConfig, check_keys, wanted
 
 HOST = "host"
 """Name of the tag that contains the host name."""

@@ -12,9 +12,8 @@ import msgspec
 from load_watcher_cloud.config import CloudConfig
 from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
-from watcher.platform.sources.connection import SourceConnection, read_secret, retry_after
-from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable, malformed_response
-from watcher.platform.sources.http_client import HttpResponse
+from watcher.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable, malformed_response
+from watcher.sources.http import HttpResponse, SourceConnection, read_secret, retry_after
 
 T = TypeVar("T")
 

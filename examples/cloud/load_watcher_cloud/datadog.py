@@ -24,12 +24,11 @@ from watcher.core.messages import printable
 from watcher.core.windows.settings import RefreshSettings
 from watcher.decoding.json_text import JsonDecoder
 from watcher.model import Metric
-from watcher.platform.sources.connection import read_secret
-from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
-from watcher.platform.sources.http_client import HttpResponse
-from watcher.providers.connection import connection, queries_of
-from watcher.providers.queries import QueryConfig
-from watcher.providers.settings import ProviderSettings
+from watcher.sources.connection import connection, queries_of
+from watcher.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
+from watcher.sources.http import HttpResponse, read_secret
+from watcher.sources.queries import QueryConfig
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings

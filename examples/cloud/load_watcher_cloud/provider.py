@@ -20,9 +20,9 @@ from load_watcher_cloud.connection import CloudConnection
 from watcher.arrays import F64
 from watcher.core.messages import printable, shorten_names
 from watcher.model import SOURCE_UNITS, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.sources.errors import ProviderError, ProviderRefused
-from watcher.providers.base import Fetch, QueryFailure, QueryPlan
-from watcher.providers.fetching import (
+from watcher.sources.base import Fetch, QueryFailure, QueryPlan
+from watcher.sources.errors import ProviderError, ProviderRefused
+from watcher.sources.fetching import (
     SILENT_FETCHES,
     FetchContext,
     FetchTracker,
@@ -118,7 +118,7 @@ class _CloudMetricState:
 
 
 class CloudProvider:
-    """Provider (providers/base.py) for a cloud monitoring service."""
+    """Provider (sources/base.py) for a cloud monitoring service."""
 
     remembers = True
 
@@ -177,8 +177,7 @@ class CloudProvider:
     async def _first_that_has_some(self, watch: _CloudMetricState, fetching: FetchContext) -> SeriesBatch | None:
         for plan in watch.to_ask():
             reply = await self._service.ask(plan, fetching.since, fetching.until, deadline=fetching.deadline)
-            if reply.clock_offset_s is not None:
-                fetching.clock.append(reply.clock_offset_s)
+            fetching.note_clock(reply.clock_offset_s)
             batch = self._batch(plan, reply, fetching)
             if batch is not None:
                 watch.plan = plan

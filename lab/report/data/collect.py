@@ -15,9 +15,9 @@ from lab.report.data.pods import find_pods
 from lab.report.data.reading import HistoryReader
 from watcher.core.messages import shorten_names
 from watcher.core.naming.labels import EXPORTED
-from watcher.platform.sources.errors import ProviderRefused
-from watcher.platform.sources.prometheus import PrometheusClient
-from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.sources.errors import ProviderRefused
+from watcher.sources.prometheus.queries import PrometheusConfig
+from watcher.sources.prometheus_api import PrometheusClient
 
 HOUR_S = 3600
 STATE_METRICS = "scrape kube-state-metrics with honor_labels: true, as kube-prometheus does"

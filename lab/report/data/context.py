@@ -11,9 +11,10 @@ from lab.report.collected import MissingData
 from lab.report.data.reading import BudgetExceeded, HistoryReader
 from watcher.core.naming.labels import EXPORTED
 from watcher.core.queries.matchers import Matcher, narrowed
-from watcher.platform.sources.errors import ProviderError
-from watcher.platform.sources.prometheus import PrometheusClient
-from watcher.providers.prometheus.queries import PrometheusConfig, among
+from watcher.sources.errors import ProviderError
+from watcher.sources.prometheus.plans import among
+from watcher.sources.prometheus.queries import PrometheusConfig
+from watcher.sources.prometheus_api import PrometheusClient
 
 T = TypeVar("T")
 OF_OBJECTS = ("namespace", "pod", "container", "node")

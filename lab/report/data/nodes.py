@@ -18,13 +18,14 @@ from watcher.core.messages import shorten_names
 from watcher.core.naming.labels import Labels
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
-from watcher.platform.sources.errors import ProviderRefused
-from watcher.providers.prometheus.metric_client import MetricClient
-from watcher.providers.prometheus.node_names import NodeEvidenceReader, NodeNamesReader
-from watcher.providers.prometheus.queries import PrometheusQueryPlan, candidates
-from watcher.providers.prometheus.search import QuerySearch
-from watcher.providers.prometheus.state import PrometheusFetchContext, PrometheusMetricState
-from watcher.providers.prometheus.young import without_beginnings, young_slots
+from watcher.sources.errors import ProviderRefused
+from watcher.sources.fetching import FetchContext
+from watcher.sources.prometheus.metrics import NodeNamesReader, PrometheusMetricState
+from watcher.sources.prometheus.node_names import NodeEvidenceReader
+from watcher.sources.prometheus.plans import PrometheusQueryPlan
+from watcher.sources.prometheus.queries import candidates
+from watcher.sources.prometheus.search import QuerySearch
+from watcher.sources.prometheus.young import without_beginnings, young_slots
 
 LONGEST_STEP_S = 3600
 MEMORY_STEP_S = 900
@@ -50,9 +51,8 @@ class NodeLoadReader:
 
     def __init__(self, context: CollectContext) -> None:
         self._context = context
-        self._metrics = MetricClient(context.client)
-        self._names = NodeNamesReader(self._metrics, NodeEvidenceReader(context.config.matchers))
-        self._search = QuerySearch(self._metrics, self._names)
+        self._names = NodeNamesReader(context.client, NodeEvidenceReader(context.config.matchers))
+        self._search = QuerySearch(context.client, self._names)
 
     async def read(self) -> NodeLoads:
         """Utilization over the range of the report. Raises ProviderError if there is no CPU utilization."""
@@ -91,7 +91,7 @@ class NodeLoadReader:
     async def _with_plan(
         self,
         state: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
+        fetching: FetchContext,
         progress: ProgressCallback,
         part: float,
     ) -> tuple[SeriesGrid, int]:
@@ -129,9 +129,9 @@ class NodeLoadReader:
         label = (query.node_label if query else None) or config.node_label
         return PrometheusMetricState(metric, candidates(metric, query, matchers=config.matchers), label)
 
-    def _fetching(self, at: int) -> PrometheusFetchContext:
+    def _fetching(self, at: int) -> FetchContext:
         deadline = asyncio.get_running_loop().time() + self._context.config.fetch_deadline
-        return PrometheusFetchContext(1, at - 900.0, float(at), deadline, True, at)
+        return FetchContext(at - 900.0, float(at), deadline, present=True)
 
     async def _no_cpu(self) -> ProviderRefused:
         """The error for a source without CPU utilization at the end of the report."""
@@ -157,7 +157,7 @@ class NodeLoadReader:
         earlier: Sequence[Labels],
         plan: PrometheusQueryPlan,
         state: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
+        fetching: FetchContext,
     ) -> Sequence[Labels]:
         """All labels of the series at the end of the report, and the labels of `earlier` series that have ended."""
         now = await self._search.profile(plan.candidate, state, fetching)
@@ -169,7 +169,7 @@ class NodeLoadReader:
         grid: SeriesGrid,
         plan: PrometheusQueryPlan,
         state: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
+        fetching: FetchContext,
     ) -> SeriesGrid:
         """The grid by node name; series without a node are left out with a remark. The nodes are those of the series
         at the end of the report, and of others by the same labels."""

@@ -20,10 +20,10 @@ from watcher.arrays import F64, Bool
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodCoverage
 from watcher.core.queries.matchers import Matcher
-from watcher.providers.base import NoPodUsage
-from watcher.providers.prometheus.pod_queries import PodPlan
-from watcher.providers.prometheus.pods import PrometheusPodReader
-from watcher.providers.prometheus.queries import among
+from watcher.sources.base import NoPodUsage
+from watcher.sources.prometheus.plans import among
+from watcher.sources.prometheus.pod_queries import PodPlan
+from watcher.sources.prometheus.pods import PrometheusPodReader
 
 DAY_S = 86400
 REPLAY_STEP_S = 900

@@ -16,10 +16,10 @@ import numpy as np
 from lab.report.collected import QueryUse
 from watcher.arrays import F64
 from watcher.platform.net.http_body import TOO_LARGE_HINT
-from watcher.platform.sources.config import RangeQuery
-from watcher.platform.sources.errors import ProviderError, ProviderTimeout
-from watcher.platform.sources.prometheus import PrometheusClient
-from watcher.providers.prometheus.responses import read_series
+from watcher.sources.config import RangeQuery
+from watcher.sources.errors import ProviderError, ProviderTimeout
+from watcher.sources.prometheus.responses import read_series
+from watcher.sources.prometheus_api import PrometheusClient
 
 T = TypeVar("T")
 

@@ -28,11 +28,11 @@ from tests.fakes.proc import FakeProc
 from tests.real.parts import REPOSITORY, free_port
 from tests.service import Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
-from watcher.agents.client import AgentClient, ClientOptions
-from watcher.agents.discovery import AgentDiscovery, NamedEndpoints
-from watcher.agents.usage import AgentPods
-from watcher.platform.sources.errors import ProviderError
-from watcher.providers.base import PodFetch
+from watcher.agent_clients.client import AgentClient, ClientOptions
+from watcher.agent_clients.discovery import AgentDiscovery, NamedEndpoints
+from watcher.agent_clients.usage import AgentPods
+from watcher.sources.base import PodFetch
+from watcher.sources.errors import ProviderError
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from watcher.core.config.settings import Settings
 from watcher.core.windows.settings import RefreshSettings
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.platform.logs import ClusterSettings
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings import loading
+from watcher.sources.settings import ProviderSettings
 from watcher.store.settings import StoreSettings
 
 STORE = Path("/tmp/of-the-demo.db")

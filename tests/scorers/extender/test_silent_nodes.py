@@ -25,10 +25,10 @@ from tests.watcher.store.ticks import store_at
 from watcher.client import Client, Columns, InProcessClient, NodeSilence, WatcherClient, WatcherError
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
-from watcher.platform.sources.errors import ProviderUnreachable
-from watcher.refresh.config import RefreshConfig
-from watcher.refresh.tick import Refresher
+from watcher.sources.errors import ProviderUnreachable
 from watcher.store.store import Store
+from watcher.tick.shared import RefreshConfig
+from watcher.tick.tick import Refresher
 
 T0 = 1_700_000_010.0
 EXPIRED = "node(s) nodeMetric expired"

@@ -14,7 +14,7 @@ from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
 from watcher.core.forecast.settings import ForecastSettings
-from watcher.refresh.forecasts import PublishedForecasts
+from watcher.tick.forecasts import PublishedForecasts
 
 CPU, MEMORY = METRICS
 HOUR = 470_000

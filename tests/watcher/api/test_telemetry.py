@@ -18,8 +18,8 @@ from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.exposition import FAMILIES, PREFIX, View, node_windows
 from watcher.model import METRICS, MetricType, Operator, ProviderHealth, Unit
 from watcher.platform.telemetry.instruments import CONTENT_TYPE
-from watcher.providers.base import QueryPlan
-from watcher.refresh.reports import TickStats
+from watcher.sources.base import QueryPlan
+from watcher.tick.shared import TickStats
 
 EVERYTHING = View(tuple(MetricType), tuple(Operator), ("5m", "10m", "15m"))
 AWKWARD = 'a"b\\nc\nd ü{}\\'

@@ -16,13 +16,13 @@ from aiohttp import web
 from scorers.pasted_profile.module import PastedProfileModule
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import eventually
-from tests.watcher.refresh.test_forecasts import NOW, SourceOfMaxima, wave
-from tests.watcher.refresh.test_tick import every
+from tests.watcher.tick.test_forecasts import NOW, SourceOfMaxima, wave
+from tests.watcher.tick.test_tick import every
 from watcher.platform.http.runner import Runner
-from watcher.providers.base import QueryPlan
 from watcher.service.build import Sources
 from watcher.service.server import Watcher
 from watcher.service.settings.loading import load
+from watcher.sources.base import QueryPlan
 
 pytestmark = pytest.mark.slow
 

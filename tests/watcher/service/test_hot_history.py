@@ -14,10 +14,10 @@ from tests.waiting import eventually
 from tests.watcher.store.ticks import opened, store_at
 from watcher.core.config.settings import Settings
 from watcher.core.windows.hot_loads import LoadStart
-from watcher.refresh.config import RefreshConfig
-from watcher.refresh.tick import Refresher
 from watcher.service.hot_history import HotHistory
 from watcher.store.store import Store
+from watcher.tick.shared import RefreshConfig
+from watcher.tick.tick import Refresher
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,7 @@ from watcher.core.config.settings import Settings
 from watcher.koordinator.lease import LEASE
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.settings import ServerSettings
-from watcher.service.schedule import IntervalTrigger
-from watcher.service.server import Watcher
+from watcher.service.server import IntervalTrigger, Watcher
 from watcher.service.settings.loading import load
 
 pytestmark = pytest.mark.slow

@@ -39,7 +39,7 @@ from tests.watcher.store.ticks import (
     tick,
     url_of,
 )
-from watcher.model import FindingKind, Remedy, RestoredSamples, TickRecord
+from watcher.model import FindingKind, Remedy, TickRecord
 from watcher.store import sqlite
 from watcher.store.commands import current, database_at, upgrade
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
@@ -84,7 +84,7 @@ class Writer:
         self._process.communicate()
 
 
-def assert_one_whole_tick(found: RestoredSamples | None) -> int:
+def assert_one_whole_tick(found: TickRecord | None) -> int:
     """All of the newest tick is there, and nothing of a later one; its number."""
     assert found is not None
     number = number_of(found.end)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.waiting import eventually
-from watcher.model import Operator, Provenance, RestoredSamples, SampleBlock, TickRecord, Window, WindowRecord
+from watcher.model import Operator, Provenance, SampleBlock, TickRecord, Window, WindowRecord
 from watcher.store.store import Store
 
 FIVE, FIFTEEN = Window("5m", 300), Window("15m", 900)
@@ -51,7 +51,7 @@ async def opened(place: Path | str, **settings: Any) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def restored_at(place: Path | str, **settings: Any) -> RestoredSamples | None:
+async def restored_at(place: Path | str, **settings: Any) -> TickRecord | None:
     """What a start would find."""
     store = store_at(place, **settings)
     try:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from watcher.core.review.findings import some_of
-from watcher.model import RestoredSamples, SampleBlock, SeriesBatch
+from watcher.model import SampleBlock, SeriesBatch, TickRecord
 
 NameT = TypeVar("NameT", str, tuple[str, str])
 
@@ -58,7 +58,7 @@ def refusal(new: int, refused: Collection[str], *, most: int) -> str:
     )
 
 
-def restored_within(restored: RestoredSamples, *, most: int) -> tuple[RestoredSamples, int]:
+def restored_within(restored: TickRecord, *, most: int) -> tuple[TickRecord, int]:
     """Return the samples of at most `most` nodes, those with the newest samples first, and the number of the others."""
     names: dict[str, None] = {}
     for block in sorted(restored.blocks, key=lambda block: -block.first_slot):

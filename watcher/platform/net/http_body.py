@@ -91,3 +91,8 @@ async def read_start(response: aiohttp.ClientResponse, most: int = ERROR_BYTES) 
             response.close()
             break
     return bytes(start)
+
+
+async def read_bounded(response: aiohttp.ClientResponse, bound: AnswerBound) -> bytes:
+    """The decompressed body; of an error response, only its start. Raises AnswerTooLarge."""
+    return await (read_body(response, bound) if response.status == 200 else read_start(response))

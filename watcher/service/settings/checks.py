@@ -32,8 +32,8 @@ from watcher.core.windows.slot_widths import usable_widths
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.platform.kube.settings import KubernetesSettings
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.tables import KEYS, QUERIES
+from watcher.sources.settings import ProviderSettings
 from watcher.store.settings import StoreSettings
 
 # Example addresses of the providers that require one.

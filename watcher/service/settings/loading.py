@@ -22,7 +22,6 @@ from watcher.core.config.settings import Settings
 from watcher.core.config.values import Secret, describe
 from watcher.core.messages import nearest
 from watcher.platform import provider_names
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.checks import DEADLINE, conflicts
 from watcher.service.settings.layers import (
     CONFIG,
@@ -35,6 +34,7 @@ from watcher.service.settings.layers import (
     legacy_layer,
 )
 from watcher.service.settings.tables import KEYS, TABLES
+from watcher.sources.settings import ProviderSettings
 from watcher.store.settings import StoreSettings
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]

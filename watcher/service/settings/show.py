@@ -9,9 +9,9 @@ from typing import Any
 
 from watcher.core.config.settings import Settings
 from watcher.core.config.values import HIDDEN, hide_credentials, write_text
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.checks import value_of
 from watcher.service.settings.tables import QUERIES, TABLES, keys_of, query_keys
+from watcher.sources.settings import ProviderSettings
 
 COMMENT_COLUMN = 48
 

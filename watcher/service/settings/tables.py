@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from watcher import model
-from watcher.agents.settings import AgentsSettings, QrmsSettings
+from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
 from watcher.api.settings import MetricsSettings
 from watcher.core.config.fields import Setting, SettingsTable, settings_of
 from watcher.core.forecast.settings import ForecastSettings
@@ -25,7 +25,7 @@ from watcher.platform.http.settings import ServerSettings
 from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.logs import ClusterSettings, LogSettings
 from watcher.platform.net.settings import ExtenderSettings
-from watcher.providers.settings import ProviderSettings, QuerySettings
+from watcher.sources.settings import ProviderSettings, QuerySettings
 from watcher.store.settings import StoreSettings
 
 _SECTIONS: tuple[type[SettingsTable], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from watcher.core.review.known_nodes import refusal, refused_names, restored_within, without_nodes
-from watcher.model import METRIC_BY_KEY, RestoredSamples, SampleBlock, SeriesBatch
+from watcher.model import METRIC_BY_KEY, SampleBlock, SeriesBatch, TickRecord
 
 CPU = METRIC_BY_KEY["CPU"]
 
@@ -44,7 +44,7 @@ def test_of_stored_samples_the_nodes_with_the_newest_are_restored() -> None:
     """A database from before the bound may have more names than fit."""
     old = SampleBlock(CPU.name, 0, ("a", "b"), np.ones((4, 2)), np.zeros((4, 2), dtype=np.uint16))
     new = SampleBlock(CPU.name, 4, ("c", "a"), np.ones((4, 2)) * 2, np.zeros((4, 2), dtype=np.uint16))
-    restored = RestoredSamples(8.0, 8.0, "S", 15, (), {}, (old, new))
+    restored = TickRecord(8.0, 8.0, "S", 15, (), {}, (old, new))
     kept, others = restored_within(restored, most=2)
     assert others == 1
     assert [(block.first_slot, block.nodes) for block in kept.blocks] == [(0, ("a",)), (4, ("c", "a"))]

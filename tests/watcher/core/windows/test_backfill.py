@@ -1,4 +1,4 @@
-"""What is asked for, and in which order: the tick's stories (refresh/test_tick.py) seen without a tick."""
+"""What is asked for, and in which order: the tick's stories (tick/test_tick.py) seen without a tick."""
 
 from __future__ import annotations
 

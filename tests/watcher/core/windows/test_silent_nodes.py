@@ -17,20 +17,20 @@ from tests.fakes.kube import FakeKube
 from tests.fakes.service import FakeService, Live, Protection, stored
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
 from tests.waiting import eventually
-from tests.watcher.refresh.test_names import A, B, Tale, Told, play
-from tests.watcher.refresh.test_tick import served, wave
 from tests.watcher.service.test_server import serving, settings_for
 from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, minute, opened, save, tick
+from tests.watcher.tick.test_names import A, B, Tale, Told, play
+from tests.watcher.tick.test_tick import served, wave
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.windows.silent_nodes import FORGET_S, MAX_NODES, SilentDocument, SilentNode, SilentNodes
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import LastSample, Operator
 from watcher.platform.logs import ClusterSettings
-from watcher.refresh.config import RefreshConfig
 from watcher.service.last_seen import LastSeenLookup
 from watcher.store.errors import StoreError
 from watcher.store.settings import StoreSettings
+from watcher.tick.shared import RefreshConfig
 
 IDENTITY = Encoding.IDENTITY
 pytestmark = pytest.mark.slow

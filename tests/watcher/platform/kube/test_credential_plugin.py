@@ -197,7 +197,7 @@ def test_without_the_extra_the_command_that_installs_it_is_named(tmp_path: Path,
 
 def test_the_extra_is_imported_by_none_who_does_not_use_it():
     """It takes half a second and 30 MB."""
-    modules = "watcher.platform.kube.client, watcher.providers.metrics_server.provider"
+    modules = "watcher.platform.kube.client, watcher.sources.metrics_server.provider"
     script = f"import sys, {modules}; print('kubernetes_asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], check=True, text=True, stdout=subprocess.PIPE)
     assert "False\n" == done.stdout

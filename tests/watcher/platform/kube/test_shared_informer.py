@@ -18,7 +18,7 @@ from tests.fakes.kube import NODES as FAKE_NODES
 from tests.fakes.kube import FakeKube
 from tests.waiting import eventually, wait_for
 from tests.watcher.platform.kube.watching import count, same
-from tests.watcher.providers.metrics_server.test_provider import at, two_nodes
+from tests.watcher.sources.metrics_server.test_provider import at, two_nodes
 from watcher.core.kubernetes.errors import KubeForbidden
 from watcher.core.kubernetes.objects import NODES, Node
 from watcher.platform.kube.credentials import AccessFinder, KubeAccess

@@ -13,10 +13,10 @@ from tests.waiting import wait_for
 from watcher.platform.net import resolver
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.session import client_session
-from watcher.platform.sources.http_client import provider_error_of
-from watcher.providers.base import Fetch
-from watcher.refresh.config import RefreshConfig
-from watcher.refresh.tick import Refresher
+from watcher.sources.base import Fetch
+from watcher.sources.errors import provider_error_of
+from watcher.tick.shared import RefreshConfig
+from watcher.tick.tick import Refresher
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from watcher.agents.settings import AgentsSettings, QrmsSettings
+from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
 from watcher.core.config.problems import SettingsError
 from watcher.core.config.settings import Settings
 from watcher.core.pods.selector import PodSelection

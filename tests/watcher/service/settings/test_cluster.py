@@ -8,11 +8,11 @@ from watcher.core.config.problems import SettingsError
 from watcher.core.config.settings import Settings
 from watcher.core.queries.matchers import Matcher
 from watcher.platform.logs import ClusterSettings
-from watcher.providers import registry
-from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.loading import load
 from watcher.service.settings.show import show
+from watcher.sources import registry
+from watcher.sources.prometheus.provider import PrometheusProvider
+from watcher.sources.settings import ProviderSettings
 
 BASE = '[provider]\nname = "prometheus"\naddress = "http://thanos:9090"\n'
 VARIABLE = "LOAD_WATCHER_PROVIDER_MATCHERS"

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from watcher.core.config.problems import SettingsError
-from watcher.providers import registry
-from watcher.providers.influxdb.provider import InfluxProvider
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.loading import load
+from watcher.sources import registry
+from watcher.sources.influxdb.provider import InfluxProvider
+from watcher.sources.settings import ProviderSettings
 
 BASE = '[provider]\nname = "influxdb"\naddress = "http://influxdb:8086"\n'
 FLUX = BASE + 'dialect = "flux"\nbucket = "telegraf"\norg = "example"\ntoken = "t"\n'

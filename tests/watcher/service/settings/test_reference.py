@@ -10,11 +10,11 @@ from jsonschema import Draft7Validator
 
 from tests.settings_pages import documentation, example, json_schema
 from watcher.core.config.problems import SettingsError
-from watcher.providers.settings import ProviderSettings
 from watcher.service.settings.layers import LEGACY
 from watcher.service.settings.loading import load
 from watcher.service.settings.show import show
 from watcher.service.settings.tables import KEYS, QUERIES, TABLES
+from watcher.sources.settings import ProviderSettings
 
 REPOSITORY = Path(__file__).parents[4]
 SECRET = "4815162342"  # looks like a number, so that it can be one by mistake

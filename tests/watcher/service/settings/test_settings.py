@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watcher.agents.client import client_from_settings
-from watcher.agents.settings import AgentsSettings, QrmsSettings
+from watcher.agent_clients.client import client_from_settings
+from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
 from watcher.api.settings import MetricsSettings
 from watcher.core.config.problems import Problem, SettingsError
 from watcher.core.config.values import Secret
@@ -20,9 +20,9 @@ from watcher.koordinator.settings import KoordinatorSettings
 from watcher.model import METRIC_BY_KEY, Window
 from watcher.platform.http.settings import ServerSettings
 from watcher.platform.logs import LogSettings
-from watcher.providers.settings import ProviderSettings, QuerySettings
 from watcher.service.settings.loading import load
 from watcher.service.settings.tables import KEYS
+from watcher.sources.settings import ProviderSettings, QuerySettings
 from watcher.store.settings import StoreSettings
 
 

@@ -1,0 +1,69 @@
+"""Fetches of a test from a provider, which is started, used within a time limit, and closed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from watcher.sources.base import Fetch, Provider
+from watcher.sources.errors import ProviderError
+
+P = TypeVar("P", bound=Provider)
+T = TypeVar("T")
+
+QUICK: dict[str, Any] = {"metrics": ("CPU",), "timeout": 5.0, "backoff": (0.01, 0.01)}
+"""Settings of a provider of CPU alone that gives up soon."""
+
+
+def address_of(server: Any) -> str:
+    """The address of a server of the tests, or the address itself."""
+    return server if isinstance(server, str) else str(server.url)
+
+
+def use(make: Callable[[], P], work: Callable[[P], Awaitable[T]], *, limit_s: float = 30.0) -> T:
+    """The result of `work` with a started provider, which is closed afterwards."""
+
+    async def inside() -> T:
+        provider = make()
+        await provider.start()
+        try:
+            async with asyncio.timeout(limit_s):
+                return await work(provider)
+        finally:
+            await provider.close()
+
+    return asyncio.run(inside())
+
+
+def failure_of(work: Callable[[], object]) -> ProviderError:
+    """The error of a fetch that fails as a whole."""
+    with pytest.raises(ProviderError) as caught:
+        work()
+    return caught.value
+
+
+@dataclass(frozen=True)
+class Fetches(Generic[P]):
+    """Fetches with the providers that `make` builds from a server and settings. `since` and `until` (unix seconds) are
+    the range of a fetch."""
+
+    make: Callable[..., P]
+    since: float
+    until: float
+    limit_s: float = 30.0
+
+    def run(self, server: Any, work: Callable[[P], Awaitable[Any]], **settings: Any) -> Any:
+        """The result of `work` with a started provider."""
+        return use(lambda: self.make(server, **settings), work, limit_s=self.limit_s)
+
+    def fetch(self, server: Any, **settings: Any) -> Fetch:
+        """One fetch; of another range with `since` and `until`."""
+        begin, end = settings.pop("since", self.since), settings.pop("until", self.until)
+        got: Fetch = self.run(server, lambda provider: provider.fetch(begin, end), **settings)
+        return got
+
+    def failure(self, server: Any, **settings: Any) -> ProviderError:
+        """The error of a fetch that fails as a whole."""
+        return failure_of(lambda: self.fetch(server, **settings))

@@ -1,1 +1,0 @@
-"""Requests to the servers that load comes from: connections, credentials, retries, errors, and the Prometheus API."""

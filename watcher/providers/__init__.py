@@ -1,6 +1,0 @@
-"""The sources of samples. Each provider has a module or a folder, and only it imports the library of its source.
-
-`base` defines the interface; docs/learn/own-source.md explains it. The table of the providers is in
-watcher/platform/provider_names.py, and `registry` imports only the selected one. Other packages register providers in
-the entry-point group `load_watcher.providers` (a function from Settings to a Provider).
-"""
