@@ -26,7 +26,7 @@ from watcher.service.server import Watcher
 
 pytestmark = pytest.mark.slow
 
-PACKING = "{plugins: [{name: TargetLoadPacking, args: {targetUtilization: 50, use: forecast}}]}"
+AHEAD = "{plugins: [{name: LoadAwareScheduling, args: {use: forecast}}]}"
 POD = "{kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, resources: {requests: {cpu: 100m}}}]}}"
 
 
@@ -101,11 +101,10 @@ async def test_two_hours_of_history_are_named_and_plug_ins_use_windows(tmp_path:
         assert "bound" not in found or found["bound"] is None
         columns = await asked(f"{address}/api/v1/columns?operator=FORECAST&operator=AVG")
         assert {"AVG"} == {each["operator"] for each in columns["columns"]}
-        trial = await asked(f"{address}/scheduler/try", profile=PACKING, pod=POD)
-        (node,) = trial["nodes"]
-        (packing,) = node["plugins"]
-        assert node["load"][CPU.name]["AVG"] == packing["steps"]["cpu predicted %"]
-        assert "forecast: none (less than a day of history), so the window is used" in packing["reason"]
+        ranked = await asked(f"{address}/scheduler/try", profile=AHEAD, pod=POD)
+        (node,) = ranked["nodes"]
+        (scored,) = [each for each in node["plugins"] if each["point"] == "score"]
+        assert "forecast: none (less than a day of history), so the window is used" in scored["reason"]
 
 
 async def test_a_clock_that_is_set_back_keeps_the_bound_of_the_days_before(tmp_path: Path) -> None:
