@@ -14,7 +14,6 @@ from load_watcher.cli.printing import print_facts
 from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
 from watcher.platform.logs import ClusterSettings
-from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
@@ -117,16 +116,18 @@ def copy_database(source: str, from_watcher: str | None, replace: bool, **given:
     missing, or the settings or --to are invalid.
     """
     from watcher.store import commands, copying
+    from watcher.store.settings import StoreSettings
 
     settings = load_or_exit(given, overrides=NO_SOURCE)
+    store = settings[StoreSettings]
     with _store_errors():
         target = _database_of(settings)
-        password_file = None if target.retries_connection else settings[StoreSettings].password_file
+        password_file = None if target.retries_connection else store.password_file
         origin = commands.database_at(source, watcher=from_watcher or "", password_file=password_file)
         if origin.retries_connection and from_watcher is None:
             origin.watcher = copying.only_watcher(origin)
         with progress_of("copying") as tell:
-            done = copying.copy(origin, target, upgrade=settings[StoreSettings].upgrade, replace=replace, progress=tell)
+            done = copying.copy(origin, target, upgrade=store.upgrade, replace=replace, progress=tell)
     document = {"from": done.source, "to": done.target, "rows": done.rows, "bytes": done.size}
     print_facts(document, done.text, output=given["output"])
 
@@ -134,13 +135,11 @@ def copy_database(source: str, from_watcher: str | None, replace: bool, **given:
 def _database_of(settings: Settings) -> Database:
     """Return the database of the settings, for this watcher's rows. Raises StoreError if it is not accessible."""
     from watcher.store.commands import database_at
+    from watcher.store.settings import StoreSettings
 
     store = settings[StoreSettings]
-    return database_at(
-        store.url,
-        watcher=settings[StoreSettings].watcher_name(settings[ClusterSettings].name),
-        password_file=store.password_file,
-    )
+    watcher = store.watcher_name(settings[ClusterSettings].name)
+    return database_at(store.url, watcher=watcher, password_file=store.password_file)
 
 
 def _run_on_database(action: Callable[[Database], DatabaseReport], given: Mapping[str, Any]) -> None:

@@ -11,7 +11,6 @@ from load_watcher.cli.options import CONFIG, finite, service_options, store_url,
 from load_watcher.cli.settings import load, load_or_exit
 from load_watcher.commands.serve import run
 from watcher.core.windows.settings import RefreshSettings
-from watcher.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
@@ -73,6 +72,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     from lab.fleet.cluster import SimulatedCluster
     from scorers.pasted_profile.module import PastedProfileModule
     from watcher.service.build import Sources
+    from watcher.store.settings import StoreSettings
 
     with tempfile.TemporaryDirectory(prefix="load-watcher-demo-") as directory:
 

@@ -105,7 +105,7 @@ def test_a_good_one_is_left_alone():
         ),
         ((*ARGS, "watcherAddress"), GONE, "fail", ("watcherAddress is not set", "and not load-watcher")),
         ((*ARGS, "targetUtilisation"), 50, "fail", ("did you mean targetUtilization?",)),
-        ((*ARGS, "targetUtilization"), 140, "fail", ("targetUtilization: expected", "docs/concepts/scheduling.md")),
+        ((*ARGS, "targetUtilization"), 140, "fail", ("targetUtilization: must be", "docs/concepts/scheduling.md")),
         ((*ARGS, "metricProvider"), {"type": "Prometheus"}, "warn", ("since watcherAddress is set",)),
     ],
 )
