@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from typing import Any
 
-from agent.qrm.settings import QrmSettings
-from agent.service.settings import AgentSettings, Query
 from watcher import model
 from watcher.core.config.fields import Setting, SettingsTable, settings_of
 from watcher.service.settings.layers import LEGACY
@@ -147,6 +145,10 @@ _QRM = "[The QoS Resource Manager](../concepts/qrm.md) describes modes, roles an
 
 def agent_documentation() -> str:
     """The content of the page."""
+    # Only here: the other pages are made without these packages, too.
+    from agent.qrm.settings import QrmSettings
+    from agent.service.settings import AgentSettings, Query
+
     tables = [
         format_table("## `[agent]`", AgentSettings, _AGENT),
         format_table("## `[agent.queries.NAME]`", Query, _QUERIES),

@@ -358,9 +358,10 @@ CODE = ("agent", "lab", "load_watcher", "scorers", "watcher")
 
 
 def imports_of_the_agent() -> set[str]:
-    """Every module that the agent imports, directly or not, at its start or later."""
+    """Every module that the agent and the reader of its settings file import, directly or not, at the start or later.
+    The file has all sections, and each is declared in its own package."""
     graph = grimp.build_graph(*CODE, include_external_packages=True, cache_dir=None)
-    found = {name for name in graph.modules if f"{name}.".startswith("agent.")}
+    found = {name for name in graph.modules if f"{name}.".startswith(("agent.", "watcher.service.settings."))}
     qrm = {name for name in found if f"{name}.".startswith("agent.qrm.")}
     found -= qrm
     left = list(found)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.json_text import json_text
-from watcher.core.messages import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,38 +36,3 @@ def print_facts(document: Mapping[str, Any], text: str, *, output: str, err: boo
         print_json(document)
     else:
         click.echo(text, err=err)
-
-
-def print_answer(
-    asked: Coroutine[Any, Any, dict[str, Any]],
-    tables: Callable[[Mapping[str, Any]], Iterator[RenderableType]],
-    *,
-    url: str,
-    output: str,
-) -> None:
-    """Print the answer of the extender at `url` as tables or JSON; exit with code 2 if the request fails or the answer
-    lacks a field of the tables."""
-    import asyncio
-
-    from load_watcher.cli.extender_client import ExtenderClientError, reading
-
-    try:
-        document = asyncio.run(asked)
-        with reading(url):
-            shown = list(tables(_visible(document)))
-    except ExtenderClientError as error:
-        print_error(error, error.hint)
-        raise SystemExit(FAILED) from None
-    if output == "json":
-        print_json(document)
-    else:
-        print_tables(shown)
-
-
-def _visible(value: Any) -> Any:
-    """The answer with control characters of names and texts as escapes."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, Mapping):
-        return {_visible(key): _visible(each) for key, each in value.items()}
-    return [_visible(each) for each in value] if isinstance(value, list) else value

@@ -9,7 +9,6 @@ import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import CLIENT_OPTIONS, OUTPUT, read_token, with_options
-from load_watcher.cli.printing import print_answer
 
 
 @click.command(short_help="Rank nodes for the pod in a manifest.")
@@ -49,8 +48,9 @@ def score(manifest: Any, **given: Any) -> None:
 
     Exit code 0: ranked; 2: the arguments or the manifest are invalid, or the request failed.
     """
-    from load_watcher.cli.extender_client import explain
-    from load_watcher.cli.scores import score_tables
+    from load_watcher.scoring.answers import print_answer
+    from load_watcher.scoring.extender_client import explain
+    from load_watcher.scoring.scores import score_tables
     from scorers.extender.manifest import read_pod
 
     try:

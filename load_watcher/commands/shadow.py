@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from load_watcher.cli.options import CLIENT_OPTIONS, MOMENT, OUTPUT, read_token, with_options
-from load_watcher.cli.printing import print_answer
 
 
 @click.command(short_help="Report what other profiles would have done.")
@@ -26,8 +25,9 @@ def shadow(since: str | None, **given: Any) -> None:
 
     Exit code 0: reported; 2: the service has no shadow mode, or the request failed.
     """
-    from load_watcher.cli import extender_client
-    from load_watcher.cli.decisions import shadow_tables
+    from load_watcher.scoring import extender_client
+    from load_watcher.scoring.answers import print_answer
+    from load_watcher.scoring.decisions import shadow_tables
 
     asked = extender_client.shadow(given["url"], since=since, token=read_token(given["token_file"]))
     print_answer(asked, shadow_tables, url=given["url"], output=given["output"])

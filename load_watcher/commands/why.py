@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from load_watcher.cli.options import CLIENT_OPTIONS, MOMENT, OUTPUT, read_token, with_options
-from load_watcher.cli.printing import print_answer
 
 
 def _name_of_pod(_context: click.Context, _parameter: click.Parameter, given: str) -> str:
@@ -43,8 +42,9 @@ def why(pod: str, at: str | None, **given: Any) -> None:
 
     Exit code 0: explained; 2: the decision is unknown, or the request failed.
     """
-    from load_watcher.cli import extender_client
-    from load_watcher.cli.decisions import decision_tables
+    from load_watcher.scoring import extender_client
+    from load_watcher.scoring.answers import print_answer
+    from load_watcher.scoring.decisions import decision_tables
 
     asked = extender_client.why(given["url"], pod, at=at, limit=given["others"], token=read_token(given["token_file"]))
     print_answer(asked, partial(decision_tables, explained=given["explain"]), url=given["url"], output=given["output"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from load_watcher.cli.score_texts import number
+from load_watcher.scoring.score_texts import number
 from scorers.profiles.profiles import read_profiles
 from tests.agent.qrm.test_main import RESERVED, Qrm, the_seeds_machine
 from tests.agent.service.test_process import POD, AgentProcess, Machine, agent

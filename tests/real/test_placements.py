@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from load_watcher.cli.score_texts import readable
+from load_watcher.scoring.score_texts import readable
 from tests.fakes.service import Live
 from tests.lab.demo.test_demo import Demo
 from tests.real.browser import Tab, chromium, tab

@@ -41,7 +41,7 @@ function kindOf({ point, passes, score: value, weight }) {
 }
 
 // --- inputs and steps with units -------------------------------------------------------------------------------------
-// load_watcher/cli/score_texts.py has the same rules; tests/real/test_dashboard.py compares their texts.
+// load_watcher/scoring/score_texts.py has the same rules; tests/real/test_dashboard.py compares their texts.
 
 const OF_BYTES = /^(memory|ephemeral-storage|hugepages-.*)$/;
 const AMOUNTS = new RegExp("^(\\S+) (capacity|allocatable|measured|of recent pods|of pods not measured yet|with the pod"

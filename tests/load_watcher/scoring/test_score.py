@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from load_watcher.cli.extender_client import by_plugins
-from load_watcher.cli.score_texts import number
-from load_watcher.cli.scores import MOST_SHOWN, score_tables
 from load_watcher.main import main
+from load_watcher.scoring.extender_client import by_plugins
+from load_watcher.scoring.score_texts import number
+from load_watcher.scoring.scores import MOST_SHOWN, score_tables
 from scorers.extender.handlers import Extender
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pod
 from scorers.profiles.profiles import PluginSettings, ProfileSettings

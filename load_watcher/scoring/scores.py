@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from load_watcher.cli.extender_client import scoring_plugins
-from load_watcher.cli.score_texts import number, readable, short_reason, targets_of
+from load_watcher.scoring.extender_client import scoring_plugins
+from load_watcher.scoring.score_texts import number, readable, short_reason, targets_of
 from watcher.core.config.quantities import write_size
 
 MOST_SHOWN = 40  # nodes per table, best first

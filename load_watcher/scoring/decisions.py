@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from load_watcher.cli.score_texts import targets_of
-from load_watcher.cli.scores import reasons_of, resources_text, steps_of
+from load_watcher.scoring.score_texts import targets_of
+from load_watcher.scoring.scores import reasons_of, resources_text, steps_of
 from watcher.core.kubernetes.times import time_text
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))

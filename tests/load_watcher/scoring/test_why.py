@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from load_watcher.cli.decisions import duration
-from load_watcher.cli.extender_client import service_time
 from load_watcher.main import main
+from load_watcher.scoring.decisions import duration
+from load_watcher.scoring.extender_client import service_time
 from tests.fakes.service import Protection
 from tests.scorers.decisions.test_log import NAMES, Served
 from tests.scorers.simulated_cluster import NOW

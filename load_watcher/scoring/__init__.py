@@ -1,0 +1,1 @@
+"""The printed answers of the extender: `score`, `why` and `shadow`, with its client."""
