@@ -167,6 +167,7 @@ cluster: $(VENV)/.installed-dev ## run the tests with real kubelets on this mach
 	@$(BIN)/python scripts/go-programs kubelet
 	@$(BIN)/python scripts/go-programs containers
 	@$(BIN)/python scripts/go-programs metrics-server
+	@$(BIN)/python scripts/go-programs kube-state-metrics
 	@$(BIN)/python scripts/go-programs helm
 	@LOAD_WATCHER_REQUIRE_REAL=1 $(BIN)/python scripts/real-parts Prometheus "node exporter"
 	@mkdir -p build

@@ -51,6 +51,7 @@ class Cluster:
                 node.start()
             if not self.virtual:
                 sources.start_metrics_server(self.control_plane, self.directory / "pki")
+                sources.start_kube_state_metrics(self.control_plane, self.directory / "pki")
                 sources.start_prometheus(self.control_plane, self.directory / "pki", self.nodes)
             wait_for(self.all_ready, what="all nodes to be Ready", timeout=READY_S)
         except BaseException:

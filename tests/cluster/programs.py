@@ -24,12 +24,10 @@ class MissingError(Exception):
 def check(*, virtual: bool) -> None:
     """Raise MissingError unless this machine has everything that a cluster needs, with nodes that are `virtual`."""
     check_machine(virtual=virtual)
-    built = {
-        "kubernetes": programs.kubernetes(),
-        "kubelet": programs.kubelet(),
-        "containers": programs.containers(),
-        **({} if virtual else {"metrics-server": programs.metrics_server(), "helm": programs.helm()}),
-    }
+    built = {"kubernetes": programs.kubernetes(), "kubelet": programs.kubelet(), "containers": programs.containers()}
+    if not virtual:
+        built |= {"metrics-server": programs.metrics_server(), "kube-state-metrics": programs.kube_state_metrics()}
+        built["helm"] = programs.helm()
     unbuilt = [name for name, module in built.items() if module.missing]
     if unbuilt:
         commands = "; ".join(f"scripts/go-programs {name}" for name in unbuilt)
@@ -72,6 +70,11 @@ def kubelet(name: str) -> Path:
 def metrics_server() -> Path:
     """Return the path of metrics-server."""
     return programs.metrics_server().directory / "metrics-server"
+
+
+def kube_state_metrics() -> Path:
+    """Return the path of kube-state-metrics."""
+    return programs.kube_state_metrics().directory / "kube-state-metrics"
 
 
 def helm() -> Path:

@@ -1,4 +1,5 @@
-"""metrics-server and Prometheus beside the control plane: the sources of usage, which read the real kubelets."""
+"""metrics-server, kube-state-metrics and Prometheus beside the control plane: the sources of usage, which read the real
+kubelets and objects."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from tests.real.parts import find_program
 METRICS_SERVER_PORT = 4443
 PROMETHEUS = f"http://{ADDRESS}:9090"
 KUBELET_PORT = 10250
+STATE_PORT = 8080
 RESOLUTION = "15s"
 """The interval of metrics-server's own manifests, and of the scrapes."""
 
@@ -62,8 +64,19 @@ def start_metrics_server(control_plane: ControlPlane, pki: Path) -> None:
     control_plane.kubectl("-n", "kube-system", "apply", "-f", "-", given=given)
 
 
+def start_kube_state_metrics(control_plane: ControlPlane, pki: Path) -> None:
+    """Start kube-state-metrics with the rights of an administrator."""
+    control_plane.run(
+        programs.kube_state_metrics(),
+        f"--kubeconfig={pki}/admin.conf",
+        "--resources=nodes,pods",
+        f"--port={STATE_PORT}",
+        f"--telemetry-port={STATE_PORT + 1}",
+    )
+
+
 def start_prometheus(control_plane: ControlPlane, pki: Path, nodes: Sequence[Node]) -> None:
-    """Start a Prometheus that scrapes the node exporters, and cAdvisor in the kubelets."""
+    """Start a Prometheus that scrapes the node exporters, cAdvisor in the kubelets, and kube-state-metrics."""
     own = control_plane.directory / "prometheus"
     own.mkdir(exist_ok=True)
     exporters = [{"targets": [f"{node.address}:{NODE_EXPORTER_PORT}"], "labels": {"node": node.name}} for node in nodes]
@@ -80,9 +93,14 @@ def start_prometheus(control_plane: ControlPlane, pki: Path, nodes: Sequence[Nod
         "tls_config": client,
         "static_configs": kubelets,
     }
+    state = {
+        "job_name": "kube-state-metrics",
+        "honor_labels": True,
+        "static_configs": [{"targets": [f"{ADDRESS}:{STATE_PORT}"]}],
+    }
     configuration = {
         "global": {"scrape_interval": RESOLUTION},
-        "scrape_configs": [{"job_name": "node-exporter", "static_configs": exporters}, cadvisor],
+        "scrape_configs": [{"job_name": "node-exporter", "static_configs": exporters}, cadvisor, state],
     }
     (own / "prometheus.yml").write_text(json.dumps(configuration))
     control_plane.run(

@@ -3,6 +3,7 @@
     <cache>/kubernetes/v1.36.3/{kube-apiserver,kube-scheduler,kubectl,etcd}
     <cache>/kubelet/v1.36.3/{kubelet,kube-controller-manager}
     <cache>/metrics-server/v0.9.0/metrics-server
+    <cache>/kube-state-metrics/v2.18.0/kube-state-metrics
     <cache>/prometheus/v0.316.0/prometheus
     <cache>/scheduler-plugins/v0.34.7/scheduler
     <cache>/helm/v3.22.0/helm
@@ -94,6 +95,15 @@ def metrics_server() -> GoModule:
     stamps = {"k8s.io/client-go/pkg/version.gitVersion": f"v{found}"}
     directory = cache_root() / "metrics-server" / f"v{found}"
     return GoModule(f"metrics-server {found}", source, directory, {"metrics-server": "metrics-server"}, found, stamps)
+
+
+def kube_state_metrics() -> GoModule:
+    """Return kube-state-metrics, which Prometheus of `make cluster` scrapes."""
+    name = "kube-state-metrics"
+    source = MODULES / name
+    found = _version(source, "k8s.io/kube-state-metrics/v2")
+    stamps = {"github.com/prometheus/common/version.Version": f"v{found}"}
+    return GoModule(f"{name} {found}", source, cache_root() / name / f"v{found}", {name: name}, found, stamps)
 
 
 def prometheus() -> GoModule:

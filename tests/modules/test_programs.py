@@ -14,6 +14,7 @@ from tests.modules.programs import (
     UnknownModuleError,
     containers,
     helm,
+    kube_state_metrics,
     kubernetes,
     metrics_server,
     nri_runtime,
@@ -71,6 +72,7 @@ def test_a_version_is_found_by_minor_and_by_patch(own_cache: Path) -> None:
     assert own_cache / "helm" / f"v{helm().version}" == helm().directory
     assert own_cache / "containers" / "v2.4.2-v1.4.3" == containers().directory
     assert own_cache / "metrics-server" / "v0.9.0" == metrics_server().directory
+    assert own_cache / "kube-state-metrics" / "v2.18.0" == kube_state_metrics().directory
     assert (own_cache / "prometheus" / "v0.316.0", "3.16.0") == (prometheus().directory, prometheus().version)
     assert (own_cache / "nri-runtime", "0.12.5") == (nri_runtime().directory.parent, nri_runtime().version)
 
