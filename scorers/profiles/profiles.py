@@ -246,7 +246,9 @@ def _read_profile(name: str, table: Any, reading: _ProfileProblems, *, cwd: Path
         return None
     before = len(reading.problems)
     given = read(_ProfileTable, table, _TableReport(key, reading, example=_PLUGINS))
-    plugins = _plugins_of(key, given, reading, cwd=cwd) if len(reading.problems) == before else ()
+    named = given.plugins is not None or given.source is not None
+    # A misspelt or invalid key for the plug-ins is already a problem.
+    plugins = _plugins_of(key, given, reading, cwd=cwd) if named or len(reading.problems) == before else ()
     if len(reading.problems) > before:
         return None
     if given.reserve == "bind" and not given.bind:

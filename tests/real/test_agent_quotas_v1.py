@@ -127,7 +127,7 @@ audit = Audit.open(Path(file), now=0.0, tell=tell)
 quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
 for number in (3, 4, 5):
     step = throttle(number, before=70_000)
-    entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id)
+    entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.change.container_id)
     quotas.apply(step, entry)
 """
 

@@ -216,8 +216,8 @@ def test_prepared_distributions_equal_those_computed_on_request():
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"smoothingWindowSize": 0}, "smoothingWindowSize: expected"),
-        ({"riskLimitWeights": {"cpu": 2}}, "riskLimitWeights.cpu: expected"),
+        ({"smoothingWindowSize": 0}, "smoothingWindowSize: must be"),
+        ({"riskLimitWeights": {"cpu": 2}}, "riskLimitWeights.cpu: must be"),
         ({"riskLimitWeights": {"gpu": 1}}, "riskLimitWeights.gpu: only cpu and memory"),
     ],
 )

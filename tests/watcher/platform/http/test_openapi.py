@@ -98,7 +98,6 @@ def test_every_path_is_described(document):
         "/api/v1/trend",
         "/api/v1/forecasts",
         "/api/v1/labels",
-        "/api/v1/samples",
         "/healthz",
         "/readyz",
         "/metrics",
@@ -182,7 +181,6 @@ LIVE = [
     ("/api/v1/columns", "/api/v1/columns?shape=kep"),
     ("/api/v1/history", "/api/v1/history?host=a&from=x"),
     ("/api/v1/findings", "/api/v1/findings?x"),
-    ("/api/v1/samples", "/api/v1/samples?x"),
 ]
 
 
@@ -198,7 +196,6 @@ def test_live_answers_are_as_described(live, document, path, asked):
         ("/watcher", "/watcher"),
         ("/watcher/{host}", "/watcher/node-1"),
         ("/api/v1/columns", "/api/v1/columns"),
-        ("/api/v1/samples", "/api/v1/samples"),
         ("/watcher/health", "/watcher/health"),
         ("/healthz", "/healthz"),
         ("/readyz", "/readyz"),
