@@ -68,6 +68,19 @@ def wait_pinned(cluster: Cluster, name: str, cpus: int, container: str = "main")
     return pinned(cluster, name, container)
 
 
+def wait_shared(cluster: Cluster, node: Node, name: str, own: CpuSet, container: str = "main") -> CpuSet:
+    """Wait until a container has the CPUs of its pool, without `own`, which another has exclusively; return them. A
+    node with more than two CPUs has two pools."""
+
+    def shared() -> CpuSet:
+        pods = {each["pod"]: each["containers"] for each in page(cluster, node).get("pods", ())}
+        given = pods.get(f"default/{name}", {}).get(container, {}).get("cpu", {}).get("allocation_result", "")
+        cpus = cpuset.parse(given) - own
+        return cpus if given and pinned(cluster, name, container) == cpus else cpuset.EMPTY
+
+    return wait_for(shared, what=f"the pool of {name} without the exclusive CPU")
+
+
 def with_role(pod: dict[str, Any], role: str) -> dict[str, Any]:
     """Return a pod with a role."""
     pod["metadata"]["annotations"] = {ROLE: role}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +14,7 @@ from tests.cluster import qrms
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import created, doctor, pod, wait_ready
 from tests.cluster.nodes.node import Node
-from tests.cluster.qrms import EXCLUSIVE, NAMESPACE, manager_of, page, pinned, wait_pinned, with_role
+from tests.cluster.qrms import EXCLUSIVE, NAMESPACE, manager_of, page, pinned, wait_pinned, wait_shared, with_role
 from tests.waiting import wait_for
 
 SLEEP = ("sleep", "100000")
@@ -90,9 +89,7 @@ def wait_granted(cluster: Cluster, name: str, cpu: str) -> None:
     wait_for(lambda: granted(cluster, name) == cpu, what=f"the resize of {name} to {cpu}")
 
 
-def test_an_exclusive_cpu_is_taken_from_a_running_pod_and_given_back(
-    cluster: Cluster, managing: Path, node: Node, everything: CpuSet
-):
+def test_an_exclusive_cpu_is_taken_from_a_running_pod_and_given_back(cluster: Cluster, managing: Path, node: Node):
     with created(cluster, shared("web", node)):
         wait_ready(cluster, "default", "app=web", 1)
         pool = pinned(cluster, "web")
@@ -100,7 +97,7 @@ def test_an_exclusive_cpu_is_taken_from_a_running_pod_and_given_back(
             wait_ready(cluster, "default", "app=solid", 1)
             own = pinned(cluster, "solid")
             assert len(own) == 1
-            wait_for(lambda: pinned(cluster, "web") == everything - own, what="the pool without the exclusive CPU")
+            wait_shared(cluster, node, "web", own)
             assert faults(cluster, node) == []
         wait_for(lambda: pinned(cluster, "web") == pool, what="the pool as before")
 
@@ -115,9 +112,6 @@ def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(
     ]
     web = shared("web", node)
     web["spec"]["containers"].append({**web["spec"]["containers"][0], "name": "second"})
-
-    def shares(container: str, cpus: CpuSet) -> bool:
-        return pinned(cluster, "web", container) == cpus
 
     with created(cluster, web):
         wait_ready(cluster, "default", "app=web", 1)
@@ -144,7 +138,7 @@ def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(
             own = pinned(cluster, "solid")
             assert len(own) == 1
             for container in ("main", "second"):
-                wait_for(partial(shares, container, everything - own), what="the pool without the exclusive CPU")
+                wait_shared(cluster, node, "web", own, container)
 
 
 def test_an_exclusive_container_keeps_its_cpu_through_resizes(
@@ -192,25 +186,23 @@ Restarted = Literal["manager", "kubelet", "containerd"]
 
 
 @pytest.mark.parametrize("restarted", get_args(Restarted))
-def test_allocations_outlive_a_restart(
-    cluster: Cluster, managing: Path, node: Node, everything: CpuSet, restarted: Restarted
-):
+def test_allocations_outlive_a_restart(cluster: Cluster, managing: Path, node: Node, restarted: Restarted):
     kubectl = cluster.control_plane.kubectl
     with created(cluster, shared("web", node), guaranteed("solid", node)):
         for name in ("web", "solid"):
             wait_ready(cluster, "default", f"app={name}", 1)
         own, before = wait_pinned(cluster, "solid", 1), state_of(cluster, "solid")["containerID"]
-        wait_for(lambda: pinned(cluster, "web") == everything - own, what="the pool without the exclusive CPU")
+        pool = wait_shared(cluster, node, "web", own)
         if restarted == "manager":
             kubectl("-n", NAMESPACE, "delete", "pod", manager_of(cluster, node))
         else:
             node.restart(restarted)
         wait_for(lambda: connected(cluster, node), what="the manager to be connected", timeout=90)
         wait_for(cluster.all_ready, what="the node to be Ready", timeout=90)
-        assert (pinned(cluster, "solid"), pinned(cluster, "web")) == (own, everything - own)
+        assert (pinned(cluster, "solid"), pinned(cluster, "web")) == (own, pool)
         with created(cluster, shared("late", node)):
             wait_ready(cluster, "default", "app=late", 1)
-            assert pinned(cluster, "late") == everything - own
+            assert pinned(cluster, "late") == pool
         assert (state_of(cluster, "solid")["containerID"], state_of(cluster, "solid")["restartCount"]) == (before, 0)
 
 
@@ -223,8 +215,8 @@ def test_the_manager_stops_while_a_manager_of_the_kubelet_is_on(
         for name in ("web", "solid"):
             wait_ready(cluster, "default", f"app={name}", 1)
         own = wait_pinned(cluster, "solid", 1)
-        wait_for(lambda: pinned(cluster, "web") == everything - own, what="the pool without the exclusive CPU")
-        expected = everything if state == "cpu_manager_state" else everything - own
+        pool = wait_shared(cluster, node, "web", own)
+        expected = everything if state == "cpu_manager_state" else pool
         node.configure_kubelet(OWN_MANAGERS[state])
         try:
             wait_for(lambda: state in trouble(cluster, node), what="the manager to stop", timeout=60)
@@ -242,7 +234,7 @@ def test_the_manager_stops_while_a_manager_of_the_kubelet_is_on(
             node.configure_kubelet({})
         wait_for(lambda: trouble(cluster, node) == "", what="the manager to act again", timeout=60)
         wait_for(
-            lambda: (pinned(cluster, "solid"), pinned(cluster, "web")) == (own, everything - own),
+            lambda: (pinned(cluster, "solid"), pinned(cluster, "web")) == (own, pool),
             what="the manager to set CPUs again",
         )
 
