@@ -17,8 +17,8 @@ from enum import StrEnum
 
 from agent.cgroups.base import Tree
 from agent.cgroups.paths import ROOT_SEGMENT, Driver, container_id, group_path, read_pod
-from agent.cgroups.v1 import CONTROLLERS, UNIFIED, TreeV1
-from agent.cgroups.v2 import TreeV2
+from agent.cgroups.v1 import CONTROLLERS, UNIFIED, GroupV1
+from agent.cgroups.v2 import ALL, GroupV2
 
 log = logging.getLogger(__name__)
 
@@ -113,9 +113,9 @@ def top_of(layout: Layout) -> str:
 def open_tree(layout: Layout) -> Tree:
     """Open the tree; the caller closes it. Raises CgroupError if it cannot be read."""
     if layout.version is Version.V2:
-        return TreeV2(layout.root)
+        return Tree({ALL: layout.root}, GroupV2)
     roots = {name: path for name in (*CONTROLLERS, UNIFIED) if (path := _controller(layout.root, name))}
-    return TreeV1(roots)
+    return Tree(roots, GroupV1)
 
 
 def _tree(root: str, version: Version) -> str:

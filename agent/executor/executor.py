@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry
-from agent.cgroups.base import Quota
+from agent.cgroups.values import Quota
 from agent.decision.eviction_limits import Budget, EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions

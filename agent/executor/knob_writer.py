@@ -16,8 +16,20 @@ from typing import TypeVar
 
 from agent.audit.log import Audit, AuditEntry, AuditOutcome, StoredOriginal, key_of
 from agent.cgroups import base
-from agent.cgroups.base import CPU_WEIGHT, NOUNS, CpuWeight, Knob, MemoryHigh, Quota, Value, as_json, at_least, in_words
 from agent.cgroups.errors import CgroupError, CgroupGone
+from agent.cgroups.values import (
+    CPU_WEIGHT,
+    NOUNS,
+    CpuWeight,
+    Knob,
+    MemoryHigh,
+    Quota,
+    Value,
+    as_json,
+    at_least,
+    in_words,
+    knob_of,
+)
 from agent.executor.groups import Groups
 from agent.executor.report import StepOutcome, StepResult
 from agent.model import KnobChange, Knobs, PodKnobs, PodState, QuotaChange, Step
@@ -57,7 +69,7 @@ class _ValueChange:
 
     @property
     def knob(self) -> Knob:
-        return base.knob_of(self.after)
+        return knob_of(self.after)
 
     @property
     def key(self) -> str:

@@ -13,8 +13,8 @@ from typing import ParamSpec, TypeVar
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry, AuditOutcome
-from agent.cgroups.base import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.cgroups.errors import CgroupError
+from agent.cgroups.values import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.decision.eviction_limits import EvictionLimits
 from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import ControlData, EnforcementSwitch

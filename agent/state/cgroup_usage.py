@@ -26,9 +26,10 @@ from typing import TypeVar
 import msgspec
 
 from agent.cgroups import paths
-from agent.cgroups.base import CpuUsage, Group, Tree
+from agent.cgroups.base import Group, Tree
 from agent.cgroups.detection import Layout
 from agent.cgroups.errors import CgroupError, CgroupGone
+from agent.cgroups.values import CpuUsage
 from agent.model import ContainerState, MetricSample, PodState
 from agent.qos import QosClass
 from agent.state import proc_parsers

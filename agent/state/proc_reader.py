@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agent.cgroups import content
+from agent.cgroups import values
 from agent.state import proc_parsers
 from agent.state.rates import NO_PREVIOUS_READING, NoRate, growth, seconds_between
 from agent.state.readings import MetricReadings
@@ -212,7 +212,7 @@ class ProcReader:
         try:
             if not os.path.exists(f"{self._proc}/pressure/{resource}"):
                 raise NotOnThisNode(NO_PRESSURE)
-            pressure = self._parsed(f"pressure/{resource}", content.pressure)
+            pressure = self._parsed(f"pressure/{resource}", values.pressure)
         except NotOnThisNode as error:
             look.readings.mark_absent(str(error), *names.values())
             return

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from agent.audit.log import Audit
-from agent.cgroups.base import Quota, Tree
+from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, Version, find_layout, open_tree
 from agent.cgroups.paths import Driver
+from agent.cgroups.values import Quota
 from agent.decision.plan import Plan
 from agent.executor.executor import Executor, Permissions
 from agent.executor.groups import KubeletGroups

@@ -14,9 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.audit.log import AuditEntry, AuditOutcome
-from agent.cgroups.base import Group, Quota
+from agent.cgroups.base import Group
 from agent.cgroups.errors import CgroupRefused
 from agent.cgroups.paths import Driver
+from agent.cgroups.values import Quota
 from agent.executor.executor import Executor
 from agent.executor.groups import Groups
 from agent.executor.knob_writer import KnobWriter

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.cgroups.base import Quota, Tree
+from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout
 from agent.cgroups.errors import CgroupBusy, CgroupRefused
-from agent.cgroups.v2 import GroupV2, TreeV2
+from agent.cgroups.v2 import ALL, GroupV2
+from agent.cgroups.values import Quota
 from agent.decision.analysis import NodeEvent
 from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import RuleVerdict
@@ -336,15 +337,10 @@ class _Refusing(GroupV2):
         raise CgroupBusy(f"the kernel does not take {limit}", path=self.path)
 
 
-class _RefusingTree(TreeV2):
-    def open(self, path: str) -> _Refusing:
-        return _Refusing(self._root, path)
-
-
 class _RefusingNode(FakeNode):
     def tree(self, layout: Layout) -> Tree:
         if self._tree is None:
-            self._tree = _RefusingTree(layout.root)
+            self._tree = Tree({ALL: layout.root}, _Refusing)
         return self._tree
 
 
