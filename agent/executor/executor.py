@@ -18,13 +18,14 @@ from pathlib import Path
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry
+from agent.cgroups.detection import KubeletGroups
 from agent.cgroups.values import Quota
 from agent.decision.eviction_limits import Budget, EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import EnforcementSwitch
-from agent.executor.groups import CgroupLock, Groups, agent_processes, conflicting_agents
 from agent.executor.knob_writer import KnobWriter, RestoreResult, read_knobs
+from agent.executor.other_agents import CgroupLock, agent_processes, conflicting_agents
 from agent.executor.plan_run import (
     TAINTED_KEY,
     EffectiveLevel,
@@ -91,7 +92,7 @@ class Executor:
     def __init__(
         self,
         audit: Audit,
-        groups: Groups,
+        groups: KubeletGroups,
         *,
         cluster: ClusterActions | None = None,
         permissions: Permissions | None = None,

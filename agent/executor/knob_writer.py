@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from agent.audit.log import Audit, AuditEntry, AuditOutcome, StoredOriginal, key_of
 from agent.cgroups import base
+from agent.cgroups.detection import KubeletGroups
 from agent.cgroups.errors import CgroupError, CgroupGone
 from agent.cgroups.values import (
     CPU_WEIGHT,
@@ -30,7 +31,6 @@ from agent.cgroups.values import (
     in_words,
     knob_of,
 )
-from agent.executor.groups import Groups
 from agent.executor.report import StepOutcome, StepResult
 from agent.model import KnobChange, Knobs, PodKnobs, PodState, QuotaChange, Step
 
@@ -115,7 +115,7 @@ class KnobWriter:
     """Writes quotas, cpu.weight and memory.high. Methods may raise AuditError; every write to a group is recorded in
     the audit file first."""
 
-    def __init__(self, audit: Audit, groups: Groups, *, clock: Callable[[], float]) -> None:
+    def __init__(self, audit: Audit, groups: KubeletGroups, *, clock: Callable[[], float]) -> None:
         self._audit = audit
         self._groups = groups
         self._clock = clock
@@ -346,7 +346,7 @@ def _told(error: CgroupError) -> str:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_knobs(pods: Iterable[PodState], groups: Groups, remembered: Iterable[StoredOriginal]) -> Knobs:
+def read_knobs(pods: Iterable[PodState], groups: KubeletGroups, remembered: Iterable[StoredOriginal]) -> Knobs:
     """Read the knobs of pods, by uid. Values that cannot be read are None; raises nothing."""
     weights: dict[str, int] = {}
     highs: dict[str, float] = {}
@@ -361,7 +361,7 @@ def read_knobs(pods: Iterable[PodState], groups: Groups, remembered: Iterable[St
     }
 
 
-def _now(uid: str, groups: Groups) -> PodKnobs:
+def _now(uid: str, groups: KubeletGroups) -> PodKnobs:
     try:
         path = groups.find(uid)
     except CgroupError:

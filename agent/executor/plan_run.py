@@ -13,12 +13,12 @@ from typing import ParamSpec, TypeVar
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry, AuditOutcome
+from agent.cgroups.detection import KubeletGroups
 from agent.cgroups.errors import CgroupError
 from agent.cgroups.values import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.decision.eviction_limits import EvictionLimits
 from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import ControlData, EnforcementSwitch
-from agent.executor.groups import Groups
 from agent.executor.knob_writer import KnobWriter, RestoreResult, with_change
 from agent.executor.report import EnforcementLevel, PlanReport, RecentEvictions, StepOutcome, StepResult, used_by
 from agent.model import Eviction, KnobChange, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
@@ -58,7 +58,7 @@ class ExecutorMeans:
     """Dependencies for carrying out steps."""
 
     audit: Audit
-    groups: Groups
+    groups: KubeletGroups
     quotas: KnobWriter
     cluster: ClusterActions | None
     limits: EvictionLimits

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.cgroups.detection import Layout, find_layout
-from agent.cgroups.paths import Driver
 from agent.qrm.cluster.client import QrmClusterClient
 from agent.qrm.cluster.own_managers import objection
 from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
@@ -420,12 +418,6 @@ async def _record_mode(settings: QrmSettings) -> None:
         raise CannotRun(f"cannot write to {settings.state_dir}: {error.strerror}") from None
 
 
-def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
-    """A function that detects the cgroup layout on each call, because the kubelet may start after this process."""
-    driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
-    return partial(find_layout, str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
-
-
 async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:
     """Build the adjuster and start it in the background."""
     settings, rounds = parts.settings, parts.rounds
@@ -437,7 +429,7 @@ async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack
         windows = node_windows(settings.watcher, settings.node_name(), token=token)
         await windows.start()
         stack.push_async_callback(windows.close)
-    usage = LocalUsage(layout_finder(settings), monotonic=time.monotonic)
+    usage = LocalUsage(settings.find_layout, monotonic=time.monotonic)
     stack.callback(usage.close)
 
     def pods() -> Sequence[QrmPod] | None:

@@ -19,16 +19,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
 
 from agent.audit.log import Audit
-from agent.cgroups.base import Tree
-from agent.cgroups.detection import Layout, NoCgroups, Version, find_layout, open_tree
+from agent.cgroups.detection import KubeletGroups, Layout, NoCgroups, Version, find_layout
 from agent.cgroups.paths import Driver
 from agent.executor.executor import Executor, Permissions
-from agent.executor.groups import KubeletGroups
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import ContainerState, PodState, State
@@ -297,19 +296,11 @@ async def _show(
     say("other programs use all CPUs, so a quota cannot lower the usage" if busy else "the pods are measured")
     say(f"the machine uses {used:.0f} millicores; the rule keeps the usage below {watermark}")
     (directory / "policies.yaml").write_text(_policies(watermark))
-    tree: list[Tree] = []
-
-    def layout() -> Layout:
-        return find_layout(str(cgroup), driver=Driver.CGROUPFS, nest=groups.name if groups else None)
-
-    def opened() -> Tree:
-        if not tree:
-            tree.append(open_tree(layout()))
-        return tree[0]
-
+    nest = groups.name if groups else None
+    kubelet_groups = KubeletGroups(partial(find_layout, str(cgroup), driver=Driver.CGROUPFS, nest=nest))
     audit = open_audit(replace(AgentSettings(), state_file=directory / "agent.db"))
     permissions = Permissions(enforce=groups is not None, beside_others=True)
-    executor = Executor(audit, KubeletGroups(layout, opened), permissions=permissions)
+    executor = Executor(audit, kubelet_groups, permissions=permissions)
     agent = _agent(collector, executor, audit, directory)
     try:
         await _cycles(agent, say, pods, seconds - MEASURED_S)
@@ -318,8 +309,7 @@ async def _show(
             say(f"{len(restored)} quotas were restored at the end")
     finally:
         await collector.close()
-        for opened_tree in tree:
-            opened_tree.close()
+        kubelet_groups.close()
         audit.close()
 
 

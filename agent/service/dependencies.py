@@ -18,13 +18,11 @@ import click
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, json_lines
-from agent.cgroups.base import Tree
-from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
-from agent.cgroups.paths import Driver
+from agent.cgroups.detection import KubeletGroups, top_of
 from agent.decision.analysis import NodeEvent
 from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor, Permissions
-from agent.executor.groups import CgroupLock, Groups, KubeletGroups
+from agent.executor.other_agents import CgroupLock
 from agent.metrics.registry import Metrics
 from agent.policy.policy_set import KnownMetrics, MetricCapabilities, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
@@ -218,7 +216,7 @@ def _collector(settings: AgentSettings, pods: PodSource, own: OwnNode | None) ->
         places=SystemPaths(proc=str(settings.proc), cgroup=str(settings.cgroup)),
         interval=settings.interval,
         interfaces=settings.interfaces,
-        driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
+        driver=settings.driver(),
         sources=metric_sources(settings),
         nest=settings.cgroup_nest,
         extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
@@ -230,19 +228,26 @@ async def _executor(
     settings: AgentSettings, audit: Audit, cluster: ClusterActions | None, stack: AsyncExitStack
 ) -> Executor:
     """The executor, with the lock on the control groups if it may write to them."""
-    groups = WritableCgroups(settings)
+    groups, claim = KubeletGroups(settings.find_layout), None
     stack.callback(groups.close)
     enforce = settings.mode == "enforce"
     if enforce:
-        await asyncio.to_thread(groups.claim.acquire)  # logs another holder of the lock at the start already
+        claim = cgroup_lock(settings)
+        stack.callback(claim.release)
+        await asyncio.to_thread(claim.acquire)  # logs another holder of the lock at the start already
     permissions = Permissions(
         enforce=enforce,
         limits=settings.limits(),
         beside_others=settings.beside_others,
-        claim=groups.claim if enforce else None,
+        claim=claim,
         proc=settings.proc,
     )
-    return Executor(audit, groups.groups, cluster=cluster, permissions=permissions, boot=boot_id())
+    return Executor(audit, groups, cluster=cluster, permissions=permissions, boot=boot_id())
+
+
+def cgroup_lock(settings: AgentSettings) -> CgroupLock:
+    """The lock of an enforcing agent on the kubelet's control groups."""
+    return CgroupLock(lambda: top_of(settings.find_layout()))
 
 
 async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:
@@ -276,35 +281,6 @@ class NoPodSource:
         """Always raises PodsUnknown, with a hint."""
         hint = "Set agent.kubelet, or kubernetes.kubeconfig."
         raise PodsUnknown("neither a kubelet nor a Kubernetes API is configured", hint=hint)
-
-
-class WritableCgroups:
-    """The control groups that the agent writes to, detected at the first use, because the kubelet may start after the
-    agent."""
-
-    def __init__(self, settings: AgentSettings) -> None:
-        self._root = str(settings.cgroup)
-        self._driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
-        self._nest = settings.cgroup_nest
-        self._tree: Tree | None = None
-        self.groups: Groups = KubeletGroups(self.layout, self._opened)
-        self.claim = CgroupLock(lambda: top_of(self.layout()))
-
-    def layout(self) -> Layout:
-        """The layout of the kubelet's control groups. Raises NoCgroups."""
-        return find_layout(self._root, driver=self._driver, nest=self._nest)
-
-    def _opened(self) -> Tree:
-        if self._tree is None:
-            self._tree = open_tree(self.layout())
-        return self._tree
-
-    def close(self) -> None:
-        """Release the lock on the control groups and close the tree."""
-        self.claim.release()
-        if self._tree is not None:
-            self._tree.close()
-            self._tree = None
 
 
 def own_pod(environ: Mapping[str, str]) -> frozenset[str]:

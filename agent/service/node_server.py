@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 from aiohttp import hdrs, web
 
+from agent.service.node_settings import NodeTable
 from watcher.platform import reloaded_files
 from watcher.platform.http.routing import JSON, Route, Router
 from watcher.platform.http.runner import Runner, application
@@ -62,21 +63,6 @@ class TokenProtection:
         return self._token.value
 
 
-class Listening(Protocol):
-    """The listen settings of a process. `metrics_host` None means no second listener."""
-
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def token_file(self) -> Path | None: ...
-    @property
-    def metrics_host(self) -> str | None: ...
-    @property
-    def metrics_port(self) -> int: ...
-
-
 class PageRoutes(Protocol):
     """The HTTP routes of a process."""
 
@@ -111,7 +97,7 @@ def json_response(body: object) -> web.Response:
 
 @asynccontextmanager
 async def listening(
-    settings: Listening, pages: PageRoutes, telemetry: Instruments, *, renewing: str
+    settings: NodeTable, pages: PageRoutes, telemetry: Instruments, *, renewing: str
 ) -> AsyncIterator[str]:
     """Serve all routes, and a second listener if configured; without a token, the second one serves only the public
     routes. At SIGHUP, read the token again and log the text `renewing`. Yields the URL of the first listener. Raises

@@ -26,8 +26,8 @@ from typing import TypeVar
 import msgspec
 
 from agent.cgroups import paths
-from agent.cgroups.base import Group, Tree
-from agent.cgroups.detection import Layout
+from agent.cgroups.base import Group
+from agent.cgroups.detection import Layout, open_tree
 from agent.cgroups.errors import CgroupError, CgroupGone
 from agent.cgroups.values import CpuUsage
 from agent.model import ContainerState, MetricSample, PodState
@@ -99,13 +99,13 @@ class _CgroupContext:
 
 
 class CgroupUsageReader:
-    """Reads the control groups of pods in a tree with this layout, which must have a driver. With `run_queues`, the
-    time that each process waits for a CPU is read, too."""
+    """Reads the control groups of pods in the tree of this layout. With `run_queues`, the time that each process waits
+    for a CPU is read, too. The constructor raises NoCgroups if the layout has no driver, and CgroupError if the tree
+    cannot be read."""
 
-    def __init__(
-        self, tree: Tree, layout: Layout, *, proc_root: str, run_queues: bool = False, descriptors: int = 0
-    ) -> None:
-        self._tree = tree
+    def __init__(self, layout: Layout, *, proc_root: str, run_queues: bool = False, descriptors: int = 0) -> None:
+        layout.path_of(())
+        self._tree = open_tree(layout)
         self._layout = layout
         self._proc = proc_root
         self._run_queues = run_queues
@@ -117,8 +117,9 @@ class CgroupUsageReader:
         self._elsewhere = ""
 
     def close(self) -> None:
-        """Close the groups that are kept open."""
+        """Close the groups that are kept open, and the tree."""
         self._groups.close()
+        self._tree.close()
 
     def discover(self) -> tuple[str, ...]:
         """UIDs of the pods that have control groups, whether or not their objects are known. Raises CgroupError."""

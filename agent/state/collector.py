@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent.cgroups.base import Tree
-from agent.cgroups.detection import Layout, NoCgroups, find_layout, open_tree
+from agent.cgroups.detection import Layout, NoCgroups, find_layout
 from agent.cgroups.errors import CgroupError
 from agent.cgroups.paths import Driver
 from agent.model import MetricSample, PodState, State
@@ -101,7 +100,6 @@ class Collector:
         # A cancelled cycle leaves its thread running; reads must not overlap.
         self._reading = threading.Lock()
         self._layout: Layout | None = None
-        self._tree: Tree | None = None
         self._usage: CgroupUsageReader | None = None
         self._unique = UniquePods(_identity, log)
         self._seen: dict[str, tuple[float, PodFacts]] = {}
@@ -205,10 +203,7 @@ class Collector:
         NoCgroups and CgroupError."""
         if self._usage is None:
             layout = find_layout(self._places.cgroup, driver=self._driver, nest=self._nest)
-            layout.path_of(())
-            self._tree = open_tree(layout)
             self._usage = CgroupUsageReader(
-                self._tree,
                 layout,
                 proc_root=self._places.proc,
                 run_queues=self._run_queues,
@@ -222,9 +217,7 @@ class Collector:
     def _let_go(self) -> None:
         if self._usage is not None:
             self._usage.close()
-        if self._tree is not None:
-            self._tree.close()
-        self._tree = self._usage = None
+            self._usage = None
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
