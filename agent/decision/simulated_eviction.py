@@ -16,9 +16,7 @@ from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.metrics.cpu_total import UTILIZATION as CPU_PERCENT
-from agent.metrics.memory_total import TOTAL
-from agent.metrics.memory_total import UTILIZATION as MEMORY_PERCENT
+from agent.metrics.builtin import CPU_UTILIZATION, MEMORY_TOTAL, MEMORY_UTILIZATION
 from agent.metrics.pod_actions import NODE_CORES
 from agent.metrics.registry import Metrics
 from agent.model import AvoidanceAction, Eviction, MetricSample, PodQos, PodScope, PodState, Policies, Rule, State
@@ -71,7 +69,7 @@ class SimulatedNode(Protocol):
 def evicted(node: SimulatedNode, *, watermark: float) -> tuple[str, ...]:
     """The uids of the pods that the planner would evict, in eviction order; `watermark` in percent, for both CPU and
     memory."""
-    rules = tuple(Rule("simulated", name, name, watermark, EVICT) for name in (CPU_PERCENT, MEMORY_PERCENT))
+    rules = tuple(Rule("simulated", name, name, watermark, EVICT) for name in (CPU_UTILIZATION, MEMORY_UTILIZATION))
     policies = Policies(
         rules,
         {EVICT: AvoidanceAction(EVICT, evicts=True)},
@@ -85,10 +83,10 @@ def evicted(node: SimulatedNode, *, watermark: float) -> tuple[str, ...]:
 
 def _state(node: SimulatedNode) -> State:
     values = {
-        CPU_PERCENT: 100.0 * node.used_cores / node.cores,
-        MEMORY_PERCENT: 100.0 * node.used_bytes / node.bytes,
+        CPU_UTILIZATION: 100.0 * node.used_cores / node.cores,
+        MEMORY_UTILIZATION: 100.0 * node.used_bytes / node.bytes,
         NODE_CORES: node.cores,
-        TOTAL: float(node.bytes),
+        MEMORY_TOTAL: float(node.bytes),
     }
     metrics = {name: (MetricSample(value, node.time),) for name, value in values.items()}
     return State(node.time, metrics, tuple(_pod(pod) for pod in node.pods))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Protocol
 
 from agent import model
+from agent.metrics.action_metric import ActionMetric
 from agent.policy import schema
 from agent.policy.documents import PolicyDocument, read_text
 from agent.policy.objects import NodeQos, PolicyObject, read_object
@@ -24,25 +24,8 @@ Key = tuple[str, str]
 """Kind and name of an object."""
 
 
-class MetricCapabilities(Protocol):
-    """Actions that a metric supports (agent.metrics.action_metric.ActionMetric implements this)."""
-
-    def reduced_by(self, kind: model.StageKind) -> bool: ...
-
-    def quantified_for(self, kind: model.StageKind) -> bool: ...
-
-
-class TriggerOnly:
-    """For a metric that is collected but cannot be reduced: its rules can only keep new pods away."""
-
-    def reduced_by(self, _: model.StageKind) -> bool:
-        return False
-
-    quantified_for = reduced_by
-
-
-KnownMetrics = Mapping[str, MetricCapabilities]
-"""By the metric names that rules may use."""
+KnownMetrics = Mapping[str, ActionMetric]
+"""By the names that rules may use. The rules of a metric without actions can only keep new pods away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +188,7 @@ def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Pro
                         complaints.notice(message)
 
 
-def _limitations(rule: model.Rule, action: model.AvoidanceAction, metric: MetricCapabilities) -> Iterator[str]:
+def _limitations(rule: model.Rule, action: model.AvoidanceAction, metric: ActionMetric) -> Iterator[str]:
     kinds = [kind for kind in _STEPS if kind in _kinds(action)]
     able = [kind for kind in kinds if metric.reduced_by(kind)]
     if lacking := [_STEPS[kind] for kind in kinds if kind not in able]:

@@ -23,8 +23,9 @@ from agent.decision.analysis import NodeEvent
 from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor, Permissions
 from agent.executor.other_agents import CgroupLock
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.registry import Metrics
-from agent.policy.policy_set import KnownMetrics, MetricCapabilities, TriggerOnly
+from agent.policy.policy_set import KnownMetrics
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.service.custom_metrics import installed_metrics
 from agent.service.loop import Agent, Clocks, NodeIdentity
@@ -150,7 +151,8 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
 
 def known_metrics(metrics: Metrics) -> KnownMetrics:
     """The metrics that rules may name: metrics with actions, and metrics that are only measured and keep pods away."""
-    return ChainMap[str, MetricCapabilities](metrics, dict.fromkeys(COLLECTED, TriggerOnly()))  # type: ignore[arg-type]
+    measured = {name: ActionMetric(name=name) for name in COLLECTED}
+    return ChainMap(metrics, measured)  # type: ignore[arg-type]  # it is not written to
 
 
 def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: KnownMetrics) -> PolicySource:
