@@ -447,9 +447,6 @@ def _warnings(policies: Policies) -> tuple[str, ...]:
 # --- pods of a PodQOS, and protected pods ----------------------------------------------------------------------------
 
 
-FINISHED = ("Succeeded", "Failed")
-
-
 def matches(policy: PodQos, pod: PodState) -> bool:
     """Whether the PodQOS selects this pod."""
     selects = policy.selector is not None and bool(policy.selector.requirements)
@@ -480,7 +477,7 @@ def protection(pod: PodState, own: frozenset[str]) -> str:
         return "it is the agent's own pod"
     if pod.terminating:
         return "it is terminating already"
-    if pod.phase in FINISHED:
+    if pod.ended:
         return f"it has finished ({pod.phase})"
     if pod.static:
         return "it is a static pod or a mirror pod: the kubelet would start it again"

@@ -11,7 +11,15 @@ from datetime import UTC, datetime
 
 from agent.executor.enforcement_switch import ControlMap
 from agent.executor.report import StepOutcome
-from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, Eviction, SchedulingChange, Step
+from agent.model import (
+    CRITICAL_PRIORITY,
+    FINAL_PHASES,
+    SCHEDULING_CONDITION,
+    SCHEDULING_TAINT,
+    Eviction,
+    SchedulingChange,
+    Step,
+)
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.objects import NODES, PODS, Pod, Taint
 from watcher.core.kubernetes.pod_origin import mirrored_uid
@@ -239,7 +247,7 @@ def _objection(pod: Pod, step: Step) -> tuple[StepOutcome, str] | None:
         return StepOutcome.GONE, "another pod has that name now"
     if metadata.deletion_timestamp is not None:
         return StepOutcome.GONE, "it is terminating already"
-    if pod.status.phase in ("Succeeded", "Failed"):
+    if pod.status.phase in FINAL_PHASES:
         return StepOutcome.GONE, f"it has finished ({pod.status.phase})"
     if (pod.spec.priority or 0) >= CRITICAL_PRIORITY:
         return StepOutcome.NOT_ALLOWED, f"it is system-critical (priority {pod.spec.priority})"

@@ -37,7 +37,6 @@ from agent.executor.plan_run import (
     level_of,
 )
 from agent.executor.report import (
-    PODS_MISSING,
     EnforcementLevel,
     PlanReport,
     RecentEvictions,
@@ -45,7 +44,7 @@ from agent.executor.report import (
     StepResult,
     measured,
 )
-from agent.model import Eviction, KnobChange, Knobs, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
+from agent.model import PODS, Eviction, KnobChange, Knobs, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
@@ -259,7 +258,7 @@ class Executor:
         seen = {each.id: Quota(each.quota, each.period) for pod in state.pods for each in pod.containers}
         present = seen.keys() | {pod.uid for pod in state.pods if pod.containers}
         self._means.quotas.forget_ended(present)
-        if self._permissions.enforce and PODS_MISSING not in state.missing:
+        if self._permissions.enforce and PODS not in state.missing:
             self._restore_unseen(present)
         self._means.quotas.forget_restored(seen)
         waiting = audit.entries_without_effect(since=state.time - MEASURED_FOR_S, before=state.time)

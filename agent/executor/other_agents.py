@@ -93,7 +93,6 @@ LABELS = {
     ("app.kubernetes.io/name", "koordlet"),
     ("app.kubernetes.io/name", "crane-agent"),
 }
-ENDED = ("Succeeded", "Failed")
 
 
 class NodeProcess(NamedTuple):
@@ -106,7 +105,7 @@ class NodeProcess(NamedTuple):
 def conflicting_agents(pods: Iterable[PodState], processes: Iterable[NodeProcess] = ()) -> tuple[str, ...]:
     """Descriptions of the detected agents, for example "koordlet (pod koordinator-system/koordlet-x2x4z)". Any pod may
     have their labels and process names; only one that mounts a directory of the host can manage control groups."""
-    able = sorted((pod for pod in pods if pod.host_paths and pod.phase not in ENDED), key=lambda pod: pod.key)
+    able = sorted((pod for pod in pods if pod.host_paths and not pod.ended), key=lambda pod: pod.key)
     found = [f"{name} (pod {pod.key})" for pod in able if (name := _rival(pod)) is not None]
     message = {each.partition(" ")[0] for each in found}
     uids = {"", *(pod.uid for pod in able)}

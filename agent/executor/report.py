@@ -14,6 +14,7 @@ from agent.model import (
     CPU_MAX,
     MEMORY,
     PAGE_CACHE,
+    PODS,
     KnobChange,
     PageCacheReclaim,
     PodState,
@@ -136,8 +137,6 @@ def _refusal_key(step: Step) -> tuple[str, str]:
 
 
 MILLI = 1000.0
-PODS_MISSING = "pods"
-"""Key of State.missing with the reason why the pods are unknown (agent.state.collector)."""
 
 
 def used_by(step: Step, state: State) -> Released:
@@ -148,7 +147,7 @@ def used_by(step: Step, state: State) -> Released:
 def measured(deed: AuditEntry, state: State) -> Released | None:
     """Decrease of usage since the audit entry (for restore: increase) for the planned resources, in millicores and
     bytes. A pod or container that is gone counts as using nothing. None if it cannot be measured."""
-    if PODS_MISSING in state.missing:
+    if PODS in state.missing:
         return None  # the pods are unknown, so an absent pod is not necessarily gone
     pod = next((each for each in state.pods if each.uid == deed.uid), None)
     gone = pod is None or (deed.container_id != "" and all(each.id != deed.container_id for each in pod.containers))

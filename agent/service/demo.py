@@ -170,7 +170,7 @@ class DemoGroups:
             segments = {QosClass.GUARANTEED: ()}.get(pod.facts.pod.qos, ("besteffort",))
             path = layout.path_of(("kubepods", *segments, f"pod{pod.facts.pod.uid}")).lstrip("/")
             for tree in self._trees:
-                place = self._directory(tree, f"{path}/{pod.facts.containers[0].id}")
+                place = self._directory(tree, f"{path}/{pod.facts.pod.containers[0].id}")
                 (place / "cgroup.procs").write_text(str(pod.process.pid))
         for tree in self._trees:  # the demonstration gets its CPU on a busy machine, too
             for file, most in (("cpu.shares", 100_000), ("cpu.weight", 4_000)):

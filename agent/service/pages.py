@@ -13,10 +13,9 @@ from aiohttp import hdrs, web
 
 from agent.audit.database import AuditError
 from agent.audit.log import AuditOutcome, Filter
-from agent.model import StageKind
+from agent.model import PODS, StageKind
 from agent.service.dependencies import AgentRuntime
 from agent.service.node_server import json_response
-from agent.state.collector import PODS
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec
 from watcher.platform.http.parameters import BadParameter, moment_of, truncated
 from watcher.platform.http.routing import Access, ApiError, Route

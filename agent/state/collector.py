@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from agent.cgroups.detection import Layout, NoCgroups, find_layout
 from agent.cgroups.errors import CgroupError
 from agent.cgroups.paths import Driver
-from agent.model import MetricSample, PodState, State
+from agent.metrics.builtin import DISK, NETWORK
+from agent.model import PODS, MetricSample, PodState, State
 from agent.state.cgroup_usage import (
     CGROUP_METRICS,
     EXTENDED_CPU,
@@ -26,15 +27,13 @@ from agent.state.cgroup_usage import (
     CgroupUsageReader,
     usable_descriptors,
 )
-from agent.state.proc_reader import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, ProcReader
+from agent.state.proc_reader import CPU_RATES, LOADS, PRESSURES, SPANS, ProcReader
 from agent.state.proc_reader import MEMORY as OF_MEMORY
 from agent.state.readings import LACKING_S, MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown
 from agent.state.unique_pods import PodIdentity, UniquePods
 
 log = logging.getLogger(__name__)
 
-PODS = "pods"
-"""The key in `State.missing` for the reason why the pods are unknown; not a metric."""
 EXTENDED_SHARE = "ext_cpu_total_distribute"
 COLLECTED = frozenset(
     {
@@ -149,7 +148,7 @@ class Collector:
         lacking = tuple(
             facts
             for uid, (_, facts) in sorted(self._seen.items())
-            if uid not in uids and (facts.pod.key, facts.group_uid) not in groups and facts.runs
+            if uid not in uids and (facts.pod.key, facts.group_uid) not in groups and not facts.pod.ended
         )
         self._seen |= {facts.pod.uid: (monotonic, facts) for facts in listed}
         return lacking
@@ -189,7 +188,7 @@ class Collector:
                 self._tell_unknown(len(usage.discover()), readings)
                 return ()
             measured = usage.read(facts, readings, now=now, monotonic=self._monotonic, longest=self._longest)
-            if MEMORY not in readings.series and any(each.runs for each in facts):
+            if MEMORY not in readings.series and not all(each.pod.ended for each in facts):
                 self._let_go()  # no pod has a group: the layout may have changed
             return measured
         except (NoCgroups, CgroupError) as error:
@@ -243,7 +242,9 @@ class Collector:
         elif allocatable is None or allocatable <= 0.0:
             readings.mark_absent("this node has no gocrane.io/cpu, or its amount is unknown", EXTENDED_SHARE)
         else:
-            asked = sum(each.extended_cpu_request for each in facts if each.runs and each.pod.uid not in without)
+            asked = sum(
+                each.extended_cpu_request for each in facts if not each.pod.ended and each.pod.uid not in without
+            )
             readings.add(EXTENDED_SHARE, 100.0 * asked / allocatable, now)
 
 

@@ -21,8 +21,8 @@ from agent.cgroups.paths import Driver
 from agent.cgroups.values import Quota
 from agent.executor.executor import Executor
 from agent.executor.knob_writer import KnobWriter
-from agent.executor.report import PODS_MISSING, EnforcementLevel, StepOutcome
-from agent.model import QuotaChange, State, Step
+from agent.executor.report import EnforcementLevel, StepOutcome
+from agent.model import PODS, QuotaChange, State, Step
 from tests.agent.executor.node import FakeNode, fates, restore, throttle
 from tests.fakes.cgroups import FakeCgroups
 
@@ -232,7 +232,7 @@ def test_values_of_unlisted_containers_are_restored_after_a_minute(node: FakeNod
         found = []
         for seconds in (0.0, 50.0, 61.0, 71.0):
             node.now = start + seconds
-            missing = {PODS_MISSING: "the kubelet does not respond"} if seconds == 50.0 else {}
+            missing = {PODS: "the kubelet does not respond"} if seconds == 50.0 else {}
             await executor.measure_effects(replace(node.state(), missing=missing))
             found.append(node.quota().split()[0])
         return found
