@@ -17,10 +17,11 @@ from agent.qrm.cluster.client import QrmClusterClient
 from agent.qrm.cluster.own_managers import objection
 from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
 from agent.qrm.grpc.contact import SilenceReport
-from agent.qrm.grpc.grpc_server import LegacyRegistration, PluginServer, PodResources
-from agent.qrm.grpc.messages import PLUGIN_TYPE, info_from_bytes
+from agent.qrm.grpc.grpc_server import PluginServer
+from agent.qrm.grpc.messages import info_from_bytes
 from agent.qrm.grpc.plugin_client import PluginEndpoint
-from agent.qrm.grpc.registration import Registry, ResourcePlugins
+from agent.qrm.grpc.pod_resources import PodResources
+from agent.qrm.grpc.registration import LegacyRegistration, Registry, ResourcePlugins
 from agent.qrm.grpc.socket_server import CannotServe, SocketServer
 from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply, ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
@@ -262,8 +263,8 @@ async def _manage(
     settings, metrics = parts.settings, parts.metrics
     manager = await _restored_manager(parts, machine)
     observed = partial(PluginEndpoint, observe=metrics.observe_call)
-    handler = ResourcePlugins(manager, open_endpoint=observed)
-    registry = Registry(settings.plugins_dir, {PLUGIN_TYPE: handler}, monotonic=time.monotonic)
+    plugins = ResourcePlugins(manager, open_endpoint=observed)
+    registry = Registry(settings.plugins_dir, plugins, monotonic=time.monotonic)
     stack.push_async_callback(registry.close)
     await _wait_for_registration(registry, manager, parts)
     pods, cluster = await _pods_and_cluster(parts, everything, stack)
@@ -272,7 +273,7 @@ async def _manage(
     metrics.rounds, rounds.observe = rounds, metrics.observe_round
     listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
     await _serve_socket(settings.pod_resources_path, listing.add_to, stack)
-    legacy = LegacyRegistration(manager, settings.state_dir, open_endpoint=observed)
+    legacy = LegacyRegistration(plugins, settings.state_dir)
     await _serve_socket(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
     if settings.mode in APPLYING:
         await _record_mode(settings)
