@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent.qrm.grpc.plugin_api import PluginCallError, Quantity, ResourcePluginClient
+from agent.qrm.grpc.plugin_api import PAUSED, PluginCallError, Quantity, ResourcePluginClient
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
-from agent.qrm.manager.plugin_failures import PluginFailures
 from agent.qrm.manager.request import may_be_of_node
 
 log = logging.getLogger(__name__)
@@ -18,11 +17,55 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ALLOCATABLE = "GetTopologyAwareAllocatableResources"
+UNREACHABLE = "UNAVAILABLE"
+LATE = "DEADLINE_EXCEEDED"
 
 PLUGIN_ABSENCE_GRACE_S = 300.0
 """Seconds after a plug-in has stopped until its resource counts as removed."""
 PLUGIN_STARTUP_S = 10.0
 """Period after the registration of a plug-in, in seconds, in which an empty list of allocations is ignored."""
+
+
+class PluginFailures:
+    """The current failures of the plug-ins, by resource: the failing methods, "" for every method.
+
+    One message is logged when a failure begins, and one when it ends: a round calls several methods of each plug-in, so
+    a plug-in that has died would otherwise cause several messages in every round."""
+
+    def __init__(self) -> None:
+        self._failing: dict[str, set[str]] = {}
+        self._silent: set[str] = set()
+
+    def failed(self, error: PluginCallError, consequence: str) -> None:
+        """A call has failed. An unreachable plug-in fails in every method; other failures concern one method."""
+        if error.status == PAUSED:
+            return  # the call that timed out has been reported
+        if error.status in (UNREACHABLE, LATE):
+            self._silent.add(error.resource)
+        failing = self._failing.setdefault(error.resource, set())
+        method = "" if error.status == UNREACHABLE else error.method
+        if method not in failing:
+            log.warning("%s; %s", error, consequence)
+        failing.add(method)
+
+    def succeeded(self, resource: str, method: str) -> None:
+        """A call of the method has succeeded, so the plug-in responds."""
+        self._silent.discard(resource)
+        failing = self._failing.get(resource, set())
+        if "" in failing:
+            log.info("the plug-in for %s responds again", resource)
+        elif method in failing:
+            log.info("the plug-in for %s no longer fails in %s", resource, method)
+        failing -= {"", method}
+
+    def forget(self, resource: str) -> None:
+        """The plug-in was registered or deregistered."""
+        self._failing.pop(resource, None)
+        self._silent.discard(resource)
+
+    def responds(self, resource: str) -> bool:
+        """Whether the plug-in has responded since the last call that did not reach it or timed out."""
+        return resource not in self._silent
 
 
 @dataclass(slots=True)
