@@ -63,8 +63,8 @@ async def world(
     cpus = SEED.all - cpu_plugin().settings.reserved
     listing = PodResources(manager, lambda: [POD], cpus=cpus)
     servers.append(SocketServer(directory / "pod-resources.sock", [listing.add_to]))
-    registering = ResourcePlugins(manager, open_endpoint=partial(PluginEndpoint, observe=observe))
-    legacy = LegacyRegistration(registering, directory)
+    itself = ResourcePlugins(manager, open_endpoint=partial(PluginEndpoint, observe=observe))
+    legacy = LegacyRegistration(itself, directory)
     servers.append(SocketServer(directory / "kubelet.sock", [legacy.add_to]))
     for server in servers:
         await server.start()
