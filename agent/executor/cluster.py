@@ -23,6 +23,7 @@ from agent.model import (
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.objects import NODES, PODS, Pod, Taint
 from watcher.core.kubernetes.pod_origin import mirrored_uid
+from watcher.core.messages import with_hint
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.events import EventSource, EventSubject, report
 from watcher.platform.kube.eviction import EvictionOutcome, Evictor
@@ -204,7 +205,7 @@ class ClusterActions:
         except TimeoutError:
             return changed, f"the API did not respond within {self._patience:.0f} s"
         except KubeError as error:
-            return changed, f"{error}. {error.hint}" if error.hint else str(error)
+            return changed, with_hint(error)
         return changed, ""
 
     # --- Events ------------------------------------------------------------------------------------------------------

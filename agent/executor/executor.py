@@ -32,7 +32,6 @@ from agent.executor.plan_run import (
     ExecutorMeans,
     Needed,
     PlanRun,
-    audit_error_text,
     in_thread,
     level_of,
 )
@@ -45,6 +44,7 @@ from agent.executor.report import (
     measured,
 )
 from agent.model import PODS, Eviction, KnobChange, Knobs, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
+from watcher.core.messages import with_hint
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Executor:
         try:
             quotas, tainted = await in_thread(self._means.audit.count_originals), await self.tainted()
         except AuditError as error:
-            return PlanReport(EnforcementLevel.PREVIEW, "the audit file cannot be read", (), audit_error_text(error))
+            return PlanReport(EnforcementLevel.PREVIEW, "the audit file cannot be read", (), with_hint(error))
         owing = quotas + tainted
         if tainted and plan.scheduling_disabled is False and not any(s.kind == "scheduling" for s in steps):
             reason = "no rule requires the taint that an earlier run left"
@@ -233,7 +233,7 @@ class Executor:
         try:
             await in_thread(self._means.audit.save_value, ENFORCEMENT_KEY, brake or EnforcementSwitch.ON)
         except AuditError as error:
-            log.warning("%s", audit_error_text(error))
+            log.warning("%s", with_hint(error))
 
     # --- restoring all values ----------------------------------------------------------------------------------------
 

@@ -156,11 +156,11 @@ def _check_actions(policies: PolicySet, complaints: ProblemCollector) -> None:
         complaints.place = each.place
         if isinstance(each.value, NodeQos):
             for number, rule in enumerate(each.value.rules):
-                with complaints.at("spec"), complaints.at("rules"), complaints.at(number), complaints.at("actionName"):
+                with complaints.at("spec", "rules", number, "actionName"):
                     if rule.action and rule.action not in actions:
                         complaints.problem(f"unknown AvoidanceAction {rule.action}", near(rule.action, actions))
         elif isinstance(each.value, model.PodQos):
-            with complaints.at("spec"), complaints.at("allowedActions"):
+            with complaints.at("spec", "allowedActions"):
                 for name in sorted(each.value.allowed_actions - actions):
                     complaints.notice(f"unknown AvoidanceAction {name}", near(name, actions), fails_check=True)
 
@@ -183,7 +183,7 @@ def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Pro
         complaints.place = each.place
         for number, rule in enumerate(each.value.rules):
             if rule.action in actions and rule.metric in metrics:
-                with complaints.at("spec"), complaints.at("rules"), complaints.at(number):
+                with complaints.at("spec", "rules", number):
                     for message in _limitations(rule, actions[rule.action], metrics[rule.metric]):
                         complaints.notice(message)
 

@@ -119,7 +119,7 @@ def all_plugins(settings: QrmSettings, machine: CpuTopology) -> list[ResourcePlu
     try:
         return plugins + outside_plugins(machine, settings.roles(), plugins)
     except ExtensionError as error:
-        raise CannotRun(f"{error}\n  {error.hint}") from None
+        raise CannotRun.of(error) from None
 
 
 def pod_sources(settings: QrmSettings, client: KubeClient | None) -> NodePodSources:
@@ -136,7 +136,7 @@ def pod_sources(settings: QrmSettings, client: KubeClient | None) -> NodePodSour
                 insecure=settings.kubelet_insecure,
             )
         except KubeletError as error:
-            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+            raise CannotRun.of(error) from None
         sources.append(kubelet_pods(access, interval=settings.reconcile_period))
     if not sources:
         raise CannotRun(

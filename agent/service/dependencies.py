@@ -65,7 +65,7 @@ def open_audit(settings: AgentSettings, *, replace_damaged: bool = True) -> Audi
     try:
         return Audit.open(settings.state_file, now=time.time(), tell=tell, replace_damaged=replace_damaged)
     except AuditError as error:
-        raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+        raise CannotRun.of(error) from None
 
 
 def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
@@ -110,7 +110,7 @@ def access_to_kubelet(
             name=settings.kubelet_name,
         )
     except KubeletError as error:
-        raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+        raise CannotRun.of(error) from None
 
 
 def metrics_of(settings: AgentSettings) -> Metrics:
@@ -118,7 +118,7 @@ def metrics_of(settings: AgentSettings) -> Metrics:
     try:
         return installed_metrics(query.metric(name) for name, query in settings.queries.items())
     except ExtensionError as error:
-        raise CannotRun(f"{error}\n  {error.hint}") from None
+        raise CannotRun.of(error) from None
 
 
 def metric_sources(settings: AgentSettings) -> list[MetricSource]:
@@ -207,7 +207,7 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
         try:
             await agent.load_state()
         except AuditError as error:
-            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+            raise CannotRun.of(error) from None
         yield AgentRuntime(agent, audit, executor, message, partial(_informed, pods, policies, own))
 
 

@@ -151,7 +151,7 @@ async def restore(settings: AgentSettings, everything: Settings) -> RestoreSumma
             quotas = await executor.restore_all(reason="load-watcher agent restore")
             return RestoreSummary(quotas, _still_tainted(settings) if await executor.tainted() else "")
         except (AuditError, KubeError) as error:
-            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+            raise CannotRun.of(error) from None
 
 
 def _still_tainted(settings: AgentSettings) -> str:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 from aiohttp import hdrs, web
@@ -25,7 +25,7 @@ from watcher.platform.http.runner import Runner, application
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.net.listening import host_port
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken
-from watcher.platform.telemetry.instruments import Instruments
+from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,11 @@ SHUTDOWN_S = 5.0
 
 class CannotRun(RuntimeError):
     """The process cannot start. The message has the reason and, on the next lines, each after two spaces, a remedy."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """The message of another error, with its `hint` as the remedy."""
+        return cls(f"{error}\n  {getattr(error, 'hint', '')}".rstrip())
 
     @property
     def reason(self) -> str:
@@ -87,6 +92,12 @@ def read_token(path: Path | None) -> str | None:
 
 def _optional_token(path: Path | None) -> str | None:
     return None if path is None else reloaded_files.read_token(path)
+
+
+async def metrics_response(telemetry: Instruments) -> web.Response:
+    """The metrics in the Prometheus exposition format."""
+    body = await asyncio.to_thread(telemetry.exposition)
+    return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
 
 
 def json_response(body: object) -> web.Response:

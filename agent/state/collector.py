@@ -31,6 +31,7 @@ from agent.state.proc_reader import CPU_RATES, LOADS, PRESSURES, SPANS, ProcRead
 from agent.state.proc_reader import MEMORY as OF_MEMORY
 from agent.state.readings import LACKING_S, MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown
 from agent.state.unique_pods import PodIdentity, UniquePods
+from watcher.core.messages import with_hint
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class Collector:
             more = self._lacking(listed, monotonic)
             facts, lacking = self._unique.select((*listed, *more)), frozenset(each.pod.uid for each in more)
         except PodsUnknown as error:
-            readings.mark_missing(f"{error}. {error.hint}" if error.hint else str(error), PODS)
+            readings.mark_missing(with_hint(error), PODS)
         self._add_extended_share(facts, readings, now, without=lacking)
         measured = await asyncio.to_thread(self._read, facts, readings, now)
         if lacking:
@@ -193,7 +194,7 @@ class Collector:
             return measured
         except (NoCgroups, CgroupError) as error:
             self._let_go()
-            why = f"{error}. {error.hint}" if error.hint else str(error)
+            why = with_hint(error)
             readings.mark_missing(why, *CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
             return tuple(replace(each.pod, containers=()) for each in facts or ())
 
