@@ -25,7 +25,7 @@ from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import EnforcementSwitch
 from agent.executor.knob_writer import KnobWriter, RestoreResult, read_knobs
-from agent.executor.other_agents import CgroupLock, agent_processes, conflicting_agents
+from agent.executor.other_agents import CgroupLock, conflicting_agents
 from agent.executor.plan_run import (
     TAINTED_KEY,
     EffectiveLevel,
@@ -221,7 +221,7 @@ class Executor:
 
     def _others(self, state: State) -> tuple[str, ...]:
         """Descriptions of other agents that manage the control groups."""
-        found = conflicting_agents(state.pods, agent_processes(self._permissions.proc))
+        found = conflicting_agents(state.pods, self._permissions.proc)
         return found if self._permissions.claim is None else (*found, *self._permissions.claim.acquire())
 
     async def _remember_brake(self, brake: EnforcementSwitch | None) -> None:

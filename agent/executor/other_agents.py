@@ -6,9 +6,9 @@ import fcntl
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from agent.cgroups.detection import NoCgroups
 from agent.cgroups.paths import read_pod
@@ -95,23 +95,21 @@ LABELS = {
 }
 
 
-class NodeProcess(NamedTuple):
-    """A process by its name (`comm`) and the uid of its pod, "" outside pods."""
-
-    name: str
-    pod_uid: str = ""
-
-
-def conflicting_agents(pods: Iterable[PodState], processes: Iterable[NodeProcess] = ()) -> tuple[str, ...]:
+def conflicting_agents(pods: Collection[PodState] | None, proc: Path) -> tuple[str, ...]:
     """Descriptions of the detected agents, for example "koordlet (pod koordinator-system/koordlet-x2x4z)". Any pod may
-    have their labels and process names; only one that mounts a directory of the host can manage control groups."""
-    able = sorted((pod for pod in pods if pod.host_paths and not pod.ended), key=lambda pod: pod.key)
+    have their labels and process names; only one that mounts a directory of the host can manage control groups. If the
+    pods are unknown (None), each process with the name of an agent counts. It reads `proc`, the host's /proc, which
+    takes a few milliseconds."""
+    able = sorted((pod for pod in pods or () if pod.host_paths and not pod.ended), key=lambda pod: pod.key)
     found = [f"{name} (pod {pod.key})" for pod in able if (name := _rival(pod)) is not None]
-    message = {each.partition(" ")[0] for each in found}
-    uids = {"", *(pod.uid for pod in able)}
-    names = {process.name for process in processes if process.pod_uid in uids}
-    found += [f"{name} (process)" for name in sorted(names & set(RIVALS) - message)]
-    return tuple(found)
+    uids, running = {"", *(pod.uid for pod in able)}, set[str]()
+    for path in proc.glob("[0-9]*/comm"):
+        with suppress(OSError):  # it ended meanwhile
+            name = path.read_text("utf-8", "replace").strip()
+            if name in RIVALS and (_pod_of(path.with_name("cgroup")) in uids or pods is None):
+                running.add(name)
+    in_pods = {each.partition(" ")[0] for each in found}
+    return (*found, *(f"{name} (process)" for name in sorted(running - in_pods)))
 
 
 def _rival(pod: PodState) -> str | None:
@@ -119,19 +117,6 @@ def _rival(pod: PodState) -> str | None:
     if labelled is not None:
         return labelled
     return next((name for name in RIVALS if pod.owner == f"DaemonSet/{name}"), None)
-
-
-def agent_processes(proc: Path = Path("/proc")) -> frozenset[NodeProcess]:
-    """The visible processes with the name of another agent. It blocks for a few milliseconds."""
-    found = set()
-    for path in proc.glob("[0-9]*/comm"):
-        try:
-            name = path.read_text("utf-8", "replace").strip()
-            if name in RIVALS:
-                found.add(NodeProcess(name, _pod_of(path.with_name("cgroup"))))
-        except OSError:  # it ended meanwhile
-            continue
-    return frozenset(found)
 
 
 def _pod_of(file: Path) -> str:

@@ -423,10 +423,7 @@ def _scopes(given: schema.ScopeSelector, complaints: ProblemCollector) -> tuple[
 
 
 def _scope(given: schema.ScopeRequirement, complaints: ProblemCollector) -> model.PodScope | None:
-    for field, word in (("scopeName", given.scope_name), ("operator", given.operator)):
-        if not word:
-            with complaints.at(field):
-                complaints.problem("is missing")
+    _check_given(complaints, scopeName=given.scope_name, operator=given.operator)
     with complaints.at("values"):
         if not given.values:
             complaints.problem("is missing: without values no pod matches")
@@ -470,12 +467,16 @@ def label_selector(given: schema.LabelSelectorSpec, complaints: ProblemCollector
 
 
 def _check_requirement(given: schema.LabelRequirement, complaints: ProblemCollector) -> None:
-    for field, word in (("key", given.key), ("operator", given.operator)):
-        if not word:
-            with complaints.at(field):
-                complaints.problem("is missing")
+    _check_given(complaints, key=given.key, operator=given.operator)
     with complaints.at("values"):
         if given.operator in ("In", "NotIn") and not given.values:
             complaints.problem(f"is missing: {given.operator} needs at least one value")
         if given.operator in ("Exists", "DoesNotExist") and given.values:
             complaints.problem(f"must be empty: {given.operator} takes no values")
+
+
+def _check_given(complaints: ProblemCollector, **fields: str) -> None:
+    for field, word in fields.items():
+        if not word:
+            with complaints.at(field):
+                complaints.problem("is missing")

@@ -7,7 +7,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from agent import model
@@ -129,17 +129,13 @@ def _preferred(first: PolicyObject, second: PolicyObject, complaints: ProblemCol
     group to the other would have none."""
     if first.group == second.group:
         complaints.place = second.place
-        complaints.problem(f"is a duplicate of the object in {_where(first.place)}", "Remove one of them.")
+        complaints.problem(f"is a duplicate of the object in {first.place.file}", "Remove one of them.")
         return first
     used, unused = sorted((first, second), key=lambda each: schema.GROUPS.index(each.group))
     complaints.place = unused.place
-    message = f"is not used: the object of the same kind and name in {used.group} replaces it ({_where(used.place)})"
+    message = f"is not used: the object of the same kind and name in {used.group} replaces it ({used.place.file})"
     complaints.notice(message, f"Delete the object of {unused.group}, or rename one of the two.")
     return used
-
-
-def _where(place: PolicyLocation) -> str:
-    return f"{place.origin} document {place.document}" if place.document else place.origin
 
 
 def _selects(selector: model.LabelSelector | None, labels: Mapping[str, str] | None) -> bool:
@@ -220,7 +216,7 @@ def _check_watermarks(policies: PolicySet, complaints: ProblemCollector) -> None
             continue
         for rule in each.value.rules:
             place = each.place
-            rules.append((PolicyLocation(place.origin, place.document, place.object, f"rule {rule.name}"), rule))
+            rules.append((replace(place, path=f"rule {rule.name}"), rule))
     for place, rule in rules:
         complaints.place = place
         if rule.restore_watermark is not None and rule.restore_watermark > rule.watermark > 0:

@@ -27,9 +27,13 @@ class PolicyLocation:
     object: str = ""
     path: str = ""
 
+    @property
+    def file(self) -> str:
+        """The origin, and the number of the document in it."""
+        return f"{self.origin} document {self.document}" if self.document else self.origin
+
     def __str__(self) -> str:
-        where = f"{self.origin} document {self.document}" if self.document else self.origin
-        return ": ".join(filter(None, (where, " ".join(filter(None, (self.object, self.path))))))
+        return ": ".join(filter(None, (self.file, " ".join(filter(None, (self.object, self.path))))))
 
 
 @dataclass(frozen=True, slots=True)

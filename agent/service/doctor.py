@@ -20,7 +20,7 @@ import msgspec
 
 from agent.cgroups.detection import Layout, NoCgroups, Version, pod_groups, top_of
 from agent.executor.enforcement_switch import ControlMap, EnforcementSwitch
-from agent.executor.other_agents import NodeProcess, agent_processes, conflicting_agents
+from agent.executor.other_agents import conflicting_agents
 from agent.policy.schema import GROUPS
 from agent.policy.source import ActivePolicies, ClusterPolicies, read_policies
 from agent.service import dependencies
@@ -295,8 +295,7 @@ def _named_layout(layout: Layout) -> str:
 
 def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
     """Check for processes of other agents; a running load-watcher agent also detects them by their pods."""
-    # The pods are not known here, so each process may be that of an agent.
-    found = conflicting_agents((), [NodeProcess(each.name) for each in agent_processes(own.proc)])
+    found = conflicting_agents(None, own.proc)
     if not found:
         yield ok("no koordlet or crane-agent process runs on this node")
         return

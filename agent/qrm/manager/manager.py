@@ -164,11 +164,7 @@ class Manager:
         """Release the allocations of a pod in every plug-in. Returns False if a plug-in failed; the allocations then
         remain, and the next round tries again."""
         for name, endpoint in self.plugins.live():
-            try:
-                await endpoint.remove_pod(uid)
-                self.plugins.failures.succeeded(name, "RemovePod")
-            except PluginCallError as error:
-                self.plugins.failures.failed(error, f"it still has the ended pod {uid}; trying again later")
+            if not await self.plugins.remove_pod(name, endpoint, uid):
                 return False
         self.allocations.remove(uid)
         self._owed.discard(uid)
@@ -233,12 +229,7 @@ class Manager:
         for name, pods in told.items():
             endpoint = self.plugins.endpoint(name)
             for uid in sorted(pods.keys() - set(active) - self._admitted.keys() - self.allocations.pods):
-                try:
-                    if endpoint is not None:
-                        await endpoint.remove_pod(uid)
-                        self.plugins.failures.succeeded(name, "RemovePod")
-                except PluginCallError as error:
-                    self.plugins.failures.failed(error, f"it still has the ended pod {uid}; trying again later")
+                if endpoint is None or not await self.plugins.remove_pod(name, endpoint, uid):
                     break
 
     def properties(self, pod_uid: str, container: str) -> Properties:
@@ -272,9 +263,7 @@ class Manager:
             return {}
         found: dict[str, Quantity] = {}
         for name, endpoint in self.plugins.live():
-            try:
-                found.update(self.plugins.own(name, await endpoint.aware(pod.uid, container)))
-                self.plugins.failures.succeeded(name, "GetTopologyAwareResources")
-            except PluginCallError as error:
-                self.plugins.failures.failed(error, "its part of the pod resources is missing")
+            method, call = "GetTopologyAwareResources", endpoint.aware(pod.uid, container)
+            answer = await self.plugins.ask(name, method, call, otherwise="its part of the pod resources is missing")
+            found |= self.plugins.own(name, answer or {})
         return found

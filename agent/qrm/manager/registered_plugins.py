@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ALLOCATABLE = "GetTopologyAwareAllocatableResources"
 UNREACHABLE = "UNAVAILABLE"
 LATE = "DEADLINE_EXCEEDED"
 
@@ -153,6 +152,27 @@ class RegisteredPlugins:
                 )
         return kept
 
+    async def ask(self, name: str, method: str, call: Awaitable[T], *, otherwise: str) -> T | None:
+        """The answer of a plug-in to the call of a method; None if it failed, which is logged when it begins, with the
+        consequence `otherwise`."""
+        try:
+            answer = await call
+        except PluginCallError as error:
+            self.failures.failed(error, otherwise)
+            return None
+        self.failures.succeeded(name, method)
+        return answer
+
+    async def remove_pod(self, name: str, endpoint: ResourcePluginClient, uid: str) -> bool:
+        """Release the allocations of an ended pod in a plug-in. Returns False if the plug-in failed."""
+        try:
+            await endpoint.remove_pod(uid)
+        except PluginCallError as error:
+            self.failures.failed(error, f"it still has the ended pod {uid}; trying again later")
+            return False
+        self.failures.succeeded(name, "RemovePod")
+        return True
+
     async def remembers(self, name: str, endpoint: ResourcePluginClient) -> bool:
         """Whether a plug-in reports any of its earlier allocations. A plug-in without any has lost its state or not
         loaded it yet, and could give a new container resources that belong to another container. Rounds check again,
@@ -174,11 +194,9 @@ class RegisteredPlugins:
         for name, endpoint in self.live():
             if not endpoint.options.reconcile:
                 continue
-            try:
-                answer = await endpoint.allocations()
-                self.failures.succeeded(name, "GetResourcesAllocation")
-            except PluginCallError as error:
-                self.failures.failed(error, "its allocations remain unchanged")
+            method, call = "GetResourcesAllocation", endpoint.allocations()
+            answer = await self.ask(name, method, call, otherwise="its allocations remain unchanged")
+            if answer is None:
                 continue
             if not answer and self._monotonic() - self._plugins[name].since < PLUGIN_STARTUP_S:
                 continue  # it has not loaded its state yet
@@ -207,14 +225,10 @@ class RegisteredPlugins:
                 if known.stopped is not None and self._monotonic() - known.stopped > PLUGIN_ABSENCE_GRACE_S and of_node:
                     removed.append(name)
                 continue
-            try:
-                found = self.own(name, await known.endpoint.allocatable())
-                self.failures.succeeded(name, ALLOCATABLE)
-            except PluginCallError as error:
-                self.failures.failed(error, "its capacity is unknown")
-                found = {}
-                if of_node:
-                    capacity[name] = allocatable[name] = 0.0
+            answer = await self._allocatable(name, known.endpoint)
+            found = {} if answer is None else answer
+            if answer is None and of_node:
+                capacity[name] = allocatable[name] = 0.0
             if name in found:
                 known.of_node = found[name][0].is_node_resource and found[name][0].is_scalar_resource
             for resource, (free, whole) in found.items():
@@ -228,9 +242,12 @@ class RegisteredPlugins:
         """Allocatable quantity and capacity by resource, from every plug-in that responds."""
         found: dict[str, tuple[Quantity, Quantity]] = {}
         for name, endpoint in self.live():
-            try:
-                found.update(self.own(name, await endpoint.allocatable()))
-                self.failures.succeeded(name, ALLOCATABLE)
-            except PluginCallError as error:
-                self.failures.failed(error, "its capacity is unknown")
+            found |= await self._allocatable(name, endpoint) or {}
         return found
+
+    async def _allocatable(
+        self, name: str, endpoint: ResourcePluginClient
+    ) -> dict[str, tuple[Quantity, Quantity]] | None:
+        method, call = "GetTopologyAwareAllocatableResources", endpoint.allocatable()
+        answer = await self.ask(name, method, call, otherwise="its capacity is unknown")
+        return None if answer is None else self.own(name, answer)
