@@ -32,7 +32,7 @@ from agent.metrics.registry import Metrics
 from agent.model import Policies, State, Step
 from agent.policy.source import ActivePolicies, PolicySource
 from agent.service.saved_clock import SavedClock, latest
-from watcher.core.clocks import AHEAD_S
+from watcher.core.review.clocks import AHEAD_S
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
