@@ -10,8 +10,7 @@ unavailable. If the audit file cannot be written, no further steps are carried o
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry
 from agent.cgroups.detection import KubeletGroups
 from agent.cgroups.values import Quota
+from agent.clocks import Clocks
 from agent.decision.eviction_limits import Budget, EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
@@ -85,7 +85,7 @@ class OnExit(StrEnum):
 
 class Executor:
     """Carries out plans on one node. Without a `cluster`, it only changes control groups: no evictions, no taint, no
-    ConfigMap. `boot` identifies the start of the machine; "" if unknown. Calls must not overlap; a cancelled call ends
+    ConfigMap. Calls must not overlap; a cancelled call ends
     after its current write. The constructor may raise AuditError."""
 
     def __init__(
@@ -95,15 +95,14 @@ class Executor:
         *,
         cluster: ClusterActions | None = None,
         permissions: Permissions | None = None,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        boot: str = "",
+        clocks: Clocks | None = None,
     ) -> None:
         self._permissions = permissions or Permissions()
-        quotas, limits = KnobWriter(audit, groups, clock=clock), self._permissions.limits
-        recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic, boot=boot)
-        self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clock, RepeatedErrors(log))
-        self._monotonic = monotonic
+        clocks, limits = clocks or Clocks(), self._permissions.limits
+        quotas = KnobWriter(audit, groups, clock=clocks.wall)
+        recent = RecentEvictions(audit, clocks, window=limits.window)
+        self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clocks.wall, RepeatedErrors(log))
+        self._monotonic = clocks.monotonic
         self._unseen: dict[str, float] = {}
         """Keys of original values that are not listed, with the monotonic time in seconds since when."""
         self._logged_trouble = ""

@@ -27,6 +27,7 @@ import yaml
 from agent.audit.log import Audit
 from agent.cgroups.detection import KubeletGroups, Layout, NoCgroups, Version, find_layout
 from agent.cgroups.paths import Driver
+from agent.clocks import Clocks
 from agent.executor.executor import Executor, Permissions
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
@@ -34,7 +35,7 @@ from agent.model import ContainerState, PodState, State
 from agent.policy.source import DirectoryPolicies
 from agent.qos import QosClass
 from agent.service.dependencies import known_metrics, open_audit
-from agent.service.loop import Agent, Clocks, NodeIdentity
+from agent.service.loop import Agent, NodeIdentity
 from agent.service.settings import AgentSettings
 from agent.state.collector import Collector, SystemPaths
 from agent.state.proc_reader import ProcReader
@@ -324,7 +325,7 @@ def _agent(collector: Collector | ProcessCollector, executor: Executor, audit: A
         metrics=metrics,
         options=DecisionOptions(settle_seconds=0.0, effect_seconds=2.0 * INTERVAL_S),
         surroundings=NodeIdentity("demo"),
-        clocks=Clocks(time.time, time.monotonic),
+        clocks=Clocks(),
         interval=INTERVAL_S,
     )
 

@@ -19,6 +19,7 @@ import click
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, json_lines
 from agent.cgroups.detection import KubeletGroups, top_of
+from agent.clocks import Clocks, boot_id
 from agent.decision.analysis import NodeEvent
 from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor, Permissions
@@ -28,9 +29,8 @@ from agent.metrics.registry import Metrics
 from agent.policy.policy_set import KnownMetrics
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.service.custom_metrics import installed_metrics
-from agent.service.loop import Agent, Clocks, NodeIdentity
+from agent.service.loop import Agent, NodeIdentity
 from agent.service.node_server import CannotRun, read_token
-from agent.service.saved_clock import boot_id
 from agent.service.settings import KUBELET, AgentSettings
 from agent.service.telemetry import AgentMetrics
 from agent.state.api_pods import InformerPods
@@ -189,7 +189,8 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
         cluster = (
             None if client is None else ClusterActions(client, node=node, control=settings.control, clock=time.time)
         )
-        executor = await _executor(settings, audit, cluster, stack)
+        clocks = Clocks(boot=boot_id())
+        executor = await _executor(settings, audit, cluster, clocks, stack)
         agent = Agent(
             collector=collector,
             policies=policies,
@@ -198,7 +199,7 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
             metrics=metrics,
             options=settings.options(),
             surroundings=NodeIdentity(node, own.labels if own else dict, own_pod(os.environ)),
-            clocks=Clocks(time.time, time.monotonic, boot_id()),
+            clocks=clocks,
             interval=settings.interval,
             emit_event=_teller(cluster) if cluster and settings.mode == "enforce" else None,
         )
@@ -227,7 +228,7 @@ def _collector(settings: AgentSettings, pods: PodSource, own: OwnNode | None) ->
 
 
 async def _executor(
-    settings: AgentSettings, audit: Audit, cluster: ClusterActions | None, stack: AsyncExitStack
+    settings: AgentSettings, audit: Audit, cluster: ClusterActions | None, clocks: Clocks, stack: AsyncExitStack
 ) -> Executor:
     """The executor, with the lock on the control groups if it may write to them."""
     groups, claim = KubeletGroups(settings.find_layout), None
@@ -244,7 +245,7 @@ async def _executor(
         claim=claim,
         proc=settings.proc,
     )
-    return Executor(audit, groups, cluster=cluster, permissions=permissions, boot=boot_id())
+    return Executor(audit, groups, cluster=cluster, permissions=permissions, clocks=clocks)
 
 
 def cgroup_lock(settings: AgentSettings) -> CgroupLock:

@@ -15,6 +15,7 @@ from agent.cgroups.base import Tree
 from agent.cgroups.detection import KubeletGroups, Layout, Version, find_layout, open_tree
 from agent.cgroups.paths import Driver
 from agent.cgroups.values import Quota
+from agent.clocks import Clocks
 from agent.decision.plan import Plan
 from agent.executor.executor import Executor, Permissions
 from agent.executor.knob_writer import KnobWriter
@@ -65,7 +66,7 @@ def carried_out(audit: Audit, layout: Layout, tree: Tree, *steps: Step) -> PlanR
         audit,
         KubeletGroups(lambda: layout),
         permissions=Permissions(enforce=True, beside_others=True),
-        clock=lambda: 0.0,
+        clocks=Clocks(wall=lambda: 0.0),
     )
     return asyncio.run(executor.run(Plan(0.0, steps), state=State(0.0), cycle=1, needed=always))
 

@@ -12,6 +12,7 @@ from agent.audit.log import Audit, AuditEntry, Filter
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import KubeletGroups, Layout, find_layout, open_tree
 from agent.cgroups.paths import Driver
+from agent.clocks import Clocks
 from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
@@ -177,9 +178,7 @@ class FakeNode:
                 self.groups(),
                 cluster=cluster,
                 permissions=Permissions(**given),
-                clock=lambda: self.now + self.set_by,
-                monotonic=monotonic or (lambda: self.now),
-                boot=boot,
+                clocks=Clocks(lambda: self.now + self.set_by, monotonic or (lambda: self.now), boot),
             )
             try:
                 async with asyncio.timeout(60):

@@ -17,6 +17,7 @@ from agent.cgroups.detection import Layout
 from agent.cgroups.errors import CgroupBusy, CgroupRefused
 from agent.cgroups.v2 import ALL, GroupV2
 from agent.cgroups.values import Quota
+from agent.clocks import Clocks
 from agent.decision.analysis import NodeEvent
 from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import RuleVerdict
@@ -27,7 +28,7 @@ from agent.metrics.registry import Metrics
 from agent.model import MetricSample, State
 from agent.policy.source import DirectoryPolicies, PolicySource
 from agent.qos import QosClass
-from agent.service.loop import ANALYZER_STATE_KEY, Agent, Clocks, NodeIdentity
+from agent.service.loop import ANALYZER_STATE_KEY, Agent, NodeIdentity
 from tests.agent.executor.node import CONTROL, FakeNode, with_api
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, FakeKube
