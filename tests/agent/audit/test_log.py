@@ -292,7 +292,7 @@ FULL = textwrap.dedent("""
 
 @pytest.mark.slow
 def test_a_full_disk_is_reported_before_any_action(tmp_path: Path):
-    """A limit on the file size stands for the full disk: the kernel refuses the next byte in the same way."""
+    """A limit on the file size replaces the full disk: the kernel refuses the next byte in the same way."""
     run = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path / "agent.db")], capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""Plug-ins found in a directory, over real sockets, and admitted pods through all of it."""
+"""Plug-ins that are discovered in a directory, over real sockets, and pods that are admitted with them."""
 
 import asyncio
 import logging
@@ -63,13 +63,13 @@ def run(test) -> None:
     asyncio.run(test)
 
 
-def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_path: Path):
+def test_registration_admission_and_checkpoint_after_a_restart(tmp_path: Path):
     """The proposal's flow from end to end: discovery, hints, merge, allocate, checkpoint, restart."""
 
     async def test() -> None:
         of = manager(tmp_path)
         registry = Registry(tmp_path / "plugins", ResourcePlugins(of), monotonic=Clock())
-        await registry.reconcile()  # the directory is not there yet
+        await registry.reconcile()  # the directory does not exist yet
         async with (
             plugin_at(tmp_path / "plugins" / "cpu.sock", cpu_plugin()) as cpu,
             plugin_at(tmp_path / "plugins" / "below" / "memory.sock", memory_plugin()) as memory,
@@ -103,7 +103,7 @@ def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_pa
     run(test())
 
 
-def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
+def test_a_socket_that_is_created_again_is_registered_again(tmp_path: Path):
     async def test() -> None:
         of = manager(tmp_path)
         registry = Registry(tmp_path, ResourcePlugins(of), monotonic=Clock())
@@ -113,7 +113,7 @@ def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
                 assert cpu.contact.error == ""
                 cpu.contact.error = None
                 await registry.reconcile()
-                assert cpu.contact.error is None  # once is enough
+                assert cpu.contact.error is None  # registered once
         await registry.close()
         assert of.plugins.states == {"cpu": False}
 
@@ -121,7 +121,7 @@ def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
 
 
 class Introduces(pb_grpc.RegistrationServicer):
-    """Somebody who says this of himself, and hears what became of it."""
+    """A plug-in with this information, which notes the registration status that it gets."""
 
     def __init__(self, **info: Any) -> None:
         self.info = info
@@ -155,7 +155,7 @@ class Introduces(pb_grpc.RegistrationServicer):
         ),
     ],
 )
-def test_who_cannot_be_registered_is_told_why(tmp_path: Path, info: dict[str, Any], error: str):
+def test_a_plugin_that_cannot_be_registered_gets_the_reason(tmp_path: Path, info: dict[str, Any], error: str):
     async def test() -> None:
         clock, introduces = Clock(), Introduces(**info)
         served = SocketServer(
@@ -176,8 +176,8 @@ def test_who_cannot_be_registered_is_told_why(tmp_path: Path, info: dict[str, An
     run(test())
 
 
-@pytest.mark.parametrize("says", [b"\xff\xff", None], ids=["who it is", "its options"])
-def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, says: bytes | None):
+@pytest.mark.parametrize("says", [b"\xff\xff", None], ids=["GetInfo", "GetOptions"])
+def test_an_invalid_response_of_a_plugin_does_not_prevent_other_registrations(tmp_path: Path, says: bytes | None):
     async def info(_request: bytes, _context: Any) -> bytes:
         whole = pb.PluginInfo(type="ResourcePlugin", name="odd", supported_versions=["v1alpha1"])
         return says or whole.SerializeToString()
@@ -199,7 +199,7 @@ def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, s
         registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
 
         async def found():
-            clock.now += LONGEST_PAUSE_S  # on a busy machine a first question may be late
+            clock.now += LONGEST_PAUSE_S  # on a busy machine, a first call may be late
             await registry.reconcile()
             return of.plugins.states == {"cpu": True}
 
@@ -217,7 +217,7 @@ def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, s
 
 
 class Mute(Introduces):
-    """Is asked who it is, by so many at the moment, and never answers."""
+    """Never responds to GetInfo; counts the calls that wait."""
 
     asking = 0
 
@@ -230,7 +230,7 @@ class Mute(Introduces):
 
 
 def why_not(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the log says of a socket."""
+    """The reason that the log has for a socket."""
     return [each.getMessage() for each in caplog.records if str(path) in each.getMessage()]
 
 
@@ -240,8 +240,8 @@ def never_said(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_who_does_not_say_who_it_is_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The others are taken on while it is still being asked; then that is given up, and told of once."""
+def test_a_plugin_that_does_not_answer_getinfo_does_not_delay_others(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Others are registered while the call is pending. Then the call times out, which is logged once."""
     path, mute = tmp_path / "a.sock", Mute()
     meanwhile = False
 
@@ -257,7 +257,9 @@ def test_who_does_not_say_who_it_is_holds_nobody_up(tmp_path: Path, caplog: pyte
         registry = Registry(tmp_path, Notes(of), monotonic=clock)
 
         async def registered_meanwhile():
-            clock.now += LONGEST_PAUSE_S  # on a busy machine one question may be late, or the other be given up before
+            clock.now += (
+                LONGEST_PAUSE_S  # on a busy machine, a call may be late, or the other one may have timed out before
+            )
             async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
                 await registry.reconcile()
                 return of.plugins.states == {"cpu": True} and meanwhile
@@ -277,8 +279,10 @@ def test_who_does_not_say_who_it_is_holds_nobody_up(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.slow
-def test_who_accepts_and_says_nothing_at_all_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """It may be no gRPC that listens there."""
+def test_a_socket_that_accepts_and_never_responds_does_not_delay_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """The server at the socket may not be a gRPC server."""
     path = tmp_path / "a.sock"
 
     async def test() -> None:
@@ -286,7 +290,7 @@ def test_who_accepts_and_says_nothing_at_all_holds_nobody_up(tmp_path: Path, cap
         registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
 
         async def found():
-            clock.now += LONGEST_PAUSE_S  # on a busy machine a first question may be late
+            clock.now += LONGEST_PAUSE_S  # on a busy machine, a first call may be late
             await registry.reconcile()
             return of.plugins.states == {"cpu": True}
 
@@ -297,13 +301,13 @@ def test_who_accepts_and_says_nothing_at_all_holds_nobody_up(tmp_path: Path, cap
 
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
-        silent.listen()  # whoever comes is connected, whether accept is called or not
+        silent.listen()  # a client is connected whether accept is called or not
         run(test())
     assert why_not(path, caplog) == never_said(path)
 
 
 class Deaf(Introduces):
-    """Does not want to hear what became of it."""
+    """Refuses NotifyRegistrationStatus."""
 
     async def GetInfo(self, request, context):  # noqa: N802
         self.told.append("asked")
@@ -313,7 +317,7 @@ class Deaf(Introduces):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nobody listens")
 
 
-def test_who_does_not_listen_is_tried_again_no_later_for_that(tmp_path: Path):
+def test_a_plugin_that_refuses_its_registration_status_is_retried_after_the_usual_pauses(tmp_path: Path):
     async def test() -> None:
         clock, deaf = Clock(), Deaf(type="CSIPlugin", name="disk")
         served = SocketServer(
@@ -332,7 +336,7 @@ def test_who_does_not_listen_is_tried_again_no_later_for_that(tmp_path: Path):
     run(test())
 
 
-def test_a_dead_socket_is_tried_again_and_then_found(tmp_path: Path):
+def test_a_socket_without_a_process_is_retried_and_found_later(tmp_path: Path):
     async def test() -> None:
         clock, of = Clock(), manager(tmp_path)
         registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
@@ -350,15 +354,15 @@ def test_a_dead_socket_is_tried_again_and_then_found(tmp_path: Path):
     run(test())
 
 
-def test_a_plugin_that_comes_back_is_found_at_the_first_look(tmp_path: Path):
-    """However often it was called in vain meanwhile, and though the socket before it was given a pause."""
+def test_a_restarted_plugin_is_registered_in_the_next_round(tmp_path: Path):
+    """Although calls failed meanwhile, and the earlier socket is in a pause."""
 
     async def test() -> None:
         clock, of, path = Clock(), manager(tmp_path), tmp_path / "cpu.sock"
         registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
         async with plugin_at(path, cpu_plugin()):
             await registry.reconcile()
-            # Another user of the same path: gRPC would have all of them wait for its pauses, which grow.
+            # Another user of the same path: gRPC would let both wait for its growing pauses.
             other = PluginEndpoint("cpu", path)
             await other.open()
         leave_behind(path)
@@ -376,7 +380,7 @@ def test_a_plugin_that_comes_back_is_found_at_the_first_look(tmp_path: Path):
     run(test())
 
 
-def test_a_socket_whose_mode_is_changed_stays_who_it_is(tmp_path: Path):
+def test_a_socket_whose_mode_changes_is_not_registered_again(tmp_path: Path):
     async def test() -> None:
         of, path = manager(tmp_path), tmp_path / "cpu.sock"
         registry = Registry(tmp_path, ResourcePlugins(of), monotonic=Clock())
@@ -395,8 +399,8 @@ def leave_behind(path: Path) -> None:
         dead.bind(str(path))
 
 
-def test_run_goes_on(tmp_path: Path):
-    """The loop itself, on its own clock: a plug-in that appears later is found."""
+def test_run_registers_a_plugin_that_appears_later(tmp_path: Path):
+    """With the real clock."""
 
     async def test() -> None:
         of = manager(tmp_path)

@@ -28,7 +28,7 @@ def test_qualified_names():
 
 
 class Hostile(registration_grpc.RegistrationServicer, pb_grpc.ResourcePluginServicer):
-    """A plug-in that registers with a name, and answers with it."""
+    """A plug-in that registers with a name, and responds with it."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""GET /api/v1/trend: what it answers, when it reads the store, and what it refuses."""
+"""GET /api/v1/trend: responses, queries of the store, and errors."""
 
 import numpy as np
 
