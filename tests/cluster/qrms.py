@@ -34,6 +34,11 @@ def managing(cluster: Cluster, directory: Path, components: Sequence[str]) -> It
         yield directory
 
 
+def connected(cluster: Cluster, node: Node) -> bool:
+    """Return whether the runtime of a node calls the plug-in."""
+    return bool(page(cluster, node).get("nri", {}).get("connected"))
+
+
 def manager_of(cluster: Cluster, node: Node) -> str:
     """Return the name of the pod of the manager on a node."""
 

@@ -14,7 +14,17 @@ from tests.cluster import qrms
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import created, doctor, pod, wait_ready
 from tests.cluster.nodes.node import Node
-from tests.cluster.qrms import EXCLUSIVE, NAMESPACE, manager_of, page, pinned, wait_pinned, wait_shared, with_role
+from tests.cluster.qrms import (
+    EXCLUSIVE,
+    NAMESPACE,
+    connected,
+    manager_of,
+    page,
+    pinned,
+    wait_pinned,
+    wait_shared,
+    with_role,
+)
 from tests.waiting import wait_for
 
 SLEEP = ("sleep", "100000")
@@ -48,11 +58,6 @@ def node(cluster: Cluster) -> Node:
 def everything(node: Node) -> CpuSet:
     """All CPUs of a node."""
     return node.online()
-
-
-def connected(cluster: Cluster, node: Node) -> bool:
-    """Return whether the runtime of a node calls the plug-in."""
-    return bool(page(cluster, node).get("nri", {}).get("connected"))
 
 
 def guaranteed(name: str, node: Node, cpu: str = "500m") -> dict[str, Any]:
