@@ -1,6 +1,7 @@
 """The process that hosts the scheduling plug-ins: the service of the watcher, or a process of its own.
 
-`HostProcess` and `LoadAccess` are what `SchedulingService` uses of both, so that it does not depend on where it runs.
+`watcher.platform.modules.HostProcess` and `LoadAccess` are what `SchedulingService` uses of both, so that it does not
+depend on where it runs.
 """
 
 from __future__ import annotations
@@ -16,39 +17,13 @@ from scorers.profiles.profiles import ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
 from watcher.client import Client, InProcessClient
 from watcher.core.config.problems import Problem
-from watcher.core.config.settings import Settings
-from watcher.core.decisions import DecisionStore
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.model import MetricType, Operator, Window
-from watcher.platform.modules import ModuleHost
+from watcher.platform.modules import HostProcess, ModuleHost
 
 LOOK_EVERY_S = 1.0  # poll interval for a new copy of the load
 TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
 OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
-
-
-class HostProcess(Protocol):
-    """The process itself; `watcher.platform.modules.ModuleHost` has these members."""
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def decisions(self) -> DecisionStore: ...
-
-    @property
-    def windows(self) -> tuple[Window, ...]:
-        """The watcher's windows in ascending order; empty while they are unknown."""
-        ...
-
-    @property
-    def max_staleness(self) -> float:
-        """Maximum age of load in seconds."""
-        ...
-
-    def now(self) -> float: ...
-
-    def monotonic(self) -> float: ...
 
 
 class LoadAccess(Protocol):

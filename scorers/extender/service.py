@@ -35,7 +35,7 @@ from scorers.decisions.records import PlacementDecision
 from scorers.decisions.shadow import ShadowMode
 from scorers.extender.clocks import ClockComparison
 from scorers.extender.handlers import Extender
-from scorers.extender.hosting import LOOK_EVERY_S, HostProcess, InProcessLoad, LoadAccess, unmet_profiles, window_label
+from scorers.extender.hosting import LOOK_EVERY_S, InProcessLoad, LoadAccess, unmet_profiles, window_label
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.arguments import ArgumentsError
 from scorers.plugin_api.wire import ExtenderBindingArgs
@@ -48,7 +48,7 @@ from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.problems.document import FleetProblem
 from watcher.platform.http.settings import ServerSettings
-from watcher.platform.modules import BuiltModule, ModuleHost
+from watcher.platform.modules import BuiltModule, HostProcess, ModuleHost
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)

@@ -24,26 +24,38 @@ from watcher.model import Snapshot, Window
 from watcher.platform.http.routing import Route
 
 
-class ModuleHost(Protocol):
-    """The interface of the running service that a module may use."""
+class HostProcess(Protocol):
+    """A process that hosts modules: the running service, or one of its own."""
 
     @property
     def settings(self) -> Settings: ...
+
+    @property
+    def decisions(self) -> DecisionStore: ...
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The watcher's windows in ascending order; empty while they are unknown."""
+        ...
+
+    @property
+    def max_staleness(self) -> float:
+        """Maximum age of load in seconds."""
+        ...
+
+    def now(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+
+class ModuleHost(HostProcess, Protocol):
+    """The interface of the running service that a module may use."""
 
     @property
     def published(self) -> Published | None: ...
 
     @property
     def pods(self) -> PublishedPods | None: ...
-
-    @property
-    def windows(self) -> tuple[Window, ...]: ...
-
-    @property
-    def max_staleness(self) -> float: ...
-
-    @property
-    def decisions(self) -> DecisionStore: ...
 
     def request_pods(self) -> str: ...
 
@@ -54,10 +66,6 @@ class ModuleHost(Protocol):
     def measure(self, snapshot: Snapshot) -> NodeUsages:
         """Compute the usage of a snapshot's nodes by the collect policies. Slow; may be called from any thread."""
         ...
-
-    def now(self) -> float: ...
-
-    def monotonic(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

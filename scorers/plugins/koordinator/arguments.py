@@ -11,7 +11,6 @@ import msgspec
 from scorers.cluster.columns import GPU_RESOURCES
 from scorers.cluster.node_metrics import METRIC_OF, Aggregation
 from scorers.plugins.forecast_arguments import ForecastArguments
-from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, OWNER_HISTORY
 from scorers.plugins.koordinator.workload_usage import OwnerHistoryArgs
 from watcher.core.kubernetes.pod_resources import CPU, MEMORY
 from watcher.core.kubernetes.times import read_duration
@@ -22,6 +21,8 @@ Source = Literal["windows", "windowsAndPods", "cluster"]
 DEFAULT_THRESHOLDS = {CPU: 65, MEMORY: 95}
 DEFAULT_FACTORS = {CPU: 85, MEMORY: 70}
 DEFAULT_WEIGHTS = {CPU: 1, MEMORY: 1}
+DEFAULT, OWNER_HISTORY = "defaultEstimator", "ownerHistoryEstimator"
+ESTIMATORS = (DEFAULT, OWNER_HISTORY)
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]

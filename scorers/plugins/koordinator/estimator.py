@@ -11,17 +11,16 @@ The other estimator uses the measured usage of pods of the same workload (`workl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 import msgspec
 
 from scorers.cluster.koordinator_classes import BATCH_CPU, BATCH_MEMORY, priority_class, resource_of
 from scorers.cluster.pods import PodInfo
 from scorers.plugin_api.framework import round_half_away_one
+from scorers.plugins.koordinator.arguments import OWNER_HISTORY, LoadAwareSchedulingArgs
 from scorers.plugins.koordinator.workload_usage import (
     MEASURED,
-    OwnerHistoryArgs,
     UsagePercentile,
     WorkloadUsage,
     workload_of,
@@ -40,71 +39,38 @@ DEFAULT_ESTIMATES: Mapping[str, int] = {CPU: 250, BATCH_CPU: 250, MEMORY: 200 <<
 """Estimates for a pod without request and limit for the resource: millicores and bytes."""
 
 
-class EstimatorArgs(Protocol):
-    """The plug-in's arguments that estimators use; `factors` in percent."""
+class DefaultEstimator:
+    """Estimates the usage of a pod by Koordinator's rules (see the module docstring)."""
 
-    @property
-    def factors(self) -> Mapping[str, int]: ...
+    history: WorkloadUsage | None = None
+    """Receives the measured usage, if the estimator is based on it."""
 
-    @property
-    def allow_customize_estimation(self) -> bool: ...
-
-    @property
-    def estimated_seconds_after_pod_scheduled(self) -> int | None: ...
-
-    @property
-    def estimated_seconds_after_initialized(self) -> int | None: ...
-
-    @property
-    def history(self) -> OwnerHistoryArgs: ...
-
-
-class Estimator(Protocol):
-    """Estimates the usage of a pod. An estimator based on measured usage receives it through `history`."""
-
-    @property
-    def history(self) -> WorkloadUsage | None: ...
+    def __init__(self, rules: LoadAwareSchedulingArgs) -> None:
+        self._rules = rules
 
     def estimate(self, info: PodInfo) -> Amounts:
         """Amounts by resource (millicores, bytes). Called for each pod, so its cost must not depend on the number of
         pods."""
-        ...
-
-    def explain(self, info: PodInfo) -> Mapping[str, str]:
-        """The basis of the estimate by resource, for reasons shown to users; empty for Koordinator's default
-        estimator."""
-        ...
-
-
-class DefaultEstimator:
-    """Koordinator's default estimator (see the module docstring)."""
-
-    history = None
-
-    def __init__(self, rules: EstimatorArgs) -> None:
-        self._rules = rules
-
-    def estimate(self, info: PodInfo) -> Amounts:
-        """Amounts by resource, from `default_estimator`."""
         return default_estimator(info, self._rules)
 
     def explain(self, info: PodInfo) -> Mapping[str, str]:
-        """Empty: Koordinator's own rules need no explanation."""
+        """The basis of the estimate by resource, for reasons shown to users; empty: Koordinator's own rules need no
+        explanation."""
         return {}
 
 
-class OwnerHistoryEstimator:
+class OwnerHistoryEstimator(DefaultEstimator):
     """Estimates a percentile of the recent usage of pods of the same workload, at most the pod's limit. Uses the
     default estimator if there are too few readings."""
 
-    def __init__(self, rules: EstimatorArgs) -> None:
-        self._rules = rules
-        self.history: WorkloadUsage | None = WorkloadUsage(rules.history.percentile)
+    def __init__(self, rules: LoadAwareSchedulingArgs) -> None:
+        super().__init__(rules)
+        self.history = WorkloadUsage(rules.history.percentile)
 
     def estimate(self, info: PodInfo) -> Amounts:
         """Amounts by resource. Each resource is decided separately: there may be enough readings of cpu but not of
         memory."""
-        found = dict(default_estimator(info, self._rules))
+        found = dict(super().estimate(info))
         kind = priority_class(info.pod)
         for resource, usage in self._usage(info).items():
             if resource in found and self._is_enough(usage):
@@ -141,15 +107,12 @@ class OwnerHistoryEstimator:
         return usage.readings >= wanted.min_readings and usage.pods >= wanted.min_pods
 
 
-DEFAULT = "defaultEstimator"
-OWNER_HISTORY = "ownerHistoryEstimator"
-ESTIMATORS: Mapping[str, Callable[[EstimatorArgs], Estimator]] = {
-    DEFAULT: DefaultEstimator,
-    OWNER_HISTORY: OwnerHistoryEstimator,
-}
+def estimator_for(args: LoadAwareSchedulingArgs) -> DefaultEstimator:
+    """The estimator that the arguments name."""
+    return OwnerHistoryEstimator(args) if args.estimator == OWNER_HISTORY else DefaultEstimator(args)
 
 
-def default_estimator(info: PodInfo, rules: EstimatorArgs) -> Amounts:
+def default_estimator(info: PodInfo, rules: LoadAwareSchedulingArgs) -> Amounts:
     """Koordinator's default estimate (see the module docstring)."""
     kind = priority_class(info.pod)
     return {
@@ -158,7 +121,7 @@ def default_estimator(info: PodInfo, rules: EstimatorArgs) -> Amounts:
     }
 
 
-def factors_of(pod: Pod, rules: EstimatorArgs) -> Mapping[str, int]:
+def factors_of(pod: Pod, rules: LoadAwareSchedulingArgs) -> Mapping[str, int]:
     """Percent by resource: from the pod's annotation if allowed, otherwise from the arguments. An annotation that is
     not a JSON map of integers from 0 to 1000 is ignored."""
     text = pod.metadata.annotations.get(FACTORS, "") if rules.allow_customize_estimation else ""
@@ -184,7 +147,7 @@ def _estimated(info: PodInfo, resource: str | None, factor: int) -> int:
     return min(size, limit if limit > 0 else MAX_AMOUNT, MAX_AMOUNT)
 
 
-def forced_until(pod: Pod, rules: EstimatorArgs, *, scheduled: float) -> float | None:
+def forced_until(pod: Pod, rules: LoadAwareSchedulingArgs, *, scheduled: float) -> float | None:
     """Time (unix seconds, compared with the time of the measurement) until which a pod counts as its estimate
     regardless of measurements: a configured time after it was initialized, otherwise after it was `scheduled`. None if
     not configured."""
@@ -197,7 +160,7 @@ def forced_until(pod: Pod, rules: EstimatorArgs, *, scheduled: float) -> float |
     return scheduled + after_scheduled if after_scheduled > 0 else None
 
 
-def _seconds(pod: Pod, annotation: str, rules: EstimatorArgs, otherwise: int | None) -> int:
+def _seconds(pod: Pod, annotation: str, rules: LoadAwareSchedulingArgs, otherwise: int | None) -> int:
     text = pod.metadata.annotations.get(annotation, "") if rules.allow_customize_estimation else ""
     digits = text.removeprefix("+")
     if digits.isascii() and digits.isdigit() and len(digits) < 10:

@@ -63,7 +63,7 @@ from scorers.plugins.koordinator.assigned_pods import (
     AssignedPod,
     AssignedPods,
 )
-from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, allocatable_of, forced_until
+from scorers.plugins.koordinator.estimator import allocatable_of, estimator_for, forced_until
 from scorers.plugins.koordinator.node_usage import (
     NodeUsageView,
     chosen_by_node,
@@ -100,7 +100,7 @@ class LoadAwareScheduling:
         self._names = arguments.resources
         self._ahead = [(name, LOADS[name]) for name in self._names if name in LOADS]
         self._weights: I64 = np.array([arguments.weights.get(name, 0) for name in self._names], dtype=np.int64)
-        self._estimator = ESTIMATORS[arguments.estimator or DEFAULT](arguments)
+        self._estimator = estimator_for(arguments)
         self._table = table
         self._reported = ReportedMetrics(self._names) if arguments.node_metric_source == "cluster" else None
         self._fine = () if self._reported else tuple(name for name in self._names if units_of(name) != 1)

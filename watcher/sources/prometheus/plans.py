@@ -60,13 +60,8 @@ class NodeLabel:
         return ", ".join(map(label_text, self.labels))
 
     @property
-    def shown(self) -> str:
-        """Display name of the node label."""
-        return self.origin
-
-    @property
     def origin(self) -> str:
-        """The candidate that names most nodes (core.naming.identity)."""
+        """The candidate that names most nodes (core.naming.identity), and the display name."""
         return self.by or self.label
 
     def key(self, row: Labels) -> str | None:

@@ -305,7 +305,7 @@ class PrometheusProvider:
             watch.single = len(set(named)) == len(named)
         if len(nodes) and not any(nodes) and not (watch.names.found and watch.names.found.problems):
             raise ProviderRefused(
-                f"no series of {plan.expression} names its node by {plan.label.shown};"
+                f"no series of {plan.expression} names its node by {plan.label.origin};"
                 f" their labels: {shorten_names(sorted(reading.labels)) or 'none'}",
                 hint="Set provider.node_label to the label that names the Kubernetes node.",
             )
@@ -384,7 +384,7 @@ class PrometheusProvider:
         else:
             nameless = sorted({key for key, node in zip(reading.keys, nodes, strict=True) if key and node is None})
             seen = f"node_uname_info does not name {shorten_names(nameless)}"
-        reason = f"{unknown} of {len(nodes)} series do not name a node by {plan.label.shown}: {seen}"
+        reason = f"{unknown} of {len(nodes)} series do not name a node by {plan.label.origin}: {seen}"
         fetching.find(FindingKind.UNKNOWN_NODE, plan.metric, reason, Remedy.DROPPED)
 
     # --- search for queries ------------------------------------------------------------------------------------------
@@ -457,9 +457,9 @@ def _shown(watch: PrometheusMetricState) -> QueryPlan:
     assert plan is not None
     given = plan.candidate
     others = [
-        f"; other nodes ({len(other.only)}): {' '.join(other.plan.expression.split())} by {other.plan.label.shown}"
+        f"; other nodes ({len(other.only)}): {' '.join(other.plan.expression.split())} by {other.plan.label.origin}"
         for other in watch.others
         if other.plan is not None
     ]
     reason = plan.reason + "".join(others)
-    return QueryPlan(plan.metric.name, plan.expression, given.unit, plan.label.shown, given.smoothing_s, reason)
+    return QueryPlan(plan.metric.name, plan.expression, given.unit, plan.label.origin, given.smoothing_s, reason)
