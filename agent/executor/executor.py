@@ -101,7 +101,7 @@ class Executor:
     ) -> None:
         self._permissions = permissions or Permissions()
         quotas, limits = KnobWriter(audit, groups, clock=clock), self._permissions.limits
-        recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic, boot=boot)
+        recent = RecentEvictions(audit, window=limits.eviction_window, clock=clock, monotonic=monotonic, boot=boot)
         self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clock, RepeatedErrors(log))
         self._monotonic = monotonic
         self._unseen: dict[str, float] = {}

@@ -20,7 +20,6 @@ from agent.audit.database import AuditError
 from agent.audit.log import Audit, json_lines
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
-from agent.cgroups.paths import Driver
 from agent.decision.analysis import NodeEvent
 from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor, Permissions
@@ -133,7 +132,7 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
         PrometheusQueryClient,
         QueryMetrics,
         WatcherWindows,
-        prometheus_config,
+        prometheus_connection,
     )
     from watcher.client import NodeClient
 
@@ -144,7 +143,7 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
         client = NodeClient(settings.watcher, node, windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WatcherWindows(client))
     if settings.queries and settings.prometheus is not None:
-        config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
+        config = prometheus_connection(settings.prometheus, settings.prometheus_token_file)
         expressions = {name: query.expression for name, query in settings.queries.items()}
         sources.append(QueryMetrics(PrometheusQueryClient(config), expressions, node=node))
     return sources
@@ -196,7 +195,7 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
             executor=executor,
             audit=audit,
             metrics=metrics,
-            options=settings.options(),
+            options=settings,
             surroundings=NodeIdentity(node, own.labels if own else dict, own_pod(os.environ)),
             clocks=Clocks(time.time, time.monotonic, boot_id()),
             interval=settings.interval,
@@ -218,7 +217,7 @@ def _collector(settings: AgentSettings, pods: PodSource, own: OwnNode | None) ->
         places=SystemPaths(proc=str(settings.proc), cgroup=str(settings.cgroup)),
         interval=settings.interval,
         interfaces=settings.interfaces,
-        driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
+        driver=settings.cgroup_driver,
         sources=metric_sources(settings),
         nest=settings.cgroup_nest,
         extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
@@ -237,7 +236,7 @@ async def _executor(
         await asyncio.to_thread(groups.claim.acquire)  # logs another holder of the lock at the start already
     permissions = Permissions(
         enforce=enforce,
-        limits=settings.limits(),
+        limits=settings,
         beside_others=settings.beside_others,
         claim=groups.claim if enforce else None,
         proc=settings.proc,
@@ -284,7 +283,7 @@ class WritableCgroups:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._root = str(settings.cgroup)
-        self._driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+        self._driver = settings.cgroup_driver
         self._nest = settings.cgroup_nest
         self._tree: Tree | None = None
         self.groups: Groups = KubeletGroups(self.layout, self._opened)

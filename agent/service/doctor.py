@@ -348,9 +348,9 @@ async def _watcher(own: AgentSettings) -> list[CheckResult]:
 async def _queries(own: AgentSettings) -> list[CheckResult]:
     if own.prometheus is None or not own.queries:
         return []
-    from agent.state.remote import PrometheusQueryClient, prometheus_config
+    from agent.state.remote import PrometheusQueryClient, prometheus_connection
 
-    questions = PrometheusQueryClient(prometheus_config(own.prometheus, own.prometheus_token_file))
+    questions = PrometheusQueryClient(prometheus_connection(own.prometheus, own.prometheus_token_file))
     results = []
     try:
         for name, query in own.queries.items():

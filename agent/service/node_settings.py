@@ -17,7 +17,7 @@ PORT = values.integer(lowest=0, highest=65535)
 METRICS_HOST = values.NAME.like('"0.0.0.0"')
 KUBELET_TOKEN = values.PATH.like('"/var/run/secrets/kubernetes.io/serviceaccount/token"')
 KUBELET_CA = values.PATH.like('"/var/lib/kubelet/pki/kubelet.crt"')
-CGROUP_DRIVER = values.choice(each.value for each in Driver).like('"systemd"')
+CGROUP_DRIVER = values.choice(Driver).like('"systemd"')
 CGROUP_NEST = values.NAME.like('"kubelet"')
 
 

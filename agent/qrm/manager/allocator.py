@@ -6,8 +6,9 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from agent.cpuset import CpuSet
 from agent.qrm.grpc.plugin_api import PluginCallError
-from agent.qrm.manager.admission import ManagerSettings, NotAllocated, suffices
+from agent.qrm.manager.admission import NotAllocated, suffices
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, BadProperty, checked_properties
 from agent.qrm.manager.hint_merger import HintMerger
 from agent.qrm.manager.plugin_requests import PluginRequests
@@ -20,19 +21,20 @@ log = logging.getLogger(__name__)
 
 
 class Allocator:
-    """Stores what the plug-ins allocate in `allocations`. `lacking` are the resources of which containers have less
-    than they request, with the reasons, by pod UID and name."""
+    """Stores what the plug-ins allocate in `allocations`; those with other CPUs than `cpus` are rejected (None:
+    unknown). `lacking` are the resources of which containers have less than they request, with the reasons, by pod UID
+    and name."""
 
     def __init__(
         self,
-        settings: ManagerSettings,
+        cpus: CpuSet | None,
         allocations: Allocations,
         plugins: RegisteredPlugins,
         requests: PluginRequests,
         hints: HintMerger,
     ) -> None:
         self.lacking: dict[tuple[str, str], dict[str, str]] = {}
-        self._settings = settings
+        self._cpus = cpus
         self._allocations = allocations
         self._plugins = plugins
         self._requests = requests
@@ -118,7 +120,7 @@ class Allocator:
         container's allocation (Katalyst's sidecars), and a container with an earlier allocation, which runs with less
         than it requests in any case. Raises PluginCallError."""
         try:
-            checked_properties(given, cpus=self._settings.cpus)
+            checked_properties(given, cpus=self._cpus)
         except BadProperty as error:
             raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
         own = given.get(request.resource_name)
@@ -134,7 +136,7 @@ class Allocator:
         """Check that all allocations of the container, with the values `more` that the plug-in for `resource` reports
         now, can be set together; called before `more` is stored. Raises NotAllocated."""
         try:
-            checked_properties({**self._allocations.of(pod.uid, container.name), **more}, cpus=self._settings.cpus)
+            checked_properties({**self._allocations.of(pod.uid, container.name), **more}, cpus=self._cpus)
         except BadProperty as error:
             message = f"container {container.name}: {error}"
             raise NotAllocated(message, container=container.name, resource=resource) from None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.qrm.manager.admission import AFFINITY_MESSAGE, ContainerRef, ManagerSettings, NotAllocated, suffices
+from agent.qrm.manager.admission import AFFINITY_MESSAGE, ContainerRef, NotAllocated, suffices
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.allocator import Allocator
 from agent.qrm.manager.hint_merger import HintMerger
 from agent.qrm.manager.plugin_requests import PluginRequests
 from agent.qrm.manager.request import ContainerType
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
 
@@ -24,7 +25,7 @@ class AllocationRenewal:
 
     def __init__(
         self,
-        settings: ManagerSettings,
+        settings: AllocationSettings,
         allocations: Allocations,
         requests: PluginRequests,
         hints: HintMerger,

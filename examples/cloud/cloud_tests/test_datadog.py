@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog, answered, attributes, refused
-from load_watcher_cloud.config import node_of
-from load_watcher_cloud.datadog import DatadogConfig, provider
-from load_watcher_cloud.provider import CloudProvider
+from load_watcher_cloud.datadog import provider
+from load_watcher_cloud.provider import CloudProvider, node_of
 from tests.fakes.prometheus import told
-from tests.fetches import QUICK, Fetches
+from tests.fetches import QUICK, Fetches, sections
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.http import retry_after
-from watcher.sources.queries import QueryConfig
+from watcher.sources.settings import QuerySettings
 
 NOW = 1_700_000_010.0  # a multiple of 15
 CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name
@@ -26,7 +25,7 @@ TIMES = [NOW - 45, NOW - 30, NOW - 15]
 
 def make(server: FakeDatadog, **settings: Any) -> CloudProvider:
     keys = {"address": server.url, "token": API_KEY, "app_key": APP_KEY}
-    return provider(DatadogConfig(**{**keys, **QUICK, "timeout": 20.0, **settings}))
+    return provider(*sections(**{**keys, **QUICK, "timeout": 20.0, **settings}))
 
 
 FETCHES = Fetches(make, since=NOW - 60, until=NOW, limit_s=60.0)
@@ -66,7 +65,7 @@ def test_what_the_agent_sends_becomes_percent_at_its_own_times():
     sent = samples(got, METRIC_BY_KEY["NetworkTransmit"].name)
     assert {(at, value) for at in TIMES for value in (1000.0, 500.0)} == set(sent["a"])
     assert () == got.failures == got.findings
-    assert "Datadog" == provider(DatadogConfig(address="http://x")).source
+    assert "Datadog" == provider(*sections(address="http://x")).source
 
 
 def test_what_the_go_service_asks_for_is_taken_where_there_is_no_agent():
@@ -137,7 +136,7 @@ def test_a_coarser_history_asks_for_coarser_buckets():
 
 def test_a_query_of_ones_own():
     """As it is, with its own unit and tag; names are not touched."""
-    own = QueryConfig("max:my.load{env:x} by {kube_node}.rollup(avg, 15)", "ratio", node_label="kube_node")
+    own = QuerySettings("max:my.load{env:x} by {kube_node}.rollup(avg, 15)", "ratio", node_label="kube_node")
     with FakeDatadog() as server:
         server.put("my.load", {"kube_node": "n.dev.example", "env": "x"}, TIMES, 0.5)
         got = fetch(server, queries={"CPU": own}, host_name_suffix=".dev.example")
@@ -367,22 +366,3 @@ def test_a_limit_that_is_longer_than_a_fetch_is_heeded_by_the_next():
 def test_how_long_a_service_wants_to_be_left_alone(headers: dict[str, str], seconds: float | None):
     """What it says in any form, within bounds; what it does not say is not made up."""
     assert seconds == retry_after(headers)
-
-
-# --- what cannot work ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"address": "api.datadoghq.com"}, "provider.address"),
-        ({"address": "https://k:k@api.datadoghq.com"}, "provider.token"),
-        ({"metrics": ("Cpu",)}, "provider.metrics"),
-        ({"queries": {"CPU": QueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": QueryConfig("x", "furlongs")}}, "provider.queries.CPU.unit"),
-    ],
-)
-def test_a_configuration_that_cannot_work_is_an_error(settings: dict[str, Any], says: str):
-    """With the name of the setting."""
-    with pytest.raises(ValueError, match=says):
-        provider(DatadogConfig(**{"address": "https://api.datadoghq.com", **settings}))

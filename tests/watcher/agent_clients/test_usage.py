@@ -22,8 +22,9 @@ from tests.fakes.sources import MemorySource
 from tests.waiting import wait_for
 from tests.watcher.sources.metrics_server.test_provider import at
 from watcher.agent_clients import usage
-from watcher.agent_clients.client import AT_ONCE, AgentClient, ClientOptions
+from watcher.agent_clients.client import AT_ONCE, AgentClient
 from watcher.agent_clients.discovery import AgentDiscovery, NamedEndpoints, PodEndpoints
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.agent_clients.usage import (
     BUDGET_S,
     AgentPods,
@@ -86,8 +87,8 @@ def named(*urls: str) -> AgentDiscovery:
     return AgentDiscovery(NamedEndpoints(urls, key="agents.urls"))
 
 
-def client(discovery: AgentDiscovery, *, timeout: float = 20.0, token_file: str = "", ca_file: str = "") -> AgentClient:
-    return AgentClient(discovery, ClientOptions(timeout=timeout, token_file=token_file, ca_file=ca_file))
+def client(discovery: AgentDiscovery, *, timeout: float = 20.0, **files: Any) -> AgentClient:
+    return AgentClient(discovery, AgentsSettings(timeout=timeout, **files))
 
 
 def ask(

@@ -10,8 +10,9 @@ import msgspec
 from watcher.decoding.json_text import decode_json
 from watcher.sources.http import SourceConnection
 from watcher.sources.influxdb.cpu_load import Points
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.influxdb.queries import FieldQuery, QueryTemplate, database_of
 from watcher.sources.influxdb.responses import read_influxql
+from watcher.sources.settings import ProviderSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ class InfluxQL:
 
     name = "influxql"
 
-    def __init__(self, config: InfluxConfig, connection: SourceConnection) -> None:
-        self._config, self._connection = config, connection
+    def __init__(self, settings: ProviderSettings, connection: SourceConnection) -> None:
+        self._settings, self._connection = settings, connection
 
     async def close(self) -> None:
         """The connection belongs to the transport, which closes it."""
@@ -64,7 +65,12 @@ class InfluxQL:
 
     async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:
         """Send a query with chunking, because a server may truncate an unchunked response at 10,000 rows."""
-        query = {"db": self._config.read_from, "q": source.influxql(since, until), "epoch": "ms", "chunked": "true"}
+        query = {
+            "db": database_of(self._settings),
+            "q": source.influxql(since, until),
+            "epoch": "ms",
+            "chunked": "true",
+        }
         answer = await self._connection.get("/query", query)
         return RawResponse(answer.body, answer.content_type, answer.clock_offset_s)
 

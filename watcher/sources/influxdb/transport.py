@@ -16,8 +16,9 @@ from watcher.sources.errors import ProviderRefused
 from watcher.sources.http import Credentials, SourceConnection
 from watcher.sources.influxdb.cpu_load import Points
 from watcher.sources.influxdb.influxql import InfluxQL, QueryLanguage
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.influxdb.queries import FieldQuery, QueryTemplate
 from watcher.sources.influxdb.responses import error_of
+from watcher.sources.settings import ProviderSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,10 @@ class InfluxTransport:
     """Sends queries with at most MAX_CONNECTIONS at a time and returns parsed responses. The first query determines the
     query language."""
 
-    def __init__(self, config: InfluxConfig) -> None:
-        self._config = config
-        self._credentials = Credentials(config, scheme="Token")
-        self._connection = SourceConnection(config, credentials=self._credentials.headers, refusal=error_of)
+    def __init__(self, settings: ProviderSettings) -> None:
+        self._settings = settings
+        self._credentials = Credentials(settings, scheme="Token")
+        self._connection = SourceConnection(settings, credentials=self._credentials.headers, refusal=error_of)
         self._languages: list[QueryLanguage] = []
         self._influxql: InfluxQL | None = None
         self._chosen: QueryLanguage | None = None
@@ -92,7 +93,7 @@ class InfluxTransport:
         """The configured or detected query language. Raises ProviderRefused if it cannot be determined."""
         async with self._choosing:
             if self._chosen is None:
-                dialect, why = (self._config.dialect, "provider.dialect is set")
+                dialect, why = (self._settings.dialect, "provider.dialect is set")
                 if dialect is None:
                     dialect, why = await self._found_out()
                 self._chosen = self._flux() if dialect == "flux" else self._plain()
@@ -106,7 +107,7 @@ class InfluxTransport:
         if number.startswith(("1.", "3.")):
             return "influxql", why
         if number.startswith("2.") or "cloud" in version.lower():
-            if self._config.bucket is None:
+            if self._settings.bucket is None:
                 return "influxql", f"{why} and provider.bucket is not set"
             return "flux", f"{why} and provider.bucket is set"
         raise ProviderRefused(
@@ -116,7 +117,7 @@ class InfluxTransport:
 
     def _plain(self) -> InfluxQL:
         if self._influxql is None:
-            self._influxql = InfluxQL(self._config, self._connection)
+            self._influxql = InfluxQL(self._settings, self._connection)
             self._languages.append(self._influxql)
         return self._influxql
 
@@ -132,6 +133,6 @@ class InfluxTransport:
                 f"dialect flux needs a library that is not installed ({error.name})",
                 hint=f"Set provider.dialect = 'influxql' and provider.database, or {install_extra('influxdb')}.",
             ) from error
-        language = Flux(self._config, self._connection, self._credentials)
+        language = Flux(self._settings, self._connection, self._credentials)
         self._languages.append(language)
         return language

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
-from tests.fetches import QUICK, Fetches, address_of
+from tests.fetches import QUICK, Fetches, address_of, sections
 from tests.waiting import eventually, wait_for
 from watcher.sources.base import Fetch
-from watcher.sources.config import ConnectionConfig
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.http import SourceConnection
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
 from watcher.sources.prometheus_api import error_of
+from watcher.sources.settings import QuerySettings
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"
@@ -35,7 +35,7 @@ SECRET = "s3cret-pass-word"
 
 
 def make(server: FakePrometheus | str, **settings: Any) -> PrometheusProvider:
-    return PrometheusProvider(PrometheusConfig(**{"address": address_of(server), **QUICK, **settings}))
+    return PrometheusProvider(*sections(**{"address": address_of(server), **QUICK, **settings}))
 
 
 FETCHES = Fetches(make, since=NOW - 60, until=NOW)
@@ -134,7 +134,7 @@ def test_only_a_victoria_metrics_is_asked_beyond_now(header: str, beyond: float)
             await provider.fetch(minute - 60, minute)
             await provider.fetch(minute - 180, minute - 60)
 
-        run(server, now_and_the_past, queries={"CPU": PrometheusQueryConfig("my:cpu / 2", "ratio")})
+        run(server, now_and_the_past, queries={"CPU": QuerySettings("my:cpu / 2", "ratio")})
 
     ends = [float(asked.parameters["end"]) for asked in server.asked if asked.path.endswith("query_range")]
     assert [minute + beyond, minute - 60] == ends
@@ -406,7 +406,7 @@ def test_nobody_listens():
 def test_an_impossible_host_is_refused_at_start(host: str):
     """A request would fail in the same way each time."""
     with pytest.raises(ValueError, match=r"provider\.address has a host name that is not valid"):
-        PrometheusProvider(PrometheusConfig(address=f"http://{host}:9090"))
+        PrometheusProvider(*sections(address=f"http://{host}:9090"))
 
 
 def test_a_name_that_does_not_resolve():
@@ -502,7 +502,7 @@ def test_a_server_that_takes_no_connection_is_unreachable():
 
 async def test_a_provider_that_was_never_started_can_be_closed():
     """As happens when another part fails to start."""
-    await PrometheusProvider(PrometheusConfig(address="http://127.0.0.1:1")).close()
+    await PrometheusProvider(*sections(address="http://127.0.0.1:1")).close()
 
 
 # --- credentials -----------------------------------------------------------------------------------------------------
@@ -693,7 +693,7 @@ def test_an_error_page_that_shows_our_request_is_scrubbed(status: int):
 def test_an_address_that_is_none_is_refused_without_showing_it(address: str):
     """It may hold a password."""
     with pytest.raises(ValueError, match=r"provider\.address") as caught:
-        PrometheusProvider(PrometheusConfig(address=address))
+        PrometheusProvider(*sections(address=address))
 
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
@@ -702,7 +702,7 @@ def test_a_far_server_may_compress():
     """Next door it costs more than it saves; over a network it saves."""
 
     def encoding(host: str) -> str:
-        config = ConnectionConfig(address=f"http://{host}")
+        config = ConnectionSettings(address=f"http://{host}")
         return SourceConnection(config, credentials=dict, refusal=error_of).headers()["Accept-Encoding"]
 
     near = [encoding(host) for host in ("localhost:9090", "127.1.2.3", "[::1]:9090")]
