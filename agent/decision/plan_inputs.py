@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.decision.analyzer import protection
 from agent.decision.eviction_limits import Budget
 from agent.decision.ledger import Ledger, falling, lowered, pods_being_evicted, rising
+from agent.decision.pod_selection import protection
 from agent.decision.restoring import LoweredValues
 from agent.decision.watermark import Watermarks, gap_above, gap_below
 from agent.metrics.action_metric import ActionMetric

@@ -16,17 +16,10 @@ from dataclasses import dataclass, replace
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, NoCgroups, find_layout, open_tree
 from agent.cgroups.errors import CgroupError
+from agent.cgroups.kept_groups import usable_descriptors
 from agent.cgroups.paths import Driver
 from agent.model import MetricSample, PodState, State
-from agent.state.cgroup_usage import (
-    CGROUP_METRICS,
-    EXTENDED_CPU,
-    EXTENDED_MEMORY,
-    MEMORY,
-    RUN_QUEUE,
-    CgroupUsageReader,
-    usable_descriptors,
-)
+from agent.state.cgroup_usage import CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, RUN_QUEUE, CgroupUsageReader
 from agent.state.proc_reader import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, ProcReader
 from agent.state.proc_reader import MEMORY as OF_MEMORY
 from agent.state.readings import LACKING_S, MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown
