@@ -20,7 +20,7 @@ class TickWriter:
         self._ids: dict[tuple[str, ...], int] = {}
 
     def write(self, record: TickRecord) -> None:
-        """Store a tick."""
+        """Store a tick, and delete the node lists that no row refers to."""
         blocks = [(block, codec.encode_samples(block)) for block in record.blocks]
         minutes = [(minute, codec.encode_minute(minute)) for minute in record.records]
         maxima = [(hour, codec.encode_maxima(hour)) for hour in record.maxima if hour.metric in record.provenance]
