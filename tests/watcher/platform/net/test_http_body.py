@@ -1,4 +1,4 @@
-"""The bound of an answer, by size and by number of values."""
+"""The limit of a response, by size and by number of values."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def body_of(chunks: list[bytes], bound: AnswerBound) -> bytes:
     return body.content()
 
 
-def test_a_body_within_its_bound_is_whole():
+def test_a_body_within_the_limit_is_complete():
     bound = AnswerBound(bytes=8, values=4)
     assert body_of([b"[1,2", b",3]", b" "], bound) == b"[1,2,3] "
 
@@ -28,12 +28,12 @@ def test_a_body_within_its_bound_is_whole():
     ],
     ids=["bytes", "values", "lists", "objects"],
 )
-def test_a_body_beyond_its_bound_is_refused_at_the_first_chunk_beyond(chunks: list[bytes], message: str):
+def test_a_body_above_the_limit_is_refused_at_the_first_chunk_above(chunks: list[bytes], message: str):
     with pytest.raises(AnswerTooLarge, match=message):
         body_of(chunks, AnswerBound(bytes=8, values=4))
 
 
-def test_the_bound_is_a_share_of_the_memory_limit_and_may_be_smaller():
+def test_the_limit_is_a_share_of_the_memory_limit_and_may_be_smaller():
     whole = answer_bound()
     assert whole.bytes * SHARE_OF_MEMORY <= memory_limit()
     assert answer_bound(1 << 10).bytes == 1 << 10
