@@ -167,7 +167,8 @@ async def test_a_reload_starts_and_stops_using_the_names_of_the_cluster(tmp_path
 
 
 async def test_node_metrics_are_written_if_configured(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the holder of the Lease, with policies that objects of the cluster may have; /metrics has the counts. A reload changes the policies, but does not start or stop the writing."""
+    """By the holder of the Lease, with policies that objects of the cluster may have; /metrics has the counts. A reload
+    changes the policies, but does not start or stop the writing."""
     policy = {"metricCollectPolicy": {"aggregateDurationSeconds": 60}}
 
     with FakeKube() as cluster:
