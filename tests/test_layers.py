@@ -36,7 +36,7 @@ HOMES = {
     "requests": PROMETHEUS,
     "urllib3": PROMETHEUS,
     "influxdb_client": ("watcher/sources/influxdb/",),
-    "psycopg": ("watcher/store/postgresql.py",),
+    "psycopg": ("watcher/store/engines/postgresql.py",),
     "psutil": ("watcher/sources/host.py", "load_watcher/doctor/listening.py"),
     "apscheduler": ("watcher/service/",),
     "kubernetes_asyncio": ("watcher/platform/kube/",),
@@ -111,7 +111,7 @@ def lint(root: Path, contracts: Sequence[dict[str, Any]], directory: Path) -> su
 def violation(contract: dict[str, Any]) -> tuple[str, str]:
     """A module of the contract, and a module that it must not import."""
     if contract["type"] == "layers":
-        return "watcher.core.windows.history", "watcher.api.handlers"
+        return "watcher.core.windows.history", "watcher.api.routes"
     return contract["source_modules"][0], contract["forbidden_modules"][-1]
 
 
@@ -255,7 +255,7 @@ def test_arithmetic_of_given_times_is_pure():
 @pytest.mark.parametrize(
     ("path", "source", "expected"),
     [
-        ("watcher/api/handlers.py", "import sqlalchemy as sa", 1),
+        ("watcher/api/routes.py", "import sqlalchemy as sa", 1),
         ("watcher/tick/tick.py", "def f():\n    from apscheduler.schedulers.asyncio import AsyncIOScheduler", 1),
         ("watcher/store/store.py", "from sqlalchemy import text\nimport alembic.command", 0),
         ("migrations/env.py", "from alembic import context", 0),

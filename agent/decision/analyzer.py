@@ -24,11 +24,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from agent.decision.analysis import Analysis, AnalyzerState, Demand, NodeEvent, PodDemand, RuleState
+from agent.decision.analysis import Analysis, AnalyzerState, Demand, NodeEvent, PodDemand, RuleState, gathered
 from agent.decision.explanation import number
 from agent.decision.plan import RuleFinding, RuleVerdict
 from agent.decision.restoring import LoweredValues, uncovered
-from agent.decision.watermark import gathered
 from agent.metrics.action_metric import ActionMetric
 from agent.model import (
     CPU_WEIGHT,
@@ -447,9 +446,6 @@ def _warnings(policies: Policies) -> tuple[str, ...]:
 # --- pods of a PodQOS, and protected pods ----------------------------------------------------------------------------
 
 
-FINISHED = ("Succeeded", "Failed")
-
-
 def matches(policy: PodQos, pod: PodState) -> bool:
     """Whether the PodQOS selects this pod."""
     selects = policy.selector is not None and bool(policy.selector.requirements)
@@ -480,7 +476,7 @@ def protection(pod: PodState, own: frozenset[str]) -> str:
         return "it is the agent's own pod"
     if pod.terminating:
         return "it is terminating already"
-    if pod.phase in FINISHED:
+    if pod.ended:
         return f"it has finished ({pod.phase})"
     if pod.static:
         return "it is a static pod or a mirror pod: the kubelet would start it again"

@@ -22,14 +22,13 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from agent.decision import explanation
-from agent.decision.analysis import Analysis, Demand, PodDemand
+from agent.decision.analysis import Analysis, Demand, PodDemand, Watermarks
 from agent.decision.analyzer import protection
 from agent.decision.ledger import lowered, raised, recently_set, set_since
 from agent.decision.plan import Mode, Plan, PodLeftAlone, Stage, StageCandidate
-from agent.decision.plan_inputs import PlanInputs, as_throttled, gaps, in_flight, left_alone, reducible
+from agent.decision.plan_inputs import PlanInputs, as_throttled, gap_below, gaps, in_flight, left_alone, reducible
 from agent.decision.restoring import memory_high_restored, uncovered_steps, weight_restored
 from agent.decision.soft_limits import memory_high_lowered, weight_lowered
-from agent.decision.watermark import Watermarks, gap_below
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.metrics.sorters import Sorter

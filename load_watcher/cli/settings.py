@@ -157,7 +157,7 @@ def qrm_notices(settings: Settings) -> list[str]:
     table = settings.parts.get("qrm", {})
     if not table:
         return []
-    from agent.qrm.runtime.nri.setting_notices import notices
+    from agent.qrm.settings import notices
 
     return list(notices(table, cwd=Path.cwd()))
 

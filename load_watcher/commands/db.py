@@ -18,7 +18,7 @@ from watcher.platform.logs import ClusterSettings
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
     from watcher.store.commands import DatabaseReport
-    from watcher.store.database import Database
+    from watcher.store.engines.database import Database
 
 
 @click.group(short_help="Upgrade, inspect or copy the database.")

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of
 from tests.waiting import PATIENCE_SECONDS
-from watcher.api.handlers import make_app
+from watcher.api.routes import make_app
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
 from watcher.arrays import F32, I64

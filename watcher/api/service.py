@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from watcher.clock import Clock
 from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.core.koordinator.collect_policy import CollectPolicies
@@ -23,7 +22,8 @@ from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesL
 from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.model import Operator, Snapshot, Window
-from watcher.store.decision_store import StoreDecisions
+from watcher.platform.clock import Clock
+from watcher.store.decisions.store import StoreDecisions
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
 from watcher.tick.tick import Refresher

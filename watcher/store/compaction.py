@@ -17,10 +17,12 @@ from typing import TypeVar
 import numpy as np
 
 from watcher.core.decisions import MICROSECONDS, StoredDecision
-from watcher.model import Finding, FindingKind, Remedy, TickRecord, WindowRecord
-from watcher.store import codec, decision_rows, schema
+from watcher.core.windows.records import TickRecord, WindowRecord
+from watcher.model import Finding, FindingKind, Remedy
+from watcher.store import codec, schema
 from watcher.store.codec import CodecError, Grid, HourBuilder
-from watcher.store.database import Database
+from watcher.store.decisions import rows as decision_rows
+from watcher.store.engines.database import Database
 from watcher.store.tables import Rows
 
 logger = logging.getLogger(__name__)

@@ -18,18 +18,9 @@ import msgspec
 import numpy as np
 import sqlalchemy as sa
 
+from watcher.core.windows.records import MaximaHour, SampleBlock, StoredMaxima, TickRecord, WindowRecord
 from watcher.decoding.json_text import decode_json
-from watcher.model import (
-    LastSample,
-    MaximaHour,
-    Operator,
-    Provenance,
-    SampleBlock,
-    StoredMaxima,
-    TickRecord,
-    Window,
-    WindowRecord,
-)
+from watcher.model import LastSample, Operator, Provenance, Window
 from watcher.store import codec
 from watcher.store.codec import HOUR, CodecError, Grid
 from watcher.store.tables import (

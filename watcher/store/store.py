@@ -9,7 +9,7 @@ chunks of nodes, in slices between two saves.
 A database server may be unreachable at the start or for hours. The service then runs without it and stores the queued
 data when the server is reachable again.
 
-codec.py encodes data, schema.py contains tables and statements, database.py the interface to a database, and
+codec.py encodes data, schema.py contains tables and statements, engines/database.py the interface to a database, and
 compaction.py retention and compaction. docs/reference/store.md describes the layout and the measured sizes.
 """
 
@@ -25,22 +25,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
-from watcher.model import (
-    Finding,
-    FindingKind,
-    Operator,
-    Remedy,
-    StoredMaxima,
-    TickRecord,
-    WindowRecord,
-)
-from watcher.store import codec, decision_rows, schema
+from watcher.core.windows.records import StoredMaxima, TickRecord, WindowRecord
+from watcher.model import Finding, FindingKind, Operator, Remedy
+from watcher.store import codec, schema
 from watcher.store.commands import database_at
 from watcher.store.compaction import Compactor
-from watcher.store.database import READERS, reason_of
-from watcher.store.decision_queue import DecisionQueue
+from watcher.store.decisions import rows as decision_rows
+from watcher.store.decisions.queue import DecisionQueue
+from watcher.store.engines.database import READERS, reason_of
 from watcher.store.errors import StoreError, StoreUnreachable, StoreUnusable
-from watcher.store.series import StoredSeries, series_of, series_over
+from watcher.store.history.series import StoredSeries, series_of, series_over
 from watcher.store.status import STALLED_SECONDS, FailureLog, StoreStatus
 from watcher.store.tables import Rows
 from watcher.store.threads import DaemonExecutor

@@ -28,7 +28,8 @@ from watcher.platform.memory import BUDGET
 
 if TYPE_CHECKING:
     from watcher.core.windows.history import History
-    from watcher.model import SampleBlock, SeriesBatch, TickRecord
+    from watcher.core.windows.records import SampleBlock, TickRecord
+    from watcher.model import SeriesBatch
     from watcher.tick.shared import RefreshConfig
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from watcher.clock import Clock
 from watcher.core.windows.backfill import Backfill
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, ProviderHealth, Remedy
+from watcher.platform.clock import Clock
 from watcher.platform.memory import BUDGET, REQUESTS
 from watcher.platform.net.resolver import HINT as NAMES_HINT
 from watcher.platform.net.resolver import noting_hosts, unanswered

@@ -13,7 +13,7 @@ from watcher.core.forecast.settings import ForecastSettings
 from watcher.store.errors import StoreError
 
 if TYPE_CHECKING:
-    from watcher.clock import Clock
+    from watcher.platform.clock import Clock
     from watcher.tick.forecast_history import ForecastHistory
     from watcher.tick.maxima_backfill import MaximaBackfill
     from watcher.tick.shared import TickStore, TickWorker

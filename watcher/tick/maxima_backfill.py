@@ -21,8 +21,8 @@ from watcher.sources.base import Fetch, MaximaProvider, Provider
 from watcher.sources.errors import ProviderError
 
 if TYPE_CHECKING:
-    from watcher.clock import Clock
     from watcher.core.naming.name_resolver import NodeIndex
+    from watcher.platform.clock import Clock
     from watcher.tick.pipeline import SamplePipeline
     from watcher.tick.shared import TickReports, TickWorker
 

@@ -24,6 +24,7 @@ from watcher.core.review.outage import OutageGuard
 from watcher.core.windows.backfill import Slice, gaps
 from watcher.core.windows.history import History
 from watcher.core.windows.hot_loads import HotLoads, LoadStart, NodeMetric, hot_loads
+from watcher.core.windows.records import MaximaHour, SampleBlock, TickRecord, WindowRecord
 from watcher.core.windows.resolution import resample
 from watcher.core.windows.silent_nodes import SilentNodes
 from watcher.core.windows.snapshot import take_snapshot, window_records
@@ -33,15 +34,11 @@ from watcher.model import (
     Finding,
     FindingKind,
     LastSample,
-    MaximaHour,
     Metric,
     Provenance,
     Remedy,
-    SampleBlock,
     SeriesBatch,
     Snapshot,
-    TickRecord,
-    WindowRecord,
     origin_of,
 )
 from watcher.sources.base import Fetch, provenance
@@ -49,7 +46,7 @@ from watcher.tick.bounds import NodeBound, ResolutionChooser
 from watcher.tick.forecast_history import ForecastHistory
 
 if TYPE_CHECKING:
-    from watcher.clock import Clock
+    from watcher.platform.clock import Clock
     from watcher.tick.shared import RefreshConfig
 
 

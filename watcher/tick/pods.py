@@ -35,7 +35,7 @@ from watcher.tick.fetching import with_hint
 from watcher.tick.shared import TickReports, TickWorker
 
 if TYPE_CHECKING:
-    from watcher.clock import Clock
+    from watcher.platform.clock import Clock
     from watcher.tick.shared import RefreshConfig
 
 log = logging.getLogger(__name__)

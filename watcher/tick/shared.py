@@ -15,9 +15,10 @@ from watcher.core.pods.table import SLOT_S
 from watcher.core.review.findings import FindingLog
 from watcher.core.review.settings import ReviewSettings
 from watcher.core.windows.backfill import LATE_INTERVALS
+from watcher.core.windows.records import StoredMaxima, TickRecord
 from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.slot_widths import POINT_RESOLUTION_S
-from watcher.model import Finding, FindingKind, Remedy, StoredMaxima, TickRecord
+from watcher.model import Finding, FindingKind, Remedy
 
 P = ParamSpec("P")
 T = TypeVar("T")

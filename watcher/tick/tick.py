@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 import numpy as np
 
-from watcher.clock import Clock, SystemClock
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
@@ -33,7 +32,9 @@ from watcher.core.review import known_nodes
 from watcher.core.review.findings import FindingLog
 from watcher.core.windows.backfill import OVERLAP_S
 from watcher.core.windows.hot_loads import LoadStart, NodeMetric
-from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, TickRecord
+from watcher.core.windows.records import TickRecord
+from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy
+from watcher.platform.clock import Clock, SystemClock
 from watcher.platform.memory import BUDGET
 from watcher.sources.base import Fetch, NodeAwareProvider, Provider, QueryPlan
 from watcher.tick.bounds import NODES as REFUSED_NODES

@@ -201,7 +201,7 @@ def test_which_steps_reduce_a_metric(name: str, reduced: set[str], quantified: s
 
 
 def test_a_user_defined_metric():
-    own = triggering("queue_length", CHAINS, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
+    own = triggering("queue_length", acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
     metrics = Metrics([own])
     assert own is metrics["queue_length"]
     assert CHAINS.cpu is own.sort

@@ -286,7 +286,10 @@ async def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
         await eventually(lambda: not has_load(service), what="the load to be too old")
         assert service.extender.profiles["default"].fallbacks(now=END)["TargetLoadPacking"]
         assert service.table.pod_usage is None
-        watcher.published, watcher.pods = replace_age(load("t2"), watcher.clock), pod_load(watcher.clock)
+        watcher.published, watcher.pods = (
+            replace_age(load("t2"), watcher.clock),
+            pod_load(watcher.clock),
+        )
         with Live(watcher) as second:
             host.adopt(remote(second, tmp_path))
             await eventually(partial(has_load, service), what="the load again")

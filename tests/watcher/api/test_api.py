@@ -20,7 +20,7 @@ from tests.fakes.service import HEALTHY, FakeService, Live, Protection
 from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of, steady
 from tests.waiting import eventually
 from watcher.api.dashboard import documentation_url
-from watcher.api.handlers import make_app
+from watcher.api.routes import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection

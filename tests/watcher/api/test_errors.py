@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.service import HEALTHY, FakeService, Live, Protection
-from watcher.api.handlers import make_app
+from watcher.api.routes import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.wire import ErrorDocument
 from watcher.model import ProviderHealth

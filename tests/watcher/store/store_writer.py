@@ -10,7 +10,7 @@ import sys
 import time
 
 from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, RESOLUTION, START, block, minute, store_at, tick
-from watcher.model import TickRecord
+from watcher.core.windows.records import TickRecord
 from watcher.store.store import Store
 
 STEP = 420  # seconds between two ticks: every nine ticks, an hour is closed and compacted

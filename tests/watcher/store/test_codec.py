@@ -24,7 +24,8 @@ from tests.watcher.store.ticks import (
     minute,
     tick,
 )
-from watcher.model import Operator, SampleBlock, TickRecord
+from watcher.core.windows.records import SampleBlock, TickRecord
+from watcher.model import Operator
 from watcher.store import codec
 from watcher.store.codec import CodecError, Grid
 

@@ -8,7 +8,7 @@ import pytest
 from tests.watcher.store.ticks import COLUMNS, FIFTEEN, FIVE, START, minute, opened, save, tick
 from watcher.store.commands import database_at
 from watcher.store.compaction import Compactor, default_max_size
-from watcher.store.database import Database
+from watcher.store.engines.database import Database
 
 GIB = 1 << 30
 DAY = 86400.0

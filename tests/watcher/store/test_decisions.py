@@ -27,9 +27,9 @@ from watcher.core.decisions import (
     DecisionsUnavailable,
     StoredDecision,
 )
-from watcher.store import database, sqlite
-from watcher.store.decision_queue import DecisionQueue
-from watcher.store.decision_store import StoreDecisions
+from watcher.store.decisions.queue import DecisionQueue
+from watcher.store.decisions.store import StoreDecisions
+from watcher.store.engines import database, sqlite
 from watcher.store.store import Store
 
 pytestmark = pytest.mark.slow

@@ -39,9 +39,10 @@ from tests.watcher.store.ticks import (
     tick,
     url_of,
 )
-from watcher.model import FindingKind, Remedy, TickRecord
-from watcher.store import sqlite
+from watcher.core.windows.records import TickRecord
+from watcher.model import FindingKind, Remedy
 from watcher.store.commands import current, database_at, upgrade
+from watcher.store.engines import sqlite
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS, Rows

@@ -13,9 +13,11 @@ from click.testing import CliRunner
 from load_watcher.main import main
 from tests.waiting import eventually
 from tests.watcher.store.ticks import CPU, NODES, ORIGIN, RESOLUTION, START, block, count, opened, save, tick
-from watcher.model import MaximaHour, Provenance, StoredMaxima, TickRecord
-from watcher.store import codec, database
+from watcher.core.windows.records import MaximaHour, StoredMaxima, TickRecord
+from watcher.model import Provenance
+from watcher.store import codec
 from watcher.store.codec import CodecError
+from watcher.store.engines import database
 
 HOUR = START // 3600
 

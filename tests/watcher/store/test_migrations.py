@@ -19,9 +19,9 @@ from alembic.script import ScriptDirectory
 from tests.watcher.store.ticks import CPU, FIFTEEN, START, cells_of, opened, query, restored_at, save, store_at, tick
 from watcher.core.decisions import DecisionQuery, StoredDecision
 from watcher.model import Operator
-from watcher.store import database, sqlite
 from watcher.store.commands import current, database_at, upgrade, vacuum
-from watcher.store.decision_store import StoreDecisions
+from watcher.store.decisions.store import StoreDecisions
+from watcher.store.engines import database, sqlite
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.tables import REVISIONS, metadata
 

@@ -30,7 +30,8 @@ from tests.watcher.store.ticks import (
     store_at,
     tick,
 )
-from watcher.model import Operator, TickRecord
+from watcher.core.windows.records import TickRecord
+from watcher.model import Operator
 from watcher.store.commands import current, database_at, upgrade
 from watcher.store.errors import StoreError, StoreInUse, StoreUnreachable, StoreUnusable
 from watcher.store.store import Store

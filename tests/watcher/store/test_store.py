@@ -41,10 +41,11 @@ from tests.watcher.store.ticks import (
     tick,
     url_of,
 )
-from watcher.model import CARRIED, FindingKind, Operator, SampleBlock, TickRecord, WindowRecord
+from watcher.core.windows.records import CARRIED, SampleBlock, TickRecord, WindowRecord
+from watcher.model import FindingKind, Operator
 from watcher.store.commands import current, database_at, vacuum
 from watcher.store.errors import StoreError, StoreInUse
-from watcher.store.series import StoredSeries
+from watcher.store.history.series import StoredSeries
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS
 

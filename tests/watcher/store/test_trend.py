@@ -11,7 +11,8 @@ from tests.waiting import eventually
 from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, count, is_stored, opened, save, store_at, tick
 from watcher.core.koordinator.report import Capacity
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, TrendDocument
-from watcher.model import Operator, TickRecord, WindowRecord
+from watcher.core.windows.records import TickRecord, WindowRecord
+from watcher.model import Operator
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tests.waiting import eventually
-from watcher.model import Operator, Provenance, SampleBlock, TickRecord, Window, WindowRecord
+from watcher.core.windows.records import SampleBlock, TickRecord, WindowRecord
+from watcher.model import Operator, Provenance, Window
 from watcher.store.store import Store
 
 FIVE, FIFTEEN = Window("5m", 300), Window("15m", 900)

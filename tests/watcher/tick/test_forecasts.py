@@ -17,7 +17,8 @@ from watcher.core.forecast.document import NodeForecast, node_forecasts
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.forecast.states import ForecastState
-from watcher.model import MaximaHour, Provenance, SeriesBatch, StoredMaxima
+from watcher.core.windows.records import MaximaHour, StoredMaxima
+from watcher.model import Provenance, SeriesBatch
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderUnreachable
 from watcher.tick.shared import RefreshConfig

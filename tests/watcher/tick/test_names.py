@@ -14,7 +14,7 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.tick.test_tick import Records, every, kinds, numbers, served, wave
 from watcher.core.naming.evidence import KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
-from watcher.model import TickRecord
+from watcher.core.windows.records import TickRecord
 from watcher.tick.shared import NAMES_S, NAMES_WHEN_SERVING_S, RefreshConfig
 from watcher.tick.tick import Refresher
 

@@ -14,7 +14,8 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.store.ticks import store_at
 from tests.watcher.tick.test_tick import numbers, served, wave
 from watcher.core.windows.history import History
-from watcher.model import SeriesBatch, TickRecord
+from watcher.core.windows.records import TickRecord
+from watcher.model import SeriesBatch
 from watcher.tick.bounds import ResolutionChooser
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher

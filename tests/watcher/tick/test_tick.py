@@ -17,7 +17,8 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.review.settings import ReviewSettings
-from watcher.model import Operator, StoredMaxima, TickRecord
+from watcher.core.windows.records import StoredMaxima, TickRecord
+from watcher.model import Operator
 from watcher.sources.errors import ProviderPartial, ProviderUnreachable
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
-from watcher.model import MaximaHour
+from watcher.core.windows.records import MaximaHour
 
 if TYPE_CHECKING:
     from watcher.arrays import F64, I64, U8, Bool

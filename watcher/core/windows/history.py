@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watcher.arrays import F64, I64, U16, Bool
+from watcher.core.windows.records import CARRIED, SampleBlock
 from watcher.core.windows.statistics import cadences, covers, quantile, window_statistics
 from watcher.model import (
-    CARRIED,
     METRIC_BY_NAME,
     METRIC_ORDER,
     QUANTILE,
@@ -34,7 +34,6 @@ from watcher.model import (
     MetricWindows,
     Operator,
     Provenance,
-    SampleBlock,
     Window,
 )
 

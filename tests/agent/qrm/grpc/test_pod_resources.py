@@ -11,13 +11,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from agent.qrm.grpc.grpc_server import LegacyRegistration, PluginServer, PodResources
+from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_client import Observe, PluginEndpoint
-from agent.qrm.grpc.pod_resources import container_resources
+from agent.qrm.grpc.pod_resources import PodResources, container_resources
 from agent.qrm.grpc.protos import qrm_podresources_v1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_podresources_v1_pb2_grpc as pb_grpc
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2 as plugin_pb
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as plugin_grpc
+from agent.qrm.grpc.registration import LegacyRegistration, ResourcePlugins
 from agent.qrm.grpc.socket_server import SocketServer
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
@@ -62,7 +63,8 @@ async def world(
     cpus = SEED.all - cpu_plugin().settings.reserved
     listing = PodResources(manager, lambda: [POD], cpus=cpus)
     servers.append(SocketServer(directory / "pod-resources.sock", [listing.add_to]))
-    legacy = LegacyRegistration(manager, directory, open_endpoint=partial(PluginEndpoint, observe=observe))
+    itself = ResourcePlugins(manager, open_endpoint=partial(PluginEndpoint, observe=observe))
+    legacy = LegacyRegistration(itself, directory)
     servers.append(SocketServer(directory / "kubelet.sock", [legacy.add_to]))
     for server in servers:
         await server.start()

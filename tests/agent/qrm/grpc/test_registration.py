@@ -14,10 +14,10 @@ import pytest
 
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_api import PluginCallError
-from agent.qrm.grpc.plugin_client import PluginEndpoint, PluginInfo
+from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2_grpc as pb_grpc
-from agent.qrm.grpc.registration import LONGEST_PAUSE_S, Gone, Handler, Registry, ResourcePlugins
+from agent.qrm.grpc.registration import LONGEST_PAUSE_S, Gone, Registry, ResourcePlugins
 from agent.qrm.grpc.socket_server import SocketServer
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
@@ -68,7 +68,7 @@ def test_registration_admission_and_checkpoint_after_a_restart(tmp_path: Path):
 
     async def test() -> None:
         of = manager(tmp_path)
-        registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        registry = Registry(tmp_path / "plugins", ResourcePlugins(of), monotonic=Clock())
         await registry.reconcile()  # the directory does not exist yet
         async with (
             plugin_at(tmp_path / "plugins" / "cpu.sock", cpu_plugin()) as cpu,
@@ -106,7 +106,7 @@ def test_registration_admission_and_checkpoint_after_a_restart(tmp_path: Path):
 def test_a_socket_that_is_created_again_is_registered_again(tmp_path: Path):
     async def test() -> None:
         of = manager(tmp_path)
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=Clock())
         for _ in range(2):
             async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()) as cpu:
                 await registry.reconcile()
@@ -161,8 +161,8 @@ def test_a_plugin_that_cannot_be_registered_gets_the_reason(tmp_path: Path, info
         served = SocketServer(
             tmp_path / "x.sock", [lambda server: pb_grpc.add_RegistrationServicer_to_server(introduces, server)]
         )
-        handlers: dict[str, Handler] = {"ResourcePlugin": ResourcePlugins(manager(tmp_path))}
-        registry = Registry(tmp_path, handlers, monotonic=clock)
+        plugins = ResourcePlugins(manager(tmp_path))
+        registry = Registry(tmp_path, plugins, monotonic=clock)
         await served.start()
         try:
             for now, times in ((0.0, 1), (0.4, 1), (0.5, 2), (1.4, 2), (1.5, 3)):  # pauses of 0.5 s, then 1 s
@@ -196,7 +196,7 @@ def test_an_invalid_response_of_a_plugin_does_not_prevent_other_registrations(tm
     async def test() -> None:
         of = manager(tmp_path)
         clock = Clock()
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
 
         async def found():
             clock.now += LONGEST_PAUSE_S  # on a busy machine, a first call may be late
@@ -246,15 +246,15 @@ def test_a_plugin_that_does_not_answer_getinfo_does_not_delay_others(tmp_path: P
     meanwhile = False
 
     class Notes(ResourcePlugins):
-        async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
+        async def register(self, resource: str, endpoint: Path) -> Gone:
             nonlocal meanwhile
-            gone = await super().register(info, endpoint)
+            gone = await super().register(resource, endpoint)
             meanwhile = mute.asking > 0
             return gone
 
     async def test() -> None:
         clock, of = Clock(), manager(tmp_path)
-        registry = Registry(tmp_path, {"ResourcePlugin": Notes(of)}, monotonic=clock)
+        registry = Registry(tmp_path, Notes(of), monotonic=clock)
 
         async def registered_meanwhile():
             clock.now += (
@@ -287,7 +287,7 @@ def test_a_socket_that_accepts_and_never_responds_does_not_delay_others(
 
     async def test() -> None:
         clock, of = Clock(), manager(tmp_path)
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
 
         async def found():
             clock.now += LONGEST_PAUSE_S  # on a busy machine, a first call may be late
@@ -323,7 +323,7 @@ def test_a_plugin_that_refuses_its_registration_status_is_retried_after_the_usua
         served = SocketServer(
             tmp_path / "x.sock", [lambda server: pb_grpc.add_RegistrationServicer_to_server(deaf, server)]
         )
-        registry = Registry(tmp_path, {}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(manager(tmp_path)), monotonic=clock)
         await served.start()
         try:
             for now, times in ((0.0, 1), (0.5, 2), (1.4, 2), (1.5, 3)):  # pauses of 0.5 s, then 1 s
@@ -339,7 +339,7 @@ def test_a_plugin_that_refuses_its_registration_status_is_retried_after_the_usua
 def test_a_socket_without_a_process_is_retried_and_found_later(tmp_path: Path):
     async def test() -> None:
         clock, of = Clock(), manager(tmp_path)
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
         async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
             pass
         leave_behind(tmp_path / "cpu.sock")
@@ -359,7 +359,7 @@ def test_a_restarted_plugin_is_registered_in_the_next_round(tmp_path: Path):
 
     async def test() -> None:
         clock, of, path = Clock(), manager(tmp_path), tmp_path / "cpu.sock"
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
         async with plugin_at(path, cpu_plugin()):
             await registry.reconcile()
             # Another user of the same path: gRPC would let both wait for its growing pauses.
@@ -383,7 +383,7 @@ def test_a_restarted_plugin_is_registered_in_the_next_round(tmp_path: Path):
 def test_a_socket_whose_mode_changes_is_not_registered_again(tmp_path: Path):
     async def test() -> None:
         of, path = manager(tmp_path), tmp_path / "cpu.sock"
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=Clock())
         async with plugin_at(path, cpu_plugin()):
             await registry.reconcile()
             path.chmod(0o600)
@@ -405,7 +405,7 @@ def test_run_registers_a_plugin_that_appears_later(tmp_path: Path):
     async def test() -> None:
         of = manager(tmp_path)
         looking: Callable[[], float] = asyncio.get_running_loop().time
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=looking, every=0.01)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=looking, every=0.01)
         running = asyncio.create_task(registry.run())
         async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
             await eventually(lambda: of.plugins.states == {"cpu": True}, what="the plug-in to be found")
@@ -429,7 +429,7 @@ def test_a_directory_that_cannot_be_read_is_reported_once(tmp_path: Path, caplog
             await super().reconcile()
 
     async def test() -> None:
-        registry = Counted(directory, {}, monotonic=Clock(), every=0.001)
+        registry = Counted(directory, ResourcePlugins(manager(tmp_path)), monotonic=Clock(), every=0.001)
         running = asyncio.create_task(registry.run())
         await eventually(lambda: registry.scans >= 5, what="five scans")
         running.cancel()
@@ -445,7 +445,7 @@ def test_a_plugin_that_died_and_left_its_socket_is_reported_once(tmp_path: Path,
 
     async def test() -> None:
         of = manager(tmp_path)
-        registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        registry = Registry(tmp_path / "plugins", ResourcePlugins(of), monotonic=Clock())
         path = tmp_path / "plugins" / "cpu.sock"
 
         async def round_() -> None:

@@ -14,11 +14,11 @@ from agent.qrm.manager.topology import (
     Hints,
     Merged,
     TopologyPolicy,
-    compare,
     merge,
     most_of_narrowest,
     single_numa_hints,
 )
+from tests.agent.qrm.manager.hint_order import compare
 from tests.agent.qrm.vectors import cases
 
 

@@ -13,7 +13,6 @@ from agent.cgroups.detection import find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.cluster.node_windows import WatcherLoadWindows
 from agent.qrm.grpc.grpc_server import PluginServer
-from agent.qrm.main import layout_finder
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage, ResizeDecision, WindowReading
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
@@ -271,7 +270,7 @@ async def test_usage_is_read_from_control_groups_below_another_root(tmp_path: Pa
     given = {"cgroup": str(fake.root), **({"cgroup_nest": nest} if nest else {})}
     settings, problems = read_settings(given, cwd=tmp_path)
     assert not problems
-    usage = LocalUsage(layout_finder(settings), monotonic=lambda: 100.0)
+    usage = LocalUsage(settings.find_layout, monotonic=lambda: 100.0)
     await usage.read([])
     usage.close()
     assert ("" if found else "no kubelet groups found") in usage.failure

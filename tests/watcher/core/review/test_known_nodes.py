@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from watcher.core.review.known_nodes import refusal, refused_names, restored_within, without_nodes
-from watcher.model import METRIC_BY_KEY, SampleBlock, SeriesBatch, TickRecord
+from watcher.core.windows.records import SampleBlock, TickRecord
+from watcher.model import METRIC_BY_KEY, SeriesBatch
 
 CPU = METRIC_BY_KEY["CPU"]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.core.windows.backfill import HOLE_CADENCES, SLICE_S, Backfill, gaps, slices
-from watcher.model import CARRIED, SampleBlock
+from watcher.core.windows.records import CARRIED, SampleBlock
 
 NOW = 1_700_000_000.0
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watcher.core.windows.history import History, name_order
+from watcher.core.windows.records import CARRIED
 from watcher.core.windows.statistics import cadences, quantile, window_statistics
-from watcher.model import CARRIED, METRIC_BY_KEY, Cells, MetricWindows, Operator, Provenance, Window
+from watcher.model import METRIC_BY_KEY, Cells, MetricWindows, Operator, Provenance, Window
 
 CPU = METRIC_BY_KEY["CPU"]
 MEMORY = METRIC_BY_KEY["Memory"]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.core.windows.history import History
+from watcher.core.windows.records import CARRIED, SampleBlock
 from watcher.core.windows.resolution import (
     choose_resolution,
     history_bytes,
@@ -17,7 +18,7 @@ from watcher.core.windows.resolution import (
     source_cadence,
 )
 from watcher.core.windows.slot_widths import CANDIDATES, usable_widths
-from watcher.model import CARRIED, METRIC_BY_KEY, Cells, SampleBlock, SeriesBatch, Window
+from watcher.model import METRIC_BY_KEY, Cells, SeriesBatch, Window
 
 CPU = METRIC_BY_KEY["CPU"]
 MEMORY = METRIC_BY_KEY["Memory"]

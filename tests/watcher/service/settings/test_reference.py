@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft7Validator
 
+from tests.schemas import draft7
 from tests.settings_pages import documentation, example, json_schema
 from watcher.core.config.problems import SettingsError
 from watcher.service.settings.layers import LEGACY
@@ -199,7 +199,7 @@ def test_commented_examples_are_valid(tmp_path):
 
 def test_the_json_schema_accepts_each_example_and_refuses_misspelt_keys() -> None:
     """Each setting with its example, or its default; null is a missing value."""
-    validator = Draft7Validator(json_schema())
+    validator = draft7(json_schema())
     for key in KEYS.values():
         if key.table[:2] == QUERIES:
             continue
