@@ -42,10 +42,10 @@ from tests.watcher.store.ticks import (
     url_of,
 )
 from watcher.core.windows.records import CARRIED, SampleBlock, TickRecord, WindowRecord
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import FindingKind, Operator
 from watcher.store.commands import current, database_at, vacuum
 from watcher.store.errors import StoreError, StoreInUse
-from watcher.store.history.series import StoredSeries
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS
 
