@@ -22,7 +22,8 @@ from watcher.core.forecast.document import forecasts_body
 from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
 from watcher.core.forecast.settings import ForecastSettings
-from watcher.model import MaximaHour, Provenance, TickRecord, Window
+from watcher.core.windows.records import MaximaHour, TickRecord
+from watcher.model import Provenance, Window
 from watcher.platform.interpreter import tune_for_serving
 from watcher.store.settings import StoreSettings
 from watcher.store.store import Store

@@ -44,7 +44,7 @@ from tests.scorers.simulated_cluster import NOW, load, node, pod
 from watcher.client import Columns
 from watcher.core.kubernetes.objects import Pod
 from watcher.model import MetricType
-from watcher.store.decision_store import StoreDecisions
+from watcher.store.decisions.store import StoreDecisions
 from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 

@@ -27,7 +27,8 @@ import numpy as np
 import zstandard
 
 from benchmarks.report import Table, amount
-from watcher.model import METRICS, Operator, Provenance, SampleBlock, TickRecord, Window, WindowRecord
+from watcher.core.windows.records import SampleBlock, TickRecord, WindowRecord
+from watcher.model import METRICS, Operator, Provenance, Window
 from watcher.store import codec
 from watcher.store.codec import Grid
 from watcher.store.settings import StoreSettings

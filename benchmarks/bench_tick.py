@@ -36,9 +36,10 @@ from watcher.core.review import faults, samples
 from watcher.core.review.outage import OutageGuard
 from watcher.core.review.samples import Reviewed
 from watcher.core.windows.history import History
+from watcher.core.windows.records import StoredMaxima, TickRecord
 from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.snapshot import take_snapshot
-from watcher.model import SeriesBatch, Snapshot, StoredMaxima, TickRecord
+from watcher.model import SeriesBatch, Snapshot
 from watcher.platform.interpreter import tune_for_serving
 from watcher.sources.base import Provider, provenance
 from watcher.sources.prometheus.provider import PrometheusProvider

@@ -27,7 +27,7 @@ from watcher.sources.base import Fetch, QueryPlan
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
 from watcher.sources.settings import ProviderSettings
 from watcher.store.errors import StoreError, StoreUnusable
-from watcher.store.replay_history import is_database, read_history
+from watcher.store.history.replay import is_database, read_history
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings

@@ -57,8 +57,8 @@ from lab.traces.files import open_writer, read_trace
 from lab.traces.parsing import TraceError
 from lab.traces.records import Begin, EndRecord, NodeRecord
 from load_watcher.cli.options import read_token as read_option_token
-from load_watcher.doctor.scheduler import check_configuration
-from load_watcher.doctor.thresholds import evictors_in
+from load_watcher.doctor.scheduler.configuration import check_configuration
+from load_watcher.doctor.scheduler.thresholds import evictors_in
 from scorers.decisions import records
 from scorers.extender.manifest import read_pod
 from scorers.extender.remote import read_access

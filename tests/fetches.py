@@ -44,7 +44,7 @@ def _value(name: str, value: Any) -> Any:
     if name == "headers":
         return {header: Secret(text) for header, text in value.items()}
     if isinstance(value, str) and name in _SECRETS:
-        return Secret(value)
+        return Secret(value) if value else None
     return Path(value) if isinstance(value, str) and name.endswith(("_file", "_cert", "client_key")) else value
 
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from aiohttp import ClientSession, web
 
-from load_watcher.doctor.scheduler import check_configuration
+from load_watcher.doctor.scheduler.configuration import check_configuration
 from scorers.extender.service import SchedulerModule
 from scorers.profiles.profiles import validate
 from tests.deploy.rendering import (

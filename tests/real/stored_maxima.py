@@ -5,7 +5,8 @@ import sqlalchemy as sa
 
 from watcher.core.config.settings import Settings
 from watcher.core.forecast.maxima import encode
-from watcher.model import MaximaHour, TickRecord, Window
+from watcher.core.windows.records import MaximaHour, TickRecord
+from watcher.model import Window
 from watcher.service.build import store_of
 from watcher.store.settings import StoreSettings
 

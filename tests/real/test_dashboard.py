@@ -635,9 +635,11 @@ def test_numbers_are_told_as_load_watcher_score_tells_them(light: Tab) -> None:
     values = [1073741824, 34359738368.0, 2000, 2 / 3, 99.5722, 0.00290874, True, None, {"cpu": 1000, "memory": 2**31}]
     with Live() as live:
         light.open(url(live), shows="all fresh")
-        script = "async (values) => { const { plain } = await import('./web/format.js'); return values.map(plain); }"
+        script = (
+            "async (values) => { const { plain } = await import('./web/common/format.js'); return values.map(plain); }"
+        )
         assert [number(value) for value in values] == light.page.evaluate(script, values)
-        script = "async () => (await import('./web/format.js')).limits({ quota: null, period: 100000 })"
+        script = "async () => (await import('./web/common/format.js')).limits({ quota: null, period: 100000 })"
         assert "quota unlimited, period 100000" == light.page.evaluate(script)
 
 

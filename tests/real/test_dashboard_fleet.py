@@ -318,7 +318,7 @@ def test_on_a_phone(browser: Any, dark: bool) -> None:
 
 
 LUMINANCES = """async () => {
-  const { heat } = await import("./web/theme.js");
+  const { heat } = await import("./web/common/theme.js");
   const linear = (each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
   const luminance = ([red, green, blue]) => 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
   const channels = (fill) => fill.match(/\\d+/g).map((each) => Number(each) / 255);

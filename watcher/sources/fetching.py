@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from watcher.arrays import F64
-from watcher.core.clocks import AHEAD_S
+from watcher.core.review.clocks import AHEAD_S
 from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.sources.base import Fetch, QueryFailure, QueryPlan

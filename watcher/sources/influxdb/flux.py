@@ -27,8 +27,6 @@ from watcher.sources.settings import ProviderSettings
 class Flux:
     """Sends Flux queries to /api/v2/query."""
 
-    name = "flux"
-
     def __init__(self, settings: ProviderSettings, connection: SourceConnection, credentials: Credentials) -> None:
         if not settings.bucket or not settings.org:
             lacking = "provider.org" if settings.bucket else "provider.bucket"

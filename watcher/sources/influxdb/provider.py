@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from watcher.core.config.settings import Settings
 from watcher.core.windows.settings import RefreshSettings
 from watcher.model import FindingKind, Metric, Remedy
 from watcher.sources.base import Fetch, QueryFailure, QueryPlan
@@ -24,9 +24,6 @@ from watcher.sources.influxdb.cpu_load import load_of
 from watcher.sources.influxdb.queries import LOOK_BACK_S, InfluxQueryPlan, plan_of
 from watcher.sources.influxdb.transport import InfluxResponse, InfluxTransport
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 
 @dataclass(slots=True)
