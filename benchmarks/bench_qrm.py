@@ -30,7 +30,7 @@ from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import ResourceRequest
-from agent.qrm.manager.topology import ALIGNED, Hint, TopologyPolicy, compare, merge, most_of_narrowest
+from agent.qrm.manager.topology import ALIGNED, Hint, TopologyPolicy, merge, most_of_narrowest
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
@@ -41,6 +41,7 @@ from agent.qrm.runtime import dry_run
 from agent.qrm.store.files import StateFile, write_atomic
 from agent.qrm.telemetry import QrmMetrics
 from benchmarks.report import Table, amount, at_most
+from tests.agent.qrm.manager.hint_order import compare
 
 GOAL_PODS, ALLOCATE_MS, ROUND_MS, RESTORE_MS = 110, 15.0, 100.0, 50.0
 ROLES = ("online-micro_service", "ETL", "storage-service")

@@ -1,5 +1,6 @@
 """Fixtures that every test may ask for, and the clean environment that every test gets."""
 
+import gc
 import logging
 import os
 import subprocess
@@ -27,8 +28,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("load-watcher")
 
-# What starts real programs, asks servers and waits for what they do not do, or computes for seconds (the laboratory,
-# random layouts) is not part of the fast suite.
+# The tests of these folders start real programs, or compute for seconds.
 HERE = Path(__file__).parent
 SLOW_FOLDERS = (
     "../examples",
@@ -43,13 +43,30 @@ SLOW_FOLDERS = (
     "watcher/platform/kube",
     "watcher/sources",
 )
-SLOW = tuple((HERE / name).resolve() for name in SLOW_FOLDERS)
+SLOW = tuple(f"{(HERE / name).resolve()}{os.sep}" for name in SLOW_FOLDERS)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the slow folders for a selection without slow tests."""
+    without = str(config.option.markexpr).endswith("not slow")
+    return True if without and f"{collection_path}{os.sep}".startswith(SLOW) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect garbage neither while the tests are collected nor in the collected tests."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark it. For several workers, sort the modules by their recorded durations, the longest first."""
+    """Mark the tests of slow folders. For several workers, sort the modules by recorded durations, longest first."""
     for item in items:
-        if not set(SLOW).isdisjoint(item.path.parents):
+        if str(item.path).startswith(SLOW):
             item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
         seconds = read_durations()

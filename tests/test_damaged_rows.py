@@ -17,7 +17,7 @@ import pytest
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry, AuditOutcome
-from agent.cgroups.base import Quota
+from agent.cgroups.values import Quota
 from agent.decision.analysis import AnalyzerState
 from agent.decision.ledger import InFlight
 from tests.watcher.store import ticks

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from jsonschema import Draft7Validator
 
 from tests.deploy.grafana import INFINITY
 from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus, find_go_module, run_program
+from tests.schemas import draft7
 from watcher.api.settings import MetricsSettings
 from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.http.settings import ServerSettings
@@ -80,7 +80,7 @@ def test_an_image_has_a_version(name: str):
 def test_the_stack_is_what_compose_takes():
     """By the published schema, with unknown fields refused; a misspelt one is noticed."""
     schema = find_go_module("github.com/compose-spec/compose-go/v2") / "schema" / "compose-spec.json"
-    validator = Draft7Validator(json.loads(schema.read_text()))
+    validator = draft7(json.loads(schema.read_text()))
     assert [] == [f"{error.json_path}: {error.message}" for error in validator.iter_errors(COMPOSE)]
     for field in SERVICES["watcher"]:
         broken = copy.deepcopy(COMPOSE)

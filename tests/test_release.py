@@ -16,7 +16,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import check_jsonschema  # type: ignore[import-untyped]
 import pytest
 import requests
 import yaml
@@ -207,6 +206,8 @@ def schemas() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("path", "schema"), [*schemas()])
 def test_github_accepts_the_file(path: Path, schema: str) -> None:
+    import check_jsonschema  # type: ignore[import-untyped]  # takes a second
+
     done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, str(path)])
     assert 0 == done.exit_code, done.output
 

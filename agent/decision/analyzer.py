@@ -21,12 +21,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from agent.decision.analysis import Analysis, AnalyzerState, Demand, NodeEvent, PodDemand, RuleState
+from agent.decision.analysis import Analysis, AnalyzerState, Demand, NodeEvent, PodDemand, RuleState, gathered
 from agent.decision.explanation import number
 from agent.decision.plan import RuleFinding, RuleVerdict
 from agent.decision.pod_selection import allowed, matches_everything
 from agent.decision.restoring import LoweredValues, uncovered
-from agent.decision.watermark import gathered
 from agent.metrics.action_metric import ActionMetric
 from agent.model import (
     CPU_WEIGHT,

@@ -24,13 +24,12 @@ from agent.decision import explanation
 from agent.decision.analysis import Analysis, Demand, PodDemand
 from agent.decision.ledger import lowered, raised, recently_set, set_since
 from agent.decision.plan import Mode, Plan, PodLeftAlone, Stage, StageCandidate
-from agent.decision.plan_inputs import PlanInputs, as_throttled, gaps, in_flight, left_alone, reducible
+from agent.decision.plan_inputs import PlanInputs, as_throttled, gap_below, gaps, in_flight, left_alone, reducible
 from agent.decision.pod_selection import protection
 from agent.decision.pod_steps import lagging, reclaiming, refusal, worth_it
 from agent.decision.restoring import memory_high_restored, uncovered_steps, weight_restored
 from agent.decision.soft_limits import memory_high_lowered, weight_lowered
 from agent.decision.stage_selection import ConsideredPod, StageSelection
-from agent.decision.watermark import gap_below
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.sorters import Sorter
 from agent.model import (
@@ -146,8 +145,8 @@ class StagePlanner:
         )
 
     def _loosen(self, task: StageSelection) -> tuple[Stage, ...]:
-        """Restore the original memory.high of one pod. The next pod follows when the effect shows, because the memory
-        that a pod will allocate without the limit cannot be computed."""
+        """Restore the original memory.high of the pods that fit into the gap if each doubles its memory, at least of
+        one. Others follow when the effect shows, because the memory that a pod will allocate cannot be computed."""
         task, lowered_values = self._of_memory(task), self._given.lowered
         owing = [pod for uid, pod in self._pods.items() if uid in task.wanted and lowered_values.memory(pod)]
         if not owing or not task.marks:
@@ -157,15 +156,24 @@ class StagePlanner:
         if recently_set(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
             text = f"{name}: waits for the effect of a memory.high that was restored recently"
             return (self._stage_result("restore", name, watermark, Mode.WAITING, text),)
+        room = min(self._below(self._given.metrics[each], task.marks[each][0]) for each in task.marks)
         for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.uid not in self._protected)):
-            why = "one at a time" if task.taken else ""
+            fits = pod.memory is not None and pod.memory <= room
             planned = memory_high_restored(pod, lowered_values.knobs_of(pod), name)
+            why = "the gap is too small for it and the pods before it" if task.taken and not fits else ""
             task.look(ConsideredPod(pod, metric, planned, why or refusal("restore", planned)))
+            if pod.uid in task.taken:
+                room -= room if pod.memory is None else pod.memory
         self._take(task)
         message = ", ".join(each.pod.key for each in task.chosen) or "no pod"
         text = f"{name}: restores memory.high of {message}, of {len(owing)} with a lowered one"
-        stage = self._stage_result("restore", name, watermark, Mode.ONE, text)
+        stage = self._stage_result("restore", name, watermark, Mode.ASSUMED, text)
         return (replace(stage, candidates=self._candidates(task, metric)),)
+
+    def _below(self, metric: ActionMetric, watermark: float) -> float:
+        """The gap below a watermark in the unit of the resource; 0 if it is unknown."""
+        used, scale = self._measured(metric)
+        return 0.0 if used is None or scale is None else gap_below(used, watermark, scale, self._given.options)
 
     def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
         """Stages of metrics whose evictions wait for the effect of throttling."""

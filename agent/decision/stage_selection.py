@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.decision.analysis import PodDemand
-from agent.decision.watermark import Watermarks
+from agent.decision.analysis import PodDemand, Watermarks
 from agent.metrics.action_metric import ActionMetric, PodSteps
 from agent.model import PodState, StageKind
 

@@ -12,7 +12,6 @@ from agent.decision.eviction_limits import EvictionLimits
 from agent.executor.executor import OnExit
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.options import DecisionOptions
-from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import ActsOn, triggering
 from agent.service.node_settings import (
     CGROUP_DRIVER,
@@ -56,7 +55,6 @@ class Query(SettingsTable):
         """The metric for the registry: it triggers rules and is never quantified."""
         return triggering(
             name,
-            CHAINS,
             acts_on=cast(ActsOn, self.acts_on),
             throttleable=self.throttleable,
             evictable=self.evictable,

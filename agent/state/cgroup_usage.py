@@ -24,14 +24,22 @@ from typing import TypeVar
 import msgspec
 
 from agent.cgroups import paths
-from agent.cgroups.base import CpuUsage, Group, Tree
-from agent.cgroups.detection import Layout
+from agent.cgroups.base import Group
+from agent.cgroups.detection import Layout, open_tree
 from agent.cgroups.errors import CgroupError, CgroupGone
 from agent.cgroups.kept_groups import KeptGroups
+from agent.cgroups.values import CpuUsage
 from agent.model import ContainerState, MetricSample, PodState
 from agent.qos import QosClass
-from agent.state import proc_parsers
-from agent.state.rates import NO_PREVIOUS_READING, NoRate, growth, run_queue_time, seconds_between, usage_cores
+from agent.state.rates import (
+    NO_PREVIOUS_READING,
+    NoRate,
+    growth,
+    run_queue_time,
+    seconds_between,
+    usage_cores,
+    waited_ns,
+)
 from agent.state.readings import MetricReadings, PodFacts
 from watcher.core.cpu_use import MOST_GROWTH
 
@@ -95,13 +103,13 @@ class _CgroupContext:
 
 
 class CgroupUsageReader:
-    """Reads the control groups of pods in a tree with this layout, which must have a driver. With `run_queues`, the
-    time that each process waits for a CPU is read, too."""
+    """Reads the control groups of pods in the tree of this layout. With `run_queues`, the time that each process waits
+    for a CPU is read, too. The constructor raises NoCgroups if the layout has no driver, and CgroupError if the tree
+    cannot be read."""
 
-    def __init__(
-        self, tree: Tree, layout: Layout, *, proc_root: str, run_queues: bool = False, descriptors: int = 0
-    ) -> None:
-        self._tree = tree
+    def __init__(self, layout: Layout, *, proc_root: str, run_queues: bool = False, descriptors: int = 0) -> None:
+        layout.path_of(())
+        self._tree = open_tree(layout)
         self._layout = layout
         self._proc = proc_root
         self._run_queues = run_queues
@@ -113,8 +121,9 @@ class CgroupUsageReader:
         self._elsewhere = ""
 
     def close(self) -> None:
-        """Close the groups that are kept open."""
+        """Close the groups that are kept open, and the tree."""
         self._groups.close()
+        self._tree.close()
 
     def discover(self) -> tuple[str, ...]:
         """UIDs of the pods that have control groups, whether or not their objects are known. Raises CgroupError."""
@@ -154,7 +163,7 @@ class CgroupUsageReader:
     # --- a pod -------------------------------------------------------------------------------------------------------
 
     def _read_pod(self, facts: PodFacts, look: _CgroupContext) -> PodState:
-        if facts.runs and paths.is_uid(facts.group_uid):
+        if not facts.pod.ended and paths.is_uid(facts.group_uid):
             for qos in (facts.pod.qos,) if facts.pod.qos in QOS_CLASSES else QOS_CLASSES:
                 above, name = self._place(facts.group_uid, qos)
                 parent = self._groups.parent(above, partial(self._tree.open, above))
@@ -167,7 +176,7 @@ class CgroupUsageReader:
                 except CgroupError as error:
                     look.faults.append(error)
                     break
-        self._miss_extended(facts, facts.containers, look)
+        self._miss_extended(facts, facts.pod.containers, look)
         return replace(facts.pod, containers=())
 
     def _measure(self, facts: PodFacts, look: _CgroupContext, group: Group) -> PodState:
@@ -178,19 +187,19 @@ class CgroupUsageReader:
         cpu = None if used is None else self._cores(group.path, _Counters(at, used), look)
         memory = _unless_faulty(group.memory, look)
         names = self._container_names(facts, group)
-        missing = [container for container in facts.containers if container.id not in names]
+        missing = [container for container in facts.pod.containers if container.id not in names]
         self._miss_extended(facts, missing, look)
-        if missing and len(missing) == len(facts.containers) and not (group.children() or group.processes()):
+        if missing and len(missing) == len(facts.pod.containers) and not (group.children() or group.processes()):
             look.elsewhere[pod.key] = missing[0].id
             return replace(pod, containers=(), unmeasured=NO_CONTAINER_GROUP)
         containers = [
             found
-            for container in facts.containers
+            for container in facts.pod.containers
             if (name := names.get(container.id)) is not None
             and (found := self._read_container(facts, container, group, name, look)) is not None
         ]
         working_set = None if memory is None else memory.working_set
-        whole = len(containers) == len(facts.containers)
+        whole = len(containers) == len(facts.pod.containers)
         if cpu is None and whole:
             cpu = _sum(container.cpu for container in containers)
         if working_set is None and whole:
@@ -217,7 +226,7 @@ class CgroupUsageReader:
     def _container_names(self, facts: PodFacts, group: Group) -> Mapping[str, str]:
         """The group names of a pod's containers, by container id. Raises CgroupGone."""
         known = self._names.get(facts.pod.uid, {})
-        if all(container.id in known for container in facts.containers):
+        if all(container.id in known for container in facts.pod.containers):
             return known
         listed = {identity: name for name in group.children() if (identity := paths.container_id(name)) is not None}
         self._names[facts.pod.uid] = listed
@@ -296,7 +305,7 @@ class CgroupUsageReader:
         for process in group.processes():
             try:
                 with open(f"{self._proc}/{process}/schedstat", "rb", buffering=0) as file:
-                    waits[process] = proc_parsers.waited_ns(file.read())
+                    waits[process] = waited_ns(file.read())
             except (OSError, ValueError, IndexError):  # the process ended, or this kernel does not count it
                 continue
         return waits

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonschema import Draft7Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 
 from tests.real.parts import REPOSITORY, find_helm, find_wheel
+from tests.schemas import draft7
 
 Manifest = dict[str, Any]
 
@@ -120,12 +120,12 @@ def schema_errors(manifest: Manifest, *, version: str) -> list[str]:
 
 
 @cache
-def _validator(name: str, version: str) -> Draft7Validator:
+def _validator(name: str, version: str) -> Any:
     schemas = find_wheel("kubernetes-validate") / "kubernetes_validate" / "kubernetes-json-schema"
     directory = schemas / f"v{version}-local-strict"
     definitions = Resource.from_contents(_read(directory / "_definitions.json"), default_specification=DRAFT7)
     registry: Registry[Any] = Registry().with_resource("/api/_definitions.json", definitions)
-    return Draft7Validator(_read(directory / f"{name}.json"), registry=registry)
+    return draft7(_read(directory / f"{name}.json"), registry=registry)
 
 
 @cache

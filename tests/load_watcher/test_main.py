@@ -295,8 +295,8 @@ def test_the_exit_code_reaches_the_shell(tmp_path):
 
 
 def test_nothing_heavy_is_loaded_before_a_command_runs(tmp_path):
-    """--help and mistyped commands answer at once, because numbers, database and server are not yet there."""
-    heavy = "numpy sqlalchemy alembic aiohttp requests rich psutil apscheduler prometheus_client"
+    """--help and mistyped commands answer at once, because they load neither the settings nor these libraries."""
+    heavy = "watcher.model msgspec numpy sqlalchemy alembic aiohttp requests rich psutil apscheduler prometheus_client"
     program = f"import sys, load_watcher.main; print(*sorted(set(sys.modules) & set({heavy.split()})))"
     assert _python("-c", program, cwd=tmp_path).stdout == "\n"
 

@@ -19,11 +19,12 @@ from pathlib import Path
 
 sys.path.insert(0, os.getcwd())
 
-from agent.cgroups import base
-from agent.cgroups.base import CpuWeight, Group, MemoryHigh, Quota, Tree
+from agent.cgroups import base, values
+from agent.cgroups.base import Group, Tree
 from agent.cgroups.detection import Version, find_layout, open_tree
 from agent.cgroups.errors import CgroupError, CgroupGone, CgroupRefused, CgroupUnsupported
 from agent.cgroups.paths import Driver, group_path, pod_segments
+from agent.cgroups.values import CpuWeight, MemoryHigh, Quota
 
 ROOT = Path("/sys/fs/cgroup")
 MIB = 1 << 20
@@ -148,7 +149,7 @@ def knobs_are_read_back_as_they_were_written(tree: Tree) -> None:
             Quota(None),
         ):
             base.write(group, value)
-            assert base.read(group, base.knob_of(value)) == value
+            assert base.read(group, values.knob_of(value)) == value
         refused(lambda: base.write(group, CpuWeight(group.least_weight - 1)), CgroupRefused)
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroups.base import CPU_MAX, CgroupDirectory, Group, Quota, Tree, read
+from agent.cgroups.base import CgroupDirectory, Group, Tree, read
 from agent.cgroups.detection import Version, find_layout, open_tree
 from agent.cgroups.errors import CgroupBusy, CgroupDenied, CgroupGone, CgroupRefused
 from agent.cgroups.paths import Driver
+from agent.cgroups.values import CPU_MAX, Quota
 from agent.model import ContainerState, PodState, State
 from agent.qos import QosClass
 from agent.state.collector import Collector

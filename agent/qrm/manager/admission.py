@@ -50,8 +50,8 @@ class ManagerSettings:
     cpus: CpuSet | None = None
     """The online CPUs; allocations with other CPUs are rejected. None if unknown."""
     collects: bool = False
-    """Whether an Apply only collects properties. `Manager.confirm` and `apply_again` report later whether they are
-    set."""
+    """Whether an Apply only collects properties. `confirm` and `apply_again` of the PropertyApplier report later
+    whether they are set."""
 
 
 class ReleaseResult(StrEnum):

@@ -137,7 +137,14 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
     @property
     def pools(self) -> dict[str, CpuSet]:
         """The CPUs of each pool. The pools are disjoint, unless the CPUs left are too few for both."""
-        return self._pools_without(self._exclusive())
+        left = self.machine.all - self.settings.reserved - self._exclusive()
+        size = min(self.online, len(left) - self.least_offline)
+        if not self.settings.min_offline:
+            size = max(size, self._largest(ONLINE))
+        if not 1 <= size <= len(left) - max(self._largest(OFFLINE), 1):
+            return {ONLINE: left, OFFLINE: left}
+        online, offline = take_by_numa_balance(self.machine, left, size)
+        return {ONLINE: online, OFFLINE: offline}
 
     @property
     def least_online(self) -> int:
@@ -314,16 +321,6 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
         """Whether the pools keep their minimum sizes if `needed` more CPUs become exclusive."""
         left = len(self.machine.all - self.settings.reserved - self._exclusive(records)) - needed
         return left >= max(self.least_online + self._least_offline_left, 1)
-
-    def _pools_without(self, taken: CpuSet) -> dict[str, CpuSet]:
-        left = self.machine.all - self.settings.reserved - taken
-        size = min(self.online, len(left) - self.least_offline)
-        if not self.settings.min_offline:
-            size = max(size, self._largest(ONLINE))
-        if not 1 <= size <= len(left) - max(self._largest(OFFLINE), 1):
-            return {ONLINE: left, OFFLINE: left}
-        online, offline = take_by_numa_balance(self.machine, left, size)
-        return {ONLINE: online, OFFLINE: offline}
 
     def _quantities(self, record: CpuRecord) -> dict[int, float]:
         counts = self.machine.count_by_node(self.pools[record.pool] if record.pool else record.exclusive)

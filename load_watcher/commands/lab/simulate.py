@@ -176,7 +176,7 @@ def _evictor(watermark: float) -> EvictionPlanner | None:
     """The eviction planner of the node agent; None in an installation without the agent, where evictions are not
     counted."""
     try:
-        from agent.decision.simulated_eviction import evicted
+        from load_watcher.commands.lab.simulated_eviction import evicted
     except ModuleNotFoundError:
         return None
     return partial(evicted, watermark=watermark)

@@ -20,7 +20,6 @@ from agent.decision.restoring import LoweredValues
 from agent.metrics.action_metric import ActionMetric, PodSteps, eviction
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
 from agent.model import (
     CRITICAL_PRIORITY,
@@ -74,7 +73,7 @@ def restores(pods: list[PodState], watermark: float, used: float, step: int = 50
 
 def queue_metrics() -> Metrics:
     """The metrics with one that throttles without a gap and shows the effect after five minutes."""
-    return Metrics([triggering(QUEUE, CHAINS, throttleable=True, lag_seconds=300.0)])
+    return Metrics([triggering(QUEUE, throttleable=True, lag_seconds=300.0)])
 
 
 def gone(made: Plan) -> list[str]:

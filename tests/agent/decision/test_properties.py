@@ -249,7 +249,7 @@ def test_a_rule_on_a_metric_without_a_gap_adds_at_most_its_own_pods(scene, place
 @given(scenes(), st.sets(st.integers(0, 7)))
 def test_a_rule_that_throttles_without_a_gap_adds_at_most_its_own_pods(scene, places):
     demand, given_ = scene
-    queue = triggering("queue_length", CHAINS, throttleable=True, evictable=False)
+    queue = triggering("queue_length", throttleable=True, evictable=False)
     inputs = replace(given_, metrics=Metrics([queue]))
     own = [pod for place, pod in enumerate(given_.state.pods) if place in places]
 

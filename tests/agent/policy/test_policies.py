@@ -82,7 +82,7 @@ def as_manifest(given: dict[str, Any]) -> dict[str, Any]:
 
 
 REFUSED = {"empty-scope", "prio-reversed", "prio-exists", "bad-op-ns", "bad-op-qos"}
-"""Selectors of the vectors that match no pod, or all of them, whatever was meant."""
+"""Selectors of the vectors that match no pod, or all of them, for any intention of the user."""
 
 
 @cases("podqos_match")
@@ -167,7 +167,7 @@ def test_older_names_have_the_same_meaning():
     assert "another spelling of labelSelector" in problems(both)["spec.labelselector"]
 
 
-def test_the_peculiarities_of_the_examples_of_crane_are_accepted():
+def test_the_deviations_of_cranes_examples_are_accepted():
     """Rules named after their metrics, with underscores; fields of a probe that no CRD has any more; integers;
     resourceQOS alone."""
     rule = a_rule("ext_cpu_total_distribute", metricRule={"name": "cpu_total_usage", "value": 110}, strategy="None")

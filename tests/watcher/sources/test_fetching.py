@@ -1,4 +1,4 @@
-"""What the providers share beyond their requests."""
+"""Code that all providers share, without their requests."""
 
 import numpy as np
 import pytest

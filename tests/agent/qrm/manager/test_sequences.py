@@ -1,4 +1,4 @@
-"""What holds after any sequence of pods, resizes and restarts, with the real manager, plug-ins on sockets, and disk."""
+"""Invariants after any sequence of pods, resizes and restarts, with the real manager, plug-ins on sockets, and disk."""
 
 import asyncio
 import shutil
@@ -46,11 +46,11 @@ def fresh(resource: str) -> ResourcePlugin:
 
 
 class Node(RuleBasedStateMachine):
-    """A node's life. Its pods may not run without what they ask for (dedicated_cores)."""
+    """The node, whose pods must get what they request (dedicated_cores)."""
 
     @initialize(policy=st.sampled_from([TopologyPolicy.BEST_EFFORT, TopologyPolicy.RESTRICTED]))
     def start(self, policy: TopologyPolicy) -> None:
-        # The path of a unix socket has 107 bytes at most, and pytest's own directories nearly as many.
+        # The path of a unix socket has at most 107 bytes, and pytest's own directories nearly as many.
         self.directory = Path(tempfile.mkdtemp(prefix="qrm-"))
         self.runner = asyncio.Runner()
         self.policy, self.now, self.number = policy, 0.0, count()
@@ -106,7 +106,7 @@ class Node(RuleBasedStateMachine):
     # --- what may happen ---------------------------------------------------------------------------------------------
 
     def admit_one(self, role: str, cpus: list[float]) -> bool:
-        """Whether it was admitted; then it has all it asks for, else nobody has anything of it."""
+        """Whether it was admitted; then it has all that it requests, otherwise no plug-in has an allocation of it."""
         uid = f"pod-{next(self.number)}"
         containers = tuple(
             PodContainer(f"c{i}", {"cpu": cpu, "memory": 100 * cpu}, id=f"{uid}-{i}") for i, cpu in enumerate(cpus)
@@ -135,7 +135,7 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
     def admit_again(self, data: st.DataObject) -> None:
-        """As a kubelet that starts anew asks for it."""
+        """As a restarted kubelet asks for it."""
         uid = data.draw(st.sampled_from(sorted(self.pods)))
         before = self.manager.allocations.of(uid, "c0")
         assert self.runner.run(self.manager.admit(self.pods[uid], active=self.pods.keys())).admitted
@@ -174,7 +174,8 @@ class Node(RuleBasedStateMachine):
         assert self.manager.allocations == before
 
     def reconcile(self) -> None:
-        """A round, after which manager and plug-ins know the same, and nobody is on CPUs that are another's own."""
+        """A round. Then manager and plug-ins have the same allocations, and no container has an exclusive CPU of
+        another."""
         self.now += 100.0
         done = self.runner.run(self.manager.reconcile(list(self.pods.values()), dry_run))
         assert not done.failed
@@ -193,7 +194,7 @@ class Node(RuleBasedStateMachine):
     # --- what holds --------------------------------------------------------------------------------------------------
 
     def own(self) -> dict[str, CpuSet]:
-        """The CPUs of pods that have them to themselves, as the manager has it."""
+        """The exclusive CPUs by pod, in the manager's allocations."""
         found: dict[str, CpuSet] = {}
         for uid, pod in self.pods.items():
             if DEFAULT_ROLES.is_exclusive(pod.role):

@@ -1,4 +1,4 @@
-"""GET /api/v1/forecasts and operator=FORECAST: what they answer, what they select, and what they refuse."""
+"""GET /api/v1/forecasts and operator=FORECAST: responses, selections and errors."""
 
 import gzip
 import json
@@ -51,7 +51,7 @@ def live() -> Iterator[Live]:
         yield running
 
 
-def test_every_node_has_its_bounds_or_says_why_there_is_none(live):
+def test_each_node_has_its_bounds_or_the_reason_why_not(live):
     document = live.ask(PATH).json()
     assert ("bound", "", 0.95, "6h") == tuple(document[key] for key in ("state", "reason", "level", "horizon"))
     assert ["1h", "6h", "24h"] == document["horizons"]
@@ -89,7 +89,7 @@ def test_hosts_types_and_horizons_select(live):
         ("operator=AVG", 400, "unknown parameter 'operator'"),
     ],
 )
-def test_what_is_unknown_is_refused(live, query, status, message):
+def test_unknown_values_are_errors(live, query, status, message):
     answer = live.ask(f"{PATH}?{query}")
     assert (status, message) == (answer.status, answer.error["message"])
 
@@ -102,7 +102,7 @@ def test_the_body_is_compressed_and_has_an_etag(live):
     assert etag != live.ask(f"{PATH}?type=CPU", headers={"Accept-Encoding": "gzip"}).headers["ETag"]
 
 
-def test_disabled_forecasts_and_a_service_before_its_first_tick_are_named():
+def test_disabled_forecasts_and_missing_first_ticks_are_errors_with_a_reason():
     with Live(FakeService()) as live:
         document = live.ask(PATH).json()
         assert ("disabled", []) == (document["state"], document["forecasts"])
@@ -127,7 +127,7 @@ def test_forecasts_are_in_documents_only_on_request(live):
     assert [("CPU", "AVG", "15m")] == metrics(asked, "node-2"), "a node without a bound has no such metric"
 
 
-def test_the_average_comes_with_a_forecast_that_is_asked_for_alone(live):
+def test_a_forecast_that_is_requested_alone_has_the_average_too(live):
     """Without AVG or Latest, the Go plug-ins assume a load of 0."""
     assert [("CPU", "AVG", "15m"), ("CPU", "FORECAST", "24h")] == metrics(
         live.ask("/watcher?operator=FORECAST&type=CPU&horizon=24h"), "node-1"

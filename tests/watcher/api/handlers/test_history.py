@@ -1,4 +1,4 @@
-"""Stored windows as series: which question goes to the store, and what of its answer goes over the wire."""
+"""Stored windows as series: the queries of the store, and the part of the results in the response."""
 
 import json
 import re
@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from tests.fakes.service import FakeService, Live, stored
 from watcher.api.handlers.history import downsample, history_body
-from watcher.core.windows.stored_series import HistoryUnavailable
 from watcher.model import METRICS, Operator
+from watcher.store.errors import StoreError
 
 NOW = 1_700_000_001.0  # of FakeService
 PATH = "/api/v1/history"
 
 
 def question(query: str) -> dict:
-    """What the store is asked when the API is asked this."""
+    """The query of the store for this request."""
     service = FakeService()
     with Live(service) as live:
         answer = live.ask(f"{PATH}?{query}")
@@ -28,7 +28,7 @@ def question(query: str) -> dict:
 
 
 def refusal(query: str) -> dict:
-    """The error that the API answers."""
+    """The error of the API."""
     service = FakeService()
     with Live(service) as live:
         answer = live.ask(f"{PATH}?{query}")
@@ -37,8 +37,8 @@ def refusal(query: str) -> dict:
     return answer.error
 
 
-def test_the_last_hour_of_everything_by_default():
-    """Of the 15-minute window."""
+def test_by_default_all_series_of_the_last_hour_are_returned():
+    """With the window of 15 minutes."""
     assert {
         "host": "node-1",
         "metrics": None,
@@ -49,8 +49,8 @@ def test_the_last_hour_of_everything_by_default():
     } == question("host=node-1")
 
 
-def test_what_is_selected_is_asked_of_the_store():
-    """A type stands for all its metrics."""
+def test_the_selection_is_passed_to_the_store():
+    """A type selects all its metrics."""
     asked = question("host=node-1&type=Memory&type=CPU&operator=STD&window=5m&from=1699990000&to=1699993600")
 
     assert {"instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio"} == set(asked["metrics"])
@@ -77,12 +77,12 @@ def test_what_is_selected_is_asked_of_the_store():
         ("2023-11-14", 1_699_920_000),
     ],
 )
-def test_times_may_be_written_in_three_ways(text, expected):
-    """Unix seconds, RFC 3339, or how long ago."""
+def test_times_have_three_formats(text, expected):
+    """Unix seconds, RFC 3339, or a duration before now."""
     assert expected == question(f"host=node-1&from={text}&step=1h")["start"]
 
 
-def test_now_is_a_time():
+def test_now_is_a_valid_time():
     """Grafana sends it."""
     assert int(NOW) == question("host=node-1&to=now")["end"]
 
@@ -113,13 +113,13 @@ def test_now_is_a_time():
         ("host=a&start=1", "unknown parameter 'start'"),
     ],
 )
-def test_what_cannot_be_understood_is_not_asked(query, message):
-    """And names what was wrong."""
+def test_an_invalid_request_is_an_error_without_a_query(query, message):
+    """The error names the invalid part."""
     assert message in refusal(query)["message"]
 
 
-def test_too_many_points_are_refused_with_a_step_that_is_enough():
-    """The same limit as Prometheus'."""
+def test_too_many_points_are_an_error_with_a_sufficient_step():
+    """The limit is that of Prometheus."""
     error = refusal("host=a&from=-30d&step=60")
     assert "more than 11000" in error["message"]
     step = re.search(r"step=(\d+)", error["hint"])
@@ -130,7 +130,7 @@ def test_too_many_points_are_refused_with_a_step_that_is_enough():
 
 
 def test_series_and_rows():
-    """The whole answer in both shapes."""
+    """The whole response in both formats."""
     service = FakeService(series=[stored({1_699_999_800: 12.3, 1_699_999_860: float("nan"), 1_699_999_920: 1e-5})])
     with Live(service) as live:
         series = live.ask(f"{PATH}?host=node-1&from=-10m")
@@ -153,7 +153,7 @@ def test_series_and_rows():
 
 
 def test_metrics_of_another_version_are_left_out():
-    """A database may have been written by a newer one."""
+    """A newer version may have written the database."""
     body = history_body(
         [stored({60: 1.0}, metric="from the future")], host="a", start=0, end=99, step=60, as_rows=False
     )
@@ -161,8 +161,8 @@ def test_metrics_of_another_version_are_left_out():
     assert [] == json.loads(body)["series"]
 
 
-def test_each_step_gives_its_last_value_at_its_true_time():
-    """By hand: steps of a minute, aligned to the clock; the third one has nothing."""
+def test_each_step_has_its_last_value_at_the_real_time():
+    """By hand: steps of a minute, aligned to the clock; the third one has no value."""
     series = stored({0: 1.0, 30: 2.0, 59: 3.0, 60: 4.0, 100: float("nan"), 180: 5.0, 200: 6.0})
     time, value = downsample(series, 60)
 
@@ -174,8 +174,8 @@ def test_each_step_gives_its_last_value_at_its_true_time():
     st.dictionaries(st.integers(0, 10_000), st.floats(width=32, allow_nan=True, allow_infinity=True), max_size=40),
     st.integers(1, 3000),
 )
-def test_thinning_keeps_one_true_point_a_step(points, step):
-    """Of the finite values that were given, the last of each step; what is not finite is never one."""
+def test_thinning_keeps_one_real_point_per_step(points, step):
+    """Of the finite values of each step, the last one."""
     series = stored(dict(sorted(points.items())))
     time, value = downsample(series, step)
     steps = (time // step).tolist()
@@ -191,9 +191,8 @@ def test_thinning_keeps_one_true_point_a_step(points, step):
         )
 
 
-def test_the_store_that_cannot_answer_says_why():
-    """503 with its own words."""
-    service = FakeService(history_error=HistoryUnavailable("the database is locked", "stop the other service"))
+def test_a_failed_query_is_a_503_with_the_reason():
+    service = FakeService(history_error=StoreError("the database is locked", hint="stop the other service"))
     with Live(service) as live:
         answer = live.ask(f"{PATH}?host=node-1")
 
@@ -202,8 +201,9 @@ def test_the_store_that_cannot_answer_says_why():
     assert "stop the other service" == answer.error["hint"]
 
 
-def test_a_node_that_nobody_knows():
-    """Neither the store nor the last tick. One that is known has an empty history, and one that is gone a full one."""
+def test_an_unknown_node_is_an_error():
+    """Neither in the store nor in the last tick. A known node without stored samples has an empty history, a removed
+    one its stored history."""
     with Live() as live:
         assert (404, "unknown_host") == (live.ask(f"{PATH}?host=x").status, live.ask(f"{PATH}?host=x").error["code"])
         assert [] == live.ask(f"{PATH}?host=node-1").json()["series"]

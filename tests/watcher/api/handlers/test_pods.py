@@ -1,4 +1,4 @@
-"""GET /api/v1/pods: which pods are told, from which bytes, and what is said where there are none."""
+"""GET /api/v1/pods: the listed pods, their encoded bodies, and the reasons for a missing list."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ def names(document: dict[str, Any]) -> list[str]:
 
 
 def test_all_pods_as_columns():
-    """In order, null where the source does not say, with the windows that are covered."""
+    """In order, null for unknown values, with the covered windows."""
     with Live(with_pods()) as live:
         answer = live.ask(PODS)
     assert 200 == answer.status
@@ -42,7 +42,7 @@ def test_all_pods_as_columns():
 
 @pytest.mark.parametrize(("query", "known"), [("minutes=2", 2), ("minutes=15", 15), ("minutes=1440", 15)])
 def test_minutes_are_added_on_request(query, known):
-    """The newest ones, at most those of the longest window; with a selection, of the selected pods."""
+    """The newest ones, at most those of the longest window; with a selection, only of the selected pods."""
     with Live(with_pods()) as live:
         document = live.ask(f"{PODS}?{query}").json()
         selected = live.ask(f"{PODS}?{query}&namespace=b").json()
@@ -77,8 +77,8 @@ def test_an_invalid_number_of_minutes_is_refused(value):
         ("host=", ["a/web-0", "a/web-1", "b/job"]),
     ],
 )
-def test_parameters_select(query, expected):
-    """By AND, values of one by OR; an empty one means all."""
+def test_parameters_select_pods(query, expected):
+    """By AND; several values of one parameter by OR; an empty value selects all."""
     with Live(with_pods()) as live:
         document = live.ask(f"{PODS}?{query}").json()
     assert expected == names(document)
@@ -91,7 +91,7 @@ def test_parameters_select(query, expected):
     [
         ("host=node-9", 404, "unknown_host"),
         ("host=node-9&host=node-1&namespace=none", 404, "unknown_host"),
-        ("host=node-3", 404, "no_pods"),  # a node with windows of its own, and no pod
+        ("host=node-3", 404, "no_pods"),  # a node that has windows, but no pod
         ("namespace=none", 404, "no_pods"),
         ("pod=web-0", 400, "bad_request"),
         ("nodes=node-1", 400, "bad_request"),
@@ -99,7 +99,7 @@ def test_parameters_select(query, expected):
         ("host=node-3&missing=error", 404, "no_pods"),
     ],
 )
-def test_what_is_not_there_is_an_error(query, status, code):
+def test_a_missing_list_of_pods_is_an_error(query, status, code):
     """Never an empty list, which looks like an idle node."""
     with Live(with_pods()) as live:
         answer = live.ask(f"{PODS}?{query}")
@@ -124,8 +124,8 @@ def test_an_empty_list_on_request_has_the_reason(query: str, reason: str) -> Non
     assert (["web-0"], False) == (found["pod"], "reason" in found)
 
 
-def test_asking_is_what_has_the_source_asked():
-    """Even if nothing is there yet: then it says when to come back."""
+def test_a_request_starts_the_collection_of_pods():
+    """Before the first list, the error states when to retry."""
     with Live() as live:
         answer = live.ask(PODS)
         assert (404, "no_pods") == (answer.status, answer.error["code"])
@@ -139,17 +139,16 @@ def test_asking_is_what_has_the_source_asked():
 
 
 @pytest.mark.parametrize("pods", [None, publish_pods({})], ids=["none", "empty"])
-def test_why_there_are_none_is_said(pods):
-    """By the source, through the hint."""
-    with Live(FakeService(pods=pods, no_pods="InfluxDB tells nothing of pods. Ask another")) as live:
+def test_the_reason_of_the_source_is_in_the_hint(pods):
+    with Live(FakeService(pods=pods, no_pods="InfluxDB has no usage of pods. Use another source")) as live:
         answer = live.ask(PODS)
     assert 404 == answer.status
-    assert "InfluxDB tells nothing of pods. Ask another" == answer.error["hint"]
+    assert "InfluxDB has no usage of pods. Use another source" == answer.error["hint"]
     assert "Retry-After" not in answer.headers
 
 
-def test_old_pods_are_not_served():
-    """Like old nodes."""
+def test_stale_pods_are_not_served():
+    """Like stale nodes."""
     service = with_pods(age_s=10.0)
     with Live(service) as live:
         service.clock += 289.0
@@ -160,8 +159,9 @@ def test_old_pods_are_not_served():
     assert (503, "stale") == (answer.status, answer.error["code"])
 
 
-def test_bodies_are_made_once_and_known_by_their_tag():
-    """The same ETag while they are published, another for another coding, selection and table; 304 for who has it."""
+def test_bodies_are_encoded_once_and_identified_by_their_etag():
+    """The same ETag while the pods are published, another one for another encoding, selection and table; 304 for a
+    known one."""
     service = with_pods()
     with Live(service) as live:
         plain = live.ask(PODS)
@@ -194,8 +194,8 @@ def test_head_has_no_body():
 
 
 @pytest.mark.slow
-def test_thousands_of_pods():
-    """In pieces over the socket, whole at the other end."""
+def test_thousands_of_pods_arrive_complete():
+    """They are sent in parts."""
     with Live(FakeService(pods=publish_pods(many_pods(20_000)))) as live:
         document = json.loads(gzip.decompress(live.ask(PODS, headers={"Accept-Encoding": "gzip"}).body))
         assert 20_000 == len(document["pod"])

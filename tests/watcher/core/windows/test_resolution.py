@@ -60,7 +60,7 @@ def test_large_jitter_needs_finer_slots() -> None:
     assert chosen(batch(*(every(10.0, phase=p, jitter=4.0) for p in range(10)))) == 5
 
 
-def test_the_metric_with_the_most_samples_decides() -> None:
+def test_the_metric_with_the_most_samples_determines_the_resolution() -> None:
     assert chosen(batch(every(30.0, seconds=600)), batch(every(10.0), metric=MEMORY)) == 10
 
 
@@ -123,7 +123,7 @@ def test_samples_keep_time_and_value(times: list[int], before: int, after: int) 
     assert samples(moved) == {ms: samples(history)[ms] for ms in last.values()}
 
 
-def test_carried_values_stay_behind() -> None:
+def test_carried_values_are_not_moved() -> None:
     """They have no time."""
     block = SampleBlock(CPU.name, 100, ("a",), np.array([[1.0], [2.0]]), np.array([[500], [CARRIED]], dtype=np.uint16))
     moved = resample([block], before=15, after=5)

@@ -1,18 +1,31 @@
-"""The clocks at the time when state was saved, so that a process that starts later detects a step of the wall clock.
+"""The clocks of the agent, and what is saved of them, so that a process that starts later detects a step of the wall
+clock.
 
 Until the machine restarts, all processes have the same monotonic clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.decision.analysis import AnalyzerState
-from agent.decision.ledger import Ledger
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Wall clock (unix seconds) for recorded times, and monotonic clock (seconds) for intervals and timeouts. `boot`
+    identifies the start of the machine; "" if unknown."""
+
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    boot: str = ""
+
+    def state(self) -> SavedClock:
+        """The clocks as they are saved."""
+        return SavedClock(self.boot, float(round(self.wall() - self.monotonic())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +47,3 @@ def boot_id() -> str:
         return BOOT_ID.read_text("ascii").strip()
     except (OSError, ValueError):
         return ""
-
-
-def latest(memory: AnalyzerState, ledger: Ledger, saved_at: float | None) -> float:
-    """The latest time in the saved state, in unix seconds; 0 without one. Pure."""
-    times: Iterable[float | None] = (
-        saved_at,
-        *(time for rule in memory.rules.values() for time in (rule.since, rule.last_triggered)),
-        *(each.since for each in ledger),
-    )
-    return max((time for time in times if time is not None), default=0.0)
