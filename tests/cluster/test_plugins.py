@@ -27,10 +27,23 @@ ALL = dict.fromkeys(RESOURCES.values(), "2")
 
 @pytest.fixture(scope="module")
 def managing(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Managers in the mode nri that publish the resources of plug-ins."""
+    """Managers in the mode nri that publish the resources of plug-ins. What the plug-ins leave is removed: their files,
+    and their resources as docs/concepts/qrm.md says."""
     with qrms.managing(cluster, tmp_path_factory.mktemp("managing"), ["qrm-nri", "qrm-publish"]):
         wait_for(lambda: all(connected(cluster, node) for node in cluster.nodes), what="the runtimes to be connected")
         yield
+    none = dict.fromkeys(ALL)
+    patch = json.dumps({"status": {"capacity": none, "allocatable": none}})
+    for node in cluster.nodes:
+        cluster.control_plane.kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", "-p", patch)
+        assert published(cluster, node) == {}
+        node.run(
+            "rm",
+            "-rf",
+            f"{STATE}/outside.sock",
+            f"{STATE}/plugins/outside.sock",
+            *(f"{STATE}/outside-{way}" for way in WAYS),
+        )
 
 
 @pytest.fixture
