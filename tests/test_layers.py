@@ -1,4 +1,5 @@
-"""Which package imports which, which libraries stay in which folder, and which modules do no I/O and read no clock.
+"""Which package imports which, which libraries stay in which folder, which modules do no I/O and read no clock, and how
+large folders and files may be.
 
 The import contracts are in pyproject.toml under [tool.importlinter]. A contract that names an unknown module fails, and
 for each contract a planted violation is found.
@@ -44,6 +45,11 @@ HOMES = {
     "google": ("agent/qrm/grpc/", "agent/qrm/runtime/"),
     "grpc": ("agent/qrm/grpc/", "agent/qrm/runtime/"),
 }
+
+MOST_ENTRIES = 16
+MOST_LINES = 500
+# Files that others wrote, and files that a program generates from definitions.
+FOREIGN = {"vendor", "protos"}
 
 CLOCK_METHODS = {"now", "utcnow", "today"}
 IMPURE_CALLS = {"open", "input", "print"}
@@ -264,3 +270,41 @@ def test_arithmetic_of_given_times_is_pure():
 )
 def test_a_library_outside_its_home_is_noticed(path: str, source: str, expected: int):
     assert expected == len(leaks(path, source))
+
+
+def folders_of(root: Path) -> Iterator[Path]:
+    """The folder and all folders in it, without those of files that are not the project's own."""
+    yield root
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and path.name != "__pycache__" and path.name not in FOREIGN:
+            yield from folders_of(path)
+
+
+def too_large(root: Path) -> list[str]:
+    """Folders with more than MOST_ENTRIES entries, and files with more than MOST_LINES lines."""
+    found = []
+    for folder in folders_of(root):
+        entries = sorted(path for path in folder.iterdir() if path.name != "__pycache__")
+        if len(entries) > MOST_ENTRIES:
+            found.append(f"{folder.relative_to(root.parent)} has {len(entries)} entries")
+        lengths = [(path, len(path.read_bytes().splitlines())) for path in entries if path.is_file()]
+        found += [f"{path.relative_to(root.parent)} has {n} lines" for path, n in lengths if n > MOST_LINES]
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_folder_has_more_than_16_entries_and_no_file_more_than_500_lines(package: str):
+    assert not too_large(REPOSITORY / package)
+
+
+def test_a_large_folder_and_a_large_file_are_noticed(tmp_path: Path):
+    inner, vendor = tmp_path / "package" / "inner", tmp_path / "package" / "vendor"
+    inner.mkdir(parents=True)
+    vendor.mkdir()
+    (vendor / "long.js").write_text("line\n" * 501)
+    (tmp_path / "package" / "a.py").write_text("line\n" * 500)
+    for number in range(16):
+        (inner / f"{number}.py").touch()
+    assert not too_large(tmp_path / "package")
+    (inner / "16.py").write_text("line\n" * 501)
+    assert too_large(tmp_path / "package") == ["package/inner has 17 entries", "package/inner/16.py has 501 lines"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.qrm.cluster.client import QrmClusterClient
-from agent.qrm.cluster.own_managers import objection
+from agent.qrm.cluster.own_managers import ManagerReport, objection
 from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
 from agent.qrm.grpc.contact import SilenceReport
 from agent.qrm.grpc.grpc_server import PluginServer
@@ -230,6 +230,8 @@ async def running_components(settings: QrmSettings, everything: Settings) -> Asy
             metrics.contacts = {name: server.contact for name, server in builtin.items()}
             silence = SilenceReport(metrics.contacts, where=str(settings.plugins_dir))
             _in_background(stack, silence.run(), "qrm-silence")
+        if (settings.cpu_plugin or settings.memory_plugin) and not _stops_beside_kubelet(settings):
+            _in_background(stack, ManagerReport(settings.kubelet_dir).run(), "qrm-kubelet")
         if CPU in builtin and isinstance(plugin := builtin[CPU].plugin, CpuPlugin):
             metrics.cpu = plugin
             if settings.adjust:
@@ -356,7 +358,7 @@ def _rounds(
     """The rounds, which apply allocations according to qrm.mode."""
     settings, nri = parts.settings, parts.nri
     common: dict[str, Any] = {"period": settings.reconcile_period}
-    if settings.mode in APPLYING and not settings.force and (settings.cpu_plugin or settings.memory_plugin):
+    if _stops_beside_kubelet(settings):
         common["objection"] = partial(objection, settings.kubelet_dir)
     if cluster is not None:
         common["report"] = cluster.inadmissible if nri is None else _naming(nri.label, cluster.inadmissible)
@@ -366,6 +368,11 @@ def _rounds(
         rounds = Reconciler(manager, pods, applier(settings, stack, lambda: rounds.known), **common)
         return rounds
     return Reconciler(manager, nri.pods, nri.updates.apply, active=nri.active, deliver=nri.updates.deliver, **common)
+
+
+def _stops_beside_kubelet(settings: QrmSettings) -> bool:
+    """Whether the rounds set nothing, and report it, while the kubelet sets cpusets itself."""
+    return settings.mode in APPLYING and not settings.force and (settings.cpu_plugin or settings.memory_plugin)
 
 
 def _naming(plugin: str, report: Report) -> Report:

@@ -7,7 +7,8 @@ import numpy as np
 
 from tests.fakes.snapshots import END, WINDOWS
 from watcher.core.pods.coverage import PodCoverage
-from watcher.core.pods.table import Pod, PodOrigin, PodUsage, PublishedPods, empty_table, merge_readings
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod, PodOrigin, PodUsage, empty_table, merge_readings
 
 Readings = Mapping[Pod, tuple[str, float, float]]
 """Node, cores and bytes by namespace and name."""

@@ -24,7 +24,8 @@ from watcher.core.config.settings import Settings
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
-from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod
 from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument

@@ -51,7 +51,8 @@ from watcher.core.kubernetes.errors import (
 )
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.kubernetes.times import read_time
-from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
 from watcher.koordinator.elected_writer import ElectedWriter, Outcome

@@ -23,6 +23,7 @@ from watcher.store import codec, schema
 from watcher.store.codec import CodecError, Grid, HourBuilder
 from watcher.store.decisions import rows as decision_rows
 from watcher.store.engines.database import Database
+from watcher.store.history import rows as history_rows
 from watcher.store.tables import Rows
 
 logger = logging.getLogger(__name__)
@@ -87,15 +88,15 @@ class Compactor:
 
     def added(self, records: Iterable[WindowRecord]) -> None:
         """Record that the hours of these minutes have changed."""
-        self._added_to |= {(minute.window.label, schema.hour_of(minute.time)) for minute in records}
+        self._added_to |= {(minute.window.label, history_rows.hour_of(minute.time)) for minute in records}
 
     def slices(self, database: Database) -> Iterator[None]:
         """Run all pending work in steps of about 20 ms at 5,000 nodes, each with at most one transaction."""
         with database.writing() as mine:
-            schema.forget_windows(mine, now=self._now, retention=self._retention)
+            history_rows.forget_windows(mine, now=self._now, retention=self._retention)
             schema.forget_maxima(mine, now=self._now, keep=self._maxima)
-            open_hour = schema.hour_of(self._now)
-            closed = [key for key in schema.hours_with_minutes(mine) if key[1] != open_hour]
+            open_hour = history_rows.hour_of(self._now)
+            closed = [key for key in history_rows.hours_with_minutes(mine) if key[1] != open_hour]
             departed = schema.expired_watchers(mine, now=self._now)
         yield
         for watcher in departed:
@@ -130,7 +131,7 @@ class Compactor:
                 if (window, hour) in self._added_to:
                     return
         with database.writing() as mine:
-            schema.put_hour(mine, window, hour, payloads)
+            history_rows.put_hour(mine, window, hour, payloads)
         yield
 
     def _forget_decisions(self, database: Database) -> bool:
@@ -154,7 +155,7 @@ class Compactor:
         with database.writing() as mine:
             if database.used_bytes(mine) <= self._max_size:
                 return False
-            windows = {*schema.hours_rewritten(mine), *schema.hours_with_minutes(mine)}
+            windows = {*history_rows.hours_rewritten(mine), *history_rows.hours_with_minutes(mine)}
             hours = {*(hour for _, hour in windows), *decision_rows.decision_hours(mine)}
             self._report_cut()
             if not hours:
@@ -162,7 +163,7 @@ class Compactor:
             furthest = max(hours, key=lambda hour: abs(hour - self._now))
             for window, hour in windows:
                 if hour == furthest:
-                    schema.forget_hour(mine, window, hour)
+                    history_rows.forget_hour(mine, window, hour)
             decision_rows.forget_decisions_of_hour(mine, furthest)
         return True
 
@@ -195,9 +196,9 @@ def _hour_builder(database: Database, window: str, hour: int) -> tuple[HourBuild
         lists = schema.NodeLists(mine)
         minutes = [
             _Minute(time_, columns, lists[nodes])
-            for time_, columns, nodes in schema.minutes_of_hour(mine, window, hour)
+            for time_, columns, nodes in history_rows.minutes_of_hour(mine, window, hour)
         ]
-        payloads = schema.chunk_payloads(mine, window, hour)
+        payloads = history_rows.chunk_payloads(mine, window, hour)
     chunks = [chunk for payload in payloads if (chunk := _readable(codec.decode_chunk, payload)) is not None]
     builder = HourBuilder(
         times=[*(minute.time for minute in minutes), *(int(time_) for chunk in chunks for time_ in chunk.times)],
@@ -211,7 +212,7 @@ def _hour_builder(database: Database, window: str, hour: int) -> tuple[HourBuild
 
 def _add_minute(database: Database, builder: HourBuilder, window: str, minute: _Minute) -> None:
     with database.writing() as mine:
-        payload = schema.minute_payload(mine, window, minute.time)
+        payload = history_rows.minute_payload(mine, window, minute.time)
     values = _readable(
         lambda payload: codec.decode_minute(payload, columns=len(minute.columns), nodes=len(minute.names)), payload
     )

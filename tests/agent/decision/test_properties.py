@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.decision.analysis import Demand, PodDemand
-from agent.decision.analyzer import protection
 from agent.decision.eviction_limits import Budget, EvictionLimits
 from agent.decision.ledger import falling, with_steps
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import CLOSED, plan
+from agent.decision.pod_selection import protection
 from agent.decision.restoring import LoweredValues
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics

@@ -14,7 +14,8 @@ import pytest
 from tests.fakes.sources import FakeClock, MemorySource, PodSource
 from tests.watcher.tick.test_names import Told
 from watcher.core.pods.coverage import PodGaps
-from watcher.core.pods.table import PodOrigin, PodUsage, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import PodOrigin, PodUsage
 from watcher.sources.base import NoPodUsage, PodFetch
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.tick.pods import WANTED_FOR_S

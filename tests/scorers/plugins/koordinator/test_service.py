@@ -24,7 +24,7 @@ from tests.scorers.simulated_cluster import info, rows, stamp
 from tests.waiting import eventually
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import Capacity, NodeUsages, measure
-from watcher.core.pods.table import PublishedPods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import Snapshot, Window
 from watcher.service.settings import loading

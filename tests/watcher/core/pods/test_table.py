@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.client.arrays import decode_pods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.pods.table import (
     NO_USAGE,
     SLOT_S,
@@ -23,7 +24,6 @@ from watcher.core.pods.table import (
     PodOrigin,
     PodTable,
     PodUsage,
-    PublishedPods,
     averages,
     by_node,
     empty_table,
