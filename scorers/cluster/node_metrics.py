@@ -11,12 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from scorers.cluster.columns import GPU_RESOURCES, LOADS, AmountColumns, ResourceMatrix, raised
+from scorers.cluster.load import NodeLoadColumns
 from watcher.arrays import F64, I64, Bool
 from watcher.client import PodColumns
 from watcher.core.koordinator.report import whole
@@ -26,10 +27,6 @@ from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.core.pods.coverage import PodCoverage
 from watcher.model import MetricType, Window
-
-if TYPE_CHECKING:
-    from scorers.cluster.load import NodeLoadColumns
-
 
 Aggregation = Literal["avg", "p50", "p90", "p95", "p99"]
 

@@ -56,7 +56,7 @@ def test_the_model_reads_numbers_as_the_real_client_did(literal, value):
         assert value == decode(body).nodes["n1"][0].value
 
 
-# --- our answers -----------------------------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=150)

@@ -77,7 +77,7 @@ def test_the_dashboards_are_valid_for_grafana(tmp_path: Path) -> None:
     assert {f"{name}.ts" for name in broken()} == {line.partition("(")[0] for line in wrong}, wrong
 
 
-# --- habits ----------------------------------------------------------------------------------------------------------
+# --- rules of this project -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)

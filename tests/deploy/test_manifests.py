@@ -98,7 +98,7 @@ def manifests() -> list[Manifest]:
     return kustomized(DEPLOY / "overlays" / "metrics-server")
 
 
-# --- fit for Kubernetes ----------------------------------------------------------------------------------------------
+# --- valid for Kubernetes --------------------------------------------------------------------------------------------
 
 
 def problems(rendered: list[Manifest]) -> list[str]:
@@ -595,7 +595,7 @@ def test_versions_are_those_of_the_package() -> None:
     assert [__version__] == [image["newTag"] for image in base["images"]]
 
 
-# --- what pods are and may ------------------------------------------------------------------------------------------
+# --- security and selectors of pods ---------------------------------------------------------------------------------
 
 
 def test_pods_are_hardened(overlay: tuple[str, list[Manifest]]) -> None:
@@ -648,7 +648,7 @@ def test_there_are_two_replicas_of_which_one_may_be_unavailable(overlay: tuple[s
     assert 1 == only(overlay[1], "PodDisruptionBudget")["spec"]["maxUnavailable"]
 
 
-# --- tried with the service ------------------------------------------------------------------------------------------
+# --- with the service ------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager

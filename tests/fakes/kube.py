@@ -144,7 +144,7 @@ class FakeKube:
         self._kinds[resource] = kind
         self._objects[resource], self._events[resource] = {}, deque(maxlen=REMEMBERED)
 
-    # --- what tests do -----------------------------------------------------------------------------------------------
+    # --- for tests ---------------------------------------------------------------------------------------------------
 
     def define(self, resource: str, kind: str, *, namespaced: bool = False) -> None:
         """Add a kind, as a CustomResourceDefinition does."""
@@ -252,7 +252,7 @@ class FakeKube:
         path.write_text(json.dumps(content))  # JSON is YAML
         return path
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- start and stop ----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         started = threading.Event()
@@ -297,7 +297,7 @@ class FakeKube:
         self._news.set()
         self._news = asyncio.Event()
 
-    # --- what is kept ------------------------------------------------------------------------------------------------
+    # --- objects -----------------------------------------------------------------------------------------------------
 
     def _store(self, resource: str, key: str, item: Item | None) -> Item:
         """Replace or remove an object; returns it as watches see it."""
@@ -325,7 +325,7 @@ class FakeKube:
             raise Refusal(404, f'{plural} "{name}" not found', name=name, kind=plural)
         return self._objects[resource][key]
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._open[id(request)] = request

@@ -19,7 +19,6 @@ from tests.waiting import PATIENCE_SECONDS
 from watcher.api.routes import make_app
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
-from watcher.arrays import F32, I64
 from watcher.core.config.settings import Settings
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.koordinator.collect_policy import CollectPolicies
@@ -31,7 +30,7 @@ from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, WindowGrid
 from watcher.core.windows.settings import RefreshSettings
-from watcher.core.windows.stored_series import StoredSeriesLike
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
@@ -45,21 +44,12 @@ from watcher.tick.shared import TickStats
 HEALTHY = StoreStatus(True, "", None, None, queued=0, dropped=0, lost_decisions=0, size_bytes=4096)
 
 
-@dataclass
-class Stored:
-    """A stored series."""
-
-    metric: str
-    operator: Operator
-    window: str
-    time: I64
-    value: F32
-
-
-def stored(values: Mapping[int, float], *, metric: str = "instance:node_cpu:ratio", operator: str = "AVG") -> Stored:
+def stored(
+    values: Mapping[int, float], *, metric: str = "instance:node_cpu:ratio", operator: str = "AVG"
+) -> StoredSeries:
     """A stored series of the 15-minute window from time -> value."""
     times = np.array(list(values), dtype=np.int64)
-    return Stored(metric, Operator(operator), "15m", times, np.array(list(values.values()), dtype=np.float32))
+    return StoredSeries(metric, Operator(operator), "15m", times, np.array(list(values.values()), dtype=np.float32))
 
 
 @dataclass
@@ -84,7 +74,7 @@ class FakeService:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     classes: Mapping[Pod, PodClass] = field(default_factory=dict)
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
-    series: Sequence[StoredSeriesLike] = ()
+    series: Sequence[StoredSeries] = ()
     grids: Sequence[WindowGrid] = ()
     of_modules: Sequence[FleetProblem] = ()
     history_error: Exception | None = None
@@ -107,7 +97,7 @@ class FakeService:
 
     @property
     def store(self) -> "FakeStore":
-        return FakeStore(self.status)
+        return FakeStore(self)
 
     @property
     def publisher(self) -> None:
@@ -147,26 +137,27 @@ class FakeService:
     def now(self) -> float:
         return self.time
 
-    async def history(self, **question: Any) -> Sequence[StoredSeriesLike]:
-        self.asked.append(question)
-        if self.history_error is not None:
-            raise self.history_error
-        return self.series
+
+class FakeStore:
+    """The database of a FakeService."""
+
+    def __init__(self, service: FakeService) -> None:
+        self._service = service
+        self.status = service.status
+
+    async def history(self, **question: Any) -> Sequence[StoredSeries]:
+        self._service.asked.append(question)
+        if self._service.history_error is not None:
+            raise self._service.history_error
+        return self._service.series
 
     async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
-        self.asked.append({"window": trend.window, "start": start, "end": end})
-        if self.history_error is not None:
-            raise self.history_error
+        self._service.asked.append({"window": trend.window, "start": start, "end": end})
+        if self._service.history_error is not None:
+            raise self._service.history_error
         grown = trend.copy()
-        grown.add(self.grids, weights)
+        grown.add(self._service.grids, weights)
         return grown
-
-
-@dataclass(frozen=True)
-class FakeStore:
-    """A store with this status."""
-
-    status: StoreStatus
 
 
 class FakeRefresher:

@@ -89,7 +89,7 @@ def at(records: Sequence[Record], key: str, *positions: float) -> list[list[floa
     return [[None if np.isnan(value) else round(value, 6) for value in row] for row in found.tolist()]
 
 
-# --- times and pace --------------------------------------------------------------------------------------------------
+# --- times and speed -------------------------------------------------------------------------------------------------
 
 
 def test_samples_have_current_times_and_recorded_values(trace: Path) -> None:
@@ -145,7 +145,7 @@ def test_with_at_end_stop_the_replay_ends(trace: Path, caplog: pytest.LogCapture
     assert "at_end" in raised.value.hint
 
 
-# --- what is in a trace ----------------------------------------------------------------------------------------------
+# --- records of a trace ----------------------------------------------------------------------------------------------
 
 
 def node(name: str = "n", at: float = T, **more: Any) -> NodeRecord:
@@ -262,7 +262,7 @@ def test_at_a_higher_speed_shorter_times_are_averaged(history: Path) -> None:
     assert 30.0 == asked(history, (NOW, NOW), speed=10.0)[0].plans[CPU].smoothing_s
 
 
-# --- what cannot be replayed -----------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 def an_empty_store(path: Path) -> None:

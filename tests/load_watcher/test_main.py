@@ -295,8 +295,8 @@ def test_the_exit_code_is_that_of_the_process(tmp_path):
 
 
 def test_heavy_modules_are_not_imported_before_a_command_runs(tmp_path):
-    """--help and mistyped commands respond at once, because NumPy, the database and the server are not imported yet."""
-    heavy = "numpy sqlalchemy alembic aiohttp requests rich psutil apscheduler prometheus_client"
+    """--help and mistyped commands respond at once, because they load neither the settings nor these libraries."""
+    heavy = "watcher.model msgspec numpy sqlalchemy alembic aiohttp requests rich psutil apscheduler prometheus_client"
     program = f"import sys, load_watcher.main; print(*sorted(set(sys.modules) & set({heavy.split()})))"
     assert _python("-c", program, cwd=tmp_path).stdout == "\n"
 

@@ -65,7 +65,7 @@ def url(live: Live) -> str:
     return f"http://127.0.0.1:{live.port}/"
 
 
-# --- over the simulated cluster --------------------------------------------------------------------------------------
+# --- with the simulated cluster --------------------------------------------------------------------------------------
 
 
 def test_the_fleet_has_the_values_of_the_api(demo: Demo, light: Tab) -> None:
@@ -452,7 +452,7 @@ def test_an_address_without_an_agent_is_reported(light: Tab) -> None:
         assert [] == light.errors()
 
 
-# --- over a real Prometheus ------------------------------------------------------------------------------------------
+# --- with a real Prometheus ------------------------------------------------------------------------------------------
 
 
 def test_the_dashboard_with_a_real_prometheus(tmp_path: Path, light: Tab) -> None:
@@ -476,7 +476,7 @@ def test_the_dashboard_with_a_real_prometheus(tmp_path: Path, light: Tab) -> Non
             assert [] == light.wrong
 
 
-# --- over a service that is as a test says ---------------------------------------------------------------------------
+# --- with a fake service ---------------------------------------------------------------------------------------------
 
 
 def test_stale_and_quarantined_nodes_are_marked(light: Tab) -> None:

@@ -79,7 +79,7 @@ def samples(got: Fetch, key: str) -> dict[str, list[dict[float, float]]]:
     return found
 
 
-# --- every metric ----------------------------------------------------------------------------------------------------
+# --- metrics ---------------------------------------------------------------------------------------------------------
 
 
 def test_each_metric_of_telegraf_is_read_as_written(influxdb: InfluxDB, fleet: Fleet):
@@ -170,7 +170,7 @@ def test_no_name_ends_its_quotes(influxdb: InfluxDB, name: str):
     assert (series["tags"], series["values"]) == (tags, [[milliseconds, 1.5]])
 
 
-# --- what is odd in the data -----------------------------------------------------------------------------------------
+# --- unusual data ----------------------------------------------------------------------------------------------------
 
 
 def only(got: Fetch, key: str) -> dict[float, float]:
@@ -228,7 +228,7 @@ def test_a_metric_without_points_is_a_finding(influxdb: InfluxDB, fleet: Fleet):
     assert "set provider.queries.GPU" in reasons[METRIC_BY_KEY["GPU"].name]
 
 
-# --- queries of the operator's own -----------------------------------------------------------------------------------
+# --- configured queries ----------------------------------------------------------------------------------------------
 
 OWN = (
     'SELECT 100 - "usage_idle" AS used FROM "cpu" WHERE "cpu" = \'cpu-total\' AND time >= <since> AND time <= <until>'
@@ -265,7 +265,7 @@ def test_an_unusable_query_affects_only_its_metric(influxdb: InfluxDB, fleet: Fl
     assert failed.error.hint
 
 
-# --- refusals, and servers that go ------------------------------------------------------------------------------------
+# --- refusals and outages ---------------------------------------------------------------------------------------------
 
 
 def test_a_missing_database_is_reported(influxdb: InfluxDB):

@@ -328,7 +328,7 @@ def test_a_binding_of_the_scheduler_is_in_the_copy(apiserver: ApiServer, tmp_pat
         watched(apiserver, PODS, check, selector=Selector(fields="spec.nodeName=wanted"))
 
 
-# --- who we are ------------------------------------------------------------------------------------------------------
+# --- credentials -----------------------------------------------------------------------------------------------------
 
 
 def test_a_client_certificate_is_accepted(apiserver: ApiServer):

@@ -76,7 +76,7 @@ def victoria_metrics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victo
         yield server
 
 
-# --- one set of series, many questions -------------------------------------------------------------------------------
+# --- queries of one set of series ------------------------------------------------------------------------------------
 
 
 class Cluster:

@@ -83,7 +83,7 @@ def by_key(got: Fetch) -> dict[str, SeriesBatch]:
     return {batch.metric.key: batch for batch in got.batches}
 
 
-# --- every way to get a metric ---------------------------------------------------------------------------------------
+# --- expressions of metrics ------------------------------------------------------------------------------------------
 
 
 def test_recording_rules_have_their_own_samples(promql: PromqlServer):
@@ -319,7 +319,7 @@ def test_overlapping_fetches_give_the_same_samples(promql: PromqlServer):
             assert all(earlier[at] == pytest.approx(later[at], abs=1e-9) for at in common & later.keys())
 
 
-# --- every way to name a node ----------------------------------------------------------------------------------------
+# --- labels of nodes -------------------------------------------------------------------------------------------------
 
 
 def relabelled(**changes: str) -> Labels:
@@ -410,7 +410,7 @@ def test_matchers_separate_clusters(promql: PromqlServer, kind: str):
     assert set(mine.plans.values()).isdisjoint(rest.plans.values())
 
 
-# --- a dead exporter -------------------------------------------------------------------------------------------------
+# --- a stopped exporter ----------------------------------------------------------------------------------------------
 
 
 def write_one_dead(server: PromqlServer, *, silent_s: float) -> tuple[Fleet, float]:
@@ -451,7 +451,7 @@ def test_without_a_guard_a_stopped_exporter_looks_alive(promql: PromqlServer):
     assert ages[1] <= 2 * STEP
 
 
-# --- who may ask -----------------------------------------------------------------------------------------------------
+# --- credentials -----------------------------------------------------------------------------------------------------
 
 
 def test_tls_with_basic_authentication_works(start_prometheus: StartPrometheus, tmp_path: Path):
@@ -519,7 +519,7 @@ def test_a_client_certificate_is_used(start_prometheus: StartPrometheus):
         assert "client_cert" in error.hint
 
 
-# --- a server in trouble ---------------------------------------------------------------------------------------------
+# --- failures of the server ------------------------------------------------------------------------------------------
 
 
 def test_a_query_beyond_the_limits_is_refused(start_prometheus: StartPrometheus):

@@ -201,7 +201,7 @@ def test_ticks_do_not_delay_responses(service: Service, way: FaultyProxy):
     assert {200} == statuses
 
 
-# --- outages, each with a service of its own -------------------------------------------------------------------------
+# --- outages, each with its own service ------------------------------------------------------------------------------
 
 
 def start(run_service: RunService, address: str, *, max_staleness: str) -> Service:

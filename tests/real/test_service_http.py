@@ -142,7 +142,7 @@ def test_any_target_gets_a_response_below_500(service: Service, target: bytes, q
     assert not answer or int(answer.split()[1]) < 500
 
 
-# --- what is hardly HTTP ---------------------------------------------------------------------------------------------
+# --- invalid HTTP ----------------------------------------------------------------------------------------------------
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 

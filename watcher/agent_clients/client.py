@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import hdrs
@@ -11,16 +10,14 @@ from yarl import URL
 
 from watcher import __version__
 from watcher.agent_clients.discovery import AgentDiscovery, AgentEndpoint, DiscoveryResult, discovery_from_settings
+from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
+from watcher.core.config.settings import Settings
 from watcher.platform.net.dns import get_from
 from watcher.platform.net.http_body import answer_bound, read_bounded
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context, file_reason
 from watcher.sources.errors import ProviderRefused
 from watcher.sources.http import bearer
-
-if TYPE_CHECKING:
-    from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
-    from watcher.core.config.settings import Settings
 
 AT_ONCE = 64
 """Maximum number of concurrent requests of a client."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
+from watcher.core.config.settings import Settings
 from watcher.core.windows.settings import RefreshSettings
 from watcher.sources.fetching import FETCH_SHARE
 from watcher.sources.queries import QueryConfig
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 
 class ConnectionSettings(TypedDict):

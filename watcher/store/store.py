@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
 from watcher.core.windows.records import StoredMaxima, TickRecord, WindowRecord
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import Finding, FindingKind, Operator, Remedy
 from watcher.store import codec, schema
 from watcher.store.commands import database_at
@@ -35,7 +36,6 @@ from watcher.store.decisions.queue import DecisionQueue
 from watcher.store.engines.database import READERS, reason_of
 from watcher.store.errors import StoreError, StoreUnreachable, StoreUnusable
 from watcher.store.history.queries import extend_trend, node_series
-from watcher.store.history.series import StoredSeries
 from watcher.store.status import STALLED_SECONDS, FailureLog, StoreStatus
 from watcher.store.tables import Rows
 from watcher.store.threads import DaemonExecutor

@@ -369,7 +369,7 @@ def test_the_pause_that_a_service_requests(headers: dict[str, str], seconds: flo
     assert seconds == retry_after(headers)
 
 
-# --- what cannot work ------------------------------------------------------------------------------------------------
+# --- unusable settings -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

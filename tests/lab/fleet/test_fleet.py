@@ -253,7 +253,7 @@ def test_invalid_bindings_are_refused_as_by_the_api() -> None:
         simulated.bind(key, node="general-a-02", uid=uid, now=BEGUN)
 
 
-# --- what the monitoring makes of it ---------------------------------------------------------------------------------
+# --- faults ----------------------------------------------------------------------------------------------------------
 
 
 def test_each_fault_is_visible_in_the_first_fetch() -> None:

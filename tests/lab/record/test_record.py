@@ -114,7 +114,7 @@ def usage(values: dict[str, tuple[float, float]], *, at: float, on: str = "a") -
     )
 
 
-# --- what becomes a record -------------------------------------------------------------------------------------------
+# --- records ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_first_poll_records_all_nodes_and_pods_and_their_usage() -> None:
@@ -241,7 +241,7 @@ with RecordingFile(Path("a.csv")) as file:
     assert ["n"] == [each.node for each in read_trace(tmp_path / "a.csv") if isinstance(each, NodeRecord)]
 
 
-# --- asking a service ------------------------------------------------------------------------------------------------
+# --- recording a service ---------------------------------------------------------------------------------------------
 
 
 class Recorded:

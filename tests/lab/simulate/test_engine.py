@@ -410,7 +410,7 @@ def test_the_result_equals_that_of_a_slow_computation(of: TraceColumns, policy: 
     np.testing.assert_allclose(slow.cpu, result.series.cpu, rtol=1e-5, atol=1e-6)
 
 
-# --- what holds for every policy -------------------------------------------------------------------------------------
+# --- invariants of all policies --------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25)

@@ -19,7 +19,7 @@ from tests.fakes.kube import LEASES, NODES, FakeKube
 from tests.waiting import eventually
 from watcher.client import InProcessClient, WatcherClient
 from watcher.core.config.settings import Settings
-from watcher.koordinator.lease import LEASE
+from watcher.koordinator.elected_writer import LEASE
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.settings import ServerSettings
 from watcher.service.server import IntervalTrigger, Watcher
@@ -60,7 +60,7 @@ def test_missed_times_are_skipped(period: float, passed: float) -> None:
     assert round(beats) == pytest.approx(beats, abs=1e-3)
 
 
-# --- the whole, in one process ---------------------------------------------------------------------------------------
+# --- the whole service in one process --------------------------------------------------------------------------------
 
 
 def settings_for(directory: Path, **flags: object) -> Settings:

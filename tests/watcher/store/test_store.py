@@ -42,10 +42,10 @@ from tests.watcher.store.ticks import (
     url_of,
 )
 from watcher.core.windows.records import CARRIED, SampleBlock, TickRecord, WindowRecord
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import FindingKind, Operator
 from watcher.store.commands import current, database_at, vacuum
 from watcher.store.errors import StoreError, StoreInUse
-from watcher.store.history.series import StoredSeries
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS
 
@@ -483,7 +483,7 @@ async def test_the_status_has_the_stored_times_and_the_size(tmp_path: Path) -> N
         assert START + 0.25 == store.status.last_saved
 
 
-# --- who has it ------------------------------------------------------------------------------------------------------
+# --- the lock --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_second_service_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:

@@ -26,8 +26,6 @@ from watcher.sources.influxdb.responses import read_flux
 class Flux:
     """Sends Flux queries to /api/v2/query."""
 
-    name = "flux"
-
     def __init__(self, config: InfluxConfig, connection: SourceConnection, credentials: Credentials) -> None:
         if not config.bucket or not config.org:
             lacking = "provider.org" if config.bucket else "provider.bucket"

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from watcher.core.config.settings import Settings
 from watcher.model import FindingKind, Metric, Remedy
 from watcher.sources.base import Fetch, QueryFailure, QueryPlan
 from watcher.sources.connection import connection, queries_of
@@ -25,9 +25,6 @@ from watcher.sources.influxdb.queries import LOOK_BACK_S, NODE_TAG, InfluxConfig
 from watcher.sources.influxdb.transport import InfluxResponse, InfluxTransport
 from watcher.sources.queries import QueryConfig
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 __all__ = ["InfluxConfig", "InfluxProvider", "QueryConfig", "from_settings"]
 

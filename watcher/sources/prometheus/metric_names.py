@@ -17,14 +17,14 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from watcher.sources.config import ConnectionConfig
 from watcher.sources.errors import ProviderError
-from watcher.sources.http import Credentials, SourceConnection, TlsContext
-from watcher.sources.prometheus_api import error_of
+from watcher.sources.http import TlsContext
+from watcher.sources.prometheus_api import PrometheusClient
 
 
 def similar_names(config: ConnectionConfig, words: Iterable[str]) -> tuple[str, ...]:
     """Sorted names of series that contain one of the words (letters only); empty if the server returns none. Blocks for
     up to the timeout of the configuration."""
-    connection = SourceConnection(config, credentials=Credentials(config).headers, refusal=error_of)
+    connection = PrometheusClient(config)
     selector = f'{{__name__=~".*({"|".join(words)}).*"}}'
     with requests.Session() as session:
         session.trust_env = False  # otherwise requests uses proxies of the environment and ~/.netrc

@@ -16,12 +16,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from watcher.core.config.settings import Settings
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.coverage import PodGaps
 from watcher.core.windows.settings import RefreshSettings
 from watcher.model import FindingKind, Remedy, SeriesBatch
@@ -61,10 +63,6 @@ from watcher.sources.prometheus.search import QuerySearch
 from watcher.sources.prometheus.young import YoungSeries, mature_maxima, young_slots
 from watcher.sources.prometheus_api import PrometheusClient, PrometheusResponse
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
-    from watcher.core.naming.name_resolver import NodeIndex
 
 __all__ = ["PrometheusConfig", "PrometheusProvider", "PrometheusQueryConfig", "from_settings"]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import Operator
 from watcher.store import schema
 from watcher.store.history.rows import (
@@ -16,7 +17,7 @@ from watcher.store.history.rows import (
     minutes_of_node,
     minutes_of_window,
 )
-from watcher.store.history.series import StoredSeries, series_of, series_over
+from watcher.store.history.series import series_of, series_over
 from watcher.store.tables import Rows
 
 

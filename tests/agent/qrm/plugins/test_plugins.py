@@ -204,7 +204,7 @@ def test_an_invalid_quantity_is_an_error(role: str, quantity: float):
         assert not plugin.allocations()
 
 
-# --- odd pods --------------------------------------------------------------------------------------------------------
+# --- unusual pods ----------------------------------------------------------------------------------------------------
 
 
 def test_an_init_container_gets_nothing():
@@ -573,7 +573,7 @@ def test_a_role_in_two_classes_is_an_error():
         role_table({"onlin": ["a"]})
 
 
-# --- kept and taken over ---------------------------------------------------------------------------------------------
+# --- stored state ----------------------------------------------------------------------------------------------------
 
 
 def filled() -> list[ResourcePlugin]:

@@ -14,8 +14,9 @@ import yaml
 
 from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.scheduler.configuration import check_configuration, scheduler
-from load_watcher.doctor.scheduler.extenders import DURATIONS, ConfiguredProfile, ServiceSettings, slow_response_bounds
+from load_watcher.doctor.scheduler.extenders import ConfiguredProfile, ServiceSettings
 from load_watcher.doctor.scheduler.plugins import use_of
+from load_watcher.doctor.scheduler.profile_metrics import DURATIONS, slow_response_bounds
 from tests.load_watcher.doctor.scheduler.test_configuration import ODD
 from tests.real.parts import REPOSITORY
 from watcher.api.telemetry import Telemetry

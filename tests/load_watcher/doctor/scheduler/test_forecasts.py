@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from load_watcher.doctor.scheduler.forecasts import check_forecasts
-from load_watcher.doctor.scheduler.plugins import use_of
-from load_watcher.doctor.scheduler.thresholds import ProfilePlugins
+from load_watcher.doctor.scheduler.plugins import ProfilePlugins, use_of
+from load_watcher.doctor.scheduler.profile_metrics import check_forecasts
 from watcher.core.config.settings import Settings
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.platform.checks.results import CheckStatus

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from load_watcher.doctor.scheduler.plugins import use_of
-from load_watcher.doctor.scheduler.thresholds import EvictionThresholds, ProfilePlugins, compare_thresholds, evictors_in
+from load_watcher.doctor.scheduler.plugins import ProfilePlugins, use_of
+from load_watcher.doctor.scheduler.thresholds import EvictionThresholds, compare_thresholds, evictors_in
 from tests.doctor import doctor
 from watcher.platform.checks.results import CheckResult
 

@@ -16,7 +16,7 @@ from watcher.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.sources.prometheus.provider import PrometheusProvider, from_settings
 from watcher.sources.prometheus.queries import CANDIDATES, PrometheusQueryConfig
 
-# --- finding out what to ask -----------------------------------------------------------------------------------------
+# --- discovery of expressions ----------------------------------------------------------------------------------------
 
 
 class Cluster:
@@ -336,7 +336,7 @@ def test_series_that_lost_their_label_get_the_name_of_another():
     assert ["node", "instance without its port"] == [got[k].plans[CPU].node_label for k in (0, 5)]
 
 
-# --- what is logged --------------------------------------------------------------------------------------------------
+# --- logs ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_changed_expression_is_logged_once(caplog: pytest.LogCaptureFixture):
