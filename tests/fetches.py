@@ -19,7 +19,7 @@ P = TypeVar("P", bound=Provider)
 T = TypeVar("T")
 
 QUICK: dict[str, Any] = {"metrics": ("CPU",), "timeout": 5.0, "backoff": (0.01, 0.01)}
-"""Settings of a provider of CPU alone that gives up soon."""
+"""Settings of a provider of CPU only with short timeouts."""
 
 
 _SECRETS = ("token", "password", "app_key")
@@ -69,7 +69,7 @@ def use(make: Callable[[], P], work: Callable[[P], Awaitable[T]], *, limit_s: fl
 
 
 def failure_of(work: Callable[[], object]) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
+    """The error of a fetch that fails completely."""
     with pytest.raises(ProviderError) as caught:
         work()
     return caught.value
@@ -96,5 +96,5 @@ class Fetches(Generic[P]):
         return got
 
     def failure(self, server: Any, **settings: Any) -> ProviderError:
-        """The error of a fetch that fails as a whole."""
+        """The error of a fetch that fails completely."""
         return failure_of(lambda: self.fetch(server, **settings))

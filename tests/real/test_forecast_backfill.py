@@ -137,7 +137,7 @@ Range = tuple[float, float]
 
 
 class Past:
-    """The requests for the past that go through the proxy: `asked` has their times, `ranges` what they cover (unix
+    """The requests for the past that go through the proxy: `asked` has their times, `ranges` their ranges (unix
     seconds) by the text of the query; after `most` requests, they fail."""
 
     def __init__(self, ranges_of: Callable[[str], tuple[str, Range] | None], *, most: int | None = None) -> None:
@@ -170,8 +170,8 @@ def prometheus_past(question: str) -> tuple[str, Range] | None:
 def test_a_backfill_that_fails_is_named_and_continued(
     start_prometheus: StartPrometheus, run_service: RunService
 ) -> None:
-    """Prometheus fails in the middle of the past; the next start fetches the rest, and the one after it no hour again
-    but those without samples."""
+    """Prometheus fails in the middle of the past; the next start fetches the rest, and the one after it only hours
+    without samples."""
     prometheus = start_prometheus(config=OUT_OF_ORDER)
     now = time.time()
     week = Week.until(now)

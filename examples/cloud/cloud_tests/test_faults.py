@@ -1,4 +1,4 @@
-"""The suite of faults that every provider is put to, for Datadog."""
+"""The suite of faults of all providers, for Datadog."""
 
 from collections.abc import Sequence
 from typing import Any

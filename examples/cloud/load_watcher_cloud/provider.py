@@ -187,7 +187,7 @@ class CloudProvider:
                 return batch
         return None
 
-    # --- from an answer to samples -----------------------------------------------------------------------------------
+    # --- from a response to samples ----------------------------------------------------------------------------------
 
     def _batch(self, plan: CloudQueryPlan, reply: CloudResponse, fetching: FetchContext) -> SeriesBatch | None:
         """Samples in the requested range, converted to the metric's unit; None if there are none. Raises

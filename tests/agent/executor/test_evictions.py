@@ -412,7 +412,7 @@ async def test_concurrent_nodes_never_exceed_the_budget(tmp_path: Path, server: 
         node.close()
 
 
-# --- what the map says -----------------------------------------------------------------------------------------------
+# --- the ConfigMap ---------------------------------------------------------------------------------------------------
 
 
 def test_the_config_map_is_read_as_documented():

@@ -131,7 +131,7 @@ async def test_a_kill_at_any_moment_loses_no_stored_tick(place: str) -> None:
             done += 1
 
 
-# --- a disk that is full ---------------------------------------------------------------------------------------------
+# --- a full disk -----------------------------------------------------------------------------------------------------
 
 
 MANY = tuple(f"node-{i}" for i in range(2000))
@@ -236,7 +236,7 @@ async def test_a_disk_that_is_full_at_the_start_does_not_set_the_database_aside(
     assert START + 0.25 == restored.end
 
 
-# --- files that cannot be used ---------------------------------------------------------------------------------------
+# --- unusable files --------------------------------------------------------------------------------------------------
 
 
 def filled(path: Path) -> None:
@@ -447,7 +447,7 @@ async def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: p
     assert [r for r in caplog.records if r.levelname == "WARNING" and "is lost" in r.message]
 
 
-# --- places that do not fit ------------------------------------------------------------------------------------------
+# --- paths and locks -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -857,7 +857,7 @@ def test_a_resize_that_the_plugin_grants_in_part_is_a_failure():
     run(test())
 
 
-# --- pods that have gone -----------------------------------------------------------------------------------------
+# --- deleted pods ------------------------------------------------------------------------------------------------
 
 
 def test_allocations_of_a_deleted_pod_are_released():

@@ -106,7 +106,7 @@ class Node(RuleBasedStateMachine):
             self.runner.close()
             shutil.rmtree(self.directory)
 
-    # --- what may happen ---------------------------------------------------------------------------------------------
+    # --- steps -------------------------------------------------------------------------------------------------------
 
     def admit_one(self, role: str, cpus: list[float]) -> bool:
         """Whether it was admitted; then it has all that it requests, otherwise no plug-in has an allocation of it."""
@@ -194,7 +194,7 @@ class Node(RuleBasedStateMachine):
             others = [cpus for other, cpus in own.items() if other != uid]
             assert not any(mine & cpus for mine in each.values() for cpus in others)
 
-    # --- what holds --------------------------------------------------------------------------------------------------
+    # --- invariants --------------------------------------------------------------------------------------------------
 
     def own(self) -> dict[str, CpuSet]:
         """The exclusive CPUs by pod, in the manager's allocations."""

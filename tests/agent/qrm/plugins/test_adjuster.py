@@ -198,7 +198,7 @@ def test_another_plugin_than_the_builtin_one_is_an_error(tmp_path: Path):
         World(tmp_path, plugin=memory_plugin()).tick()
 
 
-# --- what is known ---------------------------------------------------------------------------------------------------
+# --- sources ---------------------------------------------------------------------------------------------------------
 
 
 async def test_windows_of_the_watcher():

@@ -205,7 +205,7 @@ def test_an_invalid_quantity_is_an_error(role: str, quantity: float):
         assert not plugin.allocations()
 
 
-# --- odd pods --------------------------------------------------------------------------------------------------------
+# --- unusual pods ----------------------------------------------------------------------------------------------------
 
 
 def test_an_init_container_gets_nothing():
@@ -574,7 +574,7 @@ def test_a_role_in_two_classes_is_an_error():
         role_table({"onlin": ["a"]})
 
 
-# --- kept and taken over ---------------------------------------------------------------------------------------------
+# --- stored state ----------------------------------------------------------------------------------------------------
 
 
 def filled() -> list[ResourcePlugin]:

@@ -78,7 +78,7 @@ def samples(got: Fetch) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-# --- the usual -------------------------------------------------------------------------------------------------------
+# --- valid responses -------------------------------------------------------------------------------------------------
 
 
 @both
@@ -205,7 +205,7 @@ def test_the_clock_of_the_source_is_compared_with_that_of_load_watcher(ahead: fl
         wait_for(lambda: fetch(server, **INFLUXQL).clock_offset_s == expected, what="the offset")
 
 
-# --- which language --------------------------------------------------------------------------------------------------
+# --- the query language ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_flux_needs_a_bucket_and_an_organisation(lacking: str):
     assert f"provider.{lacking} is not set" in str(error)
 
 
-# --- who asks --------------------------------------------------------------------------------------------------------
+# --- credentials -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_an_invalid_header_is_refused_without_being_shown(dialect: dict[str, str
     assert "y-secret" not in str(error)
 
 
-# --- what it refuses -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 @both
@@ -512,7 +512,7 @@ def test_machines_of_two_clusters_with_one_name_are_left_out():
     assert 'select the series with "cluster" = "east" with provider.queries' in found.reason
 
 
-# --- the faults that every provider is put to -------------------------------------------------------------------------
+# --- faults of all providers ------------------------------------------------------------------------------------------
 
 
 @both

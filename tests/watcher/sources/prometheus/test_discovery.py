@@ -17,7 +17,7 @@ from watcher.sources.prometheus.provider import PrometheusProvider, from_setting
 from watcher.sources.prometheus.queries import CANDIDATES
 from watcher.sources.settings import QuerySettings
 
-# --- finding out what to ask -----------------------------------------------------------------------------------------
+# --- discovery of expressions ----------------------------------------------------------------------------------------
 
 
 class Cluster:
@@ -335,7 +335,7 @@ def test_series_that_lost_their_label_get_the_name_of_another():
     assert ["node", "instance without its port"] == [got[k].plans[CPU].node_label for k in (0, 5)]
 
 
-# --- what is logged --------------------------------------------------------------------------------------------------
+# --- logs ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_changed_expression_is_logged_once(caplog: pytest.LogCaptureFixture):

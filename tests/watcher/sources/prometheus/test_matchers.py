@@ -102,7 +102,7 @@ def test_a_selector_can_be_narrowed(selector: str, expected: str):
     assert selector == narrowed(selector)
 
 
-# --- in every question -----------------------------------------------------------------------------------------------
+# --- matchers in queries ---------------------------------------------------------------------------------------------
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left) \([^)]*\)")

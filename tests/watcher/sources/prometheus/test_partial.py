@@ -74,7 +74,7 @@ async def partial_at_once(provider: PrometheusProvider, thanos: Thanos) -> Fetch
     return await provider.fetch(NOW - 60, NOW)
 
 
-# --- what says that an answer is partial -----------------------------------------------------------------------------
+# --- warnings of partial responses -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_other_warnings_do_not_make_a_response_partial(says: Mapping[str, Any]):
     assert remarks == ([expected] if "PromQL" in str(says) else [])
 
 
-# --- what is not taken -----------------------------------------------------------------------------------------------
+# --- withheld values -------------------------------------------------------------------------------------------------
 
 
 def failure_of(got: Fetch, metric: str) -> ProviderPartial:
@@ -165,7 +165,7 @@ def test_if_all_values_are_withheld_the_fetch_has_no_samples():
     play(Thanos({CPU: nodes("a")}), work, queries={"CPU": query})
 
 
-# --- what it must not change -----------------------------------------------------------------------------------------
+# --- decisions that wait for a complete response ---------------------------------------------------------------------
 
 
 def plan_of(got: Fetch) -> tuple[str, str]:

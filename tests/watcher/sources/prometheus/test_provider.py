@@ -54,7 +54,7 @@ def only_samples(answer: Answer) -> Answer:
     return lambda asked: healthy(asked) if asked.query.startswith("count") else answer(asked)
 
 
-# --- the usual -------------------------------------------------------------------------------------------------------
+# --- valid responses -------------------------------------------------------------------------------------------------
 
 
 def test_samples_are_converted_and_keep_their_times():
@@ -193,7 +193,7 @@ def test_without_a_date_the_difference_of_the_clocks_is_unknown():
         assert fetch(server).clock_offset_s is None
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def once(*first: bytes) -> Answer:

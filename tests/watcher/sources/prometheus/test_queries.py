@@ -220,7 +220,7 @@ def test_an_instance_loses_only_its_port(instance: str, host: str):
     assert host == without_port(instance)
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 def plan(candidate: QueryCandidate, *, interval: float | None = None, label: str = "node"):
