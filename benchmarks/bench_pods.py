@@ -31,15 +31,8 @@ from benchmarks.source import Virtual
 from benchmarks.stall import watching
 from watcher.client import to_pods
 from watcher.client.arrays import decode_pods
-from watcher.core.pods.table import (
-    PodOrigin,
-    PodTable,
-    PodUsage,
-    PublishedPods,
-    empty_table,
-    merge_readings,
-    review_pods,
-)
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import PodOrigin, PodTable, PodUsage, empty_table, merge_readings, review_pods
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.kube.responses import read_large_page
 from watcher.sources.base import PodFetch

@@ -13,7 +13,8 @@ from watcher.core.decisions import DecisionStore
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.kubernetes.objects import ObjectMetadata
-from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod
 from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.core.windows.settings import RefreshSettings

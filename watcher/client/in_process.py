@@ -15,7 +15,7 @@ from watcher.client.errors import WatcherError
 from watcher.client.polling import MAX_AGE_S, POLL_S, Client, no_copy_of_pods
 from watcher.core.koordinator.aggregates import aggregates_document, usages_of
 from watcher.core.koordinator.report import NodeUsages
-from watcher.core.pods.table import PublishedPods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection
 from watcher.model import MetricType, Operator, Snapshot, Window

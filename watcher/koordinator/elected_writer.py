@@ -23,7 +23,8 @@ from watcher.core.kubernetes.errors import (
     KubeUnreachable,
 )
 from watcher.core.kubernetes.objects import ObjectMetadata
-from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod
 from watcher.core.publishing.documents import Published
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.model import Window

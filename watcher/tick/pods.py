@@ -14,13 +14,13 @@ from dataclasses import replace
 from watcher.core.naming import name_resolver
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.coverage import PodCoverage, PodGaps
+from watcher.core.pods.published import PublishedPods
 from watcher.core.pods.table import (
     PODS,
     SLOT_S,
     PodOrigin,
     PodTable,
     PodUsage,
-    PublishedPods,
     empty_table,
     merge_readings,
     review_pods,

@@ -278,7 +278,7 @@ def test_memory_high_is_lowered_only_for_a_gap_and_not_below_the_request(crowd: 
     assert stage.gap_after == pytest.approx(gap - sum(released), abs=1.0)
 
 
-# --- memory.high, back -----------------------------------------------------------------------------------------------
+# --- restoring memory.high -------------------------------------------------------------------------------------------
 
 HOLD = AvoidanceAction("hold", 60.0, soft_limits=frozenset({MEMORY_HIGH}))
 EVERYBODY = PodQos("all", frozenset({"hold", "throttle"}), scopes=())
@@ -293,20 +293,28 @@ def judged(used: float, of_pods: dict[str, PodKnobs], pods: list[PodState], time
     return plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, lowered=LoweredValues(knobs=of_pods)))
 
 
-def test_memory_high_is_restored_on_one_pod_at_a_time():
+def test_memory_high_is_restored_on_one_pod_at_a_time_near_the_watermark():
     pods = [pod("a", memory=95 * MIB), pod("b", memory=76 * MIB)]
     held = knobs("a", "b", memory_high=95.0 * MIB, original_high=UNLIMITED)
-    made = judged(500.0 * MIB, held, pods, NOW)
+    made = judged(900.0 * MIB, held, pods, NOW)
     assert {"b": (95 * MIB, None)} == turned(made)  # the last pod whose memory.high was lowered
-    assert [Mode.ONE] == [stage.mode for stage in made.stages]
-    assert "one at a time" == why(made)["a"]
+    assert [Mode.ASSUMED] == [stage.mode for stage in made.stages]
+    assert "the gap is too small for it and the pods before it" == why(made)["a"]
     ledger = with_steps((), made.steps, NOW, EXACT)
     left = {**held, **knobs("b")}
     for seconds, back in ((10.0, {}), (31.0, {"a": (95 * MIB, None)})):
         now = NOW + seconds
         seen = state(pods, now)
-        made = judged(500.0 * MIB, left, pods, now, still_pending(ledger, seen, EXACT))
+        made = judged(900.0 * MIB, left, pods, now, still_pending(ledger, seen, EXACT))
         assert back == turned(made)
+
+
+@pytest.mark.parametrize(("used", "count"), [(100.0, 50), (500.0, 50), (940.0, 6), (995.0, 1), (1000.0, 1)])
+def test_memory_high_of_as_many_pods_is_restored_as_the_gap_has_room_for(used: float, count: int):
+    """An idle node is restored at once, however many pods have a lowered memory.high."""
+    pods = [pod(f"p{number:02}", memory=10 * MIB) for number in range(50)]
+    held = knobs(*(each.name for each in pods), memory_high=10.0 * MIB, original_high=UNLIMITED)
+    assert len(turned(judged(used * MIB, held, pods, NOW))) == count
 
 
 def test_memory_high_is_not_restored_above_the_watermark():

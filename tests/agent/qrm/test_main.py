@@ -288,7 +288,7 @@ def test_a_failed_allocation_is_reported_with_the_decision(world: World):
             assert given(qrm)[name] == {}
 
 
-# --- life ------------------------------------------------------------------------------------------------------------
+# --- restarts --------------------------------------------------------------------------------------------------------
 
 
 def test_a_killed_and_restarted_manager_restores_all_allocations(world: World):
@@ -506,6 +506,8 @@ def test_it_does_not_start_beside_a_kubelet_that_sets_cpusets_itself(world: Worl
     )
     with world.run("force = true", mode="server", at="server") as qrm:
         assert "sets cpusets itself" in qrm.log()
+        put(world.directory / "kubelet", "cpu_manager_state", '{"policyName":"none","defaultCpuSet":""}')
+        wait_for(lambda: "does not set cpusets itself any more" in qrm.log(), what="the change in the log")
 
 
 async def test_the_manager_pauses_while_a_kubelet_sets_cpusets_itself(world: World):

@@ -16,7 +16,7 @@ from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import stale_error, unknown_host_error
 from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
-from watcher.core.pods.table import PublishedPods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.http.parameters import accepts_empty, minutes_of, query_values, truncated

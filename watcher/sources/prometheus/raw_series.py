@@ -142,7 +142,7 @@ class GuardedFetch:
 
 
 def _guard(plan: PrometheusQueryPlan) -> str:
-    return f"{plan.candidate.raw} by {plan.label.shown}"
+    return f"{plan.candidate.raw} by {plan.label.origin}"
 
 
 def exporter_of(plan: PrometheusQueryPlan) -> str:
@@ -159,7 +159,7 @@ def collector_of(plan: PrometheusQueryPlan) -> str:
 def _words(plan: PrometheusQueryPlan, number: int) -> str:
     raw = plan.candidate.raw
     name = raw if plan.candidate.origin == "configured" else "_".join(raw.split("_")[:number])
-    return f"{name} by {plan.label.shown}"
+    return f"{name} by {plan.label.origin}"
 
 
 # --- duplicates ------------------------------------------------------------------------------------------------------
