@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.decision.analysis import Watermarks
-from agent.decision.analyzer import protection
 from agent.decision.eviction_limits import Budget
 from agent.decision.ledger import Ledger, falling, lowered, pods_being_evicted, rising
+from agent.decision.pod_selection import protection
 from agent.decision.restoring import LoweredValues
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.options import DecisionOptions

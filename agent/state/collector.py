@@ -15,18 +15,11 @@ from dataclasses import dataclass, replace
 
 from agent.cgroups.detection import Layout, NoCgroups, find_layout
 from agent.cgroups.errors import CgroupError
+from agent.cgroups.kept_groups import usable_descriptors
 from agent.cgroups.paths import Driver
 from agent.metrics.builtin import DISK, NETWORK
 from agent.model import PODS, MetricSample, PodState, State
-from agent.state.cgroup_usage import (
-    CGROUP_METRICS,
-    EXTENDED_CPU,
-    EXTENDED_MEMORY,
-    MEMORY,
-    RUN_QUEUE,
-    CgroupUsageReader,
-    usable_descriptors,
-)
+from agent.state.cgroup_usage import CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, RUN_QUEUE, CgroupUsageReader
 from agent.state.proc_reader import CPU_RATES, LOADS, PRESSURES, SPANS, ProcReader
 from agent.state.proc_reader import MEMORY as OF_MEMORY
 from agent.state.readings import LACKING_S, MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown

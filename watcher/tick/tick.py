@@ -50,6 +50,7 @@ from watcher.tick.shared import (
     TICK_SHARE,
     NodeSource,
     RefreshConfig,
+    TickContext,
     TickReports,
     TickStats,
     TickStore,
@@ -82,39 +83,12 @@ class Refresher:
         self._reports = TickReports(observe)
         self._worker = TickWorker()
         tag = tag or f"{int(self._clock.now()):x}"
-        self._fetcher = SampleFetcher(provider, config=config, clock=self._clock, reports=self._reports)
-        self._pipeline = SamplePipeline(
-            config,
-            source=provider.source,
-            remembers=provider.remembers,
-            clock=self._clock,
-            tag=tag,
-            stores=store is not None,
-        )
-        self.pods = PodRefresher(
-            provider,
-            config=config,
-            clock=self._clock,
-            tag=tag,
-            worker=self._worker,
-            reports=self._reports,
-        )
-        self.forecasts = ForecastRefresher(
-            self._pipeline.forecasts,
-            worker=self._worker,
-            clock=self._clock,
-            tag=tag,
-            store=store,
-            backfill=MaximaBackfill(
-                provider,
-                self._pipeline,
-                worker=self._worker,
-                clock=self._clock,
-                reports=self._reports,
-                index=lambda: self._index,
-                pace=config.maxima_pace,
-            ),
-        )
+        context = TickContext(provider, config, self._clock, tag, self._worker, self._reports)
+        self._fetcher = SampleFetcher(context)
+        self._pipeline = SamplePipeline(context, stores=store is not None)
+        self.pods = PodRefresher(context)
+        backfill = MaximaBackfill(context, self._pipeline, index=lambda: self._index)
+        self.forecasts = ForecastRefresher(context, self._pipeline.forecasts, store=store, backfill=backfill)
         self._index: NodeIndex | None = None  # nodes of the cluster, None: names of the source are not resolved
         self._started_at = self._clock.monotonic()
         self._warm = False  # True after the first complete windows: the service then stays ready

@@ -10,7 +10,6 @@ import click
 from load_watcher.cli.options import CONFIG, finite, service_options, store_url, with_options
 from load_watcher.cli.settings import load, load_or_exit
 from load_watcher.commands.serve import run
-from watcher.core.windows.settings import RefreshSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
@@ -71,6 +70,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     from lab.demo.source import DemoProvider
     from lab.fleet.cluster import SimulatedCluster
     from scorers.pasted_profile.module import PastedProfileModule
+    from watcher.core.windows.settings import RefreshSettings
     from watcher.service.build import Sources
     from watcher.store.settings import StoreSettings
 

@@ -19,10 +19,17 @@ import msgspec
 
 from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.scheduler import extenders, thresholds
-from load_watcher.doctor.scheduler.forecasts import check_forecasts
-from load_watcher.doctor.scheduler.overload import check_requests
 from load_watcher.doctor.scheduler.plugin_arguments import TRIMARAN, check_plugin_arguments
-from load_watcher.doctor.scheduler.plugins import PluginUse, use_of_profile, use_of_table
+from load_watcher.doctor.scheduler.plugins import (
+    PluginUse,
+    ProfilePlugins,
+    documents_in,
+    mapping,
+    mappings,
+    use_of_profile,
+    use_of_table,
+)
+from load_watcher.doctor.scheduler.profile_metrics import check_forecasts, check_requests, slow_response_bounds
 from watcher.core.config.settings import Settings
 from watcher.core.messages import shorten_names
 from watcher.decoding.yaml_text import decode_yaml_documents
@@ -44,8 +51,8 @@ async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
     own = [] if settings is None else [await _own(name, table, examination.cwd) for name, table in _tables(settings)]
     service = _service(settings, own, examination.find(Exposition)) if settings is not None and own else None
     results = [result for profile in own for result in profile.results]
-    profiles = [thresholds.ProfilePlugins(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
-    of_kube_scheduler: list[thresholds.ProfilePlugins] = []
+    profiles = [ProfilePlugins(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
+    of_kube_scheduler: list[ProfilePlugins] = []
     for path, text in await _texts(examination.scheduler_files, "kube-scheduler's --config names", results):
         results += _of_file(path, _judged(text, service, settings))
         of_kube_scheduler += profiles_in(text, path.name)
@@ -83,7 +90,7 @@ async def _texts(paths: Sequence[Path], which: str, results: list[CheckResult]) 
 
 def _judged(text: bytes, service: extenders.ServiceSettings | None, settings: Settings | None) -> list[CheckResult]:
     found = list(check_configuration(text, service)) or [ok("its profiles use load-watcher; no problems found")]
-    if service is None and settings is not None and _asks_ours(text):
+    if service is None and settings is not None and any(map(_asks_our_extender, _readable(text))):
         why = "its extender cannot be checked: the settings have no [scheduler]"
         found.append(skipped(f"{why}; --config names the settings of the extender's service"))
     return found
@@ -139,44 +146,39 @@ def _service(
 ) -> extenders.ServiceSettings:
     profiles = {each.name: extenders.ConfiguredProfile(each.bind, each.use, each.precise) for each in own}
     server = settings[ServerSettings]
-    slow = {} if running is None else extenders.slow_response_bounds(running.text)
+    slow = {} if running is None else slow_response_bounds(running.text)
     verified = bool(server.tls_client_ca)
     return extenders.ServiceSettings(profiles, bool(server.tls_cert), verified, server.scheduler_clients, slow)
 
 
-def profiles_in(content: str | bytes, name: str) -> list[thresholds.ProfilePlugins]:
+def profiles_in(content: str | bytes, name: str) -> list[ProfilePlugins]:
     """Return the profiles of a configuration with filter or score plug-ins of load-watcher; `name` is the file's
     name.
     """
-    try:
-        found = list(_uses(_configurations(decode_yaml_documents(content))))
-    except msgspec.DecodeError:
-        return []  # reported by `check_configuration`
     return [
-        thresholds.ProfilePlugins(f"{name}: profile {called}", use)
-        for called, use in found
+        ProfilePlugins(f"{name}: profile {called}", use)
+        for called, use in _uses(_readable(content))
         if use.filtering or use.scoring
     ]
+
+
+def _readable(content: str | bytes) -> list[Mapping[str, Any]]:
+    try:
+        return list(_configurations(decode_yaml_documents(content)))
+    except msgspec.DecodeError:
+        return []  # reported by `check_configuration`
 
 
 def _uses(configurations: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, PluginUse]]:
     """Yield the name and the plug-in use of each profile."""
     for configuration in configurations:
-        given = configuration.get("profiles")
-        for profile in (each for each in given if isinstance(each, dict)) if isinstance(given, list) else ():
+        for profile in mappings(configuration.get("profiles")):
             plugins = _read_plugins(profile.get("plugins"))
             named = {name for names in plugins.enabled.values() for name in names}
             filtering = {name for name in named if plugins.runs(name, "filter")}
             scoring = {name for name in named if plugins.runs(name, "score")}
             called = str(profile.get("schedulerName", "default-scheduler"))
             yield called, use_of_profile(profile, filtering=filtering, scoring=scoring)
-
-
-def _asks_ours(content: str | bytes) -> bool:
-    try:
-        return any(_asks_our_extender(each) for each in _configurations(decode_yaml_documents(content)))
-    except msgspec.DecodeError:
-        return False
 
 
 # --- the document ----------------------------------------------------------------------------------------------------
@@ -215,16 +217,10 @@ def check_imported_profile(content: str | bytes, *, profile: str) -> Iterator[Ch
                 yield from _rivals(plugins, ours, where=f"profile {name}")
 
 
-def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _configurations(documents: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the scheduler configurations among these documents and in the data of ConfigMaps."""
-    for document in documents:
-        if not isinstance(document, dict):
-            continue
-        if document.get("kind") == "ConfigMap" and isinstance(document.get("data"), dict):
-            texts = (each for each in document["data"].values() if isinstance(each, str) and KIND in each)
-            for text in texts:
-                yield from _configurations(decode_yaml_documents(text))
-        elif document.get("kind") == KIND or GROUP in str(document.get("apiVersion")):
+    for document in documents_in(documents, marker=KIND):
+        if document.get("kind") == KIND or GROUP in str(document.get("apiVersion")):
             yield document
 
 
@@ -258,8 +254,7 @@ def _asks_our_extender(configuration: Mapping[str, Any]) -> bool:
 
 
 def _our_extenders(configuration: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    given = configuration.get("extenders")
-    return [each for each in given if extenders.is_load_watcher_extender(each)] if isinstance(given, list) else []
+    return [each for each in mappings(configuration.get("extenders")) if extenders.is_load_watcher_extender(each)]
 
 
 def _beside_our_extender(
@@ -280,8 +275,7 @@ def _beside_our_extender(
 
 def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[CheckResult]:
     """Warn about a second scheduler with the lease of the first: it never becomes leader and schedules nothing."""
-    election = configuration.get("leaderElection")
-    given = election if isinstance(election, dict) else {}
+    given = mapping(configuration.get("leaderElection"))
     own_lease = given.get("resourceName") not in (None, "kube-scheduler")
     if "default-scheduler" not in names and given.get("leaderElect") is not False and not own_lease:
         message = "leaderElection uses the lease of the default scheduler: a second scheduler would wait for it forever"
@@ -313,17 +307,14 @@ class Plugins:
 
 def _read_plugins(given: Any) -> Plugins:
     """Read the plug-ins of a profile. kube-scheduler itself reports entries of another form, which are skipped."""
-    points = (
-        {} if not isinstance(given, dict) else {name: each for name, each in given.items() if isinstance(each, dict)}
-    )
+    points = {name: mapping(each) for name, each in mapping(given).items()}
     return Plugins(
         *({name: _listed(point.get(key)) for name, point in points.items()} for key in ("enabled", "disabled"))
     )
 
 
 def _listed(items: Any) -> list[str]:
-    names = [item.get("name") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    return [name for name in names if isinstance(name, str)]
+    return [name for item in mappings(items) if isinstance(name := item.get("name"), str)]
 
 
 def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:

@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from load_watcher.doctor.scheduler.plugins import PluginUse
+from load_watcher.doctor.scheduler.plugins import PluginUse, mapping
 from watcher.core.messages import nearest, printable, shorten_names
 from watcher.platform.checks.results import CheckResult, fail, warn
 from watcher.platform.net.loopback import is_loopback
@@ -33,8 +31,6 @@ ADDRESS = "http://load-watcher.load-watcher.svc:2020/scheduler/default"
 SHORTEST_S, LONGEST_S, DEFAULT_S = 0.05, 1.0, 5.0
 """Recommended range and default of httpTimeout in seconds. All plug-ins with 5,000 nodes take up to 25 ms
 (docs/concepts/performance.md), without the network."""
-DURATIONS = "load_watcher_scheduler_request_duration_seconds_bucket"
-RARE, ENOUGH = 0.01, 100
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
 
@@ -133,8 +129,7 @@ def _address(extender: Mapping[str, Any], where: str, service: ServiceSettings |
 def _tls(
     extender: Mapping[str, Any], parts: SplitResult, where: str, service: ServiceSettings | None
 ) -> Iterator[CheckResult]:
-    config = extender.get("tlsConfig")
-    given = config if isinstance(config, dict) else {}
+    given = mapping(extender.get("tlsConfig"))
     if parts.scheme == "http" and (extender.get("enableHTTPS") or given):
         message = f"{where}: plain HTTP is used, since enableHTTPS and tlsConfig do not change the scheme"
         yield fail(message, "write https:// in urlPrefix, or remove enableHTTPS and tlsConfig")
@@ -256,25 +251,6 @@ def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, floa
     elif seconds < SHORTEST_S:
         message = f"{where}: the timeout is {1000 * seconds:g} ms, which may be too short for a large cluster"
         yield warn(message, "set httpTimeout: 200ms")
-
-
-def slow_response_bounds(exposition: str) -> dict[str, float]:
-    """Return, by profile, the largest histogram bound in seconds that more than 1 % of the requests of a verb exceed,
-    from the text of /metrics; 0 with fewer than 100 requests.
-    """
-    lines = [line for line in exposition.splitlines() if line.startswith(DURATIONS)]
-    counts: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for family in text_string_to_metric_families("\n".join([*lines, ""])):
-        for sample in family.samples:
-            labels = sample.labels
-            key = labels.get("profile", ""), labels.get("verb", "")
-            counts.setdefault(key, []).append((float(labels.get("le", "inf")), sample.value))
-    found: dict[str, float] = {}
-    for (profile, _), buckets in counts.items():
-        total = max(count for _, count in buckets)
-        exceeded = [bound for bound, count in buckets if total >= ENOUGH and count < (1.0 - RARE) * total]
-        found[profile] = max(found.get(profile, 0.0), *exceeded, 0.0)
-    return found
 
 
 def _seconds(given: Any) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from load_watcher.doctor.scheduler.plugins import mappings
 from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.profiles.registry import factory_of
 from watcher.core.messages import printable
@@ -22,8 +23,7 @@ ADDRESS = "http://load-watcher.load-watcher.svc.cluster.local:2020"
 
 def check_plugin_arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
     """Yield the problems of a profile's pluginConfig; `scoring` are its plug-ins that score by load."""
-    items = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
-    configured = {str(item.get("name")): args for item in items if isinstance(args := item.get("args"), dict)}
+    configured = {str(item.get("name")): args for item in mappings(given) if isinstance(args := item.get("args"), dict)}
     for name in (each for each in TRIMARAN if each in configured and each not in scoring):
         message = f"{where}: the arguments of {name} have no effect: it is not enabled in score"
         yield fail(message, f"add {{name: {name}}} to plugins.score.enabled, or remove its pluginConfig")

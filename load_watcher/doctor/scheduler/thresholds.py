@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from load_watcher.doctor.scheduler.plugins import Args, PluginUse
+from load_watcher.doctor.scheduler.plugins import Args, PluginUse, ProfilePlugins, documents_in, mapping, mappings
 from watcher.core.kubernetes.quantity import NANO, nano
 from watcher.core.messages import shorten_names
 from watcher.decoding.yaml_text import decode_yaml_documents
@@ -31,15 +31,10 @@ USAGE = {"cpu": 65.0, "memory": 95.0}  # LoadAwareScheduling's
 METRICS = {"cpu_total_utilization": "cpu", "memory_total_utilization": "memory"}
 POOL_KEYS = ("highThresholds", "lowThresholds", "prodHighThresholds", "prodLowThresholds", "useDeviationThresholds")
 
+LARGEST = 1e15
+"""Larger numbers are ignored; an int of JSON may be too large for a float."""
+KINDS = ("DeschedulerConfiguration", "LowNodeLoadArgs", "NodeQOS", "NodeQOSEnsurancePolicy")
 Percents = Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class ProfilePlugins:
-    """A scheduler profile with its plug-ins; `where` names it in messages."""
-
-    where: str
-    use: PluginUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +74,7 @@ def _load_aware(args: Args) -> Percents:
     """Usage thresholds in percent by resource, for percentiles if configured, otherwise for the mean. A threshold of 0
     is off.
     """
-    given = args.get("aggregated")
-    aggregated = given if isinstance(given, Mapping) else {}
+    aggregated = mapping(args.get("aggregated"))
     of_percentile = _percents(aggregated, "usageThresholds") if aggregated.get("usageAggregationType") else {}
     return _in_force(of_percentile or _percents(args, "usageThresholds") or USAGE)
 
@@ -108,9 +102,7 @@ def _in_force(limits: Percents) -> Percents:
 
 
 def _percents(args: Mapping[str, Any], key: str) -> Percents:
-    given = args.get(key)
-    items = given.items() if isinstance(given, Mapping) else ()
-    return {str(name): float(value) for name, value in items if _is_number(value)}
+    return {str(name): float(value) for name, value in mapping(args.get(key)).items() if _is_number(value)}
 
 
 def _is_number(value: Any) -> bool:
@@ -183,7 +175,7 @@ def _circle(
 def evictors_in(content: str | bytes) -> tuple[list[EvictionThresholds], list[CheckResult]]:
     """Return the evictors in a file of YAML documents, also inside ConfigMaps, and the problems of the file."""
     try:
-        documents = list(_documents(decode_yaml_documents(content)))
+        documents = list(documents_in(decode_yaml_documents(content), marker="kind:"))
     except msgspec.DecodeError:
         cure = "indent with spaces, not with tabs, and quote text that contains a colon"
         return [], [fail("invalid YAML", cure)]
@@ -196,30 +188,13 @@ def evictors_in(content: str | bytes) -> tuple[list[EvictionThresholds], list[Ch
     return [], [fail("it configures no eviction by load", cure)]
 
 
-LARGEST = 1e15
-"""Larger numbers are ignored; an int of JSON may be too large for a float."""
-KINDS = ("DeschedulerConfiguration", "LowNodeLoadArgs", "NodeQOS", "NodeQOSEnsurancePolicy")
-
-
-def _documents(given: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    for each in given:
-        if not isinstance(each, dict):
-            continue
-        data = each.get("data")
-        if each.get("kind") == "ConfigMap" and isinstance(data, dict):
-            for text in (text for text in data.values() if isinstance(text, str) and "kind:" in text):
-                yield from _documents(decode_yaml_documents(text))
-        else:
-            yield each
-
-
 def _of_descheduler(documents: Sequence[Mapping[str, Any]]) -> Iterator[EvictionThresholds]:
     for document in documents:
         if document.get("kind") == "LowNodeLoadArgs":
             yield from _low_node_load(document)
         elif document.get("kind") == "DeschedulerConfiguration" and document.get("dryRun") is not True:
-            for profile in _mappings(document.get("profiles")):
-                for config in _mappings(profile.get("pluginConfig")):
+            for profile in mappings(document.get("profiles")):
+                for config in mappings(profile.get("pluginConfig")):
                     if config.get("name") == "LowNodeLoad" and isinstance(config.get("args"), dict):
                         yield from _low_node_load(config["args"])
 
@@ -229,7 +204,7 @@ def _low_node_load(args: Mapping[str, Any]) -> Iterator[EvictionThresholds]:
         return
     top = {key: args[key] for key in POOL_KEYS if key in args}
     yield from _pool("LowNodeLoad", top)
-    for pool in _mappings(args.get("nodePools")):
+    for pool in mappings(args.get("nodePools")):
         own = {key: pool[key] for key in POOL_KEYS if key in pool}
         yield from _pool(f"LowNodeLoad, pool {pool.get('name', '')}", {**top, **own})
 
@@ -254,18 +229,17 @@ def _of_agent(documents: Sequence[Mapping[str, Any]]) -> Iterator[EvictionThresh
     evicting = {
         _name(each)
         for each in documents
-        if each.get("kind") == "AvoidanceAction" and isinstance(_spec(each).get("eviction"), dict)
+        if each.get("kind") == "AvoidanceAction" and isinstance(mapping(each.get("spec")).get("eviction"), dict)
     }
     for document in documents:
         if document.get("kind") not in ("NodeQOS", "NodeQOSEnsurancePolicy"):
             continue
-        spec = _spec(document)
-        for rule in _mappings(spec.get("rules") or spec.get("objectiveEnsurances")):
-            metric = rule.get("metricRule")
+        spec = mapping(document.get("spec"))
+        for rule in mappings(spec.get("rules") or spec.get("objectiveEnsurances")):
+            metric = mapping(rule.get("metricRule"))
             if str(rule.get("actionName")) not in evicting or rule.get("strategy") == "Preview":
                 continue
-            resource = METRICS.get(str(metric.get("name"))) if isinstance(metric, dict) else None
-            watermark = _whole(metric.get("value")) if isinstance(metric, dict) else None
+            resource, watermark = METRICS.get(str(metric.get("name"))), _whole(metric.get("value"))
             if resource is not None and watermark is not None and watermark < FULL:
                 yield EvictionThresholds(
                     f"NodeQOS {_name(document)}, rule {rule.get('name', '')}", {resource: watermark}
@@ -280,15 +254,5 @@ def _whole(value: Any) -> float | None:
         return None
 
 
-def _spec(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    spec = document.get("spec")
-    return spec if isinstance(spec, dict) else {}
-
-
 def _name(document: Mapping[str, Any]) -> str:
-    metadata = document.get("metadata")
-    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
-
-
-def _mappings(given: Any) -> list[Mapping[str, Any]]:
-    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    return str(mapping(document.get("metadata")).get("name", ""))

@@ -15,7 +15,7 @@ from tests.fakes.service import FakeService, Live
 from tests.waiting import eventually
 from tests.watcher.client.test_client import beside, run, told
 from watcher.client import InProcessClient, PodColumns, WatcherError, to_pods
-from watcher.core.pods.table import PublishedPods
+from watcher.core.pods.published import PublishedPods
 
 
 def in_process(service: FakeService, **options: Any) -> InProcessClient:

@@ -13,7 +13,7 @@ from aiohttp import web
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import no_metrics_error, unknown_host_error
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot
+from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.forecast.document import disabled_document, forecasts_body, horizon_label
 from watcher.core.forecast.fleet import ForecastTable
@@ -24,13 +24,11 @@ from watcher.tick.forecasts import PublishedForecasts
 ALL = "all"
 
 
-class ForecastHandlers:
+class ForecastHandlers(Handlers):
     """Handler for the forecasts of all nodes or of the nodes named by ?host=."""
 
     def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
-        self._service = service
-        self._current = current
-        self._body_builder = body_builder
+        super().__init__(service, current=current, body_builder=body_builder)
         self._kept = BodyCache(BODY_CACHE_BYTES)
         self._of: Listed | None = None
         self._number = 0  # of different lists of nodes

@@ -12,15 +12,13 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from watcher.api import operations
-from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import no_metrics_error, unknown_host_error
-from watcher.api.handlers.nodes import CurrentSnapshot
-from watcher.api.service import ServiceView
+from watcher.api.handlers.nodes import Handlers
 from watcher.arrays import F64, I64
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import number_texts, to_wire
 from watcher.core.publishing.wire import HistoryDocument, HistoryRow, HistorySeries
-from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import METRIC_BY_NAME, METRICS, Metric
 from watcher.platform.http.parameters import (
     check_range,
@@ -43,19 +41,15 @@ from watcher.platform.http.responses import (
     with_content_coding,
 )
 from watcher.platform.http.routing import JSON, ApiError
+from watcher.store.errors import StoreError
 
 DEFAULT_STEP_S = 60
 HOUR_S = 3600
 _HISTORY = operations.HISTORY.query_names
 
 
-class HistoryHandlers:
+class HistoryHandlers(Handlers):
     """Handlers for stored windows, findings and silent nodes."""
-
-    def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
-        self._service = service
-        self._current = current
-        self._body_builder = body_builder
 
     async def history(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Stored windows of one node as series or rows."""
@@ -74,7 +68,7 @@ class HistoryHandlers:
         step = step_of(values, default=DEFAULT_STEP_S)
         check_range(start, end, step)
         try:
-            stored = await service.history(
+            stored = await service.store.history(
                 host=host,
                 metrics=None if types is None else [metric.name for metric in METRICS if metric.type in types],
                 operators=operators_of(values),
@@ -82,7 +76,7 @@ class HistoryHandlers:
                 start=start,
                 end=end,
             )
-        except HistoryUnavailable as error:
+        except StoreError as error:
             raise ApiError(503, "history_unavailable", str(error), error.hint) from error
         if not stored and not self._knows(host):
             raise unknown_host_error(host)
@@ -123,7 +117,7 @@ class HistoryHandlers:
         )
 
 
-def downsample(series: StoredSeriesLike, step: int) -> tuple[I64, F64]:
+def downsample(series: StoredSeries, step: int) -> tuple[I64, F64]:
     """The last known value of each step and the time of that value. Steps are aligned to multiples of `step` seconds,
     so repeated requests return the same points. Times [k] in unix seconds, ascending; values [k] as rounded for
     JSON."""
@@ -135,9 +129,7 @@ def downsample(series: StoredSeriesLike, step: int) -> tuple[I64, F64]:
     return time[last], value[last]
 
 
-def history_body(
-    stored: Sequence[StoredSeriesLike], *, host: str, start: int, end: int, step: int, as_rows: bool
-) -> bytes:
+def history_body(stored: Sequence[StoredSeries], *, host: str, start: int, end: int, step: int, as_rows: bool) -> bytes:
     """The body of GET /api/v1/history. `start` and `end` in unix seconds, `step` in seconds. Metrics that this version
     does not know are omitted."""
     known = [series for series in stored if series.metric in METRIC_BY_NAME]
@@ -149,7 +141,7 @@ def history_body(
     return msgspec.json.encode(document)
 
 
-def _series(series: StoredSeriesLike, host: str, step: int) -> HistorySeries:
+def _series(series: StoredSeries, host: str, step: int) -> HistorySeries:
     metric = METRIC_BY_NAME[series.metric]
     time, value = downsample(series, step)
     pairs = zip(time.tolist(), number_texts(value), strict=True)
@@ -165,7 +157,7 @@ def _series(series: StoredSeriesLike, host: str, step: int) -> HistorySeries:
     )
 
 
-def _rows(series: StoredSeriesLike, host: str, step: int) -> Iterator[HistoryRow]:
+def _rows(series: StoredSeries, host: str, step: int) -> Iterator[HistoryRow]:
     metric: Metric = METRIC_BY_NAME[series.metric]
     time, value = downsample(series, step)
     for at, text in zip(time.tolist(), number_texts(value), strict=True):

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot
+from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.publishing.labels import labels_document
 from watcher.platform.http.parameters import query_values
@@ -23,13 +23,11 @@ NO_LABELS = (
 )
 
 
-class LabelHandlers:
+class LabelHandlers(Handlers):
     """Handler for the labels of all nodes, served or not."""
 
     def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
-        self._service = service
-        self._current = current
-        self._body_builder = body_builder
+        super().__init__(service, current=current, body_builder=body_builder)
         self._read = ("", "", b"")  # tag of the snapshot, tag of the content, body
         self._kept = BodyCache(BODY_CACHE_BYTES)
 

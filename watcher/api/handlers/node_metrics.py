@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete, row_of
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot
+from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy
 from watcher.core.koordinator.report import NodeMetricReport, make_report, node_statuses, period_of
@@ -99,13 +99,11 @@ class CachedReport:
         raise ApiError(404, "no_node_metric", message, hint)
 
 
-class NodeMetricHandlers:
+class NodeMetricHandlers(Handlers):
     """Handlers for NodeMetrics of all nodes and of one node."""
 
     def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
-        self._service = service
-        self._current = current
-        self._body_builder = body_builder
+        super().__init__(service, current=current, body_builder=body_builder)
         self._reported: CachedReport | None = None
         self._reports = 0
 

@@ -47,13 +47,17 @@ _WATCHER_HOST = operations.WATCHER_HOST.query_names
 _COLUMNS = operations.COLUMNS.query_names
 
 
-class NodeHandlers:
-    """Handlers for the load of nodes."""
+class Handlers:
+    """Handlers of a group of paths, with the published snapshot and the builder of bodies."""
 
     def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
         self._current = current
         self._body_builder = body_builder
+
+
+class NodeHandlers(Handlers):
+    """Handlers for the load of nodes."""
 
     async def watcher(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The load of all nodes, or of the nodes named by ?host=."""

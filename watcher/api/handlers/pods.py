@@ -14,9 +14,9 @@ from multidict import CIMultiDict
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import stale_error, unknown_host_error
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot
+from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
-from watcher.core.pods.table import PublishedPods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.core.windows.settings import RefreshSettings
 from watcher.platform.http.parameters import accepts_empty, minutes_of, query_values, truncated
@@ -33,13 +33,11 @@ from watcher.platform.http.routing import JSON, ApiError
 _PODS = operations.PODS.query_names
 
 
-class PodHandlers:
+class PodHandlers(Handlers):
     """Handler for the usage of pods."""
 
     def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
-        self._service = service
-        self._current = current
-        self._body_builder = body_builder
+        super().__init__(service, current=current, body_builder=body_builder)
         self._kept = ("", BodyCache(BODY_CACHE_BYTES))  # tag of the published pods, cache of their encoded bodies
 
     async def pods(self, request: web.Request, captured: Sequence[str]) -> web.Response:

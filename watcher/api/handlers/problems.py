@@ -13,7 +13,7 @@ from aiohttp import web
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder, etag_of
 from watcher.api.data_errors import check_complete
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot
+from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.problems.fleet_problems import ProblemInputs, problems_document
 from watcher.core.publishing.wire import ErrorDetail
@@ -28,13 +28,11 @@ RENEWED_EVERY_S = 15
 HOST_PROVIDER = "host"
 
 
-class ProblemHandlers:
+class ProblemHandlers(Handlers):
     """Handler for the problems of nodes, source and service."""
 
     def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
-        self._service = service
-        self._current = current
-        self._body_builder = body_builder
+        super().__init__(service, current=current, body_builder=body_builder)
         self._kept = BodyCache(BODY_CACHE_BYTES)
         self._state = ""
 

@@ -11,13 +11,13 @@ from aiohttp import web
 
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot
+from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.windows.fleet_trend import TREND_S, CapacityWeights, FleetTrend
-from watcher.core.windows.stored_series import HistoryUnavailable
 from watcher.platform.http.parameters import query_values
 from watcher.platform.http.responses import BodyCache
 from watcher.platform.http.routing import ApiError
+from watcher.store.errors import StoreError
 from watcher.store.settings import StoreSettings
 
 RENEWED_EVERY_S = 15
@@ -26,13 +26,11 @@ NOT_KEPT = 'windows of CPU and Memory are not stored: set store.keep = ["CPU", "
 NOTHING_YET = "no windows are stored yet: the first ones are stored with the first complete refresh"
 
 
-class TrendHandler:
+class TrendHandler(Handlers):
     """The trend, extended by the windows that were stored since the last request."""
 
     def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
-        self._service = service
-        self._current = current
-        self._body_builder = body_builder
+        super().__init__(service, current=current, body_builder=body_builder)
         self._trend = FleetTrend("", seconds=0)
         self._read_at = float("-inf")
         self._about: tuple[object, ...] = ()  # what the body depends on
@@ -58,8 +56,8 @@ class TrendHandler:
         start = end - TREND_S
         weights = CapacityWeights(await service.capacities())
         try:
-            trend = await service.extended_trend(self._trend, weights, start=start, end=end)
-        except HistoryUnavailable as error:
+            trend = await service.store.extended_trend(self._trend, weights, start=start, end=end)
+        except StoreError as error:
             raise ApiError(503, "history_unavailable", str(error), error.hint) from error
         trend.forget(before=start)
         self._trend, self._read_at = trend, service.monotonic()

@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.config.settings import Settings
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeError, KubeForbidden, KubeMalformed, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.node_facts import capacities_of
@@ -44,9 +44,6 @@ from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRef
 from watcher.sources.fetching import BEHIND_S
 from watcher.sources.metrics_server.pods import PodReader
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from watcher.core.decisions import (
     StoredDecision,
 )
 from watcher.store.codec import HOUR
-from watcher.store.schema import hour_of, row_errors
+from watcher.store.history.rows import hour_of
+from watcher.store.schema import row_errors
 from watcher.store.tables import Rows, decision
 
 _COLUMNS = tuple(column.name for column in decision.c if column.name != "watcher")  # the fields of StoredDecision

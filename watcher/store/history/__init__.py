@@ -1,1 +1,1 @@
-"""The history of windows in the database: the series of a node, and all of it for replay."""
+"""The history of windows in the database: its rows, and what is read from them for the API and for replay."""

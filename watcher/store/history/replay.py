@@ -15,6 +15,7 @@ from watcher.store import codec, schema
 from watcher.store.codec import CodecError, Grid, HourBuilder
 from watcher.store.engines.sqlite import SqliteFile, open_engine
 from watcher.store.errors import StoreError
+from watcher.store.history import rows as history_rows
 from watcher.store.schema import NodeLists
 from watcher.store.tables import Rows, window_hour, window_minute
 
@@ -99,18 +100,18 @@ def _windows(mine: Rows) -> set[tuple[int, str]]:
 
 
 def _hours(mine: Rows, window: str) -> list[Grid]:
-    hours = [hour for label, hour in schema.hours_rewritten(mine) if label == window]
-    payloads = (payload for hour in hours for payload in schema.chunk_payloads(mine, window, hour))
+    hours = [hour for label, hour in history_rows.hours_rewritten(mine) if label == window]
+    payloads = (payload for hour in hours for payload in history_rows.chunk_payloads(mine, window, hour))
     return [_averages(codec.decode_chunk(payload)) for payload in payloads]
 
 
 def _minutes(mine: Rows, window: str) -> list[Grid]:
     lists = NodeLists(mine)
     grids = []
-    for label, hour in schema.hours_with_minutes(mine):
-        for time, columns, nodes in schema.minutes_of_hour(mine, window, hour) if label == window else ():
+    for label, hour in history_rows.hours_with_minutes(mine):
+        for time, columns, nodes in history_rows.minutes_of_hour(mine, window, hour) if label == window else ():
             names = lists[nodes]
-            payload = schema.minute_payload(mine, window, time)
+            payload = history_rows.minute_payload(mine, window, time)
             values = codec.decode_minute(payload, columns=len(columns), nodes=len(names))
             grids.append(_averages(Grid(np.array([time]), columns, names, values[np.newaxis])))
     return grids

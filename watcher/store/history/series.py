@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from watcher.arrays import F32, I64
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import Operator
 from watcher.store.codec import Grid, HourBuilder
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSeries:
-    """One metric and operator of one node: `time` [k] in unix seconds, ascending, and `value` [k] in the metric's unit,
-    NaN where unknown. Values older than the current hour have a relative error of up to 1e-6."""
-
-    metric: str
-    operator: Operator
-    window: str
-    time: I64
-    value: F32
 
 
 def series_of(

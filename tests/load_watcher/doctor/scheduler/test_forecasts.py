@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from load_watcher.doctor.scheduler.forecasts import check_forecasts
-from load_watcher.doctor.scheduler.plugins import use_of
-from load_watcher.doctor.scheduler.thresholds import ProfilePlugins
+from load_watcher.doctor.scheduler.plugins import ProfilePlugins, use_of
+from load_watcher.doctor.scheduler.profile_metrics import check_forecasts
 from watcher.core.config.settings import Settings
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.platform.checks.results import CheckStatus
@@ -39,5 +38,5 @@ def test_a_plug_in_with_forecasts(
     assert text in found.what
 
 
-def test_plug_ins_with_windows_need_none() -> None:
+def test_plugins_with_windows_need_no_forecasts() -> None:
     assert list(check_forecasts(profile(), OFF, "")) == []

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from load_watcher.doctor.scheduler.overload import check_requests
-from load_watcher.doctor.scheduler.plugins import use_of
-from load_watcher.doctor.scheduler.thresholds import ProfilePlugins
+from load_watcher.doctor.scheduler.plugins import ProfilePlugins, use_of
+from load_watcher.doctor.scheduler.profile_metrics import check_requests
 from watcher.platform.checks.results import CheckStatus
 
 METRICS = """# HELP load_watcher_scheduler_requests_to_usage_ratio Requests of pods …

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.fakes.service import FakeService, Live, stored
 from watcher.api.handlers.history import downsample, history_body
-from watcher.core.windows.stored_series import HistoryUnavailable
 from watcher.model import METRICS, Operator
+from watcher.store.errors import StoreError
 
 NOW = 1_700_000_001.0  # of FakeService
 PATH = "/api/v1/history"
@@ -192,7 +192,7 @@ def test_thinning_keeps_one_real_point_per_step(points, step):
 
 
 def test_a_failed_query_is_a_503_with_the_reason():
-    service = FakeService(history_error=HistoryUnavailable("the database is locked", "stop the other service"))
+    service = FakeService(history_error=StoreError("the database is locked", hint="stop the other service"))
     with Live(service) as live:
         answer = live.ask(f"{PATH}?host=node-1")
 

@@ -4,9 +4,9 @@ import numpy as np
 
 from tests.fakes.service import FakeService, Live
 from watcher.core.koordinator.report import Capacity
-from watcher.core.windows.stored_series import HistoryUnavailable
 from watcher.model import Operator
 from watcher.store.codec import Grid
+from watcher.store.errors import StoreError
 
 NOW = 1_700_000_001  # of FakeService
 PATH = "/api/v1/trend"
@@ -65,6 +65,6 @@ def test_without_means_the_reason_is_given() -> None:
 
 
 def test_a_store_that_cannot_be_read_is_an_error() -> None:
-    with Live(FakeService(history_error=HistoryUnavailable("the disk is gone", "check it"))) as live:
+    with Live(FakeService(history_error=StoreError("the disk is gone", hint="check it"))) as live:
         answer = live.ask(PATH)
     assert (503, "history_unavailable", "check it") == (answer.status, answer.error["code"], answer.error["hint"])

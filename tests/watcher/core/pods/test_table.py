@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.client.arrays import decode_pods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.pods.table import (
     NO_USAGE,
     SLOT_S,
@@ -23,7 +24,6 @@ from watcher.core.pods.table import (
     PodOrigin,
     PodTable,
     PodUsage,
-    PublishedPods,
     averages,
     by_node,
     empty_table,
@@ -275,7 +275,7 @@ def test_memory_of_a_thousand_pods():
     assert 200 < size / len(names) < 500
 
 
-# --- incremental equals rebuilt --------------------------------------------------------------------------------------
+# --- equality with a rebuilt table -----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -395,7 +395,7 @@ def test_no_pods_have_no_averages():
     assert [0, 0] == [len(column) for column in averages(empty_table(15), FIFTEEN, cadence_s=60.0)]
 
 
-# --- what is served --------------------------------------------------------------------------------------------------
+# --- documents -------------------------------------------------------------------------------------------------------
 
 
 def three_pods() -> PodTable:

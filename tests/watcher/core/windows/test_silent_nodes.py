@@ -24,7 +24,7 @@ from tests.watcher.tick.test_tick import served, wave
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.windows.silent_nodes import FORGET_S, MAX_NODES, SilentDocument, SilentNode, SilentNodes
-from watcher.core.windows.stored_series import StoredSeriesLike
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import LastSample, Operator
 from watcher.platform.logs import ClusterSettings
 from watcher.service.last_seen import LastSeenLookup
@@ -156,7 +156,7 @@ def test_after_a_change_of_the_label_no_node_is_silent() -> None:
     play(tale, story)
 
 
-# --- by itself -------------------------------------------------------------------------------------------------------
+# --- SilentNodes alone -----------------------------------------------------------------------------------------------
 
 
 def test_lost_and_quarantined_nodes_are_not_silent() -> None:
@@ -189,7 +189,7 @@ async def test_last_samples_that_were_found_survive_a_later_failure_of_the_store
     asked: list[str] = []
     away = True
 
-    async def ask(name: str) -> list[StoredSeriesLike]:
+    async def ask(name: str) -> list[StoredSeries]:
         asked.append(name)
         if name == "c" and away:
             raise StoreError("the disk is full")

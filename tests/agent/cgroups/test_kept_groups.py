@@ -10,8 +10,8 @@ import pytest
 from agent.cgroups.base import Group, Tree
 from agent.cgroups.detection import find_layout, open_tree
 from agent.cgroups.errors import CgroupGone
+from agent.cgroups.kept_groups import KeptGroups
 from agent.cgroups.paths import Driver
-from agent.state.cgroup_usage import KeptGroups
 from tests.fakes.cgroups import FakeCgroups
 
 UIDS = tuple(f"04e5e9e7-8d95-44dd-9af7-ab944405fff{number}" for number in range(4))
