@@ -14,6 +14,7 @@ import pytest
 from tests.agent.qrm.test_main import Qrm, World, given, world
 from tests.cluster import plugin_program
 from tests.cluster.plugin_program import Way
+from tests.fakes.kube import PODS
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
 
@@ -68,5 +69,5 @@ def test_a_plug_in_registers_again_after_it_and_the_manager_have_restarted(world
             assert disk(qrm, "two") == "disk-1"
             requesting("three", three)
             wait_for(lambda: qrm.state()["inadmissible"], what="the pod for which there is no disk")
-            world.kube.delete("pods", "default/one")
+            world.kube.delete(PODS, "default/one")
             wait_for(lambda: disk(qrm, "three") == "disk-0", what="the disk of the pod that ended")
