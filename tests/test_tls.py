@@ -47,7 +47,7 @@ from watcher.platform.kube.credentials import find_access
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context
-from watcher.sources.config import ConnectionConfig
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.errors import ProviderError
 from watcher.sources.prometheus.metric_names import similar_names
 from watcher.sources.registry import build
@@ -108,20 +108,20 @@ async def failure_of(request: Awaitable[object], client: Closable) -> str:
     return ""
 
 
-def connection_config(given: Connection) -> ConnectionConfig:
-    certificate, key = map(str, given.client or ("", ""))
-    return ConnectionConfig(
-        address=given.url, ca_file=str(given.ca), client_cert=certificate, client_key=key, timeout=5.0, backoff=()
+def connection_settings(given: Connection) -> ConnectionSettings:
+    certificate, key = given.client or (None, None)
+    return ConnectionSettings(
+        address=given.url, ca_file=given.ca, client_cert=certificate, client_key=key, timeout=5.0, backoff=()
     )
 
 
 async def agent_query(given: Connection) -> str:
-    client = PrometheusQueryClient(connection_config(given))
+    client = PrometheusQueryClient(connection_settings(given))
     return await failure_of(client.ask("up"), client)
 
 
 async def names(given: Connection) -> str:
-    await asyncio.to_thread(similar_names, connection_config(given), ["cpu"])
+    await asyncio.to_thread(similar_names, connection_settings(given), ["cpu"])
     return ""
 
 

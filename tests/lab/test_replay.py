@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lab.replay import ReplayConfig, ReplayProvider, TraceEnded
+from lab.replay import ReplayProvider, TraceEnded
 from lab.traces.files import open_writer
 from lab.traces.pattern import pattern_of
 from lab.traces.records import (
@@ -27,6 +27,7 @@ from lab.traces.records import (
     UsageRecord,
 )
 from load_watcher.main import main
+from tests.fetches import sections
 from tests.service import Service
 from tests.waiting import wait_for
 from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, save, tick
@@ -66,7 +67,7 @@ def asked(file: Path, *ranges: tuple[float, float], **options: Any) -> list[Fetc
     """The responses of a provider to successive fetches of these times."""
 
     async def run() -> list[Fetch]:
-        provider = ReplayProvider(ReplayConfig(file, **options))
+        provider = ReplayProvider(*sections(trace=file, **options))
         await provider.start()
         try:
             return [await provider.fetch(since, until) for since, until in ranges]
@@ -213,7 +214,7 @@ def test_the_values_of_many_nodes_are_found_by_one_search() -> None:
 
 
 async def test_capacities_of_nodes_are_those_of_the_trace(trace: Path) -> None:
-    provider = ReplayProvider(ReplayConfig(trace))
+    provider = ReplayProvider(*sections(trace=trace))
     assert {} == await provider.capacities()
     await provider.fetch(NOW, NOW)
     await provider.close()
@@ -317,7 +318,7 @@ async def test_a_repaired_file_is_read_again(tmp_path: Path) -> None:
     path.write_text("nonsense")
 
     async def run() -> Fetch:
-        provider = ReplayProvider(ReplayConfig(path))
+        provider = ReplayProvider(*sections(trace=path))
         await provider.start()
         with pytest.raises(ProviderMalformed):
             await provider.fetch(NOW, NOW)

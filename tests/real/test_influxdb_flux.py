@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import RunService
 from tests.fakes.influxdb import FakeInfluxDB
-from tests.fetches import Fetches
+from tests.fetches import Fetches, sections
 from tests.real.fleet import make_fleet
 from tests.real.flux import FluxCompiler, FluxServer, calls_of
 from tests.real.parts import InfluxDB, new_secret
@@ -20,8 +20,8 @@ from watcher.model import METRIC_BY_KEY
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderRefused
 from watcher.sources.influxdb.provider import InfluxProvider
-from watcher.sources.influxdb.queries import TELEGRAF, FieldQuery, InfluxConfig, QueryTemplate
-from watcher.sources.queries import QueryConfig
+from watcher.sources.influxdb.queries import TELEGRAF, FieldQuery, QueryTemplate
+from watcher.sources.settings import QuerySettings
 
 pytestmark = pytest.mark.real
 
@@ -42,7 +42,7 @@ def compiler() -> Iterator[FluxCompiler]:
 
 
 def make(address: str, **settings: Any) -> InfluxProvider:
-    return InfluxProvider(InfluxConfig(address=address, backoff=(), **settings))
+    return InfluxProvider(*sections(address=address, backoff=(), **settings))
 
 
 fetch = Fetches(make, since=END - 300, until=END, limit_s=60.0).fetch
@@ -135,7 +135,7 @@ def loads(got: Fetch) -> dict[tuple[str, str], list[list[tuple[float, float]]]]:
         ({"token": "wrong"}, "unauthorized access", "provider.token"),
         ({"bucket": "other"}, 'could not find bucket "other"', "provider.bucket"),
         (
-            {"queries": {"CPU": QueryConfig("from(bucket: 1) |> range(start: <since>, stop: <until>)", "percent")}},
+            {"queries": {"CPU": QuerySettings("from(bucket: 1) |> range(start: <since>, stop: <until>)", "percent")}},
             "compilation failed",
             "provider.queries",
         ),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import RunService
-from tests.fetches import Fetches, address_of
+from tests.fetches import Fetches, address_of, sections
 from tests.real.fleet import DISKS, Fleet, make_fleet
 from tests.real.parts import InfluxDB, Server, new_secret
 from tests.real.telegraf import cpu_fields, line, telegraf_lines
@@ -23,8 +23,8 @@ from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.sources.influxdb.provider import InfluxProvider
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig
-from watcher.sources.queries import QueryConfig
+from watcher.sources.influxdb.queries import FieldQuery
+from watcher.sources.settings import QuerySettings
 
 pytestmark = pytest.mark.real
 
@@ -61,7 +61,7 @@ def fleet(influxdb: InfluxDB) -> Fleet:
 
 
 def make(server: InfluxDB | str, **settings: Any) -> InfluxProvider:
-    return InfluxProvider(InfluxConfig(**{"address": address_of(server), "backoff": (0.01,), **settings}))
+    return InfluxProvider(*sections(**{"address": address_of(server), "backoff": (0.01,), **settings}))
 
 
 FETCHES = Fetches(make, since=END - SPAN, until=END, limit_s=60.0)
@@ -187,7 +187,7 @@ def test_a_decreasing_counter_gives_no_sample_and_a_finding(influxdb: InfluxDB):
             line("net", {"node": "reset", "interface": name}, {"bytes_recv": value}, at)
             for name, value in (("eth0", one), ("eth1", other))
         )
-    got = fetch(influxdb, since=END, until=END + 30, node_tag="node", metrics=("NetworkReceive",))
+    got = fetch(influxdb, since=END, until=END + 30, node_label="node", metrics=("NetworkReceive",))
 
     times = [END + 10, END + 30]
     assert {"reset": [dict(zip(times, [100.0] * 2, strict=True)), dict(zip(times, [1.0] * 2, strict=True))]} == samples(
@@ -200,18 +200,18 @@ def test_a_decreasing_counter_gives_no_sample_and_a_finding(influxdb: InfluxDB):
 def test_memory_without_available_is_computed_from_used(influxdb: InfluxDB):
     """Some systems do not report `available`; `used` is close enough."""
     influxdb.write([line("mem", {"box": "old"}, {"used_percent": 42.5}, END)])
-    assert {END: 42.5} == only(fetch(influxdb, node_tag="box", metrics=("Memory",)), "Memory")
+    assert {END: 42.5} == only(fetch(influxdb, node_label="box", metrics=("Memory",)), "Memory")
 
 
 def test_without_iowait_all_but_idle_is_use(influxdb: InfluxDB):
     """An unknown share is not subtracted."""
     influxdb.write([line("cpu", {"box": "mac", "cpu": "cpu-total"}, {"usage_idle": 90.0}, END)])
-    assert {END: 10.0} == only(fetch(influxdb, node_tag="box", metrics=("CPU",)), "CPU")
+    assert {END: 10.0} == only(fetch(influxdb, node_label="box", metrics=("CPU",)), "CPU")
 
 
 def test_series_without_the_tag_are_reported_with_their_tags(influxdb: InfluxDB, fleet: Fleet):
     """A wrong node_label is the most frequent mistake."""
-    error = failure(influxdb, node_tag="hostname", metrics=("CPU",))
+    error = failure(influxdb, node_label="hostname", metrics=("CPU",))
     assert isinstance(error, ProviderRefused)
     assert "has the tag hostname; their tags are " in str(error)
     assert "cpu, host" in str(error)
@@ -238,7 +238,7 @@ OWN = (
 
 def test_a_configured_query_replaces_the_schema(influxdb: InfluxDB, fleet: Fleet):
     """Its only value is the metric, converted from its unit."""
-    got = fetch(influxdb, metrics=("CPU",), queries={"CPU": QueryConfig(OWN, "percent", smoothing_s=10.0)})
+    got = fetch(influxdb, metrics=("CPU",), queries={"CPU": QuerySettings(OWN, "percent", smoothing=10.0)})
     (one,) = samples(got, "CPU")[fleet.nodes[0]]
     expected = 100.0 - cpu_fields(100 * float(fleet.cpu[0, -1]))["usage_idle"]
     assert one[END] == pytest.approx(expected, abs=1e-9)
@@ -258,7 +258,7 @@ def test_a_configured_query_replaces_the_schema(influxdb: InfluxDB, fleet: Fleet
 )
 def test_an_unusable_query_affects_only_its_metric(influxdb: InfluxDB, fleet: Fleet, expression: str, says: str):
     """With the reason, and the setting in the hint."""
-    got = fetch(influxdb, metrics=("CPU", "Memory"), queries={"CPU": QueryConfig(expression, "percent")})
+    got = fetch(influxdb, metrics=("CPU", "Memory"), queries={"CPU": QuerySettings(expression, "percent")})
     assert ["Memory"] == [batch.metric.key for batch in got.batches]
     (failed,) = got.failures
     assert says in str(failed.error)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pytest
 
+from tests.fetches import sections
 from tests.real.fleet import Fleet, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus
 from tests.real.remote_write import Series
 from watcher.model import METRIC_BY_KEY
 from watcher.sources.base import Fetch
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 
 STEP = 15.0
 TICKS = 6
@@ -40,14 +40,14 @@ def ticks(server: Prometheus, end: float, *, between: Callable[[int], None] = la
     each tick with its number."""
 
     async def run() -> tuple[Found, Found]:
-        config = PrometheusConfig(address=server.url, backoff=())
+        config = sections(address=server.url, backoff=())
         ours, afresh = [], []
-        provider = PrometheusProvider(config)
+        provider = PrometheusProvider(*config)
         for number in range(TICKS):
             between(number)
             until = end - INTERVAL * (TICKS - 1 - number)
             ours.append(await provider.fetch(until - INTERVAL - OVERLAP, until))
-            other = PrometheusProvider(config)
+            other = PrometheusProvider(*config)
             afresh.append(await other.fetch(until - INTERVAL - OVERLAP, until))
             await other.close()
         await provider.close()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import StartPrometheus
+from tests.fetches import sections
 from tests.real.parts import PromqlServer
 from tests.real.remote_write import Series
 from tests.real.test_prometheus_provider import by_key, fetch, promql, run
@@ -19,7 +20,6 @@ from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.sources.base import Fetch
 from watcher.sources.prometheus.metrics import OTHERS_EVERY_FETCHES
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 
 pytestmark = pytest.mark.real
 __all__ = ["promql"]
@@ -169,7 +169,7 @@ def test_names_of_the_kubernetes_api(promql: PromqlServer):
         now = time.time()
         return await provider.fetch(now - 180.0, now)
 
-    got: Fetch = run(PrometheusConfig(address=promql.url, metrics=("CPU",)), work)
+    got: Fetch = run(sections(address=promql.url, metrics=("CPU",)), work)
     assert {"n1": 20.0, "10.0.0.2": 70.0} == pytest.approx(of(got, "CPU"), rel=1e-3)
 
 
@@ -198,7 +198,7 @@ def test_series_that_appear_later_are_found(start_prometheus: StartPrometheus):
         found.append(await values_of(2 * OTHERS_EVERY_FETCHES))
         return found
 
-    first, second, third = run(PrometheusConfig(address=server.url, metrics=("EnergyPackage",)), work)
+    first, second, third = run(sections(address=server.url, metrics=("EnergyPackage",)), work)
     assert {"n3": 80.0} == pytest.approx(first, rel=1e-3)
     for each in (second, third):
         assert {"n1": 120.0, "n3": 80.0} == pytest.approx({"n1": 0.0, "n3": 80.0, **each}, rel=1e-3)
@@ -215,5 +215,5 @@ def test_maxima_of_all_nodes(start_prometheus: StartPrometheus):
         await provider.fetch(now - 180.0, now)
         return await provider.fetch_maxima(end - 300.0, end, metric=name)
 
-    got: Fetch = run(PrometheusConfig(address=server.url, metrics=("CPU",)), work)
+    got: Fetch = run(sections(address=server.url, metrics=("CPU",)), work)
     assert {"10.0.0.1": 20.0, "10.0.0.3": 60.0} == pytest.approx(of(got, "CPU"), rel=1e-2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import RunService
-from tests.fetches import use
+from tests.fetches import Sections, sections, use
 from tests.real.cadvisor import RealPod, address_of, by_address, by_node_label, cadvisor_series, uname_series
 from tests.real.feed import Feed
 from tests.real.parts import Prometheus, PromqlServer, VictoriaMetrics
@@ -19,7 +19,6 @@ from watcher.core.queries.matchers import parse_matchers
 from watcher.model import FindingKind
 from watcher.sources.base import NoPodUsage, PodFetch, fetch_pods
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 
 pytestmark = pytest.mark.real
 
@@ -28,13 +27,13 @@ WEB = RealPod("web-0", "node-01", {"app": (1.5, 2e9), "sidecar": (0.25, 5e7)})
 IDLE = RealPod("idle", "node-02", {"app": (0.0, 0.0)}, namespace="batch")
 
 
-def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
-    return use(lambda: PrometheusProvider(config), work, limit_s=60.0)
+def run(config: Sections, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
+    return use(lambda: PrometheusProvider(*config), work, limit_s=60.0)
 
 
 def fetch(server: PromqlServer, *, now: float, **settings: Any) -> PodFetch:
     """One fetch of pods."""
-    config = PrometheusConfig(**{"address": server.url, "backoff": (0.05,), **settings})
+    config = sections(**{"address": server.url, "backoff": (0.05,), **settings})
     got: PodFetch = run(config, lambda provider: fetch_pods(provider, now))
     return got
 
@@ -333,7 +332,7 @@ def test_the_cause_of_a_node_without_pods_depends_on_its_cadvisor_series(cluster
         await provider.fetch_pods(cluster.now)
         return await provider.pod_gaps(cluster.now)
 
-    gaps = run(PrometheusConfig(address=cluster.server.url, backoff=(0.05,), **mine), story)
+    gaps = run(sections(address=cluster.server.url, backoff=(0.05,), **mine), story)
     assert "is not scraped" in gaps.otherwise
     assert {"node-01", "node-02", "node-03"} == set(gaps.causes)
     assert "is scraped, but has no series with a label pod" in gaps.causes["node-03"]
@@ -393,7 +392,7 @@ def test_discovery_runs_once_and_again_without_samples(prometheus: Prometheus):
             await provider.fetch_pods(float(times[-1]) + 3600.0)
         assert 1 == len((await provider.fetch_pods(float(times[-1]) + 1.0)).usage.pods)
 
-    run(PrometheusConfig(address=prometheus.url), story)
+    run(sections(address=prometheus.url), story)
 
 
 def test_a_mixed_cluster_names_the_nodes_without_pod_usage(prometheus: Prometheus, run_service: RunService):

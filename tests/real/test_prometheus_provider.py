@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import StartPrometheus
-from tests.fetches import failure_of, use
+from tests.fetches import Sections, failure_of, sections, use
 from tests.real.fleet import (
     Fleet,
     Labels,
@@ -34,7 +34,8 @@ from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import CANDIDATES, PrometheusConfig, PrometheusQueryConfig
+from watcher.sources.prometheus.queries import CANDIDATES
+from watcher.sources.settings import QuerySettings
 
 pytestmark = pytest.mark.real
 
@@ -49,13 +50,13 @@ def promql(request: pytest.FixtureRequest, tmp_path: Path, running: Callable[[Se
     return server.start()
 
 
-def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
-    return use(lambda: PrometheusProvider(config), work, limit_s=60.0)
+def run(config: Sections, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
+    return use(lambda: PrometheusProvider(*config), work, limit_s=60.0)
 
 
 def fetch(server: PromqlServer, *, until: float, span: float = 180.0, **settings: Any) -> Fetch:
     """One fetch."""
-    config = PrometheusConfig(**{"address": server.url, "backoff": (0.05,), **settings})
+    config = sections(**{"address": server.url, "backoff": (0.05,), **settings})
     got: Fetch = run(config, lambda provider: provider.fetch(until - span, until))
     return got
 
@@ -163,7 +164,7 @@ def test_the_maxima_of_five_minutes_are_those_of_the_samples(promql: PromqlServe
         ]
         return [batch for fetched in got for batch in fetched.batches]
 
-    cpu, memory = run(PrometheusConfig(address=promql.url, backoff=(0.05,)), work)
+    cpu, memory = run(sections(address=promql.url, backoff=(0.05,)), work)
     for batch, values, tolerance in (
         (cpu, fleet.cpu, 0.08 if raw else 1e-9),
         (memory, fleet.memory, 0.06 if raw else 1e-9),
@@ -306,7 +307,7 @@ def test_overlapping_fetches_give_the_same_samples(promql: PromqlServer):
     def work(since: float, until: float) -> Callable[[PrometheusProvider], Awaitable[Fetch]]:
         return lambda provider: provider.fetch(since, until)
 
-    config = PrometheusConfig(address=promql.url)
+    config = sections(address=promql.url)
     first, second = run(config, work(until - 300, until - 60)), run(config, work(until - 180, until))
     for before, after in zip(first.batches, second.batches, strict=True):
         for node, earlier in samples(before).items():
@@ -444,7 +445,7 @@ def test_without_a_guard_a_stopped_exporter_looks_alive(promql: PromqlServer):
     expression = '1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'
     ages = []
     for guard in (None, 'node_cpu_seconds_total{mode="idle",cpu="0"}'):
-        got = fetch(promql, until=time.time(), queries={"CPU": PrometheusQueryConfig(expression, "ratio", guard=guard)})
+        got = fetch(promql, until=time.time(), queries={"CPU": QuerySettings(expression, "ratio", guard=guard)})
         ages.append(max(samples(by_key(got)["CPU"])[fleet.nodes[0]]) - last)
 
     assert ages[0] > 60.0
@@ -528,7 +529,7 @@ def test_a_query_beyond_the_limits_is_refused(start_prometheus: StartPrometheus)
     server.write(recording_rule_series(fleet_until_now()))
 
     assert isinstance(failure(server), ProviderRefused)
-    bad = failure(server, queries={"CPU": PrometheusQueryConfig("sum(", "ratio")})
+    bad = failure(server, queries={"CPU": QuerySettings("sum(", "ratio")})
     assert isinstance(bad, ProviderRefused)
     assert "parse error" in str(bad)
     assert "provider.queries" in bad.hint
@@ -562,7 +563,7 @@ def test_a_paused_server_is_unreachable_until_it_resumes(prometheus: Prometheus)
         prometheus.resume()
         await eventually(whole, what="all metrics again", ignoring=(ProviderUnreachable,))
 
-    run(PrometheusConfig(address=prometheus.url, timeout=0.5, backoff=()), work)
+    run(sections(address=prometheus.url, timeout=0.5, backoff=()), work)
 
 
 def test_a_metric_that_never_existed_does_not_hide_an_outage(prometheus: Prometheus):
@@ -577,7 +578,7 @@ def test_a_metric_that_never_existed_does_not_hide_an_outage(prometheus: Prometh
         with pytest.raises(ProviderUnreachable, match="Connection refused"):
             await provider.fetch(now - 180, now)
 
-    run(PrometheusConfig(address=prometheus.url, backoff=()), work)
+    run(sections(address=prometheus.url, backoff=()), work)
 
 
 def test_a_killed_server_is_unreachable_until_it_restarts(prometheus: Prometheus):
@@ -594,7 +595,7 @@ def test_a_killed_server_is_unreachable_until_it_restarts(prometheus: Prometheus
         after = await provider.fetch(now - 180, now)
         assert [samples(batch) for batch in before.batches] == [samples(batch) for batch in after.batches]
 
-    run(PrometheusConfig(address=prometheus.url, backoff=()), work)
+    run(sections(address=prometheus.url, backoff=()), work)
 
 
 def unread_bytes(port: int) -> int:
@@ -618,18 +619,18 @@ def test_a_server_that_dies_during_a_fetch_fails_it_at_once(prometheus: Promethe
         with pytest.raises(ProviderUnreachable, match="connection failed"):
             await task
 
-    run(PrometheusConfig(address=prometheus.url, timeout=50.0, backoff=()), work)
+    run(sections(address=prometheus.url, timeout=50.0, backoff=()), work)
 
 
 LEAVE = """
 import asyncio, sys, time
 from tests.real.test_prometheus_provider import unread_bytes
 from tests.waiting import eventually, wait_for
-from watcher.sources.prometheus.queries import PrometheusConfig
+
 from watcher.sources.prometheus.provider import PrometheusProvider
 
 async def main():
-    provider = PrometheusProvider(PrometheusConfig(address=sys.argv[1], timeout=600.0, fetch_deadline=600.0))
+    provider = PrometheusProvider(*sections(address=sys.argv[1], timeout=600.0, fetch_deadline=600.0))
     await provider.start()
     task = asyncio.create_task(provider.fetch(time.time() - 60, time.time()))
     port = int(sys.argv[1].rpartition(":")[2])

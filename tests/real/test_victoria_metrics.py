@@ -18,7 +18,7 @@ from tests.real.remote_write import Series
 from tests.real.test_prometheus_provider import STEP, by_key, failure, fetch, fleet_until_now, samples
 from tests.waiting import wait_for
 from watcher.sources.errors import ProviderRefused
-from watcher.sources.prometheus.queries import PrometheusQueryConfig
+from watcher.sources.settings import QuerySettings
 
 pytestmark = pytest.mark.real
 
@@ -47,7 +47,7 @@ def test_the_newest_half_minute_of_an_expression_has_real_values(victoria: Victo
     fleet = rising_fleet()
     victoria.write(recording_rule_series(fleet, labels=by_node_label))
     now = time.time()
-    query = PrometheusQueryConfig("100 * instance:node_cpu:ratio", "percent", guard="instance:node_cpu:ratio")
+    query = QuerySettings("100 * instance:node_cpu:ratio", "percent", guard="instance:node_cpu:ratio")
     got = samples(by_key(fetch(victoria, until=now, queries={"CPU": query}))["CPU"])
 
     last = max(at for found in got.values() for at in found)
@@ -89,7 +89,7 @@ def test_a_new_node_has_its_name_at_once(victoria: VictoriaMetrics):
 def test_a_query_beyond_the_limits_is_refused(victoria: VictoriaMetrics):
     """With 422, where Prometheus has 400."""
     victoria.write(recording_rule_series(fleet_until_now()))
-    bad = failure(victoria, queries={"CPU": PrometheusQueryConfig("sum(", "ratio")})
+    bad = failure(victoria, queries={"CPU": QuerySettings("sum(", "ratio")})
 
     assert isinstance(bad, ProviderRefused)
     assert "422" in str(bad)

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog, answered, attributes, refused
-from load_watcher_cloud.config import node_of
-from load_watcher_cloud.datadog import DatadogConfig, provider
-from load_watcher_cloud.provider import CloudProvider
+from load_watcher_cloud.datadog import provider
+from load_watcher_cloud.provider import CloudProvider, node_of
 from tests.fakes.prometheus import told
-from tests.fetches import QUICK, Fetches
+from tests.fetches import QUICK, Fetches, sections
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.http import retry_after
-from watcher.sources.queries import QueryConfig
+from watcher.sources.settings import QuerySettings
 
 NOW = 1_700_000_010.0  # a multiple of 15
 CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name
@@ -26,7 +25,7 @@ TIMES = [NOW - 45, NOW - 30, NOW - 15]
 
 def make(server: FakeDatadog, **settings: Any) -> CloudProvider:
     keys = {"address": server.url, "token": API_KEY, "app_key": APP_KEY}
-    return provider(DatadogConfig(**{**keys, **QUICK, "timeout": 20.0, **settings}))
+    return provider(*sections(**{**keys, **QUICK, "timeout": 20.0, **settings}))
 
 
 FETCHES = Fetches(make, since=NOW - 60, until=NOW, limit_s=60.0)
@@ -66,7 +65,7 @@ def test_metrics_of_the_agent_become_percent_at_their_own_times():
     sent = samples(got, METRIC_BY_KEY["NetworkTransmit"].name)
     assert {(at, value) for at in TIMES for value in (1000.0, 500.0)} == set(sent["a"])
     assert () == got.failures == got.findings
-    assert "Datadog" == provider(DatadogConfig(address="http://x")).source
+    assert "Datadog" == provider(*sections(address="http://x")).source
 
 
 def test_metrics_that_the_go_service_queries_are_used_without_an_agent():
@@ -137,7 +136,7 @@ def test_a_coarser_history_queries_coarser_buckets():
 
 def test_a_configured_query_is_sent_unchanged():
     """With its own unit and tag; names are not changed."""
-    own = QueryConfig("max:my.load{env:x} by {kube_node}.rollup(avg, 15)", "ratio", node_label="kube_node")
+    own = QuerySettings("max:my.load{env:x} by {kube_node}.rollup(avg, 15)", "ratio", node_label="kube_node")
     with FakeDatadog() as server:
         server.put("my.load", {"kube_node": "n.dev.example", "env": "x"}, TIMES, 0.5)
         got = fetch(server, queries={"CPU": own}, host_name_suffix=".dev.example")
@@ -367,21 +366,3 @@ def test_a_rate_limit_longer_than_a_fetch_applies_to_the_next():
 def test_the_pause_that_a_service_requests(headers: dict[str, str], seconds: float | None):
     """In any form, within bounds; without one, there is no pause."""
     assert seconds == retry_after(headers)
-
-
-# --- unusable settings -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"address": "api.datadoghq.com"}, "provider.address"),
-        ({"address": "https://k:k@api.datadoghq.com"}, "provider.token"),
-        ({"metrics": ("Cpu",)}, "provider.metrics"),
-        ({"queries": {"CPU": QueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": QueryConfig("x", "furlongs")}}, "provider.queries.CPU.unit"),
-    ],
-)
-def test_an_unusable_configuration_is_an_error_with_the_setting(settings: dict[str, Any], says: str):
-    with pytest.raises(ValueError, match=says):
-        provider(DatadogConfig(**{"address": "https://api.datadoghq.com", **settings}))

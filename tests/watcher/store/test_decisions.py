@@ -229,6 +229,7 @@ async def test_each_kind_has_the_same_retention_and_limit(place: str) -> None:
         StoreDecisions(store).keep_decisions([some(number, ago=7200, kind="shadow") for number in range(150)])
         StoreDecisions(store).keep_decisions([some(number, ago=7100) for number in range(100)])
         await written(place, 200)
+        await eventually(lambda: not store.decision_queue.batch(), what="an empty queue")  # it is read, too
         assert some(50, ago=7200, kind="shadow") == (await found_in(store, kind="shadow", limit=1000))[-1]
     async with opened(place, decisions=3600.0) as store:
         assert [] == await found_in(store, kind="shadow", limit=1000)

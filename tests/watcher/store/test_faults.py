@@ -44,6 +44,7 @@ from watcher.model import FindingKind, Remedy
 from watcher.store.commands import current, database_at, upgrade
 from watcher.store.engines import sqlite
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS, Rows
 
@@ -466,7 +467,7 @@ async def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: p
 def test_a_url_without_a_file_is_an_error_without_the_password(url: str, message: str) -> None:
     """Before anything is opened."""
     with pytest.raises(StoreError, match=message) as refused:
-        Store(url=url, retention=1, max_size=1, on_unusable="fail", upgrade=True)
+        Store(StoreSettings(url=url))
     assert refused.value.hint
     assert "secret" not in str(refused.value) + refused.value.hint
 
