@@ -1,7 +1,7 @@
 """The texts of the project are plain technical English: the idioms of PATTERNS occur in none of them.
 
-Checked are string literals, docstrings and comments of the packages, migrations and TESTS, the names of these tests,
-the documentation, the dashboard and the manifests. Names and code in backticks, code blocks, and string literals
+Checked are string literals, docstrings and comments of the packages, migrations, tests and benchmarks, the names of
+tests, the documentation, the dashboard and the manifests. Names and code in backticks, code blocks, and string literals
 without a space (keys, names) are not prose. CONTRIBUTING.md, "Style", explains the rules.
 """
 
@@ -11,7 +11,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,15 +19,8 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Directories that do not exist are left out.
 PACKAGES = [name for name in ("load_watcher", "lab", "watcher", "scorers", "agent") if (REPOSITORY / name).is_dir()]
-# The tests whose names and texts are plain English. This file has the idioms.
-TESTS = [
-    *("tests/agent_settings_page.py", "tests/certificates.py", "tests/cluster", "tests/conftest.py", "tests/contract"),
-    *("tests/deploy", "tests/fakes", "tests/faults", "tests/field", "tests/fuzz", "tests/hostile", "tests/modules"),
-    *("tests/mutants", "tests/originals", "tests/outside", "tests/outside_metric", "tests/outside_qrm_plugin"),
-    *("tests/outside_scorer", "tests/plan_checker", "tests/reference", "tests/waiting.py", "tests/test_benchmarks.py"),
-    *("tests/test_deploy.py", "tests/test_docs.py", "tests/test_layers.py", "tests/test_removal.py"),
-    *("tests/watcher/agents", "benchmarks", "examples", "scripts"),
-]
+# Programs of the project outside of the packages whose names and texts are plain English. This file has the idioms.
+TESTS = ["tests", "benchmarks", "examples", "scripts"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ COMPARATIVES = "longer|later|sooner|older|newer|earlier|more|less|fewer|larger|s
 PATTERNS = {
     # "there is no field x" is plain English.
     "is no": Pattern(
-        rf"(?<!there\s)(?:is|are|was|were|be|been) no (?!(?:{COMPARATIVES})\b)\w+",
+        rf"(?<!there\s)(?<!there\scan\s)(?<!there\smay\s)(?:is|are|was|were|be|been) no (?!(?:{COMPARATIVES})\b)\w+",
         "'is not a …', 'has no …', 'unknown …' or 'invalid …'",
         "refresh.intervall is no setting",
     ),
@@ -71,6 +64,41 @@ PATTERNS = {
     "in earnest": Pattern(r"in earnest", "'in enforce mode' or 'actually'", "in preview as in\nearnest"),
     "let go of": Pattern(r"(?:lets?|letting) go(?: of)?", "'release' or 'cancel'", "It lets go of the lock."),
     "no news": Pattern(r"(?:is|are|was|were|of) no news|no news of", "'updates stopped'", "there is no news of pods"),
+    "is none": Pattern(
+        r"(?:that|which|what) (?:is|are|was|were) (?-i:none)(?! of)|^test .*(?:is|are) none$",
+        "'is not a …', 'is missing' or 'is invalid'",
+        "A quantity that is none",
+    ),
+    "who": Pattern(
+        r"(?:^test|for|of|by|to|from|than|and|not|is|as|with|or|on|at) who|^test what",
+        "the noun: 'the client that …', 'a value that …'",
+        "A pod for who asks",
+    ),
+    "nobody": Pattern(
+        r"(?:no|some|any|every)body|no one",
+        "the noun: 'no process', 'another program'",
+        "A port on which nobody listens",
+    ),
+    "himself": Pattern(r"himself|his own|one's own", "'itself' or 'its own'", "A query of one's own"),
+    "the very": Pattern(r"the very", "'the same', or omit it", "the very list is refused"),
+    "is let": Pattern(r"(?:is|are|was|were|be|being) let", "'may' or 'is allowed to'", "if it is let"),
+    "put back": Pattern(r"puts? back|putting back", "'restore'", "It puts back the quota."),
+    "thief": Pattern(r"thief|thieves", "'another process'", "a CPU with a thief"),
+    "in vain": Pattern(r"in vain", "'without effect' or 'fails'", "It was called in vain."),
+    "becomes of": Pattern(r"become of|becomes of|became of", "'the outcome' or 'the result'", "what became of it"),
+    "but for": Pattern(r"but for", "'except' or 'without'", "equal but for the burst"),
+    "all the same": Pattern(r"all the same", "'anyway' or 'although'", "It is served all the same."),
+    "once more": Pattern(r"once more", "'again'", "It is tried once more."),
+    "go on": Pattern(
+        r"(?-i:go) on(?! (?:to|the|a|PATH)\b)|goes on(?! (?:to|the|a)\b)",
+        "'continue'",
+        "The agent goes on without it.",
+    ),
+    "says so": Pattern(r"(?:say|says|said) so", "'states it', or name the statement", "the page says so"),
+    "hear": Pattern(r"hears?|heard", "'receive' or 'know'", "A node that was never heard of"),
+    "ought": Pattern(r"ought", "'should' or 'must'", "everything that ought to move"),
+    "nothing of": Pattern(r"nothing of", "'no …' with the noun", "nothing of it is served"),
+    "held against": Pattern(r"(?:held|hold|holds) against", "'compare'", "held against the real service"),
     "what-clause": Pattern(
         r"(?:for|of|to|with|at|by|than) what (?:is|are|was|were) (?:waited|looked|asked|hoped) for"
         r"|what (?:is|are|was|were) (?:waited for|hoped for|still to come|to be done)",
@@ -107,10 +135,22 @@ def without_code(text: str) -> str:
     return re.sub(r"(`+)[^`]*?\1", lambda code: re.sub(r"[^\n]", " ", code[0]), text)
 
 
+def is_program(text: str) -> bool:
+    """Whether the text is a Python program of several lines with an import."""
+    if not re.search(r"(?m)^\s*(?:import|from) \w", text) or "\n" not in text.strip():
+        return False
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
 def python_texts(source: str) -> Iterator[Text]:
     """Docstrings, string literals with a space, and comments; successive comment lines are one text.
 
-    The pieces of an f-string are separate texts. A string in several literals has the line of its first literal.
+    The pieces of an f-string are separate texts. A string in several literals has the line of its first literal. A
+    string that is a Python program with imports has the texts of the program.
     """
     docstrings = set()
     for node in ast.walk(ast.parse(source)):  # parents before children
@@ -122,7 +162,11 @@ def python_texts(source: str) -> Iterator[Text]:
             and isinstance(node.value, str)
             and (node in docstrings or " " in node.value.strip())
         ):
-            yield Text(node.lineno, node.value, node in docstrings)
+            if node not in docstrings and is_program(node.value):
+                for text in python_texts(node.value):
+                    yield replace(text, line=node.lineno + text.line - 1)
+            else:
+                yield Text(node.lineno, node.value, node in docstrings)
     block: list[str] = []
     last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -138,9 +182,8 @@ def python_texts(source: str) -> Iterator[Text]:
 
 def names_of_tests(source: str) -> Iterator[Text]:
     """The names of test functions and test classes as words."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
-            yield Text(node.lineno, node.name.replace("_", " "))
+    for match in re.finditer(r"(?m)^[ \t]*(?:async def|def|class) (test\w*)", source):
+        yield Text(source.count("\n", 0, match.start()) + 1, match[1].replace("_", " "))
 
 
 def markdown_texts(source: str) -> Iterator[Text]:
@@ -194,7 +237,7 @@ READERS = {
 
 
 def paths(roots: list[str], suffixes: set[str]) -> list[Path]:
-    """Files below the roots, without generated code (_pb2) and third-party code (vendor)."""
+    """Files below the roots, without generated code (_pb2), third-party code (vendor), and this file."""
     found = []
     for root in roots:
         place = REPOSITORY / root
@@ -205,6 +248,7 @@ def paths(roots: list[str], suffixes: set[str]) -> list[Path]:
         if path.suffix in suffixes
         and "_pb2" not in path.name
         and "vendor" not in path.relative_to(REPOSITORY).parts
+        and path != Path(__file__).resolve()
         and path.is_file()
     ]
 
@@ -282,6 +326,7 @@ def test_a_planted_idiom_is_found(name: str):
         ("a.py", 'x = 1\ny = f"{x} is no setting"\n', 2),
         ("a.py", 'x = 1\ny = "a" if x else (\n    "it is "\n    "no setting"\n)\n', 3),
         ("a.py", "x = 1\n# The copy is kept for\n# ever.\n", 2),
+        ("a.py", 'x = """\nimport os\n# It is told.\n"""\n', 3),
         ("a.js", 'const a = 1;\nshow("it is told");\n', 2),
         ("a.js", "const a = 1; // kept for ever\n", 1),
         ("a.js", "show(`${a.b({ c: 1 })} is told`);\n", 1),
@@ -306,6 +351,8 @@ def test_an_idiom_is_found_in_the_name_of_a_test():
     [
         ("a.py", 'KEYS = {"theirs": 1, "told": 2}\ntold = KEYS["told"]\n'),
         ("a.py", '"""Return `told` and ``theirs`` of the response."""\n'),
+        ("a.py", 'PROGRAM = """\nimport os\ntell(os, "theirs")\n"""\n'),
+        ("a.py", "# There is none; the Go on PATH is used, and the list goes on the page. Go on to the next step.\n"),
         ("a.py", "# The lock is no longer held, and the copy is no older than 5 s; there is no window yet.\n"),
         ("a.js", 'import { el, told } from "./dom.js";\ntold(a.theirs);\n'),
         ("a.md", "```console\n$ mend --whoever\n```\n\n`whither` is a name; recommend it, and foretell nothing.\n"),

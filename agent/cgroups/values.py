@@ -104,7 +104,7 @@ def knob_of(value: Value) -> Knob:
 
 
 def same_quota(value: Value, other: Value | None) -> bool:
-    """Whether two values are equal, but for the burst of a quota."""
+    """Whether two values are equal, apart from the burst of a quota."""
     if isinstance(value, Quota) and isinstance(other, Quota):
         return replace(value, burst=0) == replace(other, burst=0)
     return value == other

@@ -44,7 +44,7 @@ BUDGET_RETRY_S = 30.0
 refusal doubles the time, up to REFUSED_RETRY_S, because every attempt writes the shared budget of evictions twice."""
 REFUSED_RETRY_S = 300.0
 """Seconds before an eviction is retried that the API refused for another reason (two budgets for one pod, a missing
-right), or whose pod it does not show. Another attempt would have the same result until somebody changes the cluster."""
+right), or whose pod it does not show. Another attempt would have the same result until the cluster changes."""
 
 FATES = {
     EvictionOutcome.EVICTED: StepOutcome.DONE,

@@ -388,7 +388,7 @@ def _headroom_capacity(parts: QrmComponents) -> dict[str, float]:
 
 async def _wait_for_registration(registry: Registry, manager: Manager, parts: QrmComponents) -> None:
     """Wait until the built-in plug-ins are registered, before the first pod is admitted: a pod that is admitted without
-    a plug-in gets nothing of its resource. Raises CannotRun after REGISTER_S seconds."""
+    a plug-in gets none of its resource. Raises CannotRun after REGISTER_S seconds."""
     give_up = time.monotonic() + REGISTER_S
     while True:
         await registry.reconcile()

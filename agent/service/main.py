@@ -54,7 +54,7 @@ def run(settings: AgentSettings, everything: Settings) -> int:
 
 
 async def serve(settings: AgentSettings, everything: Settings) -> int:
-    """Run the agent until a stop signal, then restore if on_exit says so; returns the exit code."""
+    """Run the agent until a stop signal, then restore if on_exit is set to it; returns the exit code."""
     limit_malloc_arenas()  # each cycle runs in a different thread
     stop = stop_signal()
     async with build_agent(settings, everything) as made:

@@ -34,7 +34,7 @@ DAEMON = "DaemonSet"
 class TracePod:
     """A pod that arrives at `arrives` (unix seconds) and runs for `lifetime` seconds (infinity: until the end).
     `pinned` is the only node that it can run on (for a DaemonSet pod), `there` the node on which it ran when the trace
-    began; "" is none."""
+    began ("" if it ran on none)."""
 
     record: PodRecord
     arrives: float

@@ -1,4 +1,4 @@
-"""A restart of a whole node in the middle of what agent and QoS Resource Manager do: both resume, and give back."""
+"""A restart of a whole node in the middle of what agent and QoS Resource Manager do: both resume, and restore."""
 
 from __future__ import annotations
 

@@ -555,7 +555,7 @@ def test_the_values_in_the_documentation_work(values: dict[str, Any], tmp_path: 
     """Unchanged; only the files do not exist here."""
     rendered = charted(values)
     assert [] == problems(rendered)
-    (tmp_path / "secret").write_text("of somebody")
+    (tmp_path / "secret").write_text("a token")
     text = re.sub(r'"/run/secrets/load-watcher/[^"]+"', f'"{tmp_path}/secret"', settings_in(rendered))
     assert read(text, tmp_path)[ProviderSettings].name in ("metrics-server", "prometheus")
     assert "existingSecret" in values

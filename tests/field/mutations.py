@@ -56,7 +56,7 @@ FACTS = ("node_uname_info", "kube_node_info", "kube_pod_info", "kube_node_create
 
 @dataclass(frozen=True)
 class Row:
-    """A series: its labels, its machine, and its value (NaN: the exporter says so; None: it has ended)."""
+    """A series: its labels, its machine, and its value (NaN: that of the exporter; None: it has ended)."""
 
     labels: Mapping[str, str]
     machine: str

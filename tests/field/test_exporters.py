@@ -48,7 +48,7 @@ def test_the_node_exporter_has_the_series_of_the_layouts(scraping: Prometheus):
 
 
 def test_a_layout_of_virtual_machines_is_what_prometheus_stores(scraping: Prometheus):
-    """The label sets of the layout's series of one machine, but for values that belong to a machine."""
+    """The label sets of the layout's series of one machine, except values that belong to a machine."""
     layout = read_layouts()["node-exporter-on-vms"]
     wait_for(lambda: scraping.query("node_uname_info"), what="the first scrape")
     for series in series_of(layout):

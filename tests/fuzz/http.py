@@ -1,8 +1,8 @@
 """Sends random requests, derived from /openapi.json and as raw bytes, to a demo that runs as a process of its own.
 
 A seed always gives the same requests. A fault is: a 5xx whose code docs/reference/api.md does not list, an answer that
-is not HTTP or not valid JSON where it says so, an answer without the security headers, a traceback in the log, or the
-end of the process.
+is not HTTP or not valid JSON despite its content type, an answer without the security headers, a traceback
+in the log, or the end of the process.
 
     python -m tests.fuzz.http --requests 20000 --seed 1
 """

@@ -218,7 +218,7 @@ def answer(service: Service, path: str) -> str:
         body = got.text
     if path == "/openapi.json":  # its ETag is a hash of all its texts
         kept = [line for line in kept if not line.startswith("ETag")]
-    # Measured with a clock that goes on.
+    # Measured with a clock that is not frozen.
     body = re.sub(r'("(?:age_s|uptime_s|seconds)": )[0-9.e-]+', r"\1AGE", body)
     # The write-ahead log of the database grows and is truncated at times that vary.
     body = re.sub(r'("size_bytes": )[0-9]+', r"\1BYTES", body)

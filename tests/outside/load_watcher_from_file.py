@@ -51,7 +51,7 @@ class FileProvider:
                 f"{self._path} cannot be read: {error.strerror}", hint="Set LOADS_FILE."
             ) from error
         except ValueError as error:
-            raise ProviderMalformed(f"{self._path} has a line that is none: {error}") from error
+            raise ProviderMalformed(f"{self._path} has an invalid line: {error}") from error
 
     def _plan(self, metric: Metric) -> QueryPlan:
         return QueryPlan(metric.name, f"{metric.key} in {self._path}", "percent", "node", 0.0, "it is the only one")

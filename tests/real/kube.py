@@ -124,7 +124,7 @@ class AuditedRequest:
 
 class ApiServer(Server):
     """A real kube-apiserver on its own etcd, over TLS, with an audit log. `token` is that of its administrator; the
-    token "nobody's" belongs to a user without any right; client.pem is a client certificate of the group
+    token in `nobodys` belongs to a user without any right; client.pem is a client certificate of the group
     system:masters.
 
     No controllers and no kubelets run: nothing fills the status of a PodDisruptionBudget, and a bound pod that is

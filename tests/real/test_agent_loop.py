@@ -330,5 +330,5 @@ def test_after_kill_9_the_next_start_restores_the_original_quotas(node: Node, ku
         given_back = {pod.key for pod in taken}
         wait_for(
             lambda: given_back <= {deed["pod"] for deed in deeds_of(process) if deed["kind"] == "restore"},
-            what="the audit to say so",
+            what="the entries of the audit",
         )

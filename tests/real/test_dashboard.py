@@ -98,13 +98,13 @@ VIEWS = {
     "fleet?as=table&metric=memory": "Distribution of Memory",
     "risk": "is configured in the profile default",
     "placements": "placements shown",
-    "placements/nobody/none": "load-watcher does not know a node of this pod.",
+    "placements/missing/pod": "load-watcher does not know a node of this pod.",
     "score": "Ranking of 24 nodes by default",
     "score?profile=your own": "by the pasted profile",
     "shadow": "Placement by each profile",
     "findings": "Queries to the source",
     "node/general-a-01": "allocatable",
-    "node/nobody": "No node nobody in the fleet",
+    "node/missing": "No node missing in the fleet",
     "terms": "safeVarianceMargin",
 }
 

@@ -67,7 +67,7 @@ def url(live: Live) -> str:
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, PHONE)])
-def test_a_node_states_its_bound_or_why_there_is_none(browser: Any, dark: bool, width: int) -> None:
+def test_a_node_states_its_bound_or_the_reason(browser: Any, dark: bool, width: int) -> None:
     with Live(service()) as live, tab(browser, dark=dark, width=width) as opened:
         opened.open(f"{url(live)}#/node/db-1", shows="forecast within 6 h: at most 92 % (level 95 %; coverage in the")
         opened.wait_for("forecast within 6 h: at most 46 %")

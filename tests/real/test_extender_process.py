@@ -240,7 +240,7 @@ def test_a_start_without_the_watcher(watch: Any, extend: Any, settings: Callable
     ],
     ids=["no address", "no profile", "no URL", "user", "no token", "no certificate"],
 )
-def test_what_cannot_start_says_why(
+def test_a_failed_start_has_a_reason(
     arguments: list[str], config: str, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

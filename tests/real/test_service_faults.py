@@ -175,7 +175,7 @@ def test_a_slow_response_within_the_timeout_is_used(service: Service, way: Fault
     """New samples still arrive."""
     way.fault = faults.slow(0.3)
     before = service.get("/watcher").json()["timestamp"]
-    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="ticks to go on")
+    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="a later tick")
     service.wait_for_status(200, "/watcher/health")
 
 

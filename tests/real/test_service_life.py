@@ -291,7 +291,7 @@ def test_the_last_of_many_sighups_takes_effect(run_service: RunService):
         reload(service, FAST.replace("2m", f"{staleness}s"))
     reload(service, FAST.replace("2m", "99s"))
     wait_for(lambda: service.get("/readyz").json()["max_staleness_s"] == 99, what="the last settings")
-    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before, what="ticks to go on")
+    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before, what="a later tick")
     assert 0 == service.stop()
     assert "Traceback" not in service.log()
 
@@ -307,7 +307,7 @@ def test_sighup_with_invalid_settings_changes_nothing(prometheus: Prometheus, ru
         assert "provider.tokn" in service.log()
         assert "provider.timeout" in service.log()
         assert secret not in service.log()
-        wait_for(lambda: service.get("/watcher").json()["timestamp"] > before["timestamp"], what="ticks to go on")
+        wait_for(lambda: service.get("/watcher").json()["timestamp"] > before["timestamp"], what="a later tick")
         reload(service, config_for(prometheus))
         wait_for_log(service, "settings reloaded")
         assert 200 == service.get("/watcher").status
@@ -349,7 +349,7 @@ def test_a_full_disk_delays_no_response(small_disk: Path, prometheus: Prometheus
         wait_for(lambda: not store()["ok"], what="the full disk to be found")
         assert "full" in store()["error"]
         before = service.get("/watcher").json()["timestamp"]
-        wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="answers to go on")
+        wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="later responses")
         # because the service is new, not because of the disk
         assert service.get("/readyz").json().get("error", {}).get("code") in (None, "warming_up")
         subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
@@ -398,10 +398,10 @@ def test_a_clock_that_is_set_back_and_forth_by_an_hour(tmp_path: Path, run_servi
 
     # If the clock is set during a tick, its document has the new time, and the next tick detects the step.
     wait_for(found, what="the finding")
-    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="ticks to go on")
+    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="a later tick")
     clock.set(0)
     before = wait_for_hour(service, 0)
-    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="ticks to go on")
+    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="a later tick")
     assert 1 == service.log().count("wall clock stepped back")
     assert 0 == service.stop()
     assert "Traceback" not in service.log()
@@ -415,6 +415,6 @@ def test_a_service_that_was_paused_continues(run_service: RunService):
     wait_for(lambda: time.time() > before + 4, what="some intervals to pass")
     service.resume()
     service.wait_for_status(200, "/healthz")
-    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 3, what="ticks to go on")
+    wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 3, what="a later tick")
     assert 0 == service.stop()
     assert "Traceback" not in service.log()

@@ -242,7 +242,7 @@ def test_an_annotation_of_another_writer_stays(
             source.skip(1.0)
             return written(apiserver, "theirs")
 
-        await run.until(is_written, what="the thresholds of the node that nobody else sets")
+        await run.until(is_written, what="the thresholds after the removal")
         assert written(apiserver, "theirs") == {"cpu": 47, "memory": 50}
 
     told(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story)

@@ -151,7 +151,7 @@ def _python() -> str:
             continue
         if done.returncode == 0:
             return real
-    reason = f"none of {', '.join(PYTHONS)} is a Python 3.11 that the user nobody may start"
+    reason = f"none of {', '.join(PYTHONS)} is a Python 3.11 that an unprivileged user may start"
     if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
         pytest.fail(reason)
     pytest.skip(reason)

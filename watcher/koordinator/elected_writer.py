@@ -43,7 +43,7 @@ RELEASE_TIMEOUT_S = 2.0
 LEASE = "load-watcher-nodemetrics"
 THRESHOLDS_LEASE = "load-watcher-thresholds"
 Outcome = str
-"""What became of an object that was due: written, unchanged, left (it belongs to another program), refused, forbidden,
+"""The outcome for an object that was due: written, unchanged, left (it belongs to another program), refused, forbidden,
 unreachable, conflict; the writers add their own."""
 
 

@@ -4,7 +4,7 @@ The replica that holds the Lease writes a node's annotation if a threshold diffe
 at most once in PAUSE_S seconds, the largest difference first; WRITES_PER_SECOND limits the writes to all nodes. A node
 that has no bound for REMOVE_AFTER_S loses its annotation. The annotation of a node whose usage is not known stays.
 
-An annotation of somebody else is not changed: apply without force is refused (409) if another field manager has the
+An annotation of another program is not changed: apply without force is refused (409) if another field manager has the
 annotation with another value. Such a node is tried again once its annotation has changed.
 """
 

@@ -1,4 +1,4 @@
-"""Errors of a source of load, and what becomes of a status of HTTP or of a failed connection."""
+"""Errors of a source of load, for a status of HTTP or a failed connection."""
 
 from __future__ import annotations
 

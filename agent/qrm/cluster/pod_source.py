@@ -64,8 +64,8 @@ def qrm_pod(pod: QrmPodObject, *, from_api: bool = False) -> QrmPod | None:
     """Convert a pod object from the API, or from the kubelet. Returns None for a pod that has ended. Raises ValueError
     for an invalid quantity.
 
-    The identity of a pod is its uid, which nobody can choose. Only the kubelet's mirror pod of a static pod has the uid
-    of its control group in an annotation; annotations of other pods are those of their users.
+    The identity of a pod is its uid, which no user can choose. Only the kubelet's mirror pod of a static pod has the
+    uid of its control group in an annotation; annotations of other pods are those of their users.
     """
     if pod.status.phase in FINAL_PHASES:
         return None

@@ -3,7 +3,7 @@
 (https://docs.datadoghq.com/api/latest/rate-limits/) and errors ({"errors": ["Forbidden"]}).
 
 It keeps points with tags, and evaluates of the query language what load-watcher uses: an aggregation over space, a
-scope with wildcards, groups, and a rollup over time. It was never held against the real service.
+scope with wildcards, groups, and a rollup over time. It was never compared with the real service.
 """
 
 import json

@@ -14,7 +14,7 @@ from watcher.arrays import I64
 
 class ThresholdColumns:
     """Thresholds by row: `plain`, those of prod pods, and those of an aggregate (a type and seconds). `aggregates`
-    numbers the aggregates that some node has, and `aggregate` [rows] has the number of each node; -1 is none."""
+    numbers the aggregates that some node has, and `aggregate` [rows] has the number of each node (-1 without one)."""
 
     def __init__(self, resources: Sequence[str]) -> None:
         self.plain, self.prod, self.aggregated = (ResourceMatrix(resources) for _ in range(3))

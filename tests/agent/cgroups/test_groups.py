@@ -71,7 +71,7 @@ def test_all_values_of_a_group_are_read(fake: FakeCgroups, group: Group):
     assert group.children() == []
 
 
-def test_unlimited_values_are_none(fake: FakeCgroups, tree: Tree):
+def test_unlimited_values_have_no_number(fake: FakeCgroups, tree: Tree):
     with tree.open(fake.pod_path(UID)) as group:
         assert group.quota() == Quota(None)
         assert math.isinf(group.quota().cores)

@@ -236,14 +236,14 @@ def test_changes_are_known_and_restored_after_kill_9(machine: Machine, kubelet: 
 
 def test_restore_leaves_unusable_files_unchanged(machine: Machine):
     """A file of another program, or a damaged one whose quotas are not restored: both are failures."""
-    file = machine.root / "somebody.db"
-    file.write_text("something of somebody's\n")
+    file = machine.root / "other.db"
+    file.write_text("content of another program\n")
     result = run(machine, "restore", "--missing-ok", "--state-file", str(file))
     assert result.returncode == 1
     assert f"the audit file {file} cannot be used: it is not a SQLite database" in result.stderr
     assert "specify the agent's file with --state-file" in result.stderr
-    assert [each.name for each in machine.root.glob("somebody*")] == ["somebody.db"]
-    assert file.read_text() == "something of somebody's\n"
+    assert [each.name for each in machine.root.glob("other*")] == ["other.db"]
+    assert file.read_text() == "content of another program\n"
 
 
 def test_restore_with_an_empty_file_fails(machine: Machine):
@@ -292,7 +292,7 @@ def test_once_runs_cycles_until_each_rule_has_decided(machine: Machine):
     """For a rule that needs three samples, the first cycle would not show the result."""
     machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "100"}, avoidanceThreshold=3))
 
-    def told() -> re.Match[str] | None:  # once more, if the counters that are written here were late
+    def told() -> re.Match[str] | None:  # again, if the counters that are written here were late
         done = run(machine, "--once", *machine.settings())
         return re.search(
             r"^cpu.high: cpu_total_usage is \d+.*, above the watermark 100: triggered", done.stdout, re.MULTILINE
@@ -304,7 +304,7 @@ def test_once_runs_cycles_until_each_rule_has_decided(machine: Machine):
 def test_once_waits_for_the_pods_and_names_the_selected_ones(machine: Machine, kubelet: FakeKubelet):
     machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}))
 
-    def told() -> bool:  # once more, if the counters that are written here were late: then it is to less than 1.2 cores
+    def told() -> bool:  # again, if the counters that are written here were late: then it is to less than 1.2 cores
         done = run(machine, "--once", *machine.settings(kubelet=kubelet.url))
         return "throttle shop/web, container main, from no quota to 1." in done.stdout
 

@@ -88,7 +88,7 @@ def test_a_full_disk_stops_all_steps_until_there_is_space(machine: Machine, kube
         wait_for(lambda: process.get("/explain").json()["trouble"], what="the error to be reported")
         cycles(process)
         assert not throttled(machine)
-        wait_for(lambda: "agent_audit_trouble 1.0" in process.get("/metrics").text, what="the metric to say so too")
+        wait_for(lambda: "agent_audit_trouble 1.0" in process.get("/metrics").text, what="the metric of the failure")
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, before)
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
 

@@ -52,7 +52,7 @@ class KnownPods:
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
         if self.why:
-            raise PodsUnknown(self.why, hint="Ask somebody else.")
+            raise PodsUnknown(self.why, hint="Use another source.")
         return tuple(self.pods)
 
 

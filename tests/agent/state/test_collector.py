@@ -664,7 +664,7 @@ def test_pods_known_only_by_their_groups_are_not_candidates(node: FakeNode):
     state = node.collect()
     assert state.pods == ()
     told = state.missing["pods"]
-    assert "the kubelet does not answer. Ask somebody else." in told
+    assert "the kubelet does not answer. Use another source." in told
     assert "2 pods have control groups" in told
     assert "no action is taken on them" in told
     assert OF_PODS <= state.missing.keys()

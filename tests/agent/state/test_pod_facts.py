@@ -135,7 +135,7 @@ def test_only_running_containers_and_sidecars_have_a_group():
     assert [each.name for each in read(pod("a", UID, spec=spec, status=status)).pod.containers] == ["proxy"]
 
 
-def test_a_limit_of_0_is_none_and_an_invalid_quantity_is_refused():
+def test_a_limit_of_0_means_unlimited_and_an_invalid_quantity_is_refused():
     for value, expected in (("0", None), ("100m", 0.1)):
         spec = {"containers": [{"name": "main", "resources": {"limits": {"cpu": value}}}]}
         assert read(pod("a", UID, spec=spec)).pod.containers[0].cpu_limit == expected

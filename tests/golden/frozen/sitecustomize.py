@@ -1,4 +1,4 @@
-"""Stop the wall clock of a Python process at FROZEN_UNIX_TIME (unix seconds); monotonic clocks go on."""
+"""Stop the wall clock of a Python process at FROZEN_UNIX_TIME (unix seconds); monotonic clocks are not changed."""
 
 import os
 import time

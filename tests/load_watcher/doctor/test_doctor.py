@@ -67,7 +67,7 @@ def of_this_host(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
 
 def run_checks(*checks: Check) -> list[CheckResult]:
     def load() -> Any:
-        raise AssertionError("nobody asks for the settings here")
+        raise AssertionError("no check reads the settings here")
 
     return asyncio.run(examine(CheckContext(load, environ={}, cwd=Path()), checks))
 

@@ -222,8 +222,8 @@ def test_a_long_ranking_is_truncated() -> None:
 
 def test_every_number_is_explained(live: Live) -> None:
     """With --explain."""
-    result = score(live, "--explain", "--node", "a", "--node", "nobody")
-    assert "unknown nodes: nobody" in result.stdout
+    result = score(live, "--explain", "--node", "a", "--node", "missing")
+    assert "unknown nodes: missing" in result.stdout
     assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
     assert "instance:node_cpu:ratio: AVG 15 over 15m; newest sample 7 s old" in result.stdout
     assert "cpu load: 15.0 %" in result.stdout

@@ -121,8 +121,8 @@ def _asking(name: str) -> dict[str, object]:
     ("arguments", "said"),
     [
         (
-            ("nobody",),
-            "no decision about pod 'default/nobody' found\n  the log has 2 decisions of the last 24 h; another",
+            ("missing",),
+            "no decision about pod 'default/missing' found\n  the log has 2 decisions of the last 24 h; another",
         ),
         (("web", "--at", "soon"), "at='soon' is not a time\n  use unix seconds, a date like"),
         (("web", "--at", "1h ago"), "at or before this time\n  its first decision is from 2023-11-14T22:13:20Z"),

@@ -88,7 +88,7 @@ class LoadAwareSchedulingComparison(CaseComparison):
         return ask_lines(program, cases, "schedule")
 
     def compare(self, case: Case, original: Answer) -> Iterator[Outcome]:
-        """Whether the arguments are valid, and if both say so, the filter and the score."""
+        """Whether the arguments are valid, and if both programs accept them, the filter and the score."""
         product = ask_product(case)
         yield Outcome("arguments", case, _acceptance(original), _acceptance(product), context=(original, product))
         if "error" in original or "error" in product:

@@ -27,7 +27,7 @@ class TrimaranComparison(CaseComparison):
         return ask_lines(program, [{**case, "watcher": body(case)} for case in cases])
 
     def compare(self, case: Case, original: dict[str, Answer]) -> Iterator[Outcome]:
-        """For each plug-in, whether its arguments are valid; if both say so, the score of each node."""
+        """For each plug-in, whether its arguments are valid; if both programs accept them, the score of each node."""
         for plugin, theirs in original.items():
             ours = ask_product(case, plugin)
             accepted = ["refused" if "error" in each else "accepted" for each in (theirs, ours)]

@@ -110,8 +110,8 @@ def test_an_exhausted_budget_protects_ready_pods(
     assert outcome is evict(api, app).outcome
 
 
-def test_an_evicted_pod_says_so_until_its_kubelet_has_ended_it(api: ApiServer) -> None:
-    """In a condition; a further eviction changes nothing."""
+def test_an_evicted_pod_has_a_condition_until_its_kubelet_has_ended_it(api: ApiServer) -> None:
+    """A further eviction changes nothing."""
     uid = running(api, "leaving")["metadata"]["uid"]
     assert EvictionOutcome.EVICTED is evict(api, "leaving", uid=uid).outcome
     found = read(api, f"{NAMESPACE}/leaving")

@@ -129,8 +129,8 @@ def _base64(content: bytes) -> str:
 
 
 def test_an_expired_token_is_reported_until_the_file_has_a_new_one(apiserver: ApiServer, tmp_path: Path) -> None:
-    """As of a pod whose projected token is not renewed. The watch that is open when the token expires goes on; the next
-    one is refused."""
+    """As of a pod whose projected token is not renewed. The watch that is open when the token expires continues; the
+    next one is refused."""
     account = apiserver.make(ACCOUNTS, metadata={"name": "reader"})
     roles = BINDINGS.replace("bindings", "s")
     apiserver.make(roles, metadata={"name": READER["name"]}, rules=READING)

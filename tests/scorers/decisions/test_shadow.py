@@ -582,7 +582,7 @@ def test_a_binding_that_two_replicas_recorded_counts_once() -> None:
     assert (1, []) == (found["bindings"], found["left_out"])
 
 
-def test_a_decoded_binding_is_equal_and_invalid_bytes_are_none() -> None:
+def test_a_decoded_binding_is_equal_and_invalid_bytes_are_ignored() -> None:
     made = binding(10.0, other=True)
     assert made == decode_binding(made.encode())
     assert decode_binding(b"\x00") is None

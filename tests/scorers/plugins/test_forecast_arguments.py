@@ -82,7 +82,7 @@ def test_percentiles_of_load_aware_scheduling_are_raised_to_the_bound() -> None:
     assert filtered("LoadAwareScheduling", arguments | AHEAD, LOAD).passed.tolist() == [False, True, True]
 
 
-def test_an_explanation_states_the_bound_or_why_there_is_none() -> None:
+def test_an_explanation_states_the_bound_or_the_reason() -> None:
     name = "LoadAwareScheduling"
     scores = scored(name, AHEAD, LOAD)
     assert TEXT in scores.reason(0)

@@ -108,7 +108,7 @@ def score(cluster: ClusterTable, asking: Any, *names: str, **args: Any) -> Any:
 
 
 def test_without_any_metrics_packing_uses_allocation():
-    """The explanation says so. The original would score every node 0."""
+    """The explanation states it. The original would score every node 0."""
     nodes = [node("a", {"cpu": "4"}), node("b", {"cpu": "4"})]
     pods = [pod("x", node="b", containers=[{"requests": {"cpu": "1"}}], scheduled=NOW - 1000)]
     asking = info(containers=[{"requests": {"cpu": "500m"}}])

@@ -194,7 +194,7 @@ async def test_the_age_of_a_silent_node_is_present() -> None:
         (FakeService(), {"types": (MetricType.GPU,)}, "no_metrics"),
         (FakeService(published=publish(snapshot_of(small_fleet(), lost={"gone": 1.0}))), {}, "partial_outage"),
     ],
-    ids=["before the first tick", "no nodes", "nothing of that type", "remnant"],
+    ids=["before the first tick", "no nodes", "no metric of that type", "remnant"],
 )
 def test_both_clients_fail_with_the_same_codes(service: FakeService, options: dict[str, Any], code: str) -> None:
     """The codes of the API, in the process too."""

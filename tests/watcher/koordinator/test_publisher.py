@@ -152,7 +152,7 @@ def stamp(seconds: float) -> str:
 async def looked_at(source: Cluster, times: int) -> None:
     """Wait until the publisher has read its clock this number of times; then its due work is done."""
     until = source.looks + times
-    await eventually(lambda: source.looks >= until, what="the publisher to go on")
+    await eventually(lambda: source.looks >= until, what="further reads of the clock")
 
 
 def koordlet(server: FakeKube, name: str, *, updated: float, **status: Any) -> None:
@@ -307,7 +307,7 @@ def test_objects_that_koordlet_writes_are_left_alone_until_it_stops(caplog):
         assert go.status("a") == before
         assert go.publisher.stats.reported_elsewhere == {"a"}
         source.published = publish(snapshot_of({"a": STEADY, "b": STEADY}, end=END + 900.0), tag="later")
-        await go.until(lambda: go.status("a") != before, what="the node that nobody reports any more")
+        await go.until(lambda: go.status("a") != before, what="the status of the abandoned node")
         assert source.time > END + 500.0 + 120.0
         assert go.publisher.stats.reported_elsewhere == set()
 

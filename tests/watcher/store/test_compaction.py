@@ -78,7 +78,7 @@ async def is_cut(
     with database_at(f"sqlite:///{path}") as database:
         database.acquire(owner="a test")
         database.prepare(upgrade=True)
-        for _ in compactor.slices(FullDatabase(database, used)):  # type: ignore[arg-type]  # a Database but for its size
+        for _ in compactor.slices(FullDatabase(database, used)):  # type: ignore[arg-type]  # a Database with another size
             if compactor.findings:
                 return True
     return False

@@ -88,7 +88,7 @@ class Writer:
 
 
 def assert_one_whole_tick(found: TickRecord | None) -> int:
-    """All of the newest tick exists, and nothing of a later one; returns its number."""
+    """All of the newest tick exists, and no part of a later one; returns its number."""
     assert found is not None
     number = number_of(found.end)
     expected = {(one.metric, one.first_slot): one for one in numbered(number).blocks}
@@ -397,7 +397,7 @@ async def test_damage_that_is_detected_while_running_is_a_status(tmp_path: Path,
 
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_file_that_is_moved_while_the_service_runs_is_detected(tmp_path: Path, replaced: bool) -> None:
-    """Or replaced: SQLite itself would continue to write into a file that nobody opens again."""
+    """Or replaced: SQLite itself would continue to write into a file that is never opened again."""
     path = tmp_path / "a.db"
 
     async with opened(path) as store:

@@ -157,8 +157,8 @@ async def test_of_watchers_that_start_at_once_one_creates_the_tables(
 
 
 async def test_rows_of_a_watcher_that_ended_are_removed_after_their_retention(server_database: str) -> None:
-    """For example of a pod that was replaced by one with another name: an hour after its last tick nothing of it
-    remains, unless it runs."""
+    """For example of a pod that was replaced by one with another name: an hour after its last tick it has no
+    rows, unless it runs."""
     async with opened(server_database, watcher="gone", retention=3600.0, decisions=0.0) as store:
         await save(store, tick(START))
     async with (

@@ -17,7 +17,7 @@ HOUR_SLOTS = 3600 // SLOT_S
 DAY_SLOTS = 86400 // SLOT_S
 _STEPS_PER_PERCENT = 2.54
 _ROUNDING = 1e-9
-"""Of a step: a value that is a whole number of steps, but for the last bit of its float, is not rounded up."""
+"""Of a step: a value that is a whole number of steps, except for the last bit of its float, is not rounded up."""
 
 
 def encode(percent: F64) -> U8:

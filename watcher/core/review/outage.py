@@ -84,7 +84,7 @@ class OutageGuard:
 
     Nodes that have vanished before the first step are unknown to the guard, except the nodes passed to `expect_back`:
     after a restart, an incomplete list that was refused must still be refused. In observe mode no node is quarantined;
-    the list is guarded all the same, because that changes no sample.
+    the list is guarded as well, because that changes no sample.
     """
 
     def __init__(self, limits: ReviewSettings) -> None:

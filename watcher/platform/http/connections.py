@@ -209,7 +209,7 @@ class Connection(RequestHandler):
 
     def overdue(self, now: float, limits: ConnectionLimits) -> str:
         """What the client failed to do in time, "" if it is in time. The body has its own limit in bodies.py, the rest
-        of a body that nobody reads one of aiohttp."""
+        of a body that no handler reads one of aiohttp."""
         if self._payload is not None:
             return "the response was not read" if self.sending_for(now) > limits.send_s else ""
         if self._lingering:

@@ -98,7 +98,7 @@ class _CatchAllResource(web.PlainResource):
 
 
 async def _expect(request: web.Request) -> web.StreamResponse | None:
-    """Answer the Expect header; None lets the request go on."""
+    """Answer the Expect header; with None, the request continues."""
     if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
         return ApiError(417, "bad_request", "the Expect header has an unknown value", "omit it").response()
     if request.version == HttpVersion11:

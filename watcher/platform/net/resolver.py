@@ -78,8 +78,8 @@ def noting_hosts(into: set[str]) -> Iterator[None]:
 
 
 def unanswered(hosts: Collection[str]) -> str:
-    """Those of the hosts of a request whose lookup lasts longer than SILENT_S, as a reason of its timeout; "" if there
-    are none. The lookup of another name is not the cause."""
+    """Those of the hosts of a request whose lookup lasts longer than SILENT_S, as a reason of its timeout; ""
+    without one. The lookup of another name is not the cause."""
     now = time.monotonic()
     with _guard:
         late = {key[0] for key, each in _lookups.items() if now - each.since > SILENT_S}

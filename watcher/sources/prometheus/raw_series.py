@@ -1,7 +1,7 @@
 """The raw series behind an expression: guards, and duplicates.
 
 A computed value looks current for minutes after its exporter stopped. A guard states whether the raw series still had
-samples at the times of the values. A guard in the expression reads the raw series of each metric once more, and at each
+samples at the times of the values. A guard in the expression reads the raw series of each metric again, and at each
 time of the range. While the nodes with current samples stay the same, a fetch of the newest samples therefore asks once
 for the times of the newest raw samples, and only for values that are new or were not final in the previous fetch: a
 node with late samples extends the range, at most to that of the fetch.

@@ -134,7 +134,7 @@ function listView(app) {
     if (root.firstChild?.id === "placements-off") return;
     root.replaceChildren(el("section.card.stack", { id: "placements-off" },
       el("p", {}, "No scheduling plug-ins are configured."),
-      el("p", {}, "This view lists each decision of kube-scheduler: the pod, the chosen node, the reason with numbers, what became of it, and the rejected nodes."),
+      el("p", {}, "This view lists each decision of kube-scheduler: the pod, the chosen node, the reason with numbers, the outcome, and the rejected nodes."),
       el("p", {}, "To enable it, add these lines to the settings, and the extender to the configuration of kube-scheduler:"),
       el("pre", { tabIndex: 0, "aria-label": "Settings" }, SETTINGS),
       el("p.quiet", {}, "If the plug-ins run in a process of their own (load-watcher extender), that process has the placements: load-watcher why, "

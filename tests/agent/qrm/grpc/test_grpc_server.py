@@ -204,7 +204,7 @@ class Odd(pb_grpc.ResourcePluginServicer):
     """Responds for another pod, and hangs in RemovePod."""
 
     async def GetTopologyHints(self, request, context):  # noqa: N802
-        return pb.ResourceHintsResponse(pod_uid="somebody else", resource_name="cpu")
+        return pb.ResourceHintsResponse(pod_uid="another pod", resource_name="cpu")
 
     async def Allocate(self, request, context):  # noqa: N802
         return pb.ResourceAllocationResponse(pod_uid=request.pod_uid, container_name="another")
@@ -220,7 +220,7 @@ def test_responses_for_another_pod_or_container_are_errors(tmp_path: Path):
         await served.start()
         endpoint, impatient = PluginEndpoint("cpu", path), PluginEndpoint("cpu", path, call_seconds=0.2)
         try:
-            with pytest.raises(PluginCallError, match="the response is for pod_uid 'somebody else', not 'p'"):
+            with pytest.raises(PluginCallError, match="the response is for pod_uid 'another pod', not 'p'"):
                 await endpoint.hints(ask("cpu", "p", "", 1))
             with pytest.raises(PluginCallError, match="the response is for container_name 'another', not 'container0'"):
                 await endpoint.allocate(ask("cpu", "p", "", 1))

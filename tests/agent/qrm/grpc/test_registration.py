@@ -314,7 +314,7 @@ class Deaf(Introduces):
         return await super().GetInfo(request, context)
 
     async def NotifyRegistrationStatus(self, request, context):  # noqa: N802
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nobody listens")
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not implemented")
 
 
 def test_a_plugin_that_refuses_its_registration_status_is_retried_after_the_usual_pauses(tmp_path: Path):

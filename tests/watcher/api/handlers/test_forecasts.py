@@ -24,7 +24,7 @@ PATH = "/api/v1/forecasts"
 
 
 def fleet() -> FleetForecast:
-    """Eight days of node-1 and of a silent node, an hour of node-2, nothing of node-3."""
+    """Eight days of node-1 and of a silent node, an hour of node-2, and no history of node-3."""
     made = FleetForecast(CONFIG)
     for node, hours in (("node-1", 192), ("silent", 192), ("node-2", 1)):
         slots = np.arange((HOUR - hours) * HOUR_SLOTS, HOUR * HOUR_SLOTS)

@@ -129,7 +129,7 @@ def test_a_gap_of_a_day_leaves_the_bound_of_the_other_days():
     assert 144 * 3600 == found.history_s
 
 
-def test_unknown_nodes_and_metrics_without_samples_say_so():
+def test_unknown_nodes_and_metrics_without_samples_have_a_reason():
     fleet = FleetForecast(CONFIG)
     fill(fleet, "a", hours=range(HOUR - 48, HOUR), percent=40.0)
     now = compute(fleet, HOUR)

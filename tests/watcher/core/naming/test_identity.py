@@ -570,7 +570,7 @@ def test_labels_of_devices_do_not_distinguish_clusters(label: str):
     assert ("w-1", "w-2") * 2 == identify(rows, NamingEvidence(None, unames(exporters(2), "w-#"))).nodes
 
 
-def test_sites_with_equal_names_are_clusters_and_a_scraping_server_with_machines_in_several_regions_is_none():
+def test_labels_of_sites_distinguish_clusters_and_the_label_of_a_scraping_server_does_not():
     """Each site has other machines with other names; the label of the server is the same for all of them."""
     sites = [row for i in range(3) for row in exporters(2, net=f"10.{i}.0", node="w-#", site=f"s-{i}")]
     regions = [row for i in range(3) for row in exporters(2, net=f"10.{i}.0", node="mon-1", region=f"r-{i}")]

@@ -1,4 +1,4 @@
-"""Nodes without samples: their names, their last values, how long they are reported, and who may read them."""
+"""Nodes without samples: their names, their last values, how long they are reported, and the token for reading them."""
 
 from __future__ import annotations
 

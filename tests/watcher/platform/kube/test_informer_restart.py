@@ -55,7 +55,7 @@ async def fail(server: FakeKube, informer: Informer[Node], *, code: int = 503) -
 async def agreed(informer: Informer[Node]) -> None:
     """Wait until the informer reports that it is up to date, and return in the same turn of the event loop."""
     async with asyncio.timeout(20):
-        while informer.error is not None:  # noqa: ASYNC110  # the state in the very turn of the change is wanted
+        while informer.error is not None:  # noqa: ASYNC110  # the state in the turn of the change
             await asyncio.sleep(0)
 
 

@@ -170,7 +170,7 @@ async def test_random_partitions_with_refusals_and_lost_responses_never_share_a_
         assert wanted is None or wanted == {name: cpuset.text(each) for name, each in has.items()}
 
 
-async def test_what_changes_while_the_runtime_handles_a_message_is_sent_at_once(node: PinnedNode):
+async def test_a_change_while_the_runtime_handles_a_message_is_sent_at_once(node: PinnedNode):
     """The runtime may have applied another answer of the plug-in before this message."""
     node.meanwhile = lambda: node.give("b", "6-7")
     assert await node.round() == ([[("a", "0-3"), ("b", "4-7")], [("b", "6-7")]], {})
