@@ -63,7 +63,7 @@ class Store:
     `retention`: of window history in seconds; `max_size`: bytes, None for a limit that grows with the fleet;
     `on_unusable`: "fail" or "set-aside"; `upgrade`: migrate an older schema; `owner`: description of this process for
     other processes; `decisions`: retention of decisions in seconds (0: none are stored), `max_decisions`: maximum
-    number; `maxima`: retention of the maxima of forecasts in seconds.
+    number; `maxima`: retention of the maxima of forecasts in seconds; `monotonic`: clock for the time of a write.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Store:
         decisions: float = 86400.0,
         max_decisions: int = 100_000,
         maxima: float = 7 * 86400.0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database_at(url, watcher=watcher, password_file=password_file)
         self.decision_retention_s = decisions
@@ -90,6 +91,7 @@ class Store:
         self._on_unusable = on_unusable
         self._upgrade = upgrade
         self._owner = owner
+        self._monotonic = monotonic
         self._writer: DaemonExecutor | None = None
         self._readers: DaemonExecutor | None = None
         self._findings: tuple[Finding, ...] = ()
@@ -274,7 +276,7 @@ class Store:
     def _check_writer_stalled(self) -> None:
         """Report a failure if the writer thread has been busy for longer than STALLED_SECONDS."""
         since = None if self._writer is None else self._writer.busy_since
-        if since is not None and (silent := time.monotonic() - since) > STALLED_SECONDS:
+        if since is not None and (silent := self._monotonic() - since) > STALLED_SECONDS:
             self._report_stalled(silent)
 
     def _report_stalled(self, seconds: float) -> None:
