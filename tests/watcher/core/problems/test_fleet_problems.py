@@ -83,6 +83,13 @@ def test_a_hot_node_is_named_with_the_pods_that_make_the_load(cores, said):
     assert ("describe pod lint" in found.command) == ("lint" in cores)
 
 
+def test_the_size_of_a_large_hot_node_is_in_cores():
+    history = {"hot": {"CPU": steady(95), "Memory": steady(30)}}
+    sizes = {"hot": Capacity(256_000, 1 << 40)}
+    (found,) = problems(snapshot=snapshot_of(history), pods=pods_on("hot", lint=200.0), capacities=sizes)
+    assert found.text.endswith("; ci/lint uses 200 of 256 cores")
+
+
 def test_a_load_that_is_older_than_the_samples_says_so():
     """And without pods, the sentence ends there; a small dip does not begin the time again."""
     history = steady(90)

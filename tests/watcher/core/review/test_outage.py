@@ -189,6 +189,18 @@ def test_the_lost_are_forgotten_when_they_come_back():
     assert fleet.tick().findings == ()
 
 
+def test_an_outage_is_over_at_once_if_too_few_nodes_are_left():
+    """Although the others departed only a minute ago."""
+    fleet = Fleet(10)
+    fleet.tick()
+    fleet.gone = {"n000", "n001", "n002"}
+    assert len(fleet.tick().lost) == 3
+    fleet.gone = {"n000", "n001"}
+    verdict = fleet.tick()
+    assert verdict.lost == {}
+    assert "nodes that returned now: 1; nodes still missing, left out: 2" in verdict.findings[0].reason
+
+
 def test_a_fleet_that_really_shrank_is_believed_after_half_an_hour():
     """After forget_after the lost are given up, with one finding, and the list is served again."""
     fleet = Fleet(10)
