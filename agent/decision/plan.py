@@ -11,7 +11,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -48,14 +48,14 @@ class RuleFinding:
     verdict: RuleVerdict
     watermark: float
     restore_watermark: float
-    sample: float | None = None
-    series: Mapping[str, str] = field(default_factory=dict)
-    above: int = 0
-    avoidance_threshold: int = 1
-    below: int = 0
-    restore_threshold: int = 1
-    preview: bool = False
-    blind: bool = False
+    sample: float | None
+    series: Mapping[str, str]
+    above: int
+    avoidance_threshold: int
+    below: int
+    restore_threshold: int
+    preview: bool
+    blind: bool
     """The metric is missing and counts as above, because the rule has onMissing: all."""
     text: str = ""
 

@@ -25,8 +25,9 @@ LOGGERS = ("log", "logger")
 
 @dataclass(frozen=True)
 class Mutation:
-    """A replacement of the characters `begin` to `end` of a source text."""
+    """A replacement of the characters `begin` to `end` of a source text, in the function or class `scope`."""
 
+    scope: str
     line: int
     begin: int
     end: int
@@ -51,9 +52,18 @@ class _Walk:
         lengths = [len(line) for line in source.splitlines(keepends=True)]
         self._starts = [sum(lengths[:at]) for at in range(len(lengths) + 1)]
         self._lines = source.splitlines()
+        self._scope: list[str] = []
         self.found = [each for statement in ast.parse(source).body for each in self._of(statement)]
 
     def _of(self, node: ast.AST) -> Iterator[Mutation]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._scope.append(node.name)
+            yield from self._inside(node)
+            self._scope.pop()
+        else:
+            yield from self._inside(node)
+
+    def _inside(self, node: ast.AST) -> Iterator[Mutation]:
         yield from self._own(node)
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "type_params"):
@@ -99,7 +109,8 @@ class _Walk:
         return self._mutation(*self._span(node), new)
 
     def _mutation(self, begin: int, end: int, new: str) -> Mutation:
-        return Mutation(self._source.count("\n", 0, begin) + 1, begin, end, self._source[begin:end], new)
+        line = self._source.count("\n", 0, begin) + 1
+        return Mutation(".".join(self._scope), line, begin, end, self._source[begin:end], new)
 
     def _text(self, node: ast.AST) -> str:
         begin, end = self._span(node)

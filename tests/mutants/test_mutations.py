@@ -30,3 +30,8 @@ def test_each_mutant_differs_in_one_place(source: str, mutants: list[str]) -> No
 
 def test_the_line_of_a_mutant_is_that_of_its_first_character() -> None:
     assert [3] == [each.line for each in mutations("a = b\nc = (d\n     < e)\n")]
+
+
+def test_a_mutant_has_the_name_of_its_function() -> None:
+    source = "A = 1\nclass B:\n    a = 2\n    def f(self):\n        return 3\ndef f():\n    g()\n"
+    assert ["", "B", "B.f", "f"] == [each.scope for each in mutations(source)]

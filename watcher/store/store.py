@@ -56,17 +56,24 @@ class Store:
     """The database of one service, with one writer thread and several reader threads.
 
     `watcher`: name of the rows' owner; `owner`: description of this process for other processes; `maxima`: retention of
-    the maxima of forecasts in seconds.
+    the maxima of forecasts in seconds; `monotonic`: clock for the time of a write.
     """
 
     def __init__(
-        self, settings: StoreSettings, *, owner: str = "", watcher: str = "", maxima: float = MAXIMA_S
+        self,
+        settings: StoreSettings,
+        *,
+        owner: str = "",
+        watcher: str = "",
+        maxima: float = MAXIMA_S,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database_at(settings.url, watcher=watcher, password_file=settings.password_file)
         self._compactor = Compactor(settings, maxima=maxima)
         self._settings = settings
         self.decision_retention_s = settings.decisions
         self._owner = owner
+        self._monotonic = monotonic
         self._writer: DaemonExecutor | None = None
         self._readers: DaemonExecutor | None = None
         self._findings: tuple[Finding, ...] = ()
@@ -248,7 +255,7 @@ class Store:
     def _check_writer_stalled(self) -> None:
         """Report a failure if the writer thread has been busy for longer than STALLED_SECONDS."""
         since = None if self._writer is None else self._writer.busy_since
-        if since is not None and (silent := time.monotonic() - since) > STALLED_SECONDS:
+        if since is not None and (silent := self._monotonic() - since) > STALLED_SECONDS:
             self._report_stalled(silent)
 
     def _report_stalled(self, seconds: float) -> None:

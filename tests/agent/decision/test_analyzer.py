@@ -23,6 +23,7 @@ from agent.model import (
     LabelSelector,
     MetricSample,
     Original,
+    PodKnobs,
     PodQos,
     PodScope,
     PodState,
@@ -86,7 +87,9 @@ def test_consecutive_samples_above_are_counted():
 
 
 def test_only_triggered_rules_are_restored():
-    assert [Q, Q, Q] == Cycles(policies(rule())).verdicts(1, 1, 1)
+    cycles = Cycles(policies(rule()))
+    assert [Q, Q, Q] == cycles.verdicts(1, 1, 1)
+    assert not cycles.memory.rules["nq.r"].restored
 
 
 def test_a_restore_lasts_until_the_cool_down_is_over_and_all_values_are_restored():
@@ -102,10 +105,27 @@ def test_a_restore_lasts_until_the_cool_down_is_over_and_all_values_are_restored
     assert [R, Q, Q] == cycles.verdicts(1, 1, 1)
 
 
+def test_after_a_restart_lowered_pods_are_restored_after_all_samples():
+    throttled = running("p", 0.5, quota=50_000)
+    cycles = Cycles(policies(rule(restore_threshold=2)), (throttled,), {"p-main": Original(None)})
+    assert [H, R] == cycles.verdicts(1, 1)
+
+
 def test_samples_between_the_watermarks_are_not_counted():
     cycles = Cycles(policies(rule(restore_watermark=80.0, restore_threshold=2, avoidance_threshold=2)))
     assert [C, Q, C, T] == cycles.verdicts(101, 90, 101, 101)
     assert [H, H, H, H, R] == cycles.verdicts(90, 80, 90, 80, 80)
+
+
+def test_a_finding_compares_the_sample_with_both_watermarks():
+    cycles = Cycles(policies(rule(restore_watermark=80.0)))
+    texts = [cycles.see(sample).findings[0].text for sample in (100.1, 100.0, 80.1, 80.0)]
+    assert [text.partition(", ")[2].rpartition(":")[0] for text in texts] == [
+        "above the watermark 100",
+        "not above the watermark 100, above the restore value 80",
+        "not above the watermark 100, above the restore value 80",
+        "not above the watermark 100 and the restore value 80",
+    ]
 
 
 def test_a_restore_watermark_above_the_watermark_is_the_watermark():
@@ -391,6 +411,15 @@ def test_a_missing_action_does_nothing_and_is_reported():
         -1:
     ]
     assert [R, Q] == cycles.verdicts(1, 1)
+
+
+def test_a_rule_with_a_missing_action_covers_no_lowered_values():
+    everything = PodQos("all", frozenset({"nowhere"}), scopes=())
+    lowered = LoweredValues({"p-main": Original(None)}, {"uid-p": PodKnobs(memory_high=1.0, original_high=2.0)})
+    held = policies(rule(action="nowhere"), pod_qos=(everything,))
+    found = analyze(state([running("p", 0.5, quota=50_000)], m=1.0), held, AnalyzerState(), lowered=lowered)
+    assert (("uid-p",), ("uid-p",)) == (found.released, found.unheld)
+    assert Q is found.findings[0].verdict
 
 
 def test_a_pod_qos_that_matches_every_pod_is_reported():

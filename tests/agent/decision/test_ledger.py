@@ -106,6 +106,17 @@ def test_a_restored_amount_counts_until_it_is_used():
     assert {"cpu": 300.0} == rising(unlimited, seen(running("p", 0.7)))
 
 
+def test_a_container_that_is_gone_has_no_pending_increase():
+    ledger = with_steps((), [quota(after=80_000, kind="restore", cpu=300.0)], NOW, OPTIONS)
+    assert {"cpu": 0.0} == rising(ledger, seen(pod("p")))
+    assert () == after(ledger, pod("p"), seconds=1.0)
+
+
+def test_a_restore_without_a_known_increase_is_not_awaited():
+    ledger = with_steps((), [quota(after=80_000, kind="restore")], NOW, OPTIONS)
+    assert () == after(ledger, running("p", 0.5), seconds=1.0)
+
+
 def test_a_later_step_replaces_an_earlier_one():
     ledger = with_steps((), [quota(after=50_000, cpu=500.0)], NOW, OPTIONS)
     ledger = with_steps(

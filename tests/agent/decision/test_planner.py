@@ -450,6 +450,20 @@ def test_restoring_stays_below_the_throttling_watermark():
     assert {} == quotas(restores([running("p", 0.5, quota=50_000)], 3500.0, 3490.0, ceilings={CPU: 3495.0}))
 
 
+def test_all_restored_pods_together_stay_below_the_throttling_watermark():
+    pods = [running("low", 0.5, quota=50_000), running("high", 0.5, quota=50_000, priority=9)]
+    made = restores(pods, 9000.0, 3400.0, step=40, ceilings={CPU: 3700.0})
+    assert {"high": 80_000} == quotas(made)
+
+
+def test_a_quota_that_the_kernel_refused_to_lower_is_only_raised():
+    refused = frozenset({("p-main", "cpu.max")})
+    made = throttles([running("p", 2.0), running("q", 2.0)], 4000.0, 9000.0, refused_knobs=refused)
+    assert {"q": 100_000} == quotas(made)
+    assert "the kernel recently refused to lower its quotas" == why(made)["p"]
+    assert {"p": 75_000} == quotas(restores([running("p", 0.5, quota=50_000)], 4000.0, 3900.0, refused_knobs=refused))
+
+
 def test_a_quota_without_a_rule_is_restored_at_once():
     pods = [running("p", 0.5, quota=50_000), running("leaving", 0.5, quota=50_000, terminating=True)]
     originals = {"p-main": Original(70_000), "leaving-main": Original(None)}

@@ -223,6 +223,11 @@ def test_a_pod_whose_memory_high_cannot_be_lowered_is_explained(of_a: PodKnobs, 
     assert reason in why(made)["a"]
 
 
+def test_a_limit_works_while_the_usage_exceeds_it_by_at_most_a_hundredth():
+    for usage, after in ((101 * MIB, {"a": (100 * MIB, 99 * MIB)}), (101 * MIB + 1, {})):
+        assert after == turned(holds([pod("a", memory=usage)], 2.0 * MIB, knobs("a", memory_high=100.0 * MIB)))
+
+
 def test_evictions_wait_for_the_effect_of_memory_high():
     pods = [pod("a", memory=100 * MIB)]
     first = holds(pods, 4.0 * MIB, knobs("a"), evict=True)

@@ -51,6 +51,7 @@ def test_a_node_without_capacity_is_rejected_for_a_pod_with_requests():
     asking = info(containers=[{"requests": {"memory": "1"}}])
     verdicts = plugin.filter(asking, cluster, rows(cluster), now=NOW)
     assert verdicts.reasons[verdicts.codes[0]] == "node(s) had memory load above the threshold with the pod"
+    assert verdicts.details(0) == "no memory is allocatable"
 
 
 # --- against the reference, node by node ------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ def sized(of: Mapping[str, int]) -> dict[str, str]:
     return {"cpu": f"{of['cpu_milli']}m", "memory": str(of["memory_bytes"])}
 
 
+def test_a_load_on_a_node_without_capacity_is_a_risk():
+    risks = load_risk(one(0.5), one(0.2), one(100), one(200), one(0))
+    assert risks.tolist() == [1.0]
+
+
 @cases("LowRiskOverCommitment", "compute_risk")
 def test_golden_risks(case):
     """For one resource. Requests are at most the capacity, as in the caller."""

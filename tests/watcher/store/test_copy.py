@@ -16,6 +16,7 @@ from tests.waiting import eventually
 from tests.watcher.store.ticks import START, block, cells_of, count, minute, opened, query, restored_at, save, tick
 from watcher.store import copying
 from watcher.store.commands import database_at
+from watcher.store.errors import StoreError
 
 TABLES = ("tick", "provenance", "node_list", "sample_block", "window_minute", "window_hour")
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -144,6 +145,26 @@ def test_a_copy_that_fails_in_the_middle_changes_nothing(server_database: str, t
     assert "cannot be written" in failed.stderr
     assert "full_disk" in failed.stderr
     assert before == content(server_database, watcher="a")
+
+
+@pytest.mark.slow
+def test_rows_of_another_file_are_replaced_only_if_that_is_wanted(tmp_path: Path) -> None:
+    """The report has the size of all payloads, also of tables without rows."""
+    first, second, target = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db", "c.db"))
+    filled(first)
+    filled(second, offset=50)
+    report = copying.copy(database_at(first), database_at(target))
+    sizes = (
+        query(first, f"SELECT coalesce(sum(length(payload)), 0) FROM {table}")[0][0]
+        for table in ("sample_block", "window_minute", "window_hour", "maxima_hour", "decision")
+    )
+    assert (sum(count(first, table) for table in TABLES), sum(sizes)) == (report.rows, report.size)
+    with pytest.raises(StoreError, match="already has rows") as refused:
+        copying.copy(database_at(second), database_at(target))
+    assert "--replace" in refused.value.hint
+    assert content(first) == content(target)
+    copying.copy(database_at(second), database_at(target), replace=True)
+    assert content(second) == content(target)
 
 
 def test_an_error_in_the_progress_output_causes_no_damage(tmp_path: Path) -> None:

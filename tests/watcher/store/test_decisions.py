@@ -112,6 +112,7 @@ async def test_decisions_are_found_by_namespace_part_of_the_name_and_node(place:
         assert ["a%b_c"] == await names(namespace="kube-system")
         assert ["web-1"] == await names(node="node-1", namespace="default")
         assert [] == await names(node="node-2")
+        assert [odd] == await found_in(store, part="%", limit=1)
 
 
 async def test_the_outcome_of_a_decision_may_come_later(place: str) -> None:

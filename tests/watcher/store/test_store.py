@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import tempfile
+import time
 import uuid
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -278,6 +279,16 @@ async def test_a_new_node_has_gaps_for_the_time_before_it(place: str) -> None:
     np.testing.assert_array_equal([[np.nan, 7.0], [np.nan, 7.25]], found)
 
 
+async def test_the_history_has_the_windows_of_all_watchers_of_the_cluster(tmp_path: Path) -> None:
+    names = ("east/a", "west/a", "a", "east/b")
+    for number, name in enumerate(names):
+        async with opened(tmp_path / "a.db", watcher=name) as store:
+            await save(store, tick(START + 60 * number))
+    async with opened(tmp_path / "a.db", watcher="east/b") as store:
+        (series, *_) = await store.history(host="node-a", window="5m", start=START, end=START + 600)
+    assert [START, START + 180] == series.time.tolist()
+
+
 async def test_windows_from_before_the_start_are_added_and_compacted(place: str) -> None:
     """They change neither the last tick nor its samples, and the next tick compacts their hours."""
     past = [minute(3, when=START - 60 * back) for back in range(1, 121)]
@@ -408,6 +419,45 @@ async def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothi
     assert expected == cells_of(found.blocks)
 
 
+async def test_a_write_of_more_than_30_s_is_reported_until_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the next tick, whether or not somebody asks for the status."""
+    path, passed = tmp_path / "a.db", [0.0]
+    async with opened(path, monotonic=lambda: time.monotonic() + passed[0]) as store:
+        with locked(url_of(path)):
+            store.save(tick(START))
+            await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
+            passed[0] = 20.0
+            store.save(tick(START + 60))
+            ok = store.status.ok
+            assert ok
+            passed[0] = 3600.0
+            store.save(tick(START + 120))
+            assert f"saving to the database fails: {path} has not responded for 360" in caplog.text
+            assert not store.status.ok
+        await eventually(lambda: store.status.last_saved == START + 120.25, what="the last tick")
+        assert store.status.ok
+
+
+async def test_windows_that_wait_are_dropped_beyond_64_mib_and_counted(tmp_path: Path) -> None:
+    """The oldest first."""
+    nodes, path = tuple(f"node-{number}" for number in range(50_000)), tmp_path / "a.db"
+    values = np.broadcast_to(np.float32(50.0), (len(COLUMNS), len(nodes)))  # 400 kB, without their memory
+    times = [START + 60 * number for number in range(200)]
+    async with opened(path) as store:
+        with locked(url_of(path)):
+            store.save(tick(START))
+            await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
+            for part in (times[:100], times[100:]):
+                store.save(tick(part[-1], records=[WindowRecord(FIFTEEN, at, nodes, COLUMNS, values) for at in part]))
+            dropped = store.status.dropped
+        await eventually(lambda: store.status.last_saved == times[-1] + 0.25, what="the last tick")
+        (series, *_) = await store.history(host="node-7", window="15m", start=START + 1, end=times[-1] + 1)
+    assert dropped == 200 - 64 * 2**20 // values.nbytes
+    assert times[dropped:] == series.time.tolist()
+
+
 async def test_a_tick_that_failed_is_stored_before_later_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The database is locked for longer than the five seconds that SQLite waits. Afterwards the newest tick is the last
     one, and no window or sample of the failed one is missing."""
@@ -458,6 +508,21 @@ async def test_close_stores_the_queued_tick(place: str) -> None:
     found = await restored_at(place)
     assert found is not None
     assert START + 240.25 == found.end
+
+
+async def test_a_compaction_that_failed_is_reported_until_it_succeeds(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with opened(path) as store:
+        await save(store, tick(START))
+        query(path, "UPDATE window_minute SET time = 0")  # out of retention
+        query(path, "CREATE TRIGGER full BEFORE DELETE ON window_minute BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+        await save(store, tick(START + 60))
+        await eventually(lambda: not store.status.ok, what="the failure")
+        assert "disk is full" in store.status.error
+        query(path, "DROP TRIGGER full")
+        await save(store, tick(START + 120))
+        await eventually(lambda: store.status.ok, what="the next compaction")
+        assert count(path, "window_minute", where="time = 0") == 0
 
 
 async def test_a_store_that_was_not_opened_can_be_closed(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class World:
     used: dict[str, float] = field(default_factory=dict)
     pods: tuple[QrmPod, ...] | None = ()
     now: float = 1000.0
+    reads: int = 0
 
     def __post_init__(self) -> None:
         server = PluginServer(self.plugin, self.directory / "cpu.sock", StateFile(self.directory / "state"))
@@ -65,6 +66,7 @@ class World:
             self.pods = (*(self.pods or ()), QrmPod(name, "ns", name, containers=containers))
 
     async def read_usage(self) -> dict[str, float]:
+        self.reads += 1
         return self.used
 
     def read(self, pods: Iterable[QrmPod] = (), *, monotonic: float = 0.0, max_age: float = 0.0) -> Any:
@@ -115,6 +117,35 @@ def test_a_resize_is_stored(tmp_path: Path):
     kept = StateFile(tmp_path / "state").read()
     assert kept is not None
     assert kept["online"] == size < 76
+
+
+async def test_a_state_that_cannot_be_written_again_is_reported_again(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Once for each outage: in between, the state was written."""
+    world = World(tmp_path / "state", settings=PoolSettings(step_down=0))
+    adjusting = asyncio.create_task(world.adjuster.run(0.0))
+
+    async def another_tick() -> None:
+        seen = world.reads
+        await eventually(lambda: world.reads > seen, what="another tick")
+
+    async def fails(number: int) -> None:
+        await eventually(lambda: len(caplog.records) == number, what="the error in the log")
+        for _ in range(3):
+            await another_tick()
+        assert [record.message for record in caplog.records] == number * [
+            "cannot write the state of the CPU pools: No such file or directory; their sizes remain unchanged"
+        ]
+
+    world.says(20.0)
+    await fails(1)
+    world.directory.mkdir()
+    await eventually(lambda: world.adjuster.directions["down"] == 1, what="the first resize")
+    for path in world.directory.iterdir():
+        path.unlink()
+    world.directory.rmdir()
+    world.says(60.0)
+    await fails(2)
+    adjusting.cancel()
 
 
 def test_no_resize_while_the_pods_are_unknown(tmp_path: Path):

@@ -343,6 +343,16 @@ def test_exclusive_memory_grows_and_shrinks_on_its_node():
         assert (info.topology_assignments, info.allocated_quantity) == ({1: size}, size)
 
 
+def test_an_exclusive_container_that_shrinks_keeps_the_cpus_of_one_cache():
+    cpu = CpuPlugin(
+        CpuTopology({cpu: LogicalCpu(cpu, cpu, 0, 0, cpu // 4) for cpu in range(16)}, {0: 1 << 30}),
+        DEFAULT_ROLES,
+        PoolSettings(),
+    )
+    given = [cpu.allocate(ask("cpu", "p", "retriever", size)) for size in (6, 2)]
+    assert [info and info.allocation_result for info in given] == ["0-5", "4-5"]
+
+
 LARGE = CpuTopology(
     {cpu: LogicalCpu(cpu, cpu, cpu // 32, cpu // 4, cpu // 4) for cpu in range(256)}, dict.fromkeys(range(64), 1 << 30)
 )
@@ -526,6 +536,15 @@ def test_a_card_without_known_addresses_is_given_by_its_name():
     info = NicPlugin((Nic("eth7", 1),), nodes=SEED.nodes).allocate(ask("NIC", "p", "", 1))
     assert info
     assert info.envs == {"AFFINITY_NIC_NAME": "eth7"}
+
+
+def test_each_node_with_a_card_is_offered():
+    cards = (*NICS, Nic("eth9", -1))
+    assert pairs(NicPlugin(cards, nodes=range(3)).hints(ask("NIC", "p", "", 1))) == [
+        [[0], True],
+        [[1], True],
+        [[0, 1, 2], False],
+    ]
 
 
 def test_of_cards_on_one_node_the_one_with_the_fewest_containers_is_given():

@@ -100,6 +100,10 @@ def test_headroom(case: dict[str, Any]):
     assert headroom(**asked) == pytest.approx(case["expected"])
 
 
+def test_without_settings_each_pool_keeps_four_cpus():
+    assert [target_size(need, POOLS, PoolSettings()) for need in (0.0, 80.0)] == [4, 76]
+
+
 # --- unknown load ----------------------------------------------------------------------------------------------------
 
 CALM = {"5m": 10.0, "10m": 10.0, "15m": 10.0}

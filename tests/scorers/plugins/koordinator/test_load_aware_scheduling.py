@@ -113,6 +113,20 @@ def test_a_percentage_of_capacity_is_compared_with_allocatable() -> None:
     assert [verdicts.steps[name][0] for name in ("cpu measured", "cpu allocatable", "cpu %")] == [4000, 8000, 61.0]
 
 
+def test_estimates_name_the_pods_of_a_node() -> None:
+    pods = [
+        pod(name, node=at, containers=[ONE_CORE], scheduled=NOW)
+        for name, at in (("second", "a"), ("first", "a"), ("elsewhere", "b"))
+    ]
+    cluster = table([node("a", SHAPE), node("b", SHAPE)], pods, load({"a": busy(30.0), "b": busy(30.0)}))
+    plugin, _ = create_plugin(LoadAwareScheduling, {}, cluster)
+    found = plugin.estimates(cluster.row["a"])
+    assert found["nodeDelta"]["cpu"] == found["nodeEstimated"]["cpu"] == 2 * 850
+    for name in ("nodeDeltaPods", "prodDeltaPods", "nodeEstimatedPods"):
+        assert found[name] == ["default/first", "default/second"]
+    assert found["prodUsagePods"] == []
+
+
 def test_without_measured_pods_only_new_pods_are_added() -> None:
     """The usage of a node contains pods that have run for a report interval. explain states this assumption."""
     pods = [

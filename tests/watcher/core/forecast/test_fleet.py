@@ -155,6 +155,21 @@ def test_the_bound_is_never_below_the_load_since_it_was_issued():
     assert 90 <= found.bound < 90.4
 
 
+def test_a_node_that_is_idle_has_a_bound_of_zero():
+    fleet = FleetForecast(CONFIG)
+    fill(fleet, "a", hours=range(HOUR - 168, HOUR), percent=0.0)
+    found = forecast(fleet, compute(fleet, HOUR))
+    assert (ForecastState.BOUND, 0.0, HOUR * 3600) == (found.state, found.bound, found.issued)
+
+
+def test_a_new_node_that_is_idle_has_samples():
+    fleet = FleetForecast(CONFIG)
+    fill(fleet, "a", hours=range(HOUR - 48, HOUR), percent=40.0)
+    now = compute(fleet, HOUR)
+    fill(fleet, "b", hours=range(HOUR, HOUR + 1), percent=0.0)
+    assert ForecastState.SHORT_HISTORY == forecast(fleet, now, "b").state
+
+
 def test_bounds_are_computed_once_an_hour_after_late_samples():
     fleet = FleetForecast(CONFIG)
     fill(fleet, "a", hours=range(HOUR - 48, HOUR), percent=40.0)

@@ -93,6 +93,20 @@ def test_an_empty_pod_is_valid():
     assert read({"spec": {"priority": 0}}).spec.priority == 0
 
 
+@pytest.mark.parametrize(
+    ("affinity", "forbids"),
+    [
+        ({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}, True),
+        ({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}, True),
+        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, False),
+        ({"nodeAffinity": None}, False),
+        ({}, False),
+    ],
+)
+def test_only_required_affinity_excludes_nodes(affinity: dict[str, Any], forbids: bool):
+    assert forbids == read({"spec": {"affinity": affinity}}).spec.affinity
+
+
 def test_annotations_of_other_programs_are_dropped():
     """They may be half of the size of a pod. Of a domain, only the whole name counts."""
     assert {"scheduling.koordinator.sh/reserve-pod": "true", "kubernetes.io/config.source": "file"} == read(
@@ -110,6 +124,9 @@ def test_equal_parts_of_replicas_are_stored_once():
     assert first.metadata.owner_references is second.metadata.owner_references
     assert first.spec.containers[0].resources.requests is second.spec.containers[0].resources.requests
     assert first.status.phase is second.status.phase
+    for one, other_one in zip(first.status.conditions, second.status.conditions, strict=True):
+        assert one.type is other_one.type
+        assert one.status is other_one.status
 
 
 def test_a_node_has_the_fields_that_scheduling_needs():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scorers.cluster.pods import pod_info
 from tests.scorers.simulated_cluster import pod
 from watcher.core.kubernetes.pod_resources import (
-    MAX_AMOUNT,
     amount,
     limits_of,
     limits_raised_to_requests,
@@ -32,7 +31,7 @@ from watcher.core.kubernetes.pod_resources import (
         ("memory", "1500m", 2),
         ("memory", "1e3", 1000),
         ("nvidia.com/gpu", "3", 3),
-        ("memory", "9E", MAX_AMOUNT),
+        ("memory", "9E", 2**53),
         ("cpu", "-1500u", -2),
     ],
 )

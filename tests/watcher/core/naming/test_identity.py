@@ -188,6 +188,21 @@ LAYOUTS: dict[str, tuple[Sequence[Labels], NamingEvidence, Sequence[str | None]]
         ),
         ("w-1", "w-2", None),
     ),
+    "the node of the scraper on both nodes, without host names": (
+        exporters(2, node="w-9"),
+        NamingEvidence(cluster("w-1", "w-2", "w-9")),
+        ("w-1", "w-2"),
+    ),
+    "two exporters on one host": (
+        [{"instance": f"10.0.0.1:{port}", "job": "node"} for port in (9100, 9101)],
+        NamingEvidence(),
+        ("10.0.0.1",) * 2,
+    ),
+    "three exporters on one host": (
+        [{"instance": f"10.0.0.1:{port}", "job": "node"} for port in (9100, 9101, 9102)],
+        NamingEvidence(),
+        ("10.0.0.1:9100", "10.0.0.1:9101", "10.0.0.1:9102"),
+    ),
     "the node of the scraper on both nodes": (
         exporters(2, node="w-1"),
         NamingEvidence(cluster("w-1", "w-2"), unames(exporters(2, node="w-1"), "w-#")),
@@ -437,6 +452,14 @@ def test_two_clusters_with_different_jobs_are_not_merged(label: str):
     assert f'provider.matchers = {{ "{label}" = "a" }}' in found.problems[0].reason
 
 
+@pytest.mark.parametrize(("second", "served"), [(90_014.0, True), (40_000.0, False)])
+def test_counters_of_another_address_are_found_by_the_node(second: float, served: bool):
+    rows = [*exporters(1, node="w-#", region="1"), *exporters(1, node="w-#", region="2")]
+    readings = _idle([{**row, "instance": "10.9.0.1:9100"} for row in rows], [90_000.0, second], [1000.0, 1015.0])
+
+    assert (("w-1", "w-1") if served else (None, None)) == identify(rows, NamingEvidence(idle=readings)).nodes
+
+
 def test_a_machine_that_starts_between_two_readings_stays_one():
     """Its counters begin again at 0."""
     rows = [*exporters(1, node="w-#", replica="a"), *exporters(1, node="w-#", replica="b")]
@@ -485,6 +508,29 @@ def test_two_machines_with_one_name_change_no_other_name():
     assert "label replica is a and b for the nodes w-1" in found.problems[0].reason
 
 
+def test_a_label_that_is_shown_to_be_that_of_clusters_counts_for_nodes_without_evidence():
+    """Readings show that w-1 is two machines; w-2 and w-3 have none, and w-3 has other values of the label."""
+    rows = [
+        *exporters(2, node="w-#", replica="a"),
+        *exporters(2, node="w-#", replica="b"),
+        *({**row, "node": "w-3", "instance": "10.0.0.3:9100"} for row in exporters(1, replica="a")),
+        *({**row, "node": "w-3", "instance": "10.0.0.3:9100"} for row in exporters(1, replica="c")),
+    ]
+    found = identify(rows, NamingEvidence(idle=_idle([rows[0], rows[2]], [190_000.0, 40_000.0], [1000.0] * 2)))
+
+    assert (None, None, None, None, "w-3", "w-3") == found.nodes
+    assert "label replica is a and b for the nodes w-1, w-2" in found.problems[0].reason
+
+
+def test_a_series_without_a_cluster_is_left_out_if_its_target_is_in_several():
+    rows = exporters(2, node="w-#")
+    targets = [{**rows[0], "cluster": value, "nodename": "w-1"} for value in ("a", "b")]
+    found = identify(rows, NamingEvidence(None, targets))
+
+    assert (None, "w-2") == found.nodes
+    assert "has no label cluster" in found.problems[0].reason
+
+
 @pytest.mark.parametrize("label", ["cluster", "environment"])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_metric_of_only_one_cluster_does_not_identify_it(label: str, known: bool):
@@ -524,6 +570,13 @@ def test_another_cluster_changes_no_names():
 
     found = identify(rows, NamingEvidence(cluster("w-1", "w-2"), unames([*rows, *others], "w")))
     assert ("w-1", "w-2") == found.nodes
+
+
+def test_targets_with_one_address_have_the_host_names_of_their_labels():
+    rows = [{"instance": "10.0.0.1:9100", "job": "node", "port": port} for port in ("x", "y")]
+    evidence = NamingEvidence(None, [{**row, "nodename": f"w-{row['port']}"} for row in rows])
+
+    assert ("w-x", "w-y") == identify(rows, evidence).nodes
 
 
 def test_different_kernels_are_different_machines():

@@ -1,6 +1,7 @@
 """The node of a name in the source: by the strongest evidence, and at most one name per node."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -130,6 +131,30 @@ def test_an_address_of_two_nodes_is_ambiguous():
     )
     assert "is the InternalIP of several nodes, new and old" in finding.reason
     assert "the source's name is used unchanged" in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "means"),
+    [
+        ({"created": 9.0}, {"ready": True, "created": 1.0}, "new"),
+        ({"created": 1.0}, {"created": 9.0}, "new"),
+        ({"created": 9.0}, {"created": 9.0}, ""),
+        ({"ready": True, "created": 1.0}, {"ready": True, "created": 9.0}, "new"),
+    ],
+)
+def test_an_address_of_a_replaced_node_is_that_of_the_newer_ready_one(
+    first: dict[str, Any], second: dict[str, Any], means: str
+):
+    address = (("InternalIP", "10.0.0.1"),)
+    index = NodeIndex([KnownNode("old", address, **first), KnownNode("new", address, **second)])
+    assert means == index.find("10.0.0.1:9100").node
+
+
+def test_among_many_nodes_a_similar_name_is_found_by_its_end():
+    """Eight names on each side are compared, in the order of their beginnings and of their ends."""
+    others = [node(f"{begin}{number:02}-{number:02}1") for begin in ("e", "z") for number in range(20, 60)]
+    index = NodeIndex([node("worker-storage-1"), *others])
+    assert ("worker-storage-1",) == index.candidates("eworker-storage-1")
 
 
 def test_of_two_names_of_one_node_the_one_with_stronger_evidence_counts():

@@ -423,6 +423,16 @@ def test_the_body_decodes_to_the_document():
         json.loads(body, parse_constant=pytest.fail)
 
 
+def test_readings_of_minutes_cannot_be_changed():
+    for each in published(three_pods()).minutes():
+        assert not each.flags.writeable
+
+
+def test_the_times_of_measured_nodes_are_in_milliseconds():
+    pods = published(after((70.0, [("a/x", "n1", 65.0626, 0.1, 1.0)])))
+    assert {"n1": T0 + 65.063} == pods.document().measured
+
+
 def test_absence_is_null_and_bytes_are_whole():
     document = published(three_pods()).document()
     assert ["a", "a", "b"] == document.namespace

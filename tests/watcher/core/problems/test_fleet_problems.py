@@ -83,6 +83,13 @@ def test_a_hot_node_is_reported_with_the_pods_of_its_load(cores, said):
     assert ("describe pod lint" in found.command) == ("lint" in cores)
 
 
+def test_the_size_of_a_large_hot_node_is_in_cores():
+    history = {"hot": {"CPU": steady(95), "Memory": steady(30)}}
+    sizes = {"hot": Capacity(256_000, 1 << 40)}
+    (found,) = problems(snapshot=snapshot_of(history), pods=pods_on("hot", lint=200.0), capacities=sizes)
+    assert found.text.endswith("; ci/lint uses 200 of 256 cores")
+
+
 def test_a_load_that_began_before_the_samples_is_reported_as_longer():
     """Without pods, the sentence ends there. A short dip does not restart the time."""
     history = steady(90)

@@ -189,6 +189,18 @@ def test_lost_nodes_that_return_complete_the_list():
     assert fleet.tick().findings == ()
 
 
+def test_an_outage_is_over_at_once_if_too_few_nodes_are_left():
+    """Although the others departed only a minute ago."""
+    fleet = Fleet(10)
+    fleet.tick()
+    fleet.gone = {"n000", "n001", "n002"}
+    assert len(fleet.tick().lost) == 3
+    fleet.gone = {"n000", "n001"}
+    verdict = fleet.tick()
+    assert verdict.lost == {}
+    assert "nodes that returned now: 1; nodes still missing, left out: 2" in verdict.findings[0].reason
+
+
 def test_a_fleet_that_shrank_is_accepted_after_half_an_hour():
     """After forget_after, the lost nodes are removed with one finding, and the list is served again."""
     fleet = Fleet(10)

@@ -150,6 +150,13 @@ def test_a_history_that_is_loaded_from_its_blocks_continues_exactly(batches: lis
     np.testing.assert_array_equal(windows.sampled[alive], windows_again.sampled)
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_loaded_blocks_are_handed_to_the_store_only_if_it_has_others(changed: bool) -> None:
+    history = History(resolution=15, windows=WINDOWS)
+    history.load(history_of(every(15.0, 60)).blocks(), changed=changed)
+    assert bool(history.take_changed()) == changed
+
+
 def test_only_changed_blocks_are_stored() -> None:
     """Blocks without a change since the last time are not written again."""
     history = history_of(every(15.0, 60))
@@ -263,6 +270,16 @@ def test_a_carried_value_fills_its_slot_but_is_not_a_sample() -> None:
     assert np.nanmean(recent.values[:, history.names.index("a")]) == 40.0
     history.append(CPU, cells([("a", T0 + 15.0, 60.0)]))
     assert windows_of(history)[1].count[0, row] == 2
+
+
+def test_a_metric_without_samples_has_no_values() -> None:
+    """Although its nodes are known from another metric."""
+    history = history_of([("a", T0, 40.0)])
+    median, mad, count = history.spread(MEMORY, ["a"])
+    assert (np.isnan(median).all(), np.isnan(mad).all(), count.tolist()) == (True, True, [0])
+    history.drop_newest(MEMORY, ["a"], value=40.0)
+    assert not len(history.carry(MEMORY, cells([("a", T0 + 15.0, np.nan)]), slots=2).slot)
+    assert windows_of(history)[1].latest.tolist() == [40.0]
 
 
 def test_carried_values_stay_carried_after_a_restart() -> None:
