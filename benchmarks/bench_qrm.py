@@ -18,6 +18,7 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -40,7 +41,6 @@ from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.runtime import dry_run
 from agent.qrm.store.files import StateFile, write_atomic
-from agent.qrm.telemetry import QrmMetrics
 from benchmarks.report import Table, amount, at_most
 from tests.agent.qrm.manager.hint_order import compare
 
@@ -109,7 +109,7 @@ async def node(directory: Path, pods: int, rounds: int) -> Table:
             MemoryPlugin(on, DEFAULT_ROLES, reserved=dict.fromkeys(range(NODES), GIB)),
         ]
         allocations, path = Allocations(), directory / "checkpoint"
-        checkpoint = Checkpoint(path, QrmMetrics())
+        checkpoint = Checkpoint(path, Counter())
         manager = Manager(
             AllocationSettings(),
             allocations,
@@ -178,7 +178,7 @@ def _repeated(act: Callable[[], object], times: int) -> Stopwatch:
 
 
 def _restored(path: Path, expected: Allocations) -> None:
-    assert Checkpoint(path, QrmMetrics()).read() == expected
+    assert Checkpoint(path, Counter()).read() == expected
 
 
 # --- hints -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,6 @@ from agent.qrm.runtime.protos import qrm_cri_v1_pb2 as cri_pb
 from agent.qrm.runtime.restore import OriginalValues, recorded_mode
 from agent.qrm.store.checkpoint import encode
 from agent.qrm.store.files import BadState, StateFile
-from agent.qrm.telemetry import QrmMetrics
 from agent.state.proc_reader import ProcReader
 from agent.state.readings import MetricReadings
 from agent.state.remote import read_samples as read_agent_samples
@@ -395,7 +395,7 @@ def entrances(directory: Path) -> dict[str, Entrance]:
     """All entrances by name; `directory` is used to write what programs write."""
     return {
         # files of the agent and the QRM
-        "checkpoint": Entrance(checkpoint(), lambda path: Checkpoint(path, QrmMetrics()).read()),
+        "checkpoint": Entrance(checkpoint(), lambda path: Checkpoint(path, Counter()).read()),
         "cpu_plugin_state": Entrance(
             state(cpu_plugin().document(), directory), plugin_state, (BadState, ValueError), False
         ),

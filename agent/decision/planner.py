@@ -26,10 +26,16 @@ from agent.decision.ledger import lowered, raised, recently_set, set_since
 from agent.decision.plan import Mode, Plan, PodLeftAlone, Stage, StageCandidate
 from agent.decision.plan_inputs import PlanInputs, as_throttled, gap_below, gaps, in_flight, left_alone, reducible
 from agent.decision.pod_selection import protection
-from agent.decision.pod_steps import lagging, reclaiming, refusal, worth_it
 from agent.decision.restoring import memory_high_restored, uncovered_steps, weight_restored
 from agent.decision.soft_limits import memory_high_lowered, weight_lowered
-from agent.decision.stage_selection import ConsideredPod, StageSelection
+from agent.decision.stage_selection import (
+    ConsideredPod,
+    StageSelection,
+    lagging,
+    reclaiming,
+    refusal,
+    worth_it,
+)
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.sorters import Sorter
 from agent.model import (

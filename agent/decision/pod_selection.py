@@ -12,8 +12,6 @@ from collections.abc import Iterable
 
 from agent.model import CRITICAL_PRIORITY, PodQos, PodScope, PodState
 
-FINISHED = ("Succeeded", "Failed")
-
 
 def matches(policy: PodQos, pod: PodState) -> bool:
     """Whether the PodQOS selects this pod."""
@@ -45,7 +43,7 @@ def protection(pod: PodState, own: frozenset[str]) -> str:
         return "it is the agent's own pod"
     if pod.terminating:
         return "it is terminating already"
-    if pod.phase in FINISHED:
+    if pod.ended:
         return f"it has finished ({pod.phase})"
     if pod.static:
         return "it is a static pod or a mirror pod: the kubelet would start it again"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -28,7 +29,7 @@ from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
 from agent.qrm.manager.topology import check_nodes
-from agent.qrm.pages import QrmComponents, QrmPages
+from agent.qrm.pages import QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin
@@ -47,7 +48,7 @@ from agent.qrm.runtime.restore import OriginalValues, RecordingApply, record_mod
 from agent.qrm.settings import APPLYING, CRI, DRY_RUN, NRI, SERVER, QrmSettings
 from agent.qrm.store.checkpoint import CHECKPOINT, BadCheckpoint, Entry, decode, encode_entries, entries_of
 from agent.qrm.store.files import StateFile, set_aside, write_atomic
-from agent.qrm.telemetry import QrmMetrics
+from agent.qrm.telemetry import QrmComponents
 from agent.service import node_server
 from agent.service.dependencies import kube_client
 from agent.service.node_server import CannotRun, listening, read_token, stop_signal
@@ -146,11 +147,11 @@ def pod_sources(settings: QrmSettings, client: KubeClient | None) -> NodePodSour
 
 
 class Checkpoint:
-    """Reads and writes the checkpoint file with the allocations."""
+    """Reads and writes the checkpoint file with the allocations, and counts the `results`."""
 
-    def __init__(self, path: Path, metrics: QrmMetrics) -> None:
+    def __init__(self, path: Path, results: Counter[str]) -> None:
         self._path = path
-        self._metrics = metrics
+        self._results = results
         self._written = b""
         self._entries: tuple[Entry, ...] | None = None
 
@@ -166,7 +167,7 @@ class Checkpoint:
         try:
             allocations = decode(data, from_message=info_from_bytes)
         except BadCheckpoint as error:
-            self._metrics.checkpoints["corrupt"] += 1
+            self._results["corrupt"] += 1
             set_aside(self._path, str(error))
             return Allocations()
         self._written = data
@@ -180,7 +181,7 @@ class Checkpoint:
         try:
             await asyncio.to_thread(self._write, entries)
         except OSError:
-            self._metrics.checkpoints["failed"] += 1
+            self._results["failed"] += 1
             raise
         self._entries = entries
 
@@ -188,7 +189,7 @@ class Checkpoint:
         data = encode_entries(entries)
         if data != self._written:
             write_atomic(self._path, data)
-            self._metrics.checkpoints["written"] += 1
+            self._results["written"] += 1
             self._written = data
 
 
@@ -215,26 +216,23 @@ async def running_components(settings: QrmSettings, everything: Settings) -> Asy
     """Build and start all components, and stop them at the end of the context. Raises CannotRun."""
     check_kubelet(settings)
     async with AsyncExitStack() as stack:
-        metrics = QrmMetrics()
         machine = read_topology(settings)
         try:
             settings.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
             raise CannotRun(f"cannot create the directory {settings.state_dir}: {error.strerror}") from None
         builtin = await _serve_plugins(settings, all_plugins(settings, machine), stack)
-        parts = QrmComponents(settings, metrics, builtin)
+        parts = QrmComponents(settings, builtin)
         if settings.mode != SERVER:
             parts.rounds = await _manage(parts, everything, machine, stack)
         else:
-            metrics.contacts = {name: server.contact for name, server in builtin.items()}
-            silence = SilenceReport(metrics.contacts, where=str(settings.plugins_dir))
+            silence = SilenceReport(parts.contacts, where=str(settings.plugins_dir))
             _in_background(stack, silence.run(), "qrm-silence")
         if (settings.cpu_plugin or settings.memory_plugin) and not _stops_beside_kubelet(settings):
             _in_background(stack, ManagerReport(settings.kubelet_dir).run(), "qrm-kubelet")
-        if CPU in builtin and isinstance(plugin := builtin[CPU].plugin, CpuPlugin):
-            metrics.cpu = plugin
+        if parts.cpu is not None:
             if settings.adjust:
-                parts.adjuster = metrics.adjuster = await _adjust(parts, builtin[CPU], stack)
+                parts.adjuster = await _adjust(parts, builtin[CPU], stack)
         elif settings.watcher is not None:
             log.warning("ignoring qrm.watcher: load resizes only the pools of the built-in CPU plug-in")
         yield parts
@@ -269,9 +267,9 @@ async def _manage(
     stack.push_async_callback(registry.close)
     await _wait_for_registration(registry, manager, parts)
     pods, cluster = await _pods_and_cluster(parts, everything, stack)
-    parts.nri = metrics.nri = NriRuntime(settings, manager, pods) if settings.mode == NRI else None
+    parts.nri = NriRuntime(settings, manager, pods) if settings.mode == NRI else None
     rounds = _rounds(parts, manager, pods, cluster, stack)
-    metrics.rounds, rounds.observe = rounds, metrics.observe_round
+    rounds.observe = metrics.observe_round
     listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
     await _serve_socket(settings.pod_resources_path, listing.add_to, stack)
     legacy = LegacyRegistration(plugins, settings.state_dir)
@@ -289,7 +287,7 @@ async def _manage(
 async def _restored_manager(parts: QrmComponents, machine: CpuTopology) -> Manager:
     """The manager with the allocations of its checkpoint. Raises CannotRun."""
     settings = parts.settings
-    checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, parts.metrics)
+    checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, parts.metrics.checkpoints)
     allocations = await asyncio.to_thread(checkpoint.read)
     await _adopt(parts.builtin, allocations)
     return Manager(
@@ -335,7 +333,7 @@ async def _pods_and_cluster(
     if client is not None:
         stack.push_async_callback(client.close)
         cluster = QrmClusterClient(client, node=settings.node_name(), evicts=settings.evicts, clock=time.time)
-    parts.pods = parts.metrics.pods = pods
+    parts.pods = pods
     await pods.start()
     stack.push_async_callback(pods.close)
     return pods, cluster

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
@@ -13,11 +12,7 @@ from agent import cpuset
 from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.grpc.contact import SILENT_S
 from agent.qrm.grpc.grpc_server import PluginServer
-from agent.qrm.plugins.adjuster import Adjuster
-from agent.qrm.reconciler import Reconciler
-from agent.qrm.runtime.nri.runtime import NriRuntime
-from agent.qrm.settings import QrmSettings
-from agent.qrm.telemetry import QrmMetrics
+from agent.qrm.telemetry import QrmComponents
 from agent.service.node_server import json_response, metrics_response
 from watcher.platform.http.openapi import Operation, ResponseSpec
 from watcher.platform.http.routing import Access, ApiError, Route
@@ -27,21 +22,6 @@ STUCK_ROUNDS = 3.0
 STUCK_S = 60.0
 """A round that takes longer than both limits counts as stuck, because container runtimes and disks may be slow for a
 while."""
-
-
-@dataclass
-class QrmComponents:
-    """The running components. `rounds` is None in the mode server, `adjuster` if load does not resize pools; `builtin`
-    are the plug-ins that this process serves, by resource; `pods` is None in the mode server, `nri` in other modes than
-    nri."""
-
-    settings: QrmSettings
-    metrics: QrmMetrics
-    builtin: Mapping[str, PluginServer]
-    rounds: Reconciler | None = None
-    adjuster: Adjuster | None = None
-    nri: NriRuntime | None = None
-    pods: NodePodSources | None = None
 
 
 class QrmPages:
@@ -77,8 +57,8 @@ class QrmPages:
         bring a manager back; `unused` are the plug-ins that no manager uses, with the seconds since its last call."""
         rounds = self._parts.rounds
         if rounds is None:
-            contacts = {name: server.contact for name, server in self._parts.builtin.items()}
-            unused = {name: round(each.silent_for, 3) for name, each in contacts.items() if each.silent_for >= SILENT_S}
+            silence = {name: each.silent_for for name, each in self._parts.contacts.items()}
+            unused = {name: round(seconds, 3) for name, seconds in silence.items() if seconds >= SILENT_S}
             return json_response({"status": "ok", "unused": unused})
         if rounds.age > max(STUCK_ROUNDS * rounds.period, STUCK_S):
             raise ApiError(503, "stuck", f"no round completed for {rounds.age:.0f} s", "check the log")
@@ -87,7 +67,7 @@ class QrmPages:
 
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The metrics in the Prometheus exposition format."""
-        self._parts.metrics.gather()
+        self._parts.metrics.gather(self._parts)
         return await metrics_response(self._telemetry)
 
     async def state(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
@@ -146,14 +126,14 @@ class QrmPages:
 
     def _machine(self) -> dict[str, Any]:
         """CPUs by socket and by NUMA node; empty without the built-in CPU plug-in."""
-        cpu = self._parts.metrics.cpu
+        cpu = self._parts.cpu
         if cpu is None:
             return {}
         groups = {"sockets": cpu.machine.sockets, "numa": cpu.machine.nodes}
         return {name: {str(unit): cpuset.text(cpus) for unit, cpus in of.items()} for name, of in groups.items()}
 
     def _pools(self) -> dict[str, Any]:
-        cpu = self._parts.metrics.cpu
+        cpu = self._parts.cpu
         if cpu is None:
             return {}
         return {name: {"size": len(cpus), "cpus": cpuset.text(cpus)} for name, cpus in cpu.pools.items()}

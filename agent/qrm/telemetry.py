@@ -1,20 +1,24 @@
-"""Prometheus metrics of the QoS Resource Manager."""
+"""The components of the QoS Resource Manager that run, and their Prometheus metrics."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client.metrics_core import Metric as Family
 
 from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.grpc.contact import ManagerContact
+from agent.qrm.grpc.grpc_server import PluginServer
+from agent.qrm.manager.request import CPU
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.roles import OFFLINE, ONLINE
 from agent.qrm.runtime.nri.runtime import NriRuntime
+from agent.qrm.settings import QrmSettings
 from watcher.platform.telemetry.instruments import Timings, counter, gauge
 
 CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -22,16 +26,10 @@ ROUND_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 
 
 class QrmMetrics:
-    """The metrics. `rounds`, `pods`, `cpu`, `adjuster` and `nri` are None if the component does not run; `contacts` are
-    those of the plug-ins, by resource, in the mode server."""
+    """What is counted and timed: calls to plug-ins, rounds, answers to the container runtime, and writes of the
+    checkpoint."""
 
     def __init__(self) -> None:
-        self.rounds: Reconciler | None = None
-        self.pods: NodePodSources | None = None
-        self.cpu: CpuPlugin | None = None
-        self.adjuster: Adjuster | None = None
-        self.nri: NriRuntime | None = None
-        self.contacts: Mapping[str, ManagerContact] = {}
         self.checkpoints: Counter[str] = Counter()
         self._gathered: list[Family] = []
         self._errors: Counter[tuple[str, str]] = Counter()
@@ -64,48 +62,76 @@ class QrmMetrics:
         """Record the duration of one round in seconds."""
         self._round.observe(seconds)
 
-    def gather(self) -> None:
+    def gather(self, parts: QrmComponents) -> None:
         """Take a snapshot of the metrics in the event loop; `collect` runs in another thread, where the counters could
         change during the scrape."""
-        self._gathered = list(self._families())
+        self._gathered = list(self._families(parts))
 
     def collect(self) -> Iterator[Family]:
         """The last snapshot; called by the Prometheus registry."""
         yield from self._gathered
 
-    def _families(self) -> Iterator[Family]:
+    def _families(self, parts: QrmComponents) -> Iterator[Family]:
         for timings in (self._allocate, self._hints, self._round):
             yield from timings.collect()
         errors = [({"resource": r, "method": m}, float(n)) for (r, m), n in sorted(self._errors.items())]
         yield counter("qrm_plugin_errors", "Failed calls to plug-ins.", errors)
         writes = [({"result": result}, float(n)) for result, n in sorted(self.checkpoints.items())]
         yield counter("qrm_checkpoint_writes", "Writes of the checkpoint file.", writes)
-        if self.rounds is not None:
-            yield from _of_rounds(self.rounds)
-        if self.pods is not None and (age := self.pods.age(monotonic=time.monotonic())) is not None:
+        if parts.rounds is not None:
+            yield from _of_rounds(parts.rounds)
+        if parts.pods is not None and (age := parts.pods.age(monotonic=time.monotonic())) is not None:
             yield gauge("qrm_pods_age_seconds", "Seconds since the list of pods was current.", [({}, age)])
-        silence = [({"resource": name}, contact.silent_for) for name, contact in sorted(self.contacts.items())]
+        unmanaged = parts.contacts if parts.rounds is None else {}
+        silence = [({"resource": name}, contact.silent_for) for name, contact in sorted(unmanaged.items())]
         text = "Seconds since a manager last registered or called the plug-in (mode server)."
         yield gauge("qrm_manager_silent_seconds", text, silence)
-        if self.nri is not None:
+        if parts.nri is not None:
             yield from self._answers.collect()
-        yield from _of_nri(self.nri)
-        if self.cpu is not None:
-            yield from self._of_pools(self.cpu)
+        yield from _of_nri(parts.nri)
+        if parts.cpu is not None:
+            yield from _of_pools(parts.cpu, parts.adjuster)
 
-    def _of_pools(self, cpu: CpuPlugin) -> Iterator[Family]:
-        sizes = {name: float(len(cpus)) for name, cpus in cpu.pools.items()}
-        yield gauge("qrm_pool_cpus", "CPUs in each pool.", [({"pool": name}, size) for name, size in sizes.items()])
-        if self.adjuster is None:
-            return
-        last = self.adjuster.last
-        if last is not None:
-            targets = {ONLINE: float(last.resize.target), OFFLINE: float(last.pools.cpus - last.resize.target)}
-            rows = [({"pool": name}, target) for name, target in targets.items()]
-            yield gauge("qrm_pool_target_cpus", "Target size of each pool in CPUs, computed from the load.", rows)
-            yield gauge("qrm_offline_headroom_cpus", "CPUs that offline pods are offered.", [({}, last.headroom)])
-        resizes = [({"direction": way}, float(n)) for way, n in sorted(self.adjuster.directions.items())]
-        yield counter("qrm_resize", "Resizes of the online pool.", resizes)
+
+@dataclass
+class QrmComponents:
+    """The running components, and their metrics. `rounds` and `pods` are None in the mode server, `adjuster` if load
+    does not resize pools, `nri` in other modes than nri; `builtin` are the plug-ins that this process serves, by
+    resource."""
+
+    settings: QrmSettings
+    builtin: Mapping[str, PluginServer]
+    metrics: QrmMetrics = field(default_factory=QrmMetrics)
+    rounds: Reconciler | None = None
+    adjuster: Adjuster | None = None
+    nri: NriRuntime | None = None
+    pods: NodePodSources | None = None
+
+    @property
+    def cpu(self) -> CpuPlugin | None:
+        """The built-in CPU plug-in."""
+        plugin = self.builtin[CPU].plugin if CPU in self.builtin else None
+        return plugin if isinstance(plugin, CpuPlugin) else None
+
+    @property
+    def contacts(self) -> Mapping[str, ManagerContact]:
+        """How managers use the built-in plug-ins, by resource."""
+        return {name: server.contact for name, server in self.builtin.items()}
+
+
+def _of_pools(cpu: CpuPlugin, adjuster: Adjuster | None) -> Iterator[Family]:
+    sizes = {name: float(len(cpus)) for name, cpus in cpu.pools.items()}
+    yield gauge("qrm_pool_cpus", "CPUs in each pool.", [({"pool": name}, size) for name, size in sizes.items()])
+    if adjuster is None:
+        return
+    last = adjuster.last
+    if last is not None:
+        targets = {ONLINE: float(last.resize.target), OFFLINE: float(last.pools.cpus - last.resize.target)}
+        rows = [({"pool": name}, target) for name, target in targets.items()]
+        yield gauge("qrm_pool_target_cpus", "Target size of each pool in CPUs, computed from the load.", rows)
+        yield gauge("qrm_offline_headroom_cpus", "CPUs that offline pods are offered.", [({}, last.headroom)])
+    resizes = [({"direction": way}, float(n)) for way, n in sorted(adjuster.directions.items())]
+    yield counter("qrm_resize", "Resizes of the online pool.", resizes)
 
 
 def _of_nri(nri: NriRuntime | None) -> Iterator[Family]:

@@ -9,10 +9,10 @@ from prometheus_client import generate_latest
 
 from agent.qrm.grpc.contact import SILENT_S
 from agent.qrm.grpc.grpc_server import PluginServer
-from agent.qrm.pages import QrmComponents, QrmPages
+from agent.qrm.pages import QrmPages
 from agent.qrm.settings import QrmSettings
 from agent.qrm.store.files import StateFile
-from agent.qrm.telemetry import QrmMetrics
+from agent.qrm.telemetry import QrmComponents
 from tests.agent.qrm.plugins.test_plugins import cpu_plugin
 from watcher.platform.telemetry.instruments import Instruments
 
@@ -22,16 +22,16 @@ def test_the_pages_of_the_mode_server_without_a_manager(tmp_path: Path):
     server = PluginServer(
         cpu_plugin(), tmp_path / "cpu.sock", StateFile(tmp_path / "state"), external=True, monotonic=lambda: now
     )
-    metrics, telemetry = QrmMetrics(), Instruments(version="1", cluster="")
-    metrics.contacts = {"cpu": server.contact}
-    telemetry.add(metrics)
-    pages = QrmPages(QrmComponents(QrmSettings(mode="server"), metrics, {"cpu": server}), telemetry)
+    telemetry = Instruments(version="1", cluster="")
+    parts = QrmComponents(QrmSettings(mode="server"), {"cpu": server})
+    telemetry.add(parts.metrics)
+    pages = QrmPages(parts, telemetry)
 
     def page(handler: Any) -> Any:
         return json.loads(asyncio.run(handler(None, ())).body)
 
     def silence() -> str:
-        metrics.gather()
+        parts.metrics.gather(parts)
         lines = generate_latest(telemetry.registry).decode().splitlines()
         return next(line for line in lines if line.startswith("load_watcher_qrm_manager_silent_seconds{"))
 

@@ -16,7 +16,8 @@ from agent.qrm.manager.allocation import AllocationInfo, Properties
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.reconciler import RETRY_S, Reconciler
-from agent.qrm.telemetry import QrmMetrics
+from agent.qrm.settings import QrmSettings
+from agent.qrm.telemetry import QrmComponents, QrmMetrics
 from tests.agent.qrm.cluster.test_pod_source import Known
 from tests.agent.qrm.manager.test_manager import Fake, World, pod
 from tests.fakes.kube import EVENTS, NODES, PODS, FakeKube
@@ -220,14 +221,14 @@ async def test_late_rounds_are_skipped_and_never_overlap():
 async def test_all_metrics_of_the_reference_are_exported():
     node = Node()
     metrics = QrmMetrics()
-    metrics.rounds, node.rounds.observe = node.rounds, metrics.observe_round
+    node.rounds.observe = metrics.observe_round
     for method in ("Allocate", "GetTopologyHints"):
         metrics.observe_call("cpu", method, 0.001, method == "Allocate")
     metrics.checkpoints["written"] += 1
     await node.round("p")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
-    metrics.gather()
+    metrics.gather(QrmComponents(QrmSettings(), {}, rounds=node.rounds))
     text = generate_latest(registry).decode()
     for line in (
         'qrm_allocate_seconds_count{resource="cpu"} 1.0',

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -32,7 +33,6 @@ from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.store.checkpoint import fnv1a
 from agent.qrm.store.files import BadState, StateFile, set_aside, write_atomic
-from agent.qrm.telemetry import QrmMetrics
 from tests.agent.qrm.plugins.test_plugins import SEED, ask, cpu_plugin
 from tests.waiting import eventually
 
@@ -470,7 +470,7 @@ def test_a_plugin_that_is_killed_during_a_call(tmp_path: Path):
         return QrmPod(name, "ns", name, annotations=annotations, containers=(PodContainer("c", {"cpu": 4.0}),))
 
     async def test() -> None:
-        allocations, checkpoint = Allocations(), Checkpoint(tmp_path / "checkpoint", QrmMetrics())
+        allocations, checkpoint = Allocations(), Checkpoint(tmp_path / "checkpoint", Counter())
         settings = AllocationSettings(policy=TopologyPolicy.RESTRICTED)
         save = partial(checkpoint.save, allocations)
         manager = Manager(settings, allocations, nodes=frozenset({0, 1}), save=save, monotonic=lambda: 0.0)
@@ -491,7 +491,7 @@ def test_a_plugin_that_is_killed_during_a_call(tmp_path: Path):
 
             found = await eventually(known, what="the plug-in to be back", ignoring=(PluginCallError,))
             assert found == {"well": {"c": before}}
-            assert Checkpoint(tmp_path / "checkpoint", QrmMetrics()).read() == allocations
+            assert Checkpoint(tmp_path / "checkpoint", Counter()).read() == allocations
             assert (await manager.admit(pod("other"))).admitted
         finally:
             process.kill()

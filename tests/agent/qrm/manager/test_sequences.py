@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import tempfile
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -29,7 +30,6 @@ from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.runtime import dry_run
 from agent.qrm.store.files import StateFile
-from agent.qrm.telemetry import QrmMetrics
 from tests.agent.qrm.vectors import machine
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ class Node(RuleBasedStateMachine):
             self.runner.run(self.up(resource))
 
     def begin(self, allocations: Allocations) -> None:
-        checkpoint = Checkpoint(self.path, QrmMetrics())
+        checkpoint = Checkpoint(self.path, Counter())
         self.manager = Manager(
             AllocationSettings(policy=self.policy),
             allocations,
@@ -171,7 +171,7 @@ class Node(RuleBasedStateMachine):
         before = self.manager.allocations
         for resource in RESOURCES:
             self.runner.run(self.down(resource))
-        self.begin(Checkpoint(self.path, QrmMetrics()).read())
+        self.begin(Checkpoint(self.path, Counter()).read())
         for resource in RESOURCES:
             self.runner.run(self.up(resource))
         assert self.manager.allocations == before
@@ -208,7 +208,7 @@ class Node(RuleBasedStateMachine):
 
     @invariant()
     def the_file_is_what_is_known(self) -> None:
-        kept = Checkpoint(self.path, QrmMetrics()).read()
+        kept = Checkpoint(self.path, Counter()).read()
         assert kept == self.manager.allocations
         assert not list(self.directory.glob("*.corrupt-*"))
 

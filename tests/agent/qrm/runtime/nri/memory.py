@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,7 +36,6 @@ from agent.qrm.runtime.nri.runtime import NriRuntime
 from agent.qrm.settings import read_settings
 from agent.qrm.store.checkpoint import CHECKPOINT
 from agent.qrm.store.files import StateFile
-from agent.qrm.telemetry import QrmMetrics
 from agent.state.readings import PodsUnknown
 from tests.agent.qrm.vectors import machine
 
@@ -115,7 +115,7 @@ class MemoryManager:
         given = {"mode": "nri", "nri_socket": str(socket), "state_dir": str(directory), **settings}
         made, problems = read_settings(given, cwd=directory)
         assert not problems, problems
-        checkpoint = Checkpoint(directory / CHECKPOINT, QrmMetrics())
+        checkpoint = Checkpoint(directory / CHECKPOINT, Counter())
         allocations = checkpoint.read()
         self.manager = Manager(
             replace(made, policy=TopologyPolicy.RESTRICTED),
