@@ -112,7 +112,8 @@ PATTERNS = {
         "It follows the seed's example.",
     ),
     "citation": Pattern(
-        r"contract(?:'s)? (?:§\s?)?\d+(?:\.\d+)*|shared/reference/[\w./-]+\.md|issues? \d{1,3}",
+        r"contract(?:'s)? (?:§\s?)?\d+(?:\.\d+)*|shared/reference/[\w./-]+\.md|issues? \d{1,3}"
+        r"|(?:crane|katalyst|koordinator|qrm|testing|trimaran)\.md,?\s(?:§\s?)?\d+",
         "the rule itself, the published source or a page of docs/",
         "as contract 5.1 requires",
     ),

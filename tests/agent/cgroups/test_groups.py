@@ -251,7 +251,7 @@ def test_links_are_not_followed(fake: FakeCgroups, tree: Tree, tmp_path: Path):
 
 
 def test_a_value_that_the_kernel_did_not_keep_is_reported(tmp_path: Path):
-    """Version 1 accepts -2 and then has -1 (crane.md §10.1)."""
+    """Version 1 accepts -2 and then has -1."""
     fake = FakeCgroups(tmp_path / "cgroup", "v1")
     fake.add(fake.pod_path(UID))
     with (

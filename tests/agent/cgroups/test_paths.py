@@ -50,7 +50,7 @@ def test_invalid_slices_are_refused_as_by_crane(case: dict[str, Any]):
 
 @cases("container_id_from_key")
 def test_a_pods_own_group_has_no_container_id(case: dict[str, Any]):
-    """For systemd, Crane reads the slice as a container and loses all pods (crane.md §7)."""
+    """For systemd, Crane reads the slice as a container and loses all pods."""
     name = case["input"]["key"].rpartition("/")[2]
     assert read_pod(name) is not None
 

@@ -267,7 +267,7 @@ USED = {"n1": (0.8, 3.2, 1.6, 4.8), "n2": (2, 0.04, 6.4, 0.004), "n3": (1.2, 0.4
     [
         # as printed: the document rounds halves up, 7.5, 36.5, 47.5 and 42.5 among these
         ("kep", {"n1": (0, 8, 0), "n2": (37, 7, 7), "n3": (48, 43, 43)}),
-        # the shipped code takes half of mean and deviation (trimaran.md, 5.2)
+        # the shipped code takes half of mean and deviation
         ("upstream", {"n1": (44, 54, 44), "n2": (68, 54, 54), "n3": (74, 71, 71)}),
     ],
 )

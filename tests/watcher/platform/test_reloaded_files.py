@@ -93,7 +93,7 @@ async def test_an_unusable_file_is_refused_once(
 
 
 @in_loop
-async def test_an_exchanged_link_is_a_change(tmp_path: Path) -> None:
+async def test_a_link_with_another_target_is_a_change(tmp_path: Path) -> None:
     """As the kubelet replaces the files of a Secret."""
     for name in ("1", "2"):
         (tmp_path / name).mkdir()

@@ -562,7 +562,7 @@ def test_a_node_has_the_longest_window_that_its_samples_fill() -> None:
     play(story)
 
 
-def test_after_an_outage_begins_the_last_windows_stay_with_their_real_age(caplog: pytest.LogCaptureFixture) -> None:
+def test_during_an_outage_the_last_windows_stay_with_their_real_age(caplog: pytest.LogCaptureFixture) -> None:
     """One log line when it begins, one when it ends."""
     caplog.set_level(logging.INFO, logger="watcher")
 

@@ -115,7 +115,7 @@ def test_the_merged_hint_equals_that_of_the_product_of_all_lists(policy: Topolog
 
 
 def numeric_by_product(given: list[Hints | None], aligned: str) -> Merged:
-    """That policy as it is written down (reference/qrm.md §4.5): the first of the best combinations."""
+    """The policy as documented: the first of the best combinations."""
     lists = collected(given)
     if not lists:
         return Merged({"*": ANYWHERE}, admit=True)
