@@ -27,6 +27,10 @@ SCHEDULING_TAINT = "interference.crane.io"
 SCHEDULING_CONDITION = "interference-identified"
 CRITICAL_PRIORITY = 2_000_000_000
 """Pods of this priority or higher (system-cluster-critical) are never throttled or evicted."""
+FINAL_PHASES = ("Succeeded", "Failed")
+"""Phases of pods that have ended."""
+PODS = "pods"
+"""The key in `State.missing` for the reason why the pods are unknown; not a metric."""
 
 # --- state -----------------------------------------------------------------------------------------------------------
 
@@ -91,6 +95,11 @@ class PodState:
     def key(self) -> str:
         """The pod's name in the form namespace/name."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod has ended, so that it has no control group."""
+        return self.phase in FINAL_PHASES
 
 
 @dataclass(frozen=True, slots=True)

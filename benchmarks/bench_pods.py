@@ -31,15 +31,8 @@ from benchmarks.source import Virtual
 from benchmarks.stall import watching
 from watcher.client import to_pods
 from watcher.client.arrays import decode_pods
-from watcher.core.pods.table import (
-    PodOrigin,
-    PodTable,
-    PodUsage,
-    PublishedPods,
-    empty_table,
-    merge_readings,
-    review_pods,
-)
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import PodOrigin, PodTable, PodUsage, empty_table, merge_readings, review_pods
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.kube.responses import read_large_page
 from watcher.sources.base import PodFetch
@@ -48,7 +41,7 @@ from watcher.sources.prometheus.plans import NodeLabel
 from watcher.sources.prometheus.pods import joined, read_values
 from watcher.sources.prometheus_api import read_envelope, series_of, with_pauses
 from watcher.tick.pods import PodRefresher
-from watcher.tick.shared import RefreshConfig, TickReports, TickWorker
+from watcher.tick.shared import RefreshConfig, TickContext, TickReports, TickWorker
 
 START = 1_700_000_040.0
 ROUNDS = 10
@@ -221,12 +214,14 @@ async def measure_rounds(pods: int, *, rounds: int) -> Measured:
     cluster, clock, config = Cluster(pods), Virtual(START), RefreshConfig(pods="on")
     source = AtHand(cluster)
     refresher = PodRefresher(
-        source,  # type: ignore[arg-type]  # only fetch_pods of the provider is used
-        config=config,
-        clock=clock,
-        tag="t",
-        worker=TickWorker(),
-        reports=TickReports(),
+        TickContext(
+            source,  # type: ignore[arg-type]  # only fetch_pods of the provider is used
+            config,
+            clock,
+            "t",
+            TickWorker(),
+            TickReports(),
+        )
     )
     worst: dict[str, tuple[float, str]] = {}
     async with watching() as idle:

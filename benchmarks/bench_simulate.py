@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from agent.decision.simulated_eviction import evicted
 from benchmarks.report import Table, amount, at_most
 from lab.simulate.engine import SimulationOptions, simulate
 from lab.simulate.policies import find_policy
@@ -25,6 +24,7 @@ from lab.simulate.results import RunSummary
 from lab.simulate.trace_columns import TraceColumns, read_course
 from lab.traces.files import open_writer, read_trace
 from lab.traces.generating import generate
+from load_watcher.commands.lab.simulated_eviction import evicted
 
 SCENARIO = "daily"
 POLICIES = (

@@ -17,7 +17,8 @@ from pathlib import Path
 import click
 
 from load_watcher.cli.settings import NO_SOURCE, load
-from load_watcher.commands import agent, demo, extender, qrm, serve
+from load_watcher.commands import agent, extender, qrm, serve
+from load_watcher.commands.lab import demo
 from watcher.core.config.problems import SettingsError
 from watcher.core.config.settings import Settings
 from watcher.platform.http.settings import ServerSettings

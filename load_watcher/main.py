@@ -9,25 +9,8 @@ import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.version import print_version, version_line
-from load_watcher.commands import (
-    agent,
-    compare,
-    config,
-    db,
-    demo,
-    doctor,
-    extender,
-    forecast,
-    koordinator,
-    qrm,
-    record,
-    report,
-    score,
-    serve,
-    shadow,
-    simulate,
-    why,
-)
+from load_watcher.commands import agent, config, db, doctor, extender, koordinator, qrm, score, serve, shadow, why
+from load_watcher.commands.lab import compare, demo, forecast, record, report, simulate
 
 COMMANDS: tuple[click.Command, ...] = (
     serve.serve,

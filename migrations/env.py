@@ -1,7 +1,7 @@
-"""Runs the migrations of the tables in watcher/store/schema.py on the caller's connection and in its transaction.
+"""Runs the migrations of the tables in watcher/store/tables.py on the caller's connection and in its transaction.
 
-Migrations must be started by `watcher.store.database.migrate` (load-watcher db upgrade, and serve at its start), which
-makes SQLite's DDL transactional: a failed migration is rolled back completely.
+Migrations must be started by `watcher.store.engines.database.migrate` (load-watcher db upgrade, and serve at its
+start), which makes SQLite's DDL transactional: a failed migration is rolled back completely.
 """
 
 import logging

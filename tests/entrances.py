@@ -57,8 +57,8 @@ from lab.traces.files import open_writer, read_trace
 from lab.traces.parsing import TraceError
 from lab.traces.records import Begin, EndRecord, NodeRecord
 from load_watcher.cli.options import read_token as read_option_token
-from load_watcher.doctor.scheduler import check_configuration
-from load_watcher.doctor.thresholds import evictors_in
+from load_watcher.doctor.scheduler.configuration import check_configuration
+from load_watcher.doctor.scheduler.thresholds import evictors_in
 from scorers.decisions import records
 from scorers.extender.manifest import read_pod
 from scorers.extender.remote import read_access
@@ -454,7 +454,7 @@ def entrances(directory: Path) -> dict[str, Entrance]:
         "certificates": Entrance(CERTIFICATE, lambda path: client_context(ca_file=path), (OSError, ValueError), False),
         "token": Entrance("s3cret ü".encode(), read_token, (ValueError,), False),
         "token of a source": Entrance(
-            b"s3cret", lambda path: read_secret("provider.token_file", str(path)), (ProviderError,)
+            b"s3cret", lambda path: read_secret("provider.token_file", path), (ProviderError,)
         ),
         "token of a command": Entrance(b"s3cret", read_option_token, (click.BadParameter,)),
         # traces

@@ -1,4 +1,5 @@
-"""Which package imports which, which libraries stay in which folder, and which modules do no I/O and read no clock.
+"""Imports between packages, libraries that only one folder uses, modules without I/O and clocks, and limits on the size
+of folders and files.
 
 The import contracts are in pyproject.toml under [tool.importlinter]. A contract that names an unknown module fails, and
 for each contract a planted violation is found.
@@ -36,7 +37,7 @@ HOMES = {
     "requests": PROMETHEUS,
     "urllib3": PROMETHEUS,
     "influxdb_client": ("watcher/sources/influxdb/",),
-    "psycopg": ("watcher/store/postgresql.py",),
+    "psycopg": ("watcher/store/engines/postgresql.py",),
     "psutil": ("watcher/sources/host.py", "load_watcher/doctor/listening.py"),
     "apscheduler": ("watcher/service/",),
     "kubernetes_asyncio": ("watcher/platform/kube/",),
@@ -45,9 +46,14 @@ HOMES = {
     "grpc": ("agent/qrm/grpc/", "agent/qrm/runtime/"),
 }
 
+MOST_ENTRIES = 16
+MOST_LINES = 500
+# Third-party files, and files that a program generates from definitions.
+FOREIGN = {"vendor", "protos"}
+
 CLOCK_METHODS = {"now", "utcnow", "today"}
 IMPURE_CALLS = {"open", "input", "print"}
-# What pure code has of this module is the arithmetic of times that it was given.
+# Pure code uses only the arithmetic of given times from this module.
 TIMELESS = {"struct_time", "strftime", "strptime", "mktime"}
 
 
@@ -66,7 +72,7 @@ def exists(module: str) -> bool:
 
 
 def pure_modules() -> list[str]:
-    """The sources of every contract whose modules are pure."""
+    """The sources of each contract whose modules are pure."""
     return [
         module
         for contract in CONTRACTS["contracts"]
@@ -111,7 +117,7 @@ def lint(root: Path, contracts: Sequence[dict[str, Any]], directory: Path) -> su
 def violation(contract: dict[str, Any]) -> tuple[str, str]:
     """A module of the contract, and a module that it must not import."""
     if contract["type"] == "layers":
-        return "watcher.core.windows.history", "watcher.api.handlers"
+        return "watcher.core.windows.history", "watcher.api.routes"
     return contract["source_modules"][0], contract["forbidden_modules"][-1]
 
 
@@ -120,7 +126,7 @@ def test_a_contract_names_only_modules_that_exist(contract: dict[str, Any]):
     assert not unknown_modules(contract)
 
 
-def test_a_contract_that_names_an_unknown_module_is_noticed():
+def test_a_contract_that_names_an_unknown_module_is_detected():
     assert unknown_modules({"source_modules": ["watcher.gone"], "forbidden_modules": ["aiohttp"]}) == ["watcher.gone"]
     assert unknown_modules({"layers": ["load_watcher", "watcher.core | watcher.nowhere"]}) == ["watcher.nowhere"]
 
@@ -173,7 +179,7 @@ def test_a_module_that_claims_purity_is_under_a_contract():
 
 
 def imported_libraries(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and first name of every absolute import, wherever in the file it stands."""
+    """Line and first name of each absolute import at any place in the file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -183,7 +189,7 @@ def imported_libraries(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def leaks(path: str, source: str) -> list[str]:
-    """Imports of a wrapped library outside the file that wraps it."""
+    """Imports of a wrapped library outside of the file that wraps it."""
     return [
         f"{path}:{line} imports {library}, which belongs to {' and '.join(HOMES[library])}"
         for line, library in imported_libraries(ast.parse(source))
@@ -216,7 +222,7 @@ def impurities(source: str) -> list[str]:
     return found
 
 
-def test_a_library_that_a_part_wraps_is_imported_by_that_part_alone():
+def test_a_wrapped_library_is_imported_by_its_part_only():
     found = [
         leak for path in sources() for leak in leaks(path.relative_to(REPOSITORY).as_posix(), path.read_text("utf-8"))
     ]
@@ -224,7 +230,7 @@ def test_a_library_that_a_part_wraps_is_imported_by_that_part_alone():
 
 
 @pytest.mark.parametrize("module", pure_modules())
-def test_a_pure_module_reads_no_clock_and_opens_nothing(module: str):
+def test_a_pure_module_reads_no_clock_and_opens_no_file(module: str):
     place = REPOSITORY.joinpath(*module.split("."))
     paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     found = [f"{path.name} {impurity}" for path in paths for impurity in impurities(path.read_text("utf-8"))]
@@ -242,7 +248,7 @@ def test_a_pure_module_reads_no_clock_and_opens_nothing(module: str):
         "from pathlib import Path\nx = Path('a').open().read(), open('b')",
     ],
 )
-def test_reading_a_clock_or_a_file_is_noticed(source: str):
+def test_reading_a_clock_or_a_file_is_detected(source: str):
     assert impurities(source)
 
 
@@ -255,12 +261,50 @@ def test_arithmetic_of_given_times_is_pure():
 @pytest.mark.parametrize(
     ("path", "source", "expected"),
     [
-        ("watcher/api/handlers.py", "import sqlalchemy as sa", 1),
+        ("watcher/api/routes.py", "import sqlalchemy as sa", 1),
         ("watcher/tick/tick.py", "def f():\n    from apscheduler.schedulers.asyncio import AsyncIOScheduler", 1),
         ("watcher/store/store.py", "from sqlalchemy import text\nimport alembic.command", 0),
         ("migrations/env.py", "from alembic import context", 0),
         ("watcher/sources/influxdb/provider.py", "import requests", 1),
     ],
 )
-def test_a_library_outside_its_home_is_noticed(path: str, source: str, expected: int):
+def test_a_library_outside_of_its_folder_is_detected(path: str, source: str, expected: int):
     assert expected == len(leaks(path, source))
+
+
+def folders_of(root: Path) -> Iterator[Path]:
+    """The folder and all folders in it, without those of third-party files."""
+    yield root
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and path.name != "__pycache__" and path.name not in FOREIGN:
+            yield from folders_of(path)
+
+
+def too_large(root: Path) -> list[str]:
+    """Folders with more than MOST_ENTRIES entries, and files with more than MOST_LINES lines."""
+    found = []
+    for folder in folders_of(root):
+        entries = sorted(path for path in folder.iterdir() if path.name != "__pycache__")
+        if len(entries) > MOST_ENTRIES:
+            found.append(f"{folder.relative_to(root.parent)} has {len(entries)} entries")
+        lengths = [(path, len(path.read_bytes().splitlines())) for path in entries if path.is_file()]
+        found += [f"{path.relative_to(root.parent)} has {n} lines" for path, n in lengths if n > MOST_LINES]
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_folder_has_more_than_16_entries_and_no_file_more_than_500_lines(package: str):
+    assert not too_large(REPOSITORY / package)
+
+
+def test_a_large_folder_and_a_large_file_are_detected(tmp_path: Path):
+    inner, vendor = tmp_path / "package" / "inner", tmp_path / "package" / "vendor"
+    inner.mkdir(parents=True)
+    vendor.mkdir()
+    (vendor / "long.js").write_text("line\n" * 501)
+    (tmp_path / "package" / "a.py").write_text("line\n" * 500)
+    for number in range(16):
+        (inner / f"{number}.py").touch()
+    assert not too_large(tmp_path / "package")
+    (inner / "16.py").write_text("line\n" * 501)
+    assert too_large(tmp_path / "package") == ["package/inner has 17 entries", "package/inner/16.py has 501 lines"]

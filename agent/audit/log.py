@@ -31,8 +31,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from agent.audit.database import ROWS, AuditError, _connect, _move_damaged_aside, _translated, _unusable
-from agent.cgroups import base
-from agent.cgroups.base import Knob, Quota, Value
+from agent.cgroups.values import CPU_MAX, Knob, Quota, Value, as_text, from_text, knob_of, same_quota
 from agent.decision.eviction_limits import EvictionRecord
 from agent.model import Original, Released
 from watcher.decoding.json_text import decode_json
@@ -127,19 +126,19 @@ class StoredOriginal:
     @property
     def knob(self) -> Knob:
         """The knob of the value: cpu.max, cpu.weight or memory.high."""
-        return base.knob_of(self.original)
+        return knob_of(self.original)
 
     @property
     def container_id(self) -> str:
         """Id of the container; "" for the pod's own group."""
-        return self.key if self.knob == base.CPU_MAX else ""
+        return self.key if self.knob == CPU_MAX else ""
 
     def written_by_agent(self, found: Value) -> bool:
         """Whether the agent wrote, or may have written, the value `found`. The burst of a quota does not count: the
         agent may have been ended between writing the burst and the quota."""
-        if base.same_quota(found, self.original) and found != self.original:
+        if same_quota(found, self.original) and found != self.original:
             return True
-        return any(base.same_quota(found, each) for each in (self.written, self.intended))
+        return any(same_quota(found, each) for each in (self.written, self.intended))
 
 
 def key_of(container_id: str, uid: str, knob: Knob) -> str:
@@ -248,7 +247,7 @@ class Audit:
         `replace_original` (another program has changed the value since), the current value `found` is stored as the
         original. Otherwise `found` is stored as the value that the agent last wrote, because the agent may have ended
         before recording it."""
-        knob = base.knob_of(intended)
+        knob = knob_of(intended)
         key = key_of(deed.container_id, deed.uid, knob)
         identity = (key, deed.pod, deed.uid, deed.container, path, deed.time)
         with self._transaction():
@@ -259,7 +258,7 @@ class Audit:
                 "INSERT INTO originals (key, pod, uid, container, path, since, original, intended, knob)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (key) DO UPDATE SET intended = excluded.intended, written = excluded.original",
-                (*identity, base.as_text(found), base.as_text(intended), knob),
+                (*identity, as_text(found), as_text(intended), knob),
             )
         return begun
 
@@ -275,7 +274,7 @@ class Audit:
         *,
         now: float,
         written: Value | None,
-        knob: Knob = base.CPU_MAX,
+        knob: Knob = CPU_MAX,
         message: str = "",
     ) -> AuditEntry:
         """Record the outcome of a change of a group's knob. `written` is the value that the agent wrote; None if the
@@ -287,7 +286,7 @@ class Audit:
                 self._connection.execute("DELETE FROM originals WHERE key = ?", (key,))
             else:
                 self._connection.execute(
-                    "UPDATE originals SET written = ?, intended = NULL WHERE key = ?", (base.as_text(written), key)
+                    "UPDATE originals SET written = ?, intended = NULL WHERE key = ?", (as_text(written), key)
                 )
         return done
 
@@ -493,6 +492,6 @@ def _as_deed(row: tuple[Any, ...]) -> AuditEntry:
 
 def _remembered(row: tuple[Any, ...]) -> StoredOriginal:
     knob, key, pod, uid, container, path, since, *values = row
-    original, written, intended = (None if text is None else base.from_text(knob, text) for text in values)
+    original, written, intended = (None if text is None else from_text(knob, text) for text in values)
     assert original is not None  # the column is NOT NULL
     return StoredOriginal(key, pod, uid, container, path, since, original, written, intended)

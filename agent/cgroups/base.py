@@ -1,5 +1,4 @@
-"""The interface to control groups that cgroup versions 1 and 2 share, and the values that it returns:
-quotas, weights, memory limits and usage.
+"""The interface to control groups, and what cgroup versions 1 and 2 have in common: open directories and files.
 
 A `Tree` opens groups by path ("/kubepods/besteffort/podUID"); a `Group` reads and writes the files of one group. Use a
 group as a context manager, like a file. Opening a group does not check that it exists; the first read or write does.
@@ -7,8 +6,6 @@ All failures are CgroupErrors.
 
 Directories are entered one at a time, and symbolic links are not followed, so the group that is opened is always the
 one that the path names.
-
-Units: CPU time in nanoseconds, quotas and periods in microseconds, memory in bytes. None means unlimited.
 """
 
 from __future__ import annotations
@@ -18,11 +15,23 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from agent.cgroups import errors
+from agent.cgroups.values import (
+    CPU_MAX,
+    CPU_WEIGHT,
+    CpuUsage,
+    CpuWeight,
+    Knob,
+    MemoryHigh,
+    MemoryUsage,
+    Pressure,
+    Quota,
+    Value,
+)
 
 T = TypeVar("T")
 
@@ -33,65 +42,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _IN_EVERY_GROUP = "cgroup.procs"
-
-
-# --- values ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """CPU limit of a group: `quota` microseconds in each `period` (microseconds); a quota of None is unlimited. `burst`
-    microseconds of unused quota may be used later; the kernel refuses a burst above the quota."""
-
-    quota: int | None
-    period: int = 100_000
-    burst: int = 0
-
-    @property
-    def cores(self) -> float:
-        """The quota in cores; infinity if unlimited."""
-        return float("inf") if self.quota is None else self.quota / self.period
-
-
-@dataclass(frozen=True, slots=True)
-class CpuUsage:
-    """CPU usage of a group since its creation, and its throttling: the number of periods in which it ran, the number of
-    periods in which it used up its quota, and the throttled time. The throttling values are None if the cpu controller
-    is not enabled for the group."""
-
-    usage_ns: int
-    periods: int | None = None
-    throttled_periods: int | None = None
-    throttled_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryUsage:
-    """Current memory usage of a group in bytes. The working set excludes the inactive file cache, as in the kubelet's
-    eviction signals."""
-
-    usage: int
-    working_set: int
-
-
-@dataclass(frozen=True, slots=True)
-class PressureAverages:
-    """Percentage of time (0–100) lost to waiting, averaged over 10, 60 and 300 seconds, and its total in
-    microseconds."""
-
-    avg10: float
-    avg60: float
-    avg300: float
-    total_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pressure:
-    """Pressure stall information of one resource: time in which some tasks, or all tasks (`full`), waited for it.
-    `full` is None if the kernel does not report it."""
-
-    some: PressureAverages
-    full: PressureAverages | None
 
 
 # --- directories and files -------------------------------------------------------------------------------------------
@@ -239,14 +189,25 @@ _MISSING = (errno.ENOENT, errno.ENODEV)
 
 
 class Group(ABC):
-    """One control group. Reads raise CgroupGone if the group no longer exists, CgroupUnsupported if this machine does
-    not provide the value, and CgroupGarbled if the content is invalid. Writes read the value back to verify it."""
+    """One control group. Its directories are opened at the first use: `roots` are the trees by controller, of which
+    several can be the same. Reads raise CgroupGone if the group no longer exists, CgroupUnsupported if this machine
+    does not provide the value, and CgroupGarbled if the content is invalid. Writes read the value back to verify it."""
 
-    path: str
+    __slots__ = ("_above", "_keeps", "_open", "_roots", "_step", "path")
     least_weight: int
     """The smallest weight that this cgroup version accepts."""
     most_descriptors: int
     """File descriptors of a group whose files are kept open."""
+
+    def __init__(
+        self, roots: Mapping[str, CgroupDirectory], path: str, *, above: Self | None = None, step: str = ""
+    ) -> None:
+        self.path = path
+        self._roots = roots
+        self._above = above
+        self._step = step
+        self._open: dict[str, CgroupDirectory] = {}
+        self._keeps = False
 
     def __enter__(self) -> Self:
         return self
@@ -256,22 +217,40 @@ class Group(ABC):
     ) -> None:
         self.close()
 
-    @abstractmethod
     def close(self) -> None:
         """Close this group. Open child groups remain open."""
+        for directory in self._open.values():
+            directory.close()
+        self._open.clear()
 
-    @abstractmethod
     def keep_open(self) -> None:
         """Keep the files that are read open from now on, until `close`, for a group that is read again and again. If
         such a group is removed, `is_removed` is true or reads raise CgroupGone, also if a new group has its path."""
+        self._keeps = True
 
-    @abstractmethod
     def is_removed(self) -> bool:
         """Whether an open directory of this group was removed."""
+        return any(directory.is_removed() for directory in self._open.values())
 
-    @abstractmethod
-    def child(self, name: str) -> Group:
+    def child(self, name: str) -> Self:
         """A group below this group. This group must remain open until the first access to the child."""
+        return type(self)(self._roots, f"{self.path}/{name}", above=self, step=name)
+
+    def _in(self, controller: str) -> CgroupDirectory:
+        """The directory of this group in the tree of a controller."""
+        root = self._roots.get(controller)
+        if root is None:
+            raise errors.CgroupUnsupported(
+                "this machine does not have this controller", path=f"{controller}:{self.path}"
+            )
+        found = self._open.get(root.path)
+        if found is None:
+            above = self._above
+            found = root.walk(self.path) if above is None else above._in(controller).child(self._step)
+            self._open[root.path] = found
+            if self._keeps:
+                found.keep_files()
+        return found
 
     @abstractmethod
     def children(self) -> list[str]:
@@ -360,16 +339,23 @@ class Group(ABC):
         Returns by how many bytes the usage fell, at least 0. Can take several seconds."""
 
 
-class Tree(ABC):
-    """The cgroup hierarchy of the machine."""
+class Tree:
+    """The cgroup hierarchy of the machine: groups of the class `kind`, in the directories `roots` by controller.
+    Controllers that are mounted together, usually cpu and cpuacct, share one directory."""
 
-    @abstractmethod
+    def __init__(self, roots: Mapping[str, str], kind: type[Group]) -> None:
+        trees = {path: CgroupDirectory.at(path) for path in dict.fromkeys(roots.values())}
+        self._roots = {name: trees[path] for name, path in roots.items()}
+        self._kind = kind
+
     def open(self, path: str) -> Group:
         """The group at a path relative to the root of the tree. The group may not exist."""
+        return self._kind(self._roots, path)
 
-    @abstractmethod
     def close(self) -> None:
         """Close the root directories of the tree."""
+        for root in self._roots.values():
+            root.close()  # idempotent: controllers can share a root
 
     def __enter__(self) -> Self:
         return self
@@ -388,35 +374,6 @@ def read_back(wanted: T, found: T, *, path: str) -> None:
         )
 
 
-Knob = Literal["cpu.max", "cpu.weight", "memory.high"]
-CPU_MAX: Knob = "cpu.max"
-CPU_WEIGHT: Knob = "cpu.weight"
-MEMORY_HIGH: Knob = "memory.high"
-NOUNS: Mapping[Knob, str] = {CPU_MAX: "quota", CPU_WEIGHT: CPU_WEIGHT, MEMORY_HIGH: MEMORY_HIGH}
-
-
-@dataclass(frozen=True, slots=True)
-class CpuWeight:
-    """A CPU weight in the unit of the cgroup version: cpu.weight or cpu.shares."""
-
-    weight: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryHigh:
-    """Bytes above which a group is throttled and its memory reclaimed; None is unlimited."""
-
-    limit: int | None
-
-
-Value = Quota | CpuWeight | MemoryHigh
-
-
-def knob_of(value: Value) -> Knob:
-    """The name of the limit that a value belongs to."""
-    return CPU_MAX if isinstance(value, Quota) else CPU_WEIGHT if isinstance(value, CpuWeight) else MEMORY_HIGH
-
-
 def read(group: Group, knob: Knob) -> Value:
     """The current value of a group's limit, for a quota with its burst. Raises CgroupError."""
     if knob == CPU_MAX:
@@ -432,61 +389,3 @@ def write(group: Group, value: Value) -> None:
         group.set_weight(value.weight)
     else:
         group.set_memory_high(value.limit)
-
-
-def same_quota(value: Value, other: Value | None) -> bool:
-    """Whether two values are equal, but for the burst of a quota."""
-    if isinstance(value, Quota) and isinstance(other, Quota):
-        return replace(value, burst=0) == replace(other, burst=0)
-    return value == other
-
-
-def at_least(value: Value, other: Value) -> bool:
-    """Whether `value` restricts a group no more than `other`. False for values of different limits."""
-    if isinstance(value, Quota) and isinstance(other, Quota):
-        if value.quota is None or other.quota is None:
-            return value.quota is None
-        return value.quota * other.period >= other.quota * value.period
-    if isinstance(value, CpuWeight) and isinstance(other, CpuWeight):
-        return value.weight >= other.weight
-    if isinstance(value, MemoryHigh) and isinstance(other, MemoryHigh):
-        return value.limit is None or (other.limit is not None and value.limit >= other.limit)
-    return False
-
-
-def as_text(value: Value) -> str:
-    """The value in the text format of the version 2 file."""
-    if isinstance(value, Quota):
-        return f"{_or_max(value.quota)} {value.period}" + (f" {value.burst}" if value.burst else "")
-    return str(value.weight) if isinstance(value, CpuWeight) else _or_max(value.limit)
-
-
-def from_text(knob: Knob, text: str) -> Value:
-    """Parse the format of `as_text`. Raises ValueError."""
-    if knob == CPU_MAX:
-        quota, period, *burst = text.split()
-        return Quota(None if quota == "max" else int(quota), int(period), int(burst[0]) if burst else 0)
-    if knob == CPU_WEIGHT:
-        return CpuWeight(int(text))
-    return MemoryHigh(None if text == "max" else int(text))
-
-
-def _or_max(number: int | None) -> str:
-    return "max" if number is None else str(number)
-
-
-def as_json(value: Value) -> Mapping[str, Any]:
-    """The value as it appears in the audit log."""
-    if isinstance(value, Quota):
-        return {"quota": value.quota, "period": value.period} | ({"burst": value.burst} if value.burst else {})
-    return {CPU_WEIGHT: value.weight} if isinstance(value, CpuWeight) else {MEMORY_HIGH: value.limit}
-
-
-def in_words(value: Value) -> str:
-    """The value with its unit, for log and error messages."""
-    if isinstance(value, Quota):
-        text = "unlimited" if value.quota is None else f"{value.quota} of {value.period} µs"
-        return f"{text} with a burst of {value.burst} µs" if value.burst else text
-    if isinstance(value, CpuWeight):
-        return str(value.weight)
-    return "unlimited" if value.limit is None else f"{value.limit} bytes"

@@ -1,5 +1,5 @@
 """Detection of the machine's cgroup layout: version, the kubelet's cgroup driver, and the parent of the kubelet's
-groups.
+groups; and the groups of pods and containers in it.
 
 Version 1 has a tree for each controller (cpu, cpuacct, memory), version 2 one tree for all. A hybrid machine has the
 trees of version 1 and an additional, empty version 2 tree that reports pressure.
@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.cgroups.base import Tree
-from agent.cgroups.paths import ROOT_SEGMENT, Driver, container_id, group_path, read_pod
-from agent.cgroups.v1 import CONTROLLERS, UNIFIED, TreeV1
-from agent.cgroups.v2 import TreeV2
+from agent.cgroups.base import Group, Tree
+from agent.cgroups.errors import CgroupError, CgroupGone
+from agent.cgroups.paths import ROOT_SEGMENT, Driver, container_id, group_path, is_uid, pod_segments, read_pod
+from agent.cgroups.v1 import CONTROLLERS, UNIFIED, GroupV1
+from agent.cgroups.v2 import ALL, GroupV2
+from agent.qos import QosClass
 
 log = logging.getLogger(__name__)
 
@@ -113,9 +117,70 @@ def top_of(layout: Layout) -> str:
 def open_tree(layout: Layout) -> Tree:
     """Open the tree; the caller closes it. Raises CgroupError if it cannot be read."""
     if layout.version is Version.V2:
-        return TreeV2(layout.root)
+        return Tree({ALL: layout.root}, GroupV2)
     roots = {name: path for name in (*CONTROLLERS, UNIFIED) if (path := _controller(layout.root, name))}
-    return TreeV1(roots)
+    return Tree(roots, GroupV1)
+
+
+class KubeletGroups:
+    """The control groups that the kubelet created. `layout` is called for each operation, because the layout may
+    change; the tree is opened at the first use, because the kubelet may start after this process. All methods raise
+    CgroupError."""
+
+    def __init__(self, layout: Callable[[], Layout], opening: Callable[[Layout], Tree] = open_tree) -> None:
+        self._layout = layout
+        self._opening = opening
+        self._tree: Tree | None = None
+
+    def close(self) -> None:
+        """Close the tree; a later use opens it again."""
+        if self._tree is not None:
+            self._tree.close()
+            self._tree = None
+
+    def find(self, uid: str, container: str = "") -> str | None:
+        """Path of the group of a container (by id), or of the pod's own group; None if it does not exist. The uid is
+        searched in all QoS classes, because the pod's class may be unknown."""
+        if not is_uid(uid):
+            return None
+        for qos in (QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass.GUARANTEED):
+            with _translated(ROOT_SEGMENT):
+                path = self._layout().path_of(pod_segments(qos, uid))
+            names = self._children(path)
+            if names is None:
+                continue
+            if not container:
+                return path
+            return next((f"{path}/{name}" for name in names if container_id(name) == container), None)
+        return None
+
+    def _children(self, path: str) -> list[str] | None:
+        try:
+            with self.open(path) as group:
+                return group.children()
+        except CgroupGone:
+            return None
+
+    def open(self, path: str) -> Group:
+        """Open the group at a path; it need not exist."""
+        with _translated(path):
+            if self._tree is None:
+                self._tree = self._opening(self._layout())
+            return self._tree.open(path)
+
+    def check(self) -> None:
+        """Raise CgroupError if there are no groups of a kubelet at all. The tree is then wrong or empty, so a missing
+        group does not mean that its container has ended."""
+        with _translated(ROOT_SEGMENT):
+            self._layout().path_of((ROOT_SEGMENT,))
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except NoCgroups as error:
+        raise CgroupError(str(error), path=path, hint=error.hint) from None
 
 
 def _tree(root: str, version: Version) -> str:

@@ -8,12 +8,12 @@ even while processes are running.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import replace
 
-from agent.cgroups import content
-from agent.cgroups.base import CgroupDirectory, CpuUsage, Group, MemoryUsage, Pressure, Quota, Resource, Tree, read_back
+from agent.cgroups import values
+from agent.cgroups.base import Group, Resource, read_back
 from agent.cgroups.errors import CgroupError, CgroupUnsupported
+from agent.cgroups.values import CpuUsage, MemoryUsage, Pressure, Quota
 
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 UNIFIED = "unified"
@@ -21,73 +21,18 @@ UNIFIED = "unified"
 SHARES = (2, 262144)
 
 
-class TreeV1(Tree):
-    """`roots` maps the controllers in CONTROLLERS, and UNIFIED on a hybrid machine, to the directories of their trees.
-    Controllers that are mounted together, usually cpu and cpuacct, share one tree."""
-
-    def __init__(self, roots: Mapping[str, str]) -> None:
-        trees = {path: CgroupDirectory.at(path) for path in dict.fromkeys(roots.values())}
-        self._roots = {name: trees[path] for name, path in roots.items()}
-
-    def open(self, path: str) -> Group:
-        return GroupV1(self._roots, path)
-
-    def close(self) -> None:
-        for root in self._roots.values():
-            root.close()  # idempotent: controllers can share a root
-
-
 class GroupV1(Group):
-    """A version 1 group. Its directories are opened on first use."""
-
-    __slots__ = ("_above", "_keeps", "_open", "_roots", "_step", "path")
+    __slots__ = ()
     least_weight = SHARES[0]
     most_descriptors = 10
-
-    def __init__(
-        self, roots: Mapping[str, CgroupDirectory], path: str, *, above: GroupV1 | None = None, step: str = ""
-    ) -> None:
-        self.path = path
-        self._roots = roots
-        self._above = above
-        self._step = step
-        self._open: dict[str, CgroupDirectory] = {}
-        self._keeps = False
-
-    def close(self) -> None:
-        for directory in self._open.values():
-            directory.close()
-        self._open.clear()
-
-    def keep_open(self) -> None:
-        self._keeps = True
-
-    def is_removed(self) -> bool:
-        return any(directory.is_removed() for directory in self._open.values())
-
-    def child(self, name: str) -> GroupV1:
-        return GroupV1(self._roots, f"{self.path}/{name}", above=self, step=name)
 
     def children(self) -> list[str]:
         return self._in("cpuacct").directories()
 
-    def _in(self, controller: str) -> CgroupDirectory:
-        root = self._roots.get(controller)
-        if root is None:
-            raise CgroupUnsupported("this machine does not have this controller", path=f"{controller}:{self.path}")
-        found = self._open.get(root.path)
-        if found is None:
-            above = self._above
-            found = root.walk(self.path) if above is None else above._in(controller).child(self._step)
-            self._open[root.path] = found
-            if self._keeps:
-                found.keep_files()
-        return found
-
     # --- reads -------------------------------------------------------------------------------------------------------
 
     def cpu_usage_ns(self) -> int:
-        return self._in("cpuacct").parse("cpuacct.usage", content.natural, expected="nanoseconds")
+        return self._in("cpuacct").parse("cpuacct.usage", values.natural, expected="nanoseconds")
 
     def cpu(self) -> CpuUsage:
         usage = self.cpu_usage_ns()
@@ -95,27 +40,27 @@ class GroupV1(Group):
         return CpuUsage(usage, *stat)
 
     def quota(self) -> Quota:
-        quota = self._in("cpu").parse("cpu.cfs_quota_us", content.integer, expected="microseconds or -1")
+        quota = self._in("cpu").parse("cpu.cfs_quota_us", values.integer, expected="microseconds or -1")
         return Quota(None if quota < 0 else quota, self._period())
 
     def _period(self) -> int:
-        return self._in("cpu").parse("cpu.cfs_period_us", content.positive, expected="microseconds")
+        return self._in("cpu").parse("cpu.cfs_period_us", values.positive, expected="microseconds")
 
     def burst(self) -> int:
         try:
-            return self._in("cpu").parse("cpu.cfs_burst_us", content.natural, expected="microseconds")
+            return self._in("cpu").parse("cpu.cfs_burst_us", values.natural, expected="microseconds")
         except CgroupUnsupported:
             return 0
 
     def weight(self) -> int:
-        return self._in("cpu").parse("cpu.shares", content.natural, expected="shares")
+        return self._in("cpu").parse("cpu.shares", values.natural, expected="shares")
 
     def shares(self) -> int:
         return self.weight()
 
     def memory(self) -> MemoryUsage:
         memory = self._in("memory")
-        usage = memory.parse("memory.usage_in_bytes", content.natural, expected="bytes")
+        usage = memory.parse("memory.usage_in_bytes", values.natural, expected="bytes")
         inactive = memory.parse("memory.stat", _inactive_file, expected="statistics with total_inactive_file")
         return MemoryUsage(usage, max(usage - inactive, 0))
 
@@ -123,10 +68,10 @@ class GroupV1(Group):
         raise self._of_version_2("memory.high")
 
     def pressure(self, resource: Resource) -> Pressure:
-        return self._in(UNIFIED).parse(f"{resource}.pressure", content.pressure, expected="pressure")
+        return self._in(UNIFIED).parse(f"{resource}.pressure", values.pressure, expected="pressure")
 
     def processes(self) -> tuple[int, ...]:
-        return self._in("cpu").parse("cgroup.procs", content.naturals, expected="process ids", whole=True)
+        return self._in("cpu").parse("cgroup.procs", values.naturals, expected="process ids", whole=True)
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
@@ -172,9 +117,9 @@ class GroupV1(Group):
 
 
 def _throttling(text: bytes) -> tuple[int, int, int]:
-    periods, throttled = content.required(text, b"nr_periods"), content.required(text, b"nr_throttled")
-    return periods, throttled, content.required(text, b"throttled_time")
+    periods, throttled = values.required(text, b"nr_periods"), values.required(text, b"nr_throttled")
+    return periods, throttled, values.required(text, b"throttled_time")
 
 
 def _inactive_file(text: bytes) -> int:
-    return content.required(text, b"total_inactive_file")
+    return values.required(text, b"total_inactive_file")

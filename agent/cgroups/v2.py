@@ -11,10 +11,13 @@ import errno
 import mmap
 from dataclasses import replace
 
-from agent.cgroups import content
-from agent.cgroups.base import CgroupDirectory, CpuUsage, Group, MemoryUsage, Pressure, Quota, Resource, Tree, read_back
+from agent.cgroups import values
+from agent.cgroups.base import CgroupDirectory, Group, Resource, read_back
 from agent.cgroups.errors import CgroupError, CgroupUnsupported
+from agent.cgroups.values import CpuUsage, MemoryUsage, Pressure, Quota
 
+ALL = "all"
+"""Key for the one tree of all controllers."""
 WEIGHTS = (1, 10000)
 PAGE = mmap.PAGESIZE
 
@@ -26,59 +29,17 @@ def shares_of_weight(weight: int) -> int:
     return 2 + -(-(weight - 1) * 262142 // 9999)
 
 
-class TreeV2(Tree):
-    """`root` is the mount point of the cgroup2 file system."""
-
-    def __init__(self, root: str) -> None:
-        self._root = CgroupDirectory.at(root)
-
-    def open(self, path: str) -> Group:
-        return GroupV2(self._root, path)
-
-    def close(self) -> None:
-        self._root.close()
-
-
 class GroupV2(Group):
-    """A version 2 group. Its directory is opened on first use."""
-
-    __slots__ = ("_above", "_keeps", "_open", "_root", "_step", "path")
+    __slots__ = ()
     least_weight = WEIGHTS[0]
     most_descriptors = 6
-
-    def __init__(self, root: CgroupDirectory, path: str, *, above: GroupV2 | None = None, step: str = "") -> None:
-        self.path = path
-        self._root = root
-        self._above = above
-        self._step = step
-        self._open: CgroupDirectory | None = None
-        self._keeps = False
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
-
-    def keep_open(self) -> None:
-        self._keeps = True
-
-    def is_removed(self) -> bool:
-        return self._open is not None and self._open.is_removed()
-
-    def child(self, name: str) -> GroupV2:
-        return GroupV2(self._root, f"{self.path}/{name}", above=self, step=name)
 
     def children(self) -> list[str]:
         return self._here.directories()
 
     @property
     def _here(self) -> CgroupDirectory:
-        if self._open is None:
-            above = self._above
-            self._open = self._root.walk(self.path) if above is None else above._here.child(self._step)
-            if self._keeps:
-                self._open.keep_files()
-        return self._open
+        return self._in(ALL)
 
     # --- reads -------------------------------------------------------------------------------------------------------
 
@@ -89,34 +50,34 @@ class GroupV2(Group):
         return self._here.parse("cpu.stat", _cpu, expected="statistics with usage_usec")
 
     def quota(self) -> Quota:
-        return self._here.parse("cpu.max", content.cpu_max, expected="a quota and a period")
+        return self._here.parse("cpu.max", values.cpu_max, expected="a quota and a period")
 
     def burst(self) -> int:
         try:
-            return self._here.parse("cpu.max.burst", content.natural, expected="microseconds")
+            return self._here.parse("cpu.max.burst", values.natural, expected="microseconds")
         except CgroupUnsupported:
             return 0
 
     def weight(self) -> int:
-        return self._here.parse("cpu.weight", content.natural, expected="a weight")
+        return self._here.parse("cpu.weight", values.natural, expected="a weight")
 
     def shares(self) -> int:
         return shares_of_weight(self.weight())
 
     def memory(self) -> MemoryUsage:
         here = self._here
-        usage = here.parse("memory.current", content.natural, expected="bytes")
+        usage = here.parse("memory.current", values.natural, expected="bytes")
         inactive = here.parse("memory.stat", _inactive_file, expected="statistics with inactive_file")
         return MemoryUsage(usage, max(usage - inactive, 0))
 
     def memory_high(self) -> int | None:
-        return self._here.parse("memory.high", content.limit, expected="bytes or max")
+        return self._here.parse("memory.high", values.limit, expected="bytes or max")
 
     def pressure(self, resource: Resource) -> Pressure:
-        return self._here.parse(f"{resource}.pressure", content.pressure, expected="pressure")
+        return self._here.parse(f"{resource}.pressure", values.pressure, expected="pressure")
 
     def processes(self) -> tuple[int, ...]:
-        return self._here.parse("cgroup.procs", content.naturals, expected="process ids", whole=True)
+        return self._here.parse("cgroup.procs", values.naturals, expected="process ids", whole=True)
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
@@ -149,18 +110,18 @@ class GroupV2(Group):
 
 
 def _usage_ns(text: bytes) -> int:
-    return 1000 * content.required(text, b"usage_usec")
+    return 1000 * values.required(text, b"usage_usec")
 
 
 def _cpu(text: bytes) -> CpuUsage:
-    throttled = content.field(text, b"throttled_usec")
+    throttled = values.field(text, b"throttled_usec")
     return CpuUsage(
-        1000 * content.required(text, b"usage_usec"),
-        content.field(text, b"nr_periods"),
-        content.field(text, b"nr_throttled"),
+        1000 * values.required(text, b"usage_usec"),
+        values.field(text, b"nr_periods"),
+        values.field(text, b"nr_throttled"),
         None if throttled is None else 1000 * throttled,
     )
 
 
 def _inactive_file(text: bytes) -> int:
-    return content.required(text, b"inactive_file")
+    return values.required(text, b"inactive_file")

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agent.decision.plan import RuleFinding
-from agent.decision.watermark import Watermarks
 from agent.model import CpuThrottle
+
+Watermarks = Mapping[str, tuple[float, ...]]
+"""Watermarks of one action by metric, in the metric's unit, in ascending order. Several rules may name the same metric
+for the same action; all values are stored, and the smallest one counts."""
+
+
+def gathered(values: Iterable[tuple[str, float]]) -> dict[str, tuple[float, ...]]:
+    """Group (metric, value) pairs of one action by metric, with the values in ascending order."""
+    found: dict[str, list[float]] = {}
+    for metric, value in values:
+        found.setdefault(metric, []).append(value)
+    return {metric: tuple(sorted(found[metric])) for metric in sorted(found)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,9 @@ class Mode(StrEnum):
     """All pods that rules select for the metric: its gap cannot be computed."""
     MISSED = "usage missed"
     """All pods that rules select for the metric: it is missing, and a rule has onMissing: all."""
-    ONE = "one at a time"
-    """The first pod only: the effect of restoring it cannot be computed and is observed before the next pod."""
+    ASSUMED = "growth assumed"
+    """The pods that fit into the gap if each doubles its memory, at least one: the effect of restoring them cannot be
+    computed, and is observed before the next pods."""
     NOTHING = "nothing"
     """No pod: the action cannot reduce the metric, or a value needed to compute the gap is missing."""
     WAITING = "waiting"

@@ -1,6 +1,14 @@
 """Inputs of a plan, and what is computed from them before pods are selected: which metrics an action reduces, and how
 much the node has to release.
 
+A gap is in the unit of the release (millicores, bytes). `used` is this cycle's usage adjusted for the pending effects
+of earlier steps, `x` the excess factor, and `scale` the units of release per unit of the metric:
+
+    throttle, evict:  (1 + x) * (used - watermark) * scale
+    restore:          (1 - x) * (watermark - used) * scale
+
+so a gap above 0 requires (for restore: allows) a step.
+
 Pure: no I/O, no clock.
 """
 
@@ -9,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.decision.analyzer import protection
+from agent.decision.analysis import Watermarks
 from agent.decision.eviction_limits import Budget
 from agent.decision.ledger import Ledger, falling, lowered, pods_being_evicted, rising
+from agent.decision.pod_selection import protection
 from agent.decision.restoring import LoweredValues
-from agent.decision.watermark import Watermarks, gap_above, gap_below
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
@@ -78,7 +86,12 @@ def _gap(
 ) -> float:
     if kind == "restore":
         return gap_below(used + flying / scale, watermark, scale, options)
-    return gap_above(used - flying / scale, watermark, scale, options)
+    return (1.0 + options.excess) * (max(0.0, used - flying / scale) - watermark) * scale
+
+
+def gap_below(used: float, watermark: float, scale: float, options: DecisionOptions) -> float:
+    """Amount that restoring may give back, in millicores or bytes; 0 or less for none."""
+    return (1.0 - options.excess) * (watermark - max(0.0, used)) * scale
 
 
 def left_alone(given: PlanInputs) -> dict[str, str]:

@@ -17,21 +17,20 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from math import ceil
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from agent.decision import explanation
 from agent.decision.analysis import Analysis, Demand, PodDemand
-from agent.decision.analyzer import protection
 from agent.decision.ledger import lowered, raised, recently_set, set_since
 from agent.decision.plan import Mode, Plan, PodLeftAlone, Stage, StageCandidate
-from agent.decision.plan_inputs import PlanInputs, as_throttled, gaps, in_flight, left_alone, reducible
+from agent.decision.plan_inputs import PlanInputs, as_throttled, gap_below, gaps, in_flight, left_alone, reducible
+from agent.decision.pod_selection import protection
+from agent.decision.pod_steps import lagging, reclaiming, refusal, worth_it
 from agent.decision.restoring import memory_high_restored, uncovered_steps, weight_restored
 from agent.decision.soft_limits import memory_high_lowered, weight_lowered
-from agent.decision.watermark import Watermarks, gap_below
+from agent.decision.stage_selection import ConsideredPod, StageSelection
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
-from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.metrics.sorters import Sorter
 from agent.model import (
     CPU_MAX,
@@ -39,10 +38,7 @@ from agent.model import (
     MEMORY_HIGH,
     PAGE_CACHE,
     Eviction,
-    KnobChange,
-    PageCacheReclaim,
     PodState,
-    QuotaChange,
     SchedulingChange,
     StageKind,
     Step,
@@ -109,47 +105,6 @@ def _scheduling(analysis: Analysis) -> tuple[Step, ...]:
     return (Step("scheduling", SchedulingChange(analysis.keep_away), reason=analysis.because),)
 
 
-# --- stages ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Considered:
-    """A pod considered for a metric. `why` is the reason why it was not chosen; "" if it was."""
-
-    pod: PodState
-    metric: ActionMetric
-    planned: PodSteps
-    why: str = ""
-
-
-@dataclass(slots=True)
-class _Task:
-    """State of one stage while it selects pods. `gaps` (by metric, millicores or bytes) shrink with each chosen pod;
-    `without_gap` has the metrics that select all of their pods, with the reason. `taken` has the uids of the chosen
-    pods, and `came_back` the amounts that restoring them gives back, by resource."""
-
-    kind: StageKind
-    marks: Watermarks
-    wanted: Mapping[str, PodDemand]
-    ceilings: Mapping[str, float]
-    gaps: dict[str, float] = field(default_factory=dict)
-    without_gap: dict[str, str] = field(default_factory=dict)
-    considered: list[_Considered] = field(default_factory=list)
-    taken: set[str] = field(default_factory=set)
-    came_back: dict[str, float] = field(default_factory=dict)
-
-    def look(self, looked: _Considered) -> None:
-        """Add a considered pod, chosen or not."""
-        self.considered.append(looked)
-        if not looked.why:
-            self.taken.add(looked.pod.uid)
-
-    @property
-    def chosen(self) -> list[_Considered]:
-        """The chosen pods in the order of selection."""
-        return [each for each in self.considered if not each.why]
-
-
 class StagePlanner:
     """Plans the stages of one demand. The release of one stage is subtracted from the gaps of the next. `steps`
     collects the steps; `protected_pods` has the pods that must not be changed, with the reason."""
@@ -170,28 +125,28 @@ class StagePlanner:
 
     def of(self, demand: Demand) -> tuple[Stage, ...]:
         """Plan all stages of the demand, in order."""
-        throttled = self._stage(_Task("throttle", demand.down, demand.throttled, {}), demand.missed)
+        throttled = self._stage(StageSelection("throttle", demand.down, demand.throttled, {}), demand.missed)
         # The release of reclaiming is known only afterwards, so it reduces no gap in the plan, and the executor reads
         # the usage again before each further step.
-        reclaimed = self._stage(self._of_memory(_Task("reclaim", demand.reclaim, demand.reclaimed, {})), ())
-        held = self._stage(self._of_memory(_Task("hold", demand.memory_high, demand.held, {})), ())
+        reclaimed = self._stage(self._of_memory(StageSelection("reclaim", demand.reclaim, demand.reclaimed, {})), ())
+        held = self._stage(self._of_memory(StageSelection("hold", demand.memory_high, demand.held, {})), ())
         waiting = self._waiting(demand)
         names = {stage.metric for stage in waiting}
         marks = {name: values for name, values in demand.evict.items() if name not in names}
-        evicted = self._stage(_Task("evict", marks, demand.evicted, {}), demand.missed)
-        restored = self._stage(_Task("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
-        loose = self._loosen(_Task("restore", demand.memory_high_restore, demand.loosened, {}))
+        evicted = self._stage(StageSelection("evict", marks, demand.evicted, {}), demand.missed)
+        restored = self._stage(StageSelection("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
+        loose = self._loosen(StageSelection("restore", demand.memory_high_restore, demand.loosened, {}))
         return (*throttled, *reclaimed, *held, *waiting, *evicted, *restored, *loose)
 
-    def _of_memory(self, task: _Task) -> _Task:
+    def _of_memory(self, task: StageSelection) -> StageSelection:
         """The task with only the metrics that a step on memory reduces."""
         return replace(
             task, marks={name: task.marks[name] for name in reducible("hold", task.marks, self._given.metrics)}
         )
 
-    def _loosen(self, task: _Task) -> tuple[Stage, ...]:
-        """Restore the original memory.high of one pod. The next pod follows when the effect shows, because the memory
-        that a pod will allocate without the limit cannot be computed."""
+    def _loosen(self, task: StageSelection) -> tuple[Stage, ...]:
+        """Restore the original memory.high of the pods that fit into the gap if each doubles its memory, at least of
+        one. Others follow when the effect shows, because the memory that a pod will allocate cannot be computed."""
         task, lowered_values = self._of_memory(task), self._given.lowered
         owing = [pod for uid, pod in self._pods.items() if uid in task.wanted and lowered_values.memory(pod)]
         if not owing or not task.marks:
@@ -201,19 +156,28 @@ class StagePlanner:
         if recently_set(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
             text = f"{name}: waits for the effect of a memory.high that was restored recently"
             return (self._stage_result("restore", name, watermark, Mode.WAITING, text),)
+        room = min(self._below(self._given.metrics[each], task.marks[each][0]) for each in task.marks)
         for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.uid not in self._protected)):
-            why = "one at a time" if task.taken else ""
+            fits = pod.memory is not None and pod.memory <= room
             planned = memory_high_restored(pod, lowered_values.knobs_of(pod), name)
-            task.look(_Considered(pod, metric, planned, why or _refusal("restore", planned)))
+            why = "the gap is too small for it and the pods before it" if task.taken and not fits else ""
+            task.look(ConsideredPod(pod, metric, planned, why or refusal("restore", planned)))
+            if pod.uid in task.taken:
+                room -= room if pod.memory is None else pod.memory
         self._take(task)
         message = ", ".join(each.pod.key for each in task.chosen) or "no pod"
         text = f"{name}: restores memory.high of {message}, of {len(owing)} with a lowered one"
-        stage = self._stage_result("restore", name, watermark, Mode.ONE, text)
+        stage = self._stage_result("restore", name, watermark, Mode.ASSUMED, text)
         return (replace(stage, candidates=self._candidates(task, metric)),)
+
+    def _below(self, metric: ActionMetric, watermark: float) -> float:
+        """The gap below a watermark in the unit of the resource; 0 if it is unknown."""
+        used, scale = self._measured(metric)
+        return 0.0 if used is None or scale is None else gap_below(used, watermark, scale, self._given.options)
 
     def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
         """Stages of metrics whose evictions wait for the effect of throttling."""
-        now, settle = self._given.state.time, self._given.options.settle_seconds
+        now, settle = self._given.state.time, self._given.options.settle
         if not self.steps and not lowered(self._given.ledger, now) and not self._weighing:
             return ()
         stages: list[Stage] = []
@@ -234,7 +198,7 @@ class StagePlanner:
         metric = self._given.metrics.get(name)
         return "" if metric is None else metric.resource
 
-    def _stage(self, task: _Task, may_miss: Collection[str]) -> tuple[Stage, ...]:
+    def _stage(self, task: StageSelection, may_miss: Collection[str]) -> tuple[Stage, ...]:
         """Plan one action, metric by metric, the most urgent first. A metric in `may_miss` counts as missed if its
         usage is missing."""
         metrics = [self._given.metrics[name] for name in reducible(task.kind, task.marks, self._given.metrics)]
@@ -260,7 +224,7 @@ class StagePlanner:
             *(self._ignored(task, name) for name in ignored),
         )
 
-    def _ignored(self, task: _Task, name: str) -> Stage:
+    def _ignored(self, task: StageSelection, name: str) -> Stage:
         """The stage of a metric that the action cannot reduce."""
         watermark = task.marks[name][0]
         used = explanation.measured(name, self._given.state.value(name), watermark)
@@ -269,7 +233,7 @@ class StagePlanner:
 
     # --- all pods ----------------------------------------------------------------------------------------------------
 
-    def _all_selected(self, task: _Task, metric: ActionMetric) -> None:
+    def _all_selected(self, task: StageSelection, metric: ActionMetric) -> None:
         """Consider all pods that rules select for a metric without a gap. A pod that is throttled for a metric with a
         gap, too, is restored only within that gap."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
@@ -279,8 +243,8 @@ class StagePlanner:
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.uid], room=None)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
-            considered = _Considered(pod, metric, self._weight_first(task, metric, pod, planned))
-            why = CHOSEN_BEFORE if pod.uid in task.taken else _refusal(task.kind, considered.planned)
+            considered = ConsideredPod(pod, metric, self._weight_first(task, metric, pod, planned))
+            why = CHOSEN_BEFORE if pod.uid in task.taken else refusal(task.kind, considered.planned)
             why = why or self._recent(task.kind, pod) or self._too_many(task, planned)
             self._look(task, replace(considered, why=why))
 
@@ -295,7 +259,7 @@ class StagePlanner:
 
     # --- until the gap is closed -------------------------------------------------------------------------------------
 
-    def _until_closed(self, task: _Task, metric: ActionMetric) -> None:
+    def _until_closed(self, task: StageSelection, metric: ActionMetric) -> None:
         """Consider the allowed pods for one metric, in order, until its gap is closed."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
         pods = self._ordered(task.kind, metric, keys)
@@ -309,26 +273,28 @@ class StagePlanner:
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.uid], room, share)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
-            considered = _Considered(pod, metric, self._weight_first(task, metric, pod, _worth_it(planned)))
+            considered = ConsideredPod(pod, metric, self._weight_first(task, metric, pod, worth_it(planned)))
             if pod.uid in task.taken:
                 why = CHOSEN_BEFORE
             elif min(task.gaps[name] for name in names) <= CLOSED:
                 why = "the gap is already closed"
             else:
                 why = (
-                    _refusal(task.kind, considered.planned) or self._futile(considered) or self._too_many(task, planned)
+                    refusal(task.kind, considered.planned) or self._futile(considered) or self._too_many(task, planned)
                 )
             self._look(task, replace(considered, why=why))
 
-    def _look(self, task: _Task, considered: _Considered) -> None:
+    def _look(self, task: StageSelection, considered: ConsideredPod) -> None:
         """Add a considered pod; if it is chosen, subtract its release from the gaps."""
         metrics, names = self._given.metrics, task.wanted[considered.pod.uid].metrics
         lag = max((metrics[name].lag_seconds for name in names if name in metrics), default=0.0)
-        task.look(replace(considered, planned=_lagging(considered.planned, lag)))
+        task.look(replace(considered, planned=lagging(considered.planned, lag)))
         if not considered.why:
             self._credit(task, considered, 1.0)
 
-    def _evicted_for_all(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
+    def _evicted_for_all(
+        self, task: StageSelection, metric: ActionMetric, pod: PodState, planned: PodSteps
+    ) -> PodSteps:
         """Add the pod's release of the resources of all other metrics, because each metric plans its own resource
         only."""
         others = [self._given.metrics[name] for name in task.gaps if name != metric.name]
@@ -338,13 +304,13 @@ class StagePlanner:
         released |= planned.released
         return PodSteps(tuple(replace(step, released=released) for step in planned.steps), released)
 
-    def _room(self, task: _Task, names: Iterable[str]) -> float | None:
+    def _room(self, task: StageSelection, names: Iterable[str]) -> float | None:
         """Maximum amount (millicores or bytes) that restoring may give back below the throttling watermarks of the
         metrics; None for no limit."""
         rooms = [self._room_below(task, self._given.metrics[name]) for name in names]
         return min((room for room in rooms if room is not None), default=None)
 
-    def _room_below(self, task: _Task, metric: ActionMetric) -> float | None:
+    def _room_below(self, task: StageSelection, metric: ActionMetric) -> float | None:
         ceiling, used, scale = task.ceilings.get(metric.name), *self._measured(metric)
         if ceiling is None or used is None or scale is None:
             return None
@@ -354,14 +320,14 @@ class StagePlanner:
     def _measured(self, metric: ActionMetric) -> tuple[float | None, float | None]:
         return self._given.state.value(metric.name), metric.scale(self._given.state)
 
-    def _futile(self, looked: _Considered) -> str:
+    def _futile(self, looked: ConsideredPod) -> str:
         """The reason why evicting this pod would not reduce the gap; "" if it would."""
         evicts = any(isinstance(step.change, Eviction) for step in looked.planned.steps)
         if not evicts:
             return ""
         return "" if looked.planned.released.get(looked.metric.resource, 0.0) > CLOSED else "it would release nothing"
 
-    def _too_many(self, task: _Task, planned: PodSteps) -> str:
+    def _too_many(self, task: StageSelection, planned: PodSteps) -> str:
         """The reason why the node's eviction limits forbid evicting this pod too; "" if they allow it."""
         if self._given.budget is None:
             return ""
@@ -369,14 +335,14 @@ class StagePlanner:
         asked = (step for step in planned.steps if isinstance(step.change, Eviction))
         return next(filter(None, (self._given.budget.refusal(chosen, step) for step in asked)), "")
 
-    def _credit(self, task: _Task, looked: _Considered, sign: float) -> None:
+    def _credit(self, task: StageSelection, looked: ConsideredPod, sign: float) -> None:
         """Subtract a pod's release from the gaps of the released resources; `sign` -1.0 adds it back."""
         for resource, amount in looked.planned.released.items() if task.kind == "restore" else ():
             task.came_back[resource] = task.came_back.get(resource, 0.0) + sign * amount
         for name in task.gaps:
             task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
 
-    def _drop_unneeded_victims(self, task: _Task) -> bool:
+    def _drop_unneeded_victims(self, task: StageSelection) -> bool:
         """Drop chosen pods without which all gaps stay closed, the last chosen first; returns whether there were any.
         A pod that ranks lower than another chosen pod stays chosen, even if the other one releases enough, and so does
         a pod that a metric without a gap selects."""
@@ -393,21 +359,21 @@ class StagePlanner:
                 self._credit(task, each, 1.0)
         return len(task.taken) < before
 
-    def _use_freed_limits(self, task: _Task) -> None:
+    def _use_freed_limits(self, task: StageSelection) -> None:
         """Choose pods of metrics without a gap that were refused only because of victims that are dropped now."""
         for place, each in enumerate(task.considered):
             is_open = each.metric.name in task.without_gap and each.pod.uid not in task.taken
-            if is_open and not (_refusal(task.kind, each.planned) or self._too_many(task, each.planned)):
+            if is_open and not (refusal(task.kind, each.planned) or self._too_many(task, each.planned)):
                 task.considered[place] = replace(each, why="")
                 task.taken.add(each.pod.uid)
                 self._credit(task, each, 1.0)
 
-    def _may_be_spared(self, task: _Task, each: _Considered) -> bool:
+    def _may_be_spared(self, task: StageSelection, each: ConsideredPod) -> bool:
         """Whether there are other chosen pods, and none of them ranks higher."""
         sorter, others = self._sorter(each.metric), [other for other in task.chosen if other is not each]
         return bool(others) and not any(sorter.rank(each.pod, other.pod) < 0 for other in others)
 
-    def _metric_stage(self, task: _Task, metric: ActionMetric, gap: float | None) -> Stage:
+    def _metric_stage(self, task: StageSelection, metric: ActionMetric, gap: float | None) -> Stage:
         """The stage of one metric, with its text and candidates; `gap` before the chosen pods."""
         stage = self._stage_result(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
         if reason := task.without_gap.get(metric.name):
@@ -467,7 +433,7 @@ class StagePlanner:
         if kind == "reclaim" and (pod.uid, PAGE_CACHE) in given.refused_knobs:
             return PodSteps(problem="the kernel recently refused to reclaim its page cache")
         if kind == "reclaim":
-            return _reclaiming(pod, metric, room or 0.0)
+            return reclaiming(pod, metric, room or 0.0)
         if any(each in self._set for each in (pod.uid, *(container.id for container in pod.containers))):
             return PodSteps(problem="it was already changed in this cycle")
         if kind == "hold" and (pod.uid, MEMORY_HIGH) in given.refused_knobs:
@@ -482,7 +448,7 @@ class StagePlanner:
         function = metric.throttle if kind == "throttle" else metric.restore
         return function(pod, wanted.throttle, circumstances) if function else PodSteps()
 
-    def _weight_first(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
+    def _weight_first(self, task: StageSelection, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
         """Lower cpu.weight before the quotas, and restore it after the quotas."""
         knobs = self._given.lowered.knobs_of(pod)
         if task.kind == "restore" and not self._given.lowered.quota(pod) and knobs.owes_weight:
@@ -494,7 +460,7 @@ class StagePlanner:
         weight_first = task.wanted[pod.uid].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.refused_knobs
         return weight_lowered(pod, knobs, planned) if weight_first else planned
 
-    def _take(self, task: _Task) -> None:
+    def _take(self, task: StageSelection) -> None:
         """Add the steps of the chosen pods to the plan."""
         for each in task.chosen:
             name = each.metric.name
@@ -505,7 +471,7 @@ class StagePlanner:
                 for resource, amount in each.planned.released.items():
                     self._freed[resource] = self._freed.get(resource, 0.0) + amount
 
-    def _candidates(self, task: _Task, metric: ActionMetric) -> tuple[StageCandidate, ...]:
+    def _candidates(self, task: StageSelection, metric: ActionMetric) -> tuple[StageCandidate, ...]:
         return tuple(
             StageCandidate(
                 pod=each.pod.key,
@@ -521,44 +487,3 @@ class StagePlanner:
 
     def _stage_result(self, kind: StageKind, name: str, watermark: float, mode: Mode, text: str) -> Stage:
         return Stage(kind, name, mode, watermark, used=self._given.state.value(name), text=text)
-
-
-def _reclaiming(pod: PodState, metric: ActionMetric, gap: float) -> PodSteps:
-    """Plan reclaiming page cache from one pod, at most the gap (bytes), because the pod has to read reclaimed pages
-    again."""
-    if pod.memory is None:
-        return PodSteps(problem=UNKNOWN_MEMORY, unknown=True)
-    amount = min(ceil(gap), pod.memory)
-    if amount <= 0:
-        return PodSteps(problem="it has no memory to reclaim")
-    return PodSteps((Step("reclaim", PageCacheReclaim(amount), pod.key, pod.uid, metric.name),))
-
-
-def _refusal(kind: StageKind, planned: PodSteps) -> str:
-    """The reason why there are no steps for the pod; "" if there are."""
-    if planned.problem:
-        return planned.problem
-    return "" if planned.steps else f"it has nothing to {kind}"
-
-
-def _lagging(planned: PodSteps, seconds: float) -> PodSteps:
-    """Set the delay in seconds until the metrics show the effect of the steps."""
-    steps = tuple(
-        replace(step, change=replace(step.change, lag_seconds=seconds))
-        if isinstance(step.change, QuotaChange | KnobChange)
-        else step
-        for step in planned.steps
-    )
-    return replace(planned, steps=steps)
-
-
-def _worth_it(planned: PodSteps) -> PodSteps:
-    """Drop quota steps for containers without a quota whose usage the new quota would not reduce."""
-    steps = tuple(
-        step
-        for step in planned.steps
-        if not (isinstance(step.change, QuotaChange) and step.change.before is None and not any(step.released.values()))
-    )
-    if steps or not planned.steps:
-        return replace(planned, steps=steps)
-    return PodSteps(problem="a quota would release nothing")

@@ -11,10 +11,19 @@ from datetime import UTC, datetime
 
 from agent.executor.enforcement_switch import ControlMap
 from agent.executor.report import StepOutcome
-from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, Eviction, SchedulingChange, Step
+from agent.model import (
+    CRITICAL_PRIORITY,
+    FINAL_PHASES,
+    SCHEDULING_CONDITION,
+    SCHEDULING_TAINT,
+    Eviction,
+    SchedulingChange,
+    Step,
+)
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.objects import NODES, PODS, Pod, Taint
 from watcher.core.kubernetes.pod_origin import mirrored_uid
+from watcher.core.messages import with_hint
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.events import EventSource, EventSubject, report
 from watcher.platform.kube.eviction import EvictionOutcome, Evictor
@@ -196,7 +205,7 @@ class ClusterActions:
         except TimeoutError:
             return changed, f"the API did not respond within {self._patience:.0f} s"
         except KubeError as error:
-            return changed, f"{error}. {error.hint}" if error.hint else str(error)
+            return changed, with_hint(error)
         return changed, ""
 
     # --- Events ------------------------------------------------------------------------------------------------------
@@ -239,7 +248,7 @@ def _objection(pod: Pod, step: Step) -> tuple[StepOutcome, str] | None:
         return StepOutcome.GONE, "another pod has that name now"
     if metadata.deletion_timestamp is not None:
         return StepOutcome.GONE, "it is terminating already"
-    if pod.status.phase in ("Succeeded", "Failed"):
+    if pod.status.phase in FINAL_PHASES:
         return StepOutcome.GONE, f"it has finished ({pod.status.phase})"
     if (pod.spec.priority or 0) >= CRITICAL_PRIORITY:
         return StepOutcome.NOT_ALLOWED, f"it is system-critical (priority {pod.spec.priority})"

@@ -33,9 +33,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from watcher.core.clocks import AHEAD_S
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.objects import CONFIG_MAPS, NODES, ConfigMap
+from watcher.core.review.clocks import AHEAD_S
 from watcher.decoding.text import whole_number
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.parameters import PatchKind

@@ -10,33 +10,32 @@ unavailable. If the audit file cannot be written, no further steps are carried o
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry
-from agent.cgroups.base import Quota
+from agent.cgroups.detection import KubeletGroups
+from agent.cgroups.values import Quota
+from agent.clocks import Clocks
 from agent.decision.eviction_limits import Budget, EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import EnforcementSwitch
-from agent.executor.groups import CgroupLock, Groups, agent_processes, conflicting_agents
 from agent.executor.knob_writer import KnobWriter, RestoreResult, read_knobs
+from agent.executor.other_agents import CgroupLock, conflicting_agents
 from agent.executor.plan_run import (
     TAINTED_KEY,
     EffectiveLevel,
     ExecutorMeans,
     Needed,
     PlanRun,
-    audit_error_text,
     in_thread,
     level_of,
 )
 from agent.executor.report import (
-    PODS_MISSING,
     EnforcementLevel,
     PlanReport,
     RecentEvictions,
@@ -44,7 +43,8 @@ from agent.executor.report import (
     StepResult,
     measured,
 )
-from agent.model import Eviction, KnobChange, Knobs, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
+from agent.model import PODS, Eviction, KnobChange, Knobs, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
+from watcher.core.messages import with_hint
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
@@ -85,25 +85,24 @@ class OnExit(StrEnum):
 
 class Executor:
     """Carries out plans on one node. Without a `cluster`, it only changes control groups: no evictions, no taint, no
-    ConfigMap. `boot` identifies the start of the machine; "" if unknown. Calls must not overlap; a cancelled call ends
+    ConfigMap. Calls must not overlap; a cancelled call ends
     after its current write. The constructor may raise AuditError."""
 
     def __init__(
         self,
         audit: Audit,
-        groups: Groups,
+        groups: KubeletGroups,
         *,
         cluster: ClusterActions | None = None,
         permissions: Permissions | None = None,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        boot: str = "",
+        clocks: Clocks | None = None,
     ) -> None:
         self._permissions = permissions or Permissions()
-        quotas, limits = KnobWriter(audit, groups, clock=clock), self._permissions.limits
-        recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic, boot=boot)
-        self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clock, RepeatedErrors(log))
-        self._monotonic = monotonic
+        clocks, limits = clocks or Clocks(), self._permissions.limits
+        quotas = KnobWriter(audit, groups, clock=clocks.wall)
+        recent = RecentEvictions(audit, clocks, window=limits.eviction_window)
+        self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clocks.wall, RepeatedErrors(log))
+        self._monotonic = clocks.monotonic
         self._unseen: dict[str, float] = {}
         """Keys of original values that are not listed, with the monotonic time in seconds since when."""
         self._logged_trouble = ""
@@ -123,7 +122,7 @@ class Executor:
         try:
             quotas, tainted = await in_thread(self._means.audit.count_originals), await self.tainted()
         except AuditError as error:
-            return PlanReport(EnforcementLevel.PREVIEW, "the audit file cannot be read", (), audit_error_text(error))
+            return PlanReport(EnforcementLevel.PREVIEW, "the audit file cannot be read", (), with_hint(error))
         owing = quotas + tainted
         if tainted and plan.scheduling_disabled is False and not any(s.kind == "scheduling" for s in steps):
             reason = "no rule requires the taint that an earlier run left"
@@ -221,7 +220,7 @@ class Executor:
 
     def _others(self, state: State) -> tuple[str, ...]:
         """Descriptions of other agents that manage the control groups."""
-        found = conflicting_agents(state.pods, agent_processes(self._permissions.proc))
+        found = conflicting_agents(state.pods, self._permissions.proc)
         return found if self._permissions.claim is None else (*found, *self._permissions.claim.acquire())
 
     async def _remember_brake(self, brake: EnforcementSwitch | None) -> None:
@@ -233,7 +232,7 @@ class Executor:
         try:
             await in_thread(self._means.audit.save_value, ENFORCEMENT_KEY, brake or EnforcementSwitch.ON)
         except AuditError as error:
-            log.warning("%s", audit_error_text(error))
+            log.warning("%s", with_hint(error))
 
     # --- restoring all values ----------------------------------------------------------------------------------------
 
@@ -258,7 +257,7 @@ class Executor:
         seen = {each.id: Quota(each.quota, each.period) for pod in state.pods for each in pod.containers}
         present = seen.keys() | {pod.uid for pod in state.pods if pod.containers}
         self._means.quotas.forget_ended(present)
-        if self._permissions.enforce and PODS_MISSING not in state.missing:
+        if self._permissions.enforce and PODS not in state.missing:
             self._restore_unseen(present)
         self._means.quotas.forget_restored(seen)
         waiting = audit.entries_without_effect(since=state.time - MEASURED_FOR_S, before=state.time)

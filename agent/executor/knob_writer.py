@@ -16,11 +16,24 @@ from typing import TypeVar
 
 from agent.audit.log import Audit, AuditEntry, AuditOutcome, StoredOriginal, key_of
 from agent.cgroups import base
-from agent.cgroups.base import CPU_WEIGHT, NOUNS, CpuWeight, Knob, MemoryHigh, Quota, Value, as_json, at_least, in_words
+from agent.cgroups.detection import KubeletGroups
 from agent.cgroups.errors import CgroupError, CgroupGone
-from agent.executor.groups import Groups
+from agent.cgroups.values import (
+    CPU_WEIGHT,
+    NOUNS,
+    CpuWeight,
+    Knob,
+    MemoryHigh,
+    Quota,
+    Value,
+    as_json,
+    at_least,
+    in_words,
+    knob_of,
+)
 from agent.executor.report import StepOutcome, StepResult
 from agent.model import KnobChange, Knobs, PodKnobs, PodState, QuotaChange, Step
+from watcher.core.messages import with_hint
 
 T = TypeVar("T")
 
@@ -57,7 +70,7 @@ class _ValueChange:
 
     @property
     def knob(self) -> Knob:
-        return base.knob_of(self.after)
+        return knob_of(self.after)
 
     @property
     def key(self) -> str:
@@ -103,7 +116,7 @@ class KnobWriter:
     """Writes quotas, cpu.weight and memory.high. Methods may raise AuditError; every write to a group is recorded in
     the audit file first."""
 
-    def __init__(self, audit: Audit, groups: Groups, *, clock: Callable[[], float]) -> None:
+    def __init__(self, audit: Audit, groups: KubeletGroups, *, clock: Callable[[], float]) -> None:
         self._audit = audit
         self._groups = groups
         self._clock = clock
@@ -120,7 +133,7 @@ class KnobWriter:
         except CgroupGone:
             result = self._gone(change, known)
         except CgroupError as error:
-            result = StepResult(step, StepOutcome.FAILED, _told(error))
+            result = StepResult(step, StepOutcome.FAILED, with_hint(error))
         if result.fate is not StepOutcome.DONE:
             return Changed(result)
         left = bool(self._audit.originals_by_key(change.key))
@@ -129,9 +142,7 @@ class KnobWriter:
     def _gone(self, change: _ValueChange, known: StoredOriginal | None) -> StepResult:
         if known is not None:
             self._audit.forget(change.key)
-        return StepResult(
-            change.step, StepOutcome.GONE, "the container is gone" if change.container_id else "the pod is gone"
-        )
+        return StepResult(change.step, StepOutcome.GONE, _gone(change.container_id))
 
     def _made(self, change: _ValueChange, deed: AuditEntry, path: str, known: StoredOriginal | None) -> StepResult:
         step, found = change.step, self._read(path, change.knob)
@@ -159,10 +170,10 @@ class KnobWriter:
         except CgroupError as error:
             gone = isinstance(error, CgroupGone)
             outcome, fate = (AuditOutcome.GONE, StepOutcome.GONE) if gone else (AuditOutcome.FAILED, StepOutcome.FAILED)
-            self._audit.finish(begun, outcome, now=self._clock(), message=_told(error))
+            self._audit.finish(begun, outcome, now=self._clock(), message=with_hint(error))
             if gone or self._read_or_none(path, change.knob) == original:
                 self._audit.forget(change.key)
-            return StepResult(step, fate, _told(error), begun.id)
+            return StepResult(step, fate, with_hint(error), begun.id)
         left = None if wanted == original else wanted
         self._audit.finish_change(begun, AuditOutcome.DONE, now=self._clock(), written=left, knob=change.knob)
         text = f"its {change.noun} is {in_words(wanted)}" + (", the original value" if left is None else "")
@@ -170,12 +181,12 @@ class KnobWriter:
 
     def _leave(self, change: _ValueChange, deed: AuditEntry, found: Value) -> StepResult:
         """Record that a value to be restored was changed by another program and is left unchanged."""
-        text = f"another program set its {change.noun} to {in_words(found)}: left unchanged"
-        begun = self._audit.begin(deed)
-        self._audit.finish_change(
-            begun, AuditOutcome.FOREIGN, now=self._clock(), written=None, knob=change.knob, message=text
-        )
-        return StepResult(change.step, StepOutcome.FOREIGN, text, begun.id)
+        begun = self._record_foreign(deed, change.knob, found)
+        return StepResult(change.step, StepOutcome.FOREIGN, begun.message, begun.id)
+
+    def _record_foreign(self, deed: AuditEntry, knob: Knob, found: Value) -> AuditEntry:
+        begun, now, text = self._audit.begin(deed), self._clock(), _foreign(knob, found)
+        return self._audit.finish_change(begun, AuditOutcome.FOREIGN, now=now, written=None, knob=knob, message=text)
 
     def _read(self, path: str, knob: Knob) -> Value:
         """Read the value of a knob. Raises CgroupGone only if other groups of the kubelet exist, CgroupError
@@ -224,12 +235,8 @@ class KnobWriter:
                 and not each.written_by_agent(found)
                 and at_least(found, each.original)
             ):
-                text = f"another program set its {NOUNS[each.knob]} to {in_words(found)}: left unchanged"
                 deed = _restoring(each, found, now=self._clock(), reason="its value is above the original", cycle=0)
-                begun = self._audit.begin(deed)
-                self._audit.finish_change(
-                    begun, AuditOutcome.FOREIGN, now=self._clock(), written=None, knob=each.knob, message=text
-                )
+                self._record_foreign(deed, each.knob, found)
 
     # --- all values --------------------------------------------------------------------------------------------------
 
@@ -265,7 +272,7 @@ class KnobWriter:
                         if each.written_by_agent(value)
                         else self._audit.begin(deed)
                     )
-        results = tuple(self._put_back(each, found[each.key]) for each in owing)
+        results = tuple(RestoreResult(each, *self._put_back(each, found[each.key])) for each in owing)
         with self._audit.batch():
             for result in results:
                 self._conclude(result, begun.get(result.remembered.key))
@@ -277,31 +284,22 @@ class KnobWriter:
         except CgroupError as error:
             return error
 
-    def _put_back(self, remembered: StoredOriginal, found: Value | CgroupError) -> RestoreResult:
+    def _put_back(self, remembered: StoredOriginal, found: Value | CgroupError) -> tuple[StepOutcome, str]:
         noun = NOUNS[remembered.knob]
-        gone = "the container is gone" if remembered.container_id else "the pod is gone"
+        if not isinstance(found, CgroupError):
+            if found == remembered.original:
+                return StepOutcome.DONE, f"its {noun} is already {in_words(found)}, the original value"
+            if not remembered.written_by_agent(found):
+                return StepOutcome.FOREIGN, _foreign(remembered.knob, found)
+            try:
+                with self._groups.open(remembered.path) as group:
+                    base.write(group, remembered.original)
+                return StepOutcome.DONE, f"its {noun} is {in_words(remembered.original)}, the original value"
+            except CgroupError as error:
+                found = error
         if isinstance(found, CgroupGone):
-            return RestoreResult(remembered, StepOutcome.GONE, gone)
-        if isinstance(found, CgroupError):
-            return RestoreResult(remembered, StepOutcome.FAILED, _told(found))
-        if found == remembered.original:
-            return RestoreResult(
-                remembered, StepOutcome.DONE, f"its {noun} is already {in_words(found)}, the original value"
-            )
-        if not remembered.written_by_agent(found):
-            return RestoreResult(
-                remembered, StepOutcome.FOREIGN, f"another program set its {noun} to {in_words(found)}: left unchanged"
-            )
-        try:
-            with self._groups.open(remembered.path) as group:
-                base.write(group, remembered.original)
-        except CgroupGone:
-            return RestoreResult(remembered, StepOutcome.GONE, gone)
-        except CgroupError as error:
-            return RestoreResult(remembered, StepOutcome.FAILED, _told(error))
-        return RestoreResult(
-            remembered, StepOutcome.DONE, f"its {noun} is {in_words(remembered.original)}, the original value"
-        )
+            return StepOutcome.GONE, _gone(remembered.container_id)
+        return StepOutcome.FAILED, with_hint(found)
 
     def _conclude(self, result: RestoreResult, begun: AuditEntry | None) -> None:
         if begun is not None:
@@ -327,14 +325,18 @@ def _restoring(remembered: StoredOriginal, found: Value, *, now: float, reason: 
     )
 
 
-def _told(error: CgroupError) -> str:
-    return f"{error}. {error.hint}" if error.hint else str(error)
+def _foreign(knob: Knob, found: Value) -> str:
+    return f"another program set its {NOUNS[knob]} to {in_words(found)}: left unchanged"
+
+
+def _gone(container_id: str) -> str:
+    return "the container is gone" if container_id else "the pod is gone"
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_knobs(pods: Iterable[PodState], groups: Groups, remembered: Iterable[StoredOriginal]) -> Knobs:
+def read_knobs(pods: Iterable[PodState], groups: KubeletGroups, remembered: Iterable[StoredOriginal]) -> Knobs:
     """Read the knobs of pods, by uid. Values that cannot be read are None; raises nothing."""
     weights: dict[str, int] = {}
     highs: dict[str, float] = {}
@@ -349,7 +351,7 @@ def read_knobs(pods: Iterable[PodState], groups: Groups, remembered: Iterable[St
     }
 
 
-def _now(uid: str, groups: Groups) -> PodKnobs:
+def _now(uid: str, groups: KubeletGroups) -> PodKnobs:
     try:
         path = groups.find(uid)
     except CgroupError:

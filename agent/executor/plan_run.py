@@ -13,16 +13,17 @@ from typing import ParamSpec, TypeVar
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry, AuditOutcome
-from agent.cgroups.base import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
+from agent.cgroups.detection import KubeletGroups
 from agent.cgroups.errors import CgroupError
+from agent.cgroups.values import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.decision.eviction_limits import EvictionLimits
 from agent.executor.cluster import ClusterActions
 from agent.executor.enforcement_switch import ControlData, EnforcementSwitch
-from agent.executor.groups import Groups
 from agent.executor.knob_writer import KnobWriter, RestoreResult, with_change
 from agent.executor.report import EnforcementLevel, PlanReport, RecentEvictions, StepOutcome, StepResult, used_by
 from agent.model import Eviction, KnobChange, PageCacheReclaim, QuotaChange, SchedulingChange, State, Step
 from watcher.core.kubernetes.errors import KubeUnreachable
+from watcher.core.messages import with_hint
 from watcher.platform.kube.events import EventSubject
 from watcher.platform.repeated_errors import RepeatedErrors
 
@@ -42,13 +43,6 @@ EVENTS = {
     MEMORY_HIGH: ("MemoryHeldBack", "MemoryRestored"),
 }
 """Event reasons by knob: when the value is first lowered, and when the original value is restored."""
-OUTCOMES = {
-    StepOutcome.DONE: AuditOutcome.DONE,
-    StepOutcome.GONE: AuditOutcome.GONE,
-    StepOutcome.PROTECTED: AuditOutcome.PROTECTED,
-    StepOutcome.UNANSWERED: AuditOutcome.UNANSWERED,
-}
-
 EVICTED_NOBODY = frozenset({StepOutcome.GONE, StepOutcome.PROTECTED, StepOutcome.FAILED})
 """Results of an eviction request that evicted no pod, so that its token of the cluster's budget is returned."""
 
@@ -58,7 +52,7 @@ class ExecutorMeans:
     """Dependencies for carrying out steps."""
 
     audit: Audit
-    groups: Groups
+    groups: KubeletGroups
     quotas: KnobWriter
     cluster: ClusterActions | None
     limits: EvictionLimits
@@ -130,7 +124,7 @@ class PlanRun:
             self.means.errors.succeeded()
         except AuditError as error:
             self._count_on_acting()
-            trouble = audit_error_text(error)
+            trouble = with_hint(error)
         except Exception as error:
             self._count_on_acting()
             trouble, fault = f"internal error of the agent: {error!r}", True
@@ -275,8 +269,7 @@ class PlanRun:
         result = self.acting = StepResult(step, fate, text, begun.id)
         if fate in EVICTED_NOBODY:
             await cluster.controls.return_token(token)
-        outcome = OUTCOMES.get(fate, AuditOutcome.FAILED)
-        await in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=text)
+        await in_thread(audit.finish, begun, AuditOutcome(fate.value), now=self.means.clock(), message=text)
         if fate is StepOutcome.DONE:
             message = f"evicted from {cluster.node}: {step.reason}"
             await self._tell_pod(step, reason="Evicted", message=message, warning=True)
@@ -337,8 +330,3 @@ async def in_thread(act: Callable[P, T], *arguments: P.args, **more: P.kwargs) -
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("an operation in progress at the cancellation failed: %s", error)
         raise
-
-
-def audit_error_text(error: AuditError) -> str:
-    """Return the message of an audit error with its hint."""
-    return f"{error}. {error.hint}" if error.hint else str(error)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from agent.audit.log import Audit, AuditEntry
+from agent.clocks import Clocks
 from agent.decision.eviction_limits import EvictionRecord
 from agent.model import (
     CPU,
     CPU_MAX,
     MEMORY,
     PAGE_CACHE,
+    PODS,
     KnobChange,
     PageCacheReclaim,
     PodState,
@@ -136,8 +138,6 @@ def _refusal_key(step: Step) -> tuple[str, str]:
 
 
 MILLI = 1000.0
-PODS_MISSING = "pods"
-"""Key of State.missing with the reason why the pods are unknown (agent.state.collector)."""
 
 
 def used_by(step: Step, state: State) -> Released:
@@ -148,7 +148,7 @@ def used_by(step: Step, state: State) -> Released:
 def measured(deed: AuditEntry, state: State) -> Released | None:
     """Decrease of usage since the audit entry (for restore: increase) for the planned resources, in millicores and
     bytes. A pod or container that is gone counts as using nothing. None if it cannot be measured."""
-    if PODS_MISSING in state.missing:
+    if PODS in state.missing:
         return None  # the pods are unknown, so an absent pod is not necessarily gone
     pod = next((each for each in state.pods if each.uid == deed.uid), None)
     gone = pod is None or (deed.container_id != "" and all(each.id != deed.container_id for each in pod.containers))
@@ -208,23 +208,12 @@ class EvictionTimes:
 
 
 class RecentEvictions:
-    """The evictions of the last `window` seconds. `boot` identifies the start of the machine; "" if unknown. Calls must
-    not overlap."""
+    """The evictions of the last `window` seconds. Calls must not overlap."""
 
-    def __init__(
-        self,
-        audit: Audit,
-        *,
-        window: float,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
-        boot: str = "",
-    ) -> None:
-        self._boot = boot
+    def __init__(self, audit: Audit, clocks: Clocks, *, window: float) -> None:
         self._audit = audit
+        self._clocks = clocks
         self._window = window
-        self._clock = clock
-        self._monotonic = monotonic
         self._at: dict[int, float] | None = None
         """Monotonic time in seconds of each eviction after `_over`, by id of its audit entry."""
         self._saved = EvictionTimes("", 0.0, {})
@@ -235,18 +224,18 @@ class RecentEvictions:
         """Record an eviction, with its time, before it is carried out; `past` has been called before. Returns the entry
         with its id. Raises AuditError."""
         assert self._at is not None
-        now = self._monotonic()
+        now = self._clocks.monotonic()
         with self._audit.batch():
             begun = self._audit.begin(deed)
-            times = EvictionTimes(self._boot, self._clock() - now, {**self._at, begun.id: now})
+            times = self._times(now, {**self._at, begun.id: now})
             self._audit.save_value(EVICTION_TIMES_KEY, times)
         self._at, self._saved = dict(times.at), times
         return begun
 
     def past(self) -> tuple[EvictionRecord, ...]:
         """The evictions within the window, oldest first. Raises AuditError."""
-        now, wall, known = self._monotonic(), self._clock(), self._at
-        times = EvictionTimes(self._boot, wall - now, {})
+        now, known = self._clocks.monotonic(), self._at
+        times = self._times(now, {})
         found = self._audit.evictions(after=self._over)
         if known is None:
             self._saved = self._audit.load_value(EVICTION_TIMES_KEY, EvictionTimes) or self._saved
@@ -262,3 +251,6 @@ class RecentEvictions:
             self._audit.save_value(EVICTION_TIMES_KEY, times)
             self._saved = times
         return tuple(found[number] for number in late)
+
+    def _times(self, now: float, at: Mapping[int, float]) -> EvictionTimes:
+        return EvictionTimes(self._clocks.boot, self._clocks.wall() - now, at)

@@ -1,19 +1,13 @@
-"""The metrics that the agent acts on, by name, and the table of the modules that define them."""
+"""The metrics that the agent acts on, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from agent.metrics import cpu_total, device_rates, extended_cpu, memory_total, trigger_only
 from agent.metrics.action_metric import ActionMetric
+from agent.metrics.builtin import builtin_metrics
 from agent.metrics.sorters import CHAINS, Chains
-
-TABLE: tuple[Callable[[Chains], tuple[ActionMetric, ...]], ...] = (
-    cpu_total.metrics,
-    memory_total.metrics,
-    extended_cpu.metrics,
-    device_rates.metrics,
-)
+from agent.metrics.trigger_only import WINDOW_PREFIX
 
 
 class Metrics(Mapping[str, ActionMetric]):
@@ -23,22 +17,22 @@ class Metrics(Mapping[str, ActionMetric]):
     def __init__(self, extra: Iterable[ActionMetric] = (), *, chains: Chains = CHAINS) -> None:
         self.chains = chains
         self._metrics: dict[str, ActionMetric] = {}
-        for metric in (*(metric for make in TABLE for metric in make(chains)), *extra):
+        for metric in (*builtin_metrics(chains), *extra):
             self.register(metric)
 
     def register(self, metric: ActionMetric) -> None:
         """Add a metric. Raises ValueError if its name is taken or has the prefix of window metrics."""
-        if metric.name in self._metrics or metric.name.startswith(trigger_only.WINDOW_PREFIX):
+        if metric.name in self._metrics or metric.name.startswith(WINDOW_PREFIX):
             raise ValueError(f"the metric name {metric.name} is already in use; choose another name")
         self._metrics[metric.name] = metric
 
     def __getitem__(self, name: str) -> ActionMetric:
-        if name not in self._metrics and name.startswith(trigger_only.WINDOW_PREFIX):
-            return trigger_only.window(name)
+        if name not in self._metrics and name.startswith(WINDOW_PREFIX):
+            return ActionMetric(name=name)  # a window of the watcher, which no action reduces
         return self._metrics[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._metrics or (isinstance(name, str) and name.startswith(trigger_only.WINDOW_PREFIX))
+        return name in self._metrics or (isinstance(name, str) and name.startswith(WINDOW_PREFIX))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._metrics)

@@ -10,21 +10,15 @@ from typing import Literal
 
 from agent.metrics.action_metric import LEAST_PRIORITY, ActionMetric
 from agent.metrics.pod_actions import evicting, restoring, throttling
-from agent.metrics.sorters import Chains
+from agent.metrics.sorters import CHAINS
 
 WINDOW_PREFIX = "window_"
 
 ActsOn = Literal["cpu", "memory", "anything"]
 
 
-def window(name: str) -> ActionMetric:
-    """The metric for a window of the watcher, which no action reduces."""
-    return ActionMetric(name=name)
-
-
 def triggering(
     name: str,
-    chains: Chains,
     *,
     acts_on: ActsOn = "anything",
     action_priority: int = LEAST_PRIORITY,
@@ -39,7 +33,7 @@ def triggering(
         name=name,
         action_priority=action_priority,
         sortable=True,
-        sort={"cpu": chains.cpu, "memory": chains.memory, "anything": chains.general}[acts_on],
+        sort={"cpu": CHAINS.cpu, "memory": CHAINS.memory, "anything": CHAINS.general}[acts_on],
         throttleable=throttleable,
         throttle=throttling(name) if throttleable else None,
         restore=restoring(name) if throttleable else None,

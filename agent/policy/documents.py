@@ -89,7 +89,7 @@ def _objects(value: Any, complaints: ProblemCollector) -> Iterator[PolicyDocumen
     document = PolicyDocument(complaints.place, value)
     if document.kind.endswith("List") and isinstance(items := value.get("items"), list):
         for number, item in enumerate(items):
-            with complaints.at("items"), complaints.at(number):
+            with complaints.at("items", number):
                 yield from _objects(item, complaints)
         return
     origin, number, path = complaints.place.origin, complaints.place.document, complaints.place.path
@@ -102,7 +102,7 @@ def _objects(value: Any, complaints: ProblemCollector) -> Iterator[PolicyDocumen
 
 def check_name(document: PolicyDocument, kind: str, complaints: ProblemCollector) -> None:
     name = document.metadata.get("name")
-    with complaints.at("metadata"), complaints.at("name"):
+    with complaints.at("metadata", "name"):
         if not name:
             complaints.problem("is missing")
         elif kind in (NODE_QOS, OLDER_NODE_QOS):
@@ -129,7 +129,7 @@ def _annotations(document: PolicyDocument) -> Mapping[str, Any]:
 
 def check_annotations(document: PolicyDocument, kind: str, complaints: ProblemCollector) -> None:
     known = schema.ANNOTATIONS[NODE_QOS if kind == OLDER_NODE_QOS else kind]
-    with complaints.at("metadata"), complaints.at("annotations"):
+    with complaints.at("metadata", "annotations"):
         for name, value in _annotations(document).items():
             if str(name).partition("/")[0] != "load-watcher.io":
                 continue

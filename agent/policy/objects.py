@@ -9,8 +9,7 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -139,7 +138,7 @@ def _node_qos(document: PolicyDocument, metrics: Collection[str], complaints: Pr
                 selector = label_selector(spec.selector, complaints)
     additions = _additions(document, {rule.name for rule in spec.rules}, complaints)
     older = "objectiveEnsurances" in (document.content.get("spec") or {})
-    with complaints.at("spec"), complaints.at("objectiveEnsurances" if older else "rules"):
+    with complaints.at("spec", "objectiveEnsurances" if older else "rules"):
         rules = read_rules(
             spec.rules, policy=document.name, metrics=metrics, additions=additions, complaints=complaints
         )
@@ -279,7 +278,7 @@ def _additions(
     text = annotation(document, schema.RULES_ANNOTATION)
     if not text:
         return {}
-    with complaints.at("metadata"), complaints.at("annotations"), complaints.at(schema.RULES_ANNOTATION):
+    with complaints.at("metadata", "annotations", schema.RULES_ANNOTATION):
         given, why = None, ""
         try:
             given = decode_strict_yaml(text)
@@ -311,7 +310,7 @@ def _avoidance_action(document: PolicyDocument, complaints: ProblemCollector) ->
         spec = read(schema.AvoidanceActionSpec, document.content.get("spec"), complaints)
         throttle = spec.throttle.cpu_throttle if spec.throttle is not None else None
         if throttle is not None and throttle.step_cpu_ratio == 0:
-            with complaints.at("throttle"), complaints.at("cpuThrottle"):
+            with complaints.at("throttle", "cpuThrottle"):
                 if complaints.is_clean():
                     complaints.notice("does not throttle: stepCPURatio is 0")
         if spec.throttle is not None and throttle is None:
@@ -320,7 +319,7 @@ def _avoidance_action(document: PolicyDocument, complaints: ProblemCollector) ->
     memory = spec.throttle.memory_throttle if spec.throttle is not None else None
     gentle = _gentle(document, complaints)
     if model.CPU_WEIGHT in gentle and throttle is None:
-        with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
+        with complaints.at("metadata", "annotations", schema.GENTLE_ANNOTATION):
             complaints.notice(f"{model.CPU_WEIGHT} has no effect: it precedes cpuThrottle, which is missing")
     return model.AvoidanceAction(
         name=document.name,
@@ -345,7 +344,7 @@ def _restore_step(document: PolicyDocument, complaints: ProblemCollector) -> int
         return None
     if re.fullmatch(r"\d{1,3}", text, re.ASCII) and 1 <= int(text) <= 100:
         return int(text)
-    with _at_annotation(schema.RESTORE_STEP_ANNOTATION, complaints):
+    with complaints.at("metadata", "annotations", schema.RESTORE_STEP_ANNOTATION):
         complaints.problem(f"must be a whole number from 1 to 100, and is {shown(text)}")
     return None
 
@@ -353,17 +352,11 @@ def _restore_step(document: PolicyDocument, complaints: ProblemCollector) -> int
 def _gentle(document: PolicyDocument, complaints: ProblemCollector) -> frozenset[model.GentleKnob]:
     """The soft limits to set first, from the comma-separated annotation."""
     names = [name.strip() for name in annotation(document, schema.GENTLE_ANNOTATION).split(",") if name.strip()]
-    with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
+    with complaints.at("metadata", "annotations", schema.GENTLE_ANNOTATION):
         for name in names:
             if name not in _GENTLE:
                 complaints.problem(f"unknown soft limit {shown(name)}", near(name, _GENTLE))
     return frozenset(knob for knob in _GENTLE if knob in names)
-
-
-@contextmanager
-def _at_annotation(name: str, complaints: ProblemCollector) -> Iterator[None]:
-    with complaints.at("metadata"), complaints.at("annotations"), complaints.at(name):
-        yield
 
 
 # --- PodQOS ----------------------------------------------------------------------------------------------------------
@@ -430,10 +423,7 @@ def _scopes(given: schema.ScopeSelector, complaints: ProblemCollector) -> tuple[
 
 
 def _scope(given: schema.ScopeRequirement, complaints: ProblemCollector) -> model.PodScope | None:
-    for field, word in (("scopeName", given.scope_name), ("operator", given.operator)):
-        if not word:
-            with complaints.at(field):
-                complaints.problem("is missing")
+    _check_given(complaints, scopeName=given.scope_name, operator=given.operator)
     with complaints.at("values"):
         if not given.values:
             complaints.problem("is missing: without values no pod matches")
@@ -477,12 +467,16 @@ def label_selector(given: schema.LabelSelectorSpec, complaints: ProblemCollector
 
 
 def _check_requirement(given: schema.LabelRequirement, complaints: ProblemCollector) -> None:
-    for field, word in (("key", given.key), ("operator", given.operator)):
-        if not word:
-            with complaints.at(field):
-                complaints.problem("is missing")
+    _check_given(complaints, key=given.key, operator=given.operator)
     with complaints.at("values"):
         if given.operator in ("In", "NotIn") and not given.values:
             complaints.problem(f"is missing: {given.operator} needs at least one value")
         if given.operator in ("Exists", "DoesNotExist") and given.values:
             complaints.problem(f"must be empty: {given.operator} takes no values")
+
+
+def _check_given(complaints: ProblemCollector, **fields: str) -> None:
+    for field, word in fields.items():
+        if not word:
+            with complaints.at(field):
+                complaints.problem("is missing")

@@ -7,11 +7,11 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Protocol
 
 from agent import model
+from agent.metrics.action_metric import ActionMetric
 from agent.policy import schema
 from agent.policy.documents import PolicyDocument, read_text
 from agent.policy.objects import NodeQos, PolicyObject, read_object
@@ -24,25 +24,8 @@ Key = tuple[str, str]
 """Kind and name of an object."""
 
 
-class MetricCapabilities(Protocol):
-    """Actions that a metric supports (agent.metrics.action_metric.ActionMetric implements this)."""
-
-    def reduced_by(self, kind: model.StageKind) -> bool: ...
-
-    def quantified_for(self, kind: model.StageKind) -> bool: ...
-
-
-class TriggerOnly:
-    """For a metric that is collected but cannot be reduced: its rules can only keep new pods away."""
-
-    def reduced_by(self, _: model.StageKind) -> bool:
-        return False
-
-    quantified_for = reduced_by
-
-
-KnownMetrics = Mapping[str, MetricCapabilities]
-"""By the metric names that rules may use."""
+KnownMetrics = Mapping[str, ActionMetric]
+"""By the names that rules may use. The rules of a metric without actions can only keep new pods away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +129,13 @@ def _preferred(first: PolicyObject, second: PolicyObject, complaints: ProblemCol
     group to the other would have none."""
     if first.group == second.group:
         complaints.place = second.place
-        complaints.problem(f"is a duplicate of the object in {_where(first.place)}", "Remove one of them.")
+        complaints.problem(f"is a duplicate of the object in {first.place.file}", "Remove one of them.")
         return first
     used, unused = sorted((first, second), key=lambda each: schema.GROUPS.index(each.group))
     complaints.place = unused.place
-    message = f"is not used: the object of the same kind and name in {used.group} replaces it ({_where(used.place)})"
+    message = f"is not used: the object of the same kind and name in {used.group} replaces it ({used.place.file})"
     complaints.notice(message, f"Delete the object of {unused.group}, or rename one of the two.")
     return used
-
-
-def _where(place: PolicyLocation) -> str:
-    return f"{place.origin} document {place.document}" if place.document else place.origin
 
 
 def _selects(selector: model.LabelSelector | None, labels: Mapping[str, str] | None) -> bool:
@@ -173,11 +152,11 @@ def _check_actions(policies: PolicySet, complaints: ProblemCollector) -> None:
         complaints.place = each.place
         if isinstance(each.value, NodeQos):
             for number, rule in enumerate(each.value.rules):
-                with complaints.at("spec"), complaints.at("rules"), complaints.at(number), complaints.at("actionName"):
+                with complaints.at("spec", "rules", number, "actionName"):
                     if rule.action and rule.action not in actions:
                         complaints.problem(f"unknown AvoidanceAction {rule.action}", near(rule.action, actions))
         elif isinstance(each.value, model.PodQos):
-            with complaints.at("spec"), complaints.at("allowedActions"):
+            with complaints.at("spec", "allowedActions"):
                 for name in sorted(each.value.allowed_actions - actions):
                     complaints.notice(f"unknown AvoidanceAction {name}", near(name, actions), fails_check=True)
 
@@ -200,12 +179,12 @@ def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Pro
         complaints.place = each.place
         for number, rule in enumerate(each.value.rules):
             if rule.action in actions and rule.metric in metrics:
-                with complaints.at("spec"), complaints.at("rules"), complaints.at(number):
+                with complaints.at("spec", "rules", number):
                     for message in _limitations(rule, actions[rule.action], metrics[rule.metric]):
                         complaints.notice(message)
 
 
-def _limitations(rule: model.Rule, action: model.AvoidanceAction, metric: MetricCapabilities) -> Iterator[str]:
+def _limitations(rule: model.Rule, action: model.AvoidanceAction, metric: ActionMetric) -> Iterator[str]:
     kinds = [kind for kind in _STEPS if kind in _kinds(action)]
     able = [kind for kind in kinds if metric.reduced_by(kind)]
     if lacking := [_STEPS[kind] for kind in kinds if kind not in able]:
@@ -237,7 +216,7 @@ def _check_watermarks(policies: PolicySet, complaints: ProblemCollector) -> None
             continue
         for rule in each.value.rules:
             place = each.place
-            rules.append((PolicyLocation(place.origin, place.document, place.object, f"rule {rule.name}"), rule))
+            rules.append((replace(place, path=f"rule {rule.name}"), rule))
     for place, rule in rules:
         complaints.place = place
         if rule.restore_watermark is not None and rule.restore_watermark > rule.watermark > 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from watcher.core.config.fields import Field
 from watcher.core.config.reader import Report
@@ -27,9 +27,13 @@ class PolicyLocation:
     object: str = ""
     path: str = ""
 
+    @property
+    def file(self) -> str:
+        """The origin, and the number of the document in it."""
+        return f"{self.origin} document {self.document}" if self.document else self.origin
+
     def __str__(self) -> str:
-        where = f"{self.origin} document {self.document}" if self.document else self.origin
-        return ": ".join(filter(None, (where, " ".join(filter(None, (self.object, self.path))))))
+        return ": ".join(filter(None, (self.file, " ".join(filter(None, (self.object, self.path))))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +78,12 @@ class ProblemCollector(Report):
     notices: list[PolicyNotice] = field(default_factory=list)
 
     @contextmanager
-    def at(self, part: str | int) -> Iterator[None]:
-        """Inside the context, problems and notices refer to this field or element."""
-        outer, place = self.place, self.place
-        path = f"{place.path}[{part}]" if isinstance(part, int) else ".".join(filter(None, (place.path, part)))
-        self.place = PolicyLocation(place.origin, place.document, place.object, path)
+    def at(self, *parts: str | int) -> Iterator[None]:
+        """Inside the context, problems and notices refer to this field or element, or to one inside it."""
+        outer, path = self.place, self.place.path
+        for part in parts:
+            path = f"{path}[{part}]" if isinstance(part, int) else ".".join(filter(None, (path, part)))
+        self.place = replace(outer, path=path)
         try:
             yield
         finally:

@@ -13,26 +13,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.cgroups.detection import Layout, find_layout
-from agent.cgroups.paths import Driver
 from agent.qrm.cluster.client import QrmClusterClient
-from agent.qrm.cluster.own_managers import objection
+from agent.qrm.cluster.own_managers import ManagerReport, objection
 from agent.qrm.cluster.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
 from agent.qrm.grpc.contact import SilenceReport
-from agent.qrm.grpc.grpc_server import LegacyRegistration, PluginServer, PodResources
-from agent.qrm.grpc.messages import PLUGIN_TYPE, info_from_bytes
+from agent.qrm.grpc.grpc_server import PluginServer
+from agent.qrm.grpc.messages import info_from_bytes
 from agent.qrm.grpc.plugin_client import PluginEndpoint
-from agent.qrm.grpc.registration import Registry, ResourcePlugins
+from agent.qrm.grpc.pod_resources import PodResources
+from agent.qrm.grpc.registration import LegacyRegistration, Registry, ResourcePlugins
 from agent.qrm.grpc.socket_server import CannotServe, SocketServer
-from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply, ManagerSettings
+from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
-from agent.qrm.manager.topology import TopologyPolicy, check_nodes
+from agent.qrm.manager.topology import check_nodes
 from agent.qrm.pages import QrmComponents, QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.external import outside_plugins
 from agent.qrm.plugins.memory import MemoryPlugin
@@ -88,7 +87,7 @@ def read_topology(settings: QrmSettings) -> CpuTopology:
     """Read the CPU topology of the machine. Raises CannotRun."""
     try:
         machine = read_machine(settings.sys)
-        check_nodes(TopologyPolicy(settings.policy), len(machine.numa_nodes))
+        check_nodes(settings.policy, len(machine.numa_nodes))
     except (NoTopology, ValueError) as error:
         raise CannotRun(str(error)) from None
     return machine
@@ -100,8 +99,7 @@ def builtin_plugins(settings: QrmSettings, machine: CpuTopology) -> list[Resourc
     made: list[ResourcePlugin] = []
     try:
         if settings.cpu_plugin:
-            sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
-            made.append(CpuPlugin(machine, roles, sizes))
+            made.append(CpuPlugin(machine, roles, settings, reserved=settings.reserved_cpus))
         if settings.memory_plugin and machine.memory:
             reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
             made.append(MemoryPlugin(machine, roles, reserved=reserved))
@@ -120,7 +118,7 @@ def all_plugins(settings: QrmSettings, machine: CpuTopology) -> list[ResourcePlu
     try:
         return plugins + outside_plugins(machine, settings.roles(), plugins)
     except ExtensionError as error:
-        raise CannotRun(f"{error}\n  {error.hint}") from None
+        raise CannotRun.of(error) from None
 
 
 def pod_sources(settings: QrmSettings, client: KubeClient | None) -> NodePodSources:
@@ -137,7 +135,7 @@ def pod_sources(settings: QrmSettings, client: KubeClient | None) -> NodePodSour
                 insecure=settings.kubelet_insecure,
             )
         except KubeletError as error:
-            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+            raise CannotRun.of(error) from None
         sources.append(kubelet_pods(access, interval=settings.reconcile_period))
     if not sources:
         raise CannotRun(
@@ -231,6 +229,8 @@ async def running_components(settings: QrmSettings, everything: Settings) -> Asy
             metrics.contacts = {name: server.contact for name, server in builtin.items()}
             silence = SilenceReport(metrics.contacts, where=str(settings.plugins_dir))
             _in_background(stack, silence.run(), "qrm-silence")
+        if (settings.cpu_plugin or settings.memory_plugin) and not _stops_beside_kubelet(settings):
+            _in_background(stack, ManagerReport(settings.kubelet_dir).run(), "qrm-kubelet")
         if CPU in builtin and isinstance(plugin := builtin[CPU].plugin, CpuPlugin):
             metrics.cpu = plugin
             if settings.adjust:
@@ -264,8 +264,8 @@ async def _manage(
     settings, metrics = parts.settings, parts.metrics
     manager = await _restored_manager(parts, machine)
     observed = partial(PluginEndpoint, observe=metrics.observe_call)
-    handler = ResourcePlugins(manager, open_endpoint=observed)
-    registry = Registry(settings.plugins_dir, {PLUGIN_TYPE: handler}, monotonic=time.monotonic)
+    plugins = ResourcePlugins(manager, open_endpoint=observed)
+    registry = Registry(settings.plugins_dir, plugins, monotonic=time.monotonic)
     stack.push_async_callback(registry.close)
     await _wait_for_registration(registry, manager, parts)
     pods, cluster = await _pods_and_cluster(parts, everything, stack)
@@ -274,7 +274,7 @@ async def _manage(
     metrics.rounds, rounds.observe = rounds, metrics.observe_round
     listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
     await _serve_socket(settings.pod_resources_path, listing.add_to, stack)
-    legacy = LegacyRegistration(manager, settings.state_dir, open_endpoint=observed)
+    legacy = LegacyRegistration(plugins, settings.state_dir)
     await _serve_socket(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
     if settings.mode in APPLYING:
         await _record_mode(settings)
@@ -293,19 +293,13 @@ async def _restored_manager(parts: QrmComponents, machine: CpuTopology) -> Manag
     allocations = await asyncio.to_thread(checkpoint.read)
     await _adopt(parts.builtin, allocations)
     return Manager(
-        ManagerSettings(
-            nodes=machine.numa_nodes,
-            cpus=machine.all,
-            collects=settings.mode == NRI,
-            policy=TopologyPolicy(settings.policy),
-            pod_scope=settings.scope == "pod",
-            names=settings.all_names(),
-            skip_annotations=frozenset(settings.skip_annotations),
-            nic_roles=frozenset(settings.nic_roles),
-            # The runtime may create containers of a pod that the last round does not know.
-            recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
-        ),
+        settings,
         allocations,
+        nodes=machine.numa_nodes,
+        cpus=machine.all,
+        collects=settings.mode == NRI,
+        # The runtime may create containers of a pod that the last round does not know.
+        recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
         save=partial(checkpoint.save, allocations),
         monotonic=time.monotonic,
     )
@@ -357,7 +351,7 @@ def _rounds(
     """The rounds, which apply allocations according to qrm.mode."""
     settings, nri = parts.settings, parts.nri
     common: dict[str, Any] = {"period": settings.reconcile_period}
-    if settings.mode in APPLYING and not settings.force and (settings.cpu_plugin or settings.memory_plugin):
+    if _stops_beside_kubelet(settings):
         common["objection"] = partial(objection, settings.kubelet_dir)
     if cluster is not None:
         common["report"] = cluster.inadmissible if nri is None else _naming(nri.label, cluster.inadmissible)
@@ -367,6 +361,11 @@ def _rounds(
         rounds = Reconciler(manager, pods, applier(settings, stack, lambda: rounds.known), **common)
         return rounds
     return Reconciler(manager, nri.pods, nri.updates.apply, active=nri.active, deliver=nri.updates.deliver, **common)
+
+
+def _stops_beside_kubelet(settings: QrmSettings) -> bool:
+    """Whether the rounds set nothing, and report it, while the kubelet sets cpusets itself."""
+    return settings.mode in APPLYING and not settings.force and (settings.cpu_plugin or settings.memory_plugin)
 
 
 def _naming(plugin: str, report: Report) -> Report:
@@ -420,12 +419,6 @@ async def _record_mode(settings: QrmSettings) -> None:
         raise CannotRun(f"cannot write to {settings.state_dir}: {error.strerror}") from None
 
 
-def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
-    """A function that detects the cgroup layout on each call, because the kubelet may start after this process."""
-    driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
-    return partial(find_layout, str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
-
-
 async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:
     """Build the adjuster and start it in the background."""
     settings, rounds = parts.settings, parts.rounds
@@ -437,7 +430,7 @@ async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack
         windows = node_windows(settings.watcher, settings.node_name(), token=token)
         await windows.start()
         stack.push_async_callback(windows.close)
-    usage = LocalUsage(layout_finder(settings), monotonic=time.monotonic)
+    usage = LocalUsage(settings.find_layout, monotonic=time.monotonic)
     stack.callback(usage.close)
 
     def pods() -> Sequence[QrmPod] | None:
@@ -447,7 +440,7 @@ async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack
 
     adjuster = Adjuster(
         cpu,
-        settings=settings.resizing(),
+        settings=settings,
         windows=windows,
         usages=usage,
         pods=pods,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from agent import cpuset
 from agent.qrm.cluster.pod_source import NodePodSources
@@ -19,10 +18,10 @@ from agent.qrm.reconciler import Reconciler
 from agent.qrm.runtime.nri.runtime import NriRuntime
 from agent.qrm.settings import QrmSettings
 from agent.qrm.telemetry import QrmMetrics
-from agent.service.node_server import json_response
+from agent.service.node_server import json_response, metrics_response
 from watcher.platform.http.openapi import Operation, ResponseSpec
 from watcher.platform.http.routing import Access, ApiError, Route
-from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
+from watcher.platform.telemetry.instruments import Instruments
 
 STUCK_ROUNDS = 3.0
 STUCK_S = 60.0
@@ -89,8 +88,7 @@ class QrmPages:
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The metrics in the Prometheus exposition format."""
         self._parts.metrics.gather()
-        body = await asyncio.to_thread(self._telemetry.exposition)
-        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
+        return await metrics_response(self._telemetry)
 
     async def state(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The current state of all components as JSON."""

@@ -256,17 +256,12 @@ class Reconciler:
         known = self.records.get(pod.uid)
         if known is not None and known.admits(pod):
             return known.admission
-        admission = await self.manager.admit(pod)
-        self.records[pod.uid] = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
-        self._record(self.records[pod.uid], again=known is not None)
-        return admission
+        return await self._admit_now(pod)
 
     def reject(self, pod: QrmPod, container: str, admission: Admission) -> None:
         """Report an admitted pod of which this container cannot be created."""
         again = (pod.uid, container) in self._refused
-        record = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
-        self._refused[pod.uid, container] = record
-        self._record(record, again=again)
+        self._refused[pod.uid, container] = self._record(pod, admission, again=again)
 
     def accept(self, pod: QrmPod, container: str) -> None:
         """This container of an admitted pod can be created."""
@@ -311,24 +306,29 @@ class Reconciler:
             rejected = known is not None and not known.admission.admitted
             if known is not None and rejected and not stirred and self._monotonic() - known.at < RETRY_S:
                 continue
-            admission = await self.manager.admit(pod, active=active)
-            record = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
-            self.records[pod.uid] = record
-            self._record(record, again=known is not None)
+            await self._admit_now(pod, active=active)
 
-    def _record(self, record: AdmissionRecord, *, again: bool) -> None:
-        admission = record.admission
+    async def _admit_now(self, pod: QrmPod, *, active: Collection[str] | None = None) -> Admission:
+        again = pod.uid in self.records
+        admission = await self.manager.admit(pod, active=active)
+        self.records[pod.uid] = self._record(pod, admission, again=again)
+        return admission
+
+    def _record(self, pod: QrmPod, admission: Admission, *, again: bool) -> AdmissionRecord:
+        """Record an admission, and report a rejected pod, once for each message."""
+        record = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
         if not again or admission.admitted:
             self.admissions["admitted" if admission.admitted else "rejected", admission.reason] += 1
             self.history.append(record)
-        if admission.admitted or self._reported.get(record.pod.uid) == admission.message:
-            return
-        self._reported[record.pod.uid] = admission.message
-        log.warning("pod %s was not admitted: %s: %s", record.pod.key, admission.reason, admission.message)
+        if admission.admitted or self._reported.get(pod.uid) == admission.message:
+            return record
+        self._reported[pod.uid] = admission.message
+        log.warning("pod %s was not admitted: %s: %s", pod.key, admission.reason, admission.message)
         if self._report is not None:
             task = asyncio.create_task(self._run_report(self._report, record))
             self._report_tasks.add(task)
             task.add_done_callback(self._report_tasks.discard)
+        return record
 
     @staticmethod
     async def _run_report(report: Report, record: AdmissionRecord) -> None:

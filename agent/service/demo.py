@@ -19,23 +19,23 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
 
 from agent.audit.log import Audit
-from agent.cgroups.base import Tree
-from agent.cgroups.detection import Layout, NoCgroups, Version, find_layout, open_tree
+from agent.cgroups.detection import KubeletGroups, Layout, NoCgroups, Version, find_layout
 from agent.cgroups.paths import Driver
+from agent.clocks import Clocks
 from agent.executor.executor import Executor, Permissions
-from agent.executor.groups import KubeletGroups
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import ContainerState, PodState, State
 from agent.policy.source import DirectoryPolicies
 from agent.qos import QosClass
 from agent.service.dependencies import known_metrics, open_audit
-from agent.service.loop import Agent, Clocks, NodeIdentity
+from agent.service.loop import Agent, NodeIdentity
 from agent.service.settings import AgentSettings
 from agent.state.collector import Collector, SystemPaths
 from agent.state.proc_reader import ProcReader
@@ -171,7 +171,7 @@ class DemoGroups:
             segments = {QosClass.GUARANTEED: ()}.get(pod.facts.pod.qos, ("besteffort",))
             path = layout.path_of(("kubepods", *segments, f"pod{pod.facts.pod.uid}")).lstrip("/")
             for tree in self._trees:
-                place = self._directory(tree, f"{path}/{pod.facts.containers[0].id}")
+                place = self._directory(tree, f"{path}/{pod.facts.pod.containers[0].id}")
                 (place / "cgroup.procs").write_text(str(pod.process.pid))
         for tree in self._trees:  # the demonstration gets its CPU on a busy machine, too
             for file, most in (("cpu.shares", 100_000), ("cpu.weight", 4_000)):
@@ -297,19 +297,11 @@ async def _show(
     say("other programs use all CPUs, so a quota cannot lower the usage" if busy else "the pods are measured")
     say(f"the machine uses {used:.0f} millicores; the rule keeps the usage below {watermark}")
     (directory / "policies.yaml").write_text(_policies(watermark))
-    tree: list[Tree] = []
-
-    def layout() -> Layout:
-        return find_layout(str(cgroup), driver=Driver.CGROUPFS, nest=groups.name if groups else None)
-
-    def opened() -> Tree:
-        if not tree:
-            tree.append(open_tree(layout()))
-        return tree[0]
-
+    nest = groups.name if groups else None
+    kubelet_groups = KubeletGroups(partial(find_layout, str(cgroup), driver=Driver.CGROUPFS, nest=nest))
     audit = open_audit(replace(AgentSettings(), state_file=directory / "agent.db"))
     permissions = Permissions(enforce=groups is not None, beside_others=True)
-    executor = Executor(audit, KubeletGroups(layout, opened), permissions=permissions)
+    executor = Executor(audit, kubelet_groups, permissions=permissions)
     agent = _agent(collector, executor, audit, directory)
     try:
         await _cycles(agent, say, pods, seconds - MEASURED_S)
@@ -318,8 +310,7 @@ async def _show(
             say(f"{len(restored)} quotas were restored at the end")
     finally:
         await collector.close()
-        for opened_tree in tree:
-            opened_tree.close()
+        kubelet_groups.close()
         audit.close()
 
 
@@ -332,9 +323,9 @@ def _agent(collector: Collector | ProcessCollector, executor: Executor, audit: A
         executor=executor,
         audit=audit,
         metrics=metrics,
-        options=DecisionOptions(settle_seconds=0.0, effect_seconds=2.0 * INTERVAL_S),
+        options=DecisionOptions(settle=0.0, effect=2.0 * INTERVAL_S),
         surroundings=NodeIdentity("demo"),
-        clocks=Clocks(time.time, time.monotonic),
+        clocks=Clocks(),
         interval=INTERVAL_S,
     )
 

@@ -18,20 +18,19 @@ import click
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, json_lines
-from agent.cgroups.base import Tree
-from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
-from agent.cgroups.paths import Driver
+from agent.cgroups.detection import KubeletGroups, top_of
+from agent.clocks import Clocks, boot_id
 from agent.decision.analysis import NodeEvent
 from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor, Permissions
-from agent.executor.groups import CgroupLock, Groups, KubeletGroups
+from agent.executor.other_agents import CgroupLock
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.registry import Metrics
-from agent.policy.policy_set import KnownMetrics, MetricCapabilities, TriggerOnly
+from agent.policy.policy_set import KnownMetrics
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.service.custom_metrics import installed_metrics
-from agent.service.loop import Agent, Clocks, NodeIdentity
+from agent.service.loop import Agent, NodeIdentity
 from agent.service.node_server import CannotRun, read_token
-from agent.service.saved_clock import boot_id
 from agent.service.settings import KUBELET, AgentSettings
 from agent.service.telemetry import AgentMetrics
 from agent.state.api_pods import InformerPods
@@ -66,7 +65,7 @@ def open_audit(settings: AgentSettings, *, replace_damaged: bool = True) -> Audi
     try:
         return Audit.open(settings.state_file, now=time.time(), tell=tell, replace_damaged=replace_damaged)
     except AuditError as error:
-        raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+        raise CannotRun.of(error) from None
 
 
 def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
@@ -111,7 +110,7 @@ def access_to_kubelet(
             name=settings.kubelet_name,
         )
     except KubeletError as error:
-        raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+        raise CannotRun.of(error) from None
 
 
 def metrics_of(settings: AgentSettings) -> Metrics:
@@ -119,7 +118,7 @@ def metrics_of(settings: AgentSettings) -> Metrics:
     try:
         return installed_metrics(query.metric(name) for name, query in settings.queries.items())
     except ExtensionError as error:
-        raise CannotRun(f"{error}\n  {error.hint}") from None
+        raise CannotRun.of(error) from None
 
 
 def metric_sources(settings: AgentSettings) -> list[MetricSource]:
@@ -133,7 +132,7 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
         PrometheusQueryClient,
         QueryMetrics,
         WatcherWindows,
-        prometheus_config,
+        prometheus_connection,
     )
     from watcher.client import NodeClient
 
@@ -144,7 +143,7 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
         client = NodeClient(settings.watcher, node, windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WatcherWindows(client))
     if settings.queries and settings.prometheus is not None:
-        config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
+        config = prometheus_connection(settings.prometheus, settings.prometheus_token_file)
         expressions = {name: query.expression for name, query in settings.queries.items()}
         sources.append(QueryMetrics(PrometheusQueryClient(config), expressions, node=node))
     return sources
@@ -152,7 +151,8 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
 
 def known_metrics(metrics: Metrics) -> KnownMetrics:
     """The metrics that rules may name: metrics with actions, and metrics that are only measured and keep pods away."""
-    return ChainMap[str, MetricCapabilities](metrics, dict.fromkeys(COLLECTED, TriggerOnly()))  # type: ignore[arg-type]
+    measured = {name: ActionMetric(name=name) for name in COLLECTED}
+    return ChainMap(metrics, measured)  # type: ignore[arg-type]  # it is not written to
 
 
 def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: KnownMetrics) -> PolicySource:
@@ -189,16 +189,17 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
         cluster = (
             None if client is None else ClusterActions(client, node=node, control=settings.control, clock=time.time)
         )
-        executor = await _executor(settings, audit, cluster, stack)
+        clocks = Clocks(boot=boot_id())
+        executor = await _executor(settings, audit, cluster, clocks, stack)
         agent = Agent(
             collector=collector,
             policies=policies,
             executor=executor,
             audit=audit,
             metrics=metrics,
-            options=settings.options(),
+            options=settings,
             surroundings=NodeIdentity(node, own.labels if own else dict, own_pod(os.environ)),
-            clocks=Clocks(time.time, time.monotonic, boot_id()),
+            clocks=clocks,
             interval=settings.interval,
             emit_event=_teller(cluster) if cluster and settings.mode == "enforce" else None,
         )
@@ -207,7 +208,7 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
         try:
             await agent.load_state()
         except AuditError as error:
-            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+            raise CannotRun.of(error) from None
         yield AgentRuntime(agent, audit, executor, message, partial(_informed, pods, policies, own))
 
 
@@ -218,7 +219,7 @@ def _collector(settings: AgentSettings, pods: PodSource, own: OwnNode | None) ->
         places=SystemPaths(proc=str(settings.proc), cgroup=str(settings.cgroup)),
         interval=settings.interval,
         interfaces=settings.interfaces,
-        driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
+        driver=settings.cgroup_driver,
         sources=metric_sources(settings),
         nest=settings.cgroup_nest,
         extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
@@ -227,22 +228,29 @@ def _collector(settings: AgentSettings, pods: PodSource, own: OwnNode | None) ->
 
 
 async def _executor(
-    settings: AgentSettings, audit: Audit, cluster: ClusterActions | None, stack: AsyncExitStack
+    settings: AgentSettings, audit: Audit, cluster: ClusterActions | None, clocks: Clocks, stack: AsyncExitStack
 ) -> Executor:
     """The executor, with the lock on the control groups if it may write to them."""
-    groups = WritableCgroups(settings)
+    groups, claim = KubeletGroups(settings.find_layout), None
     stack.callback(groups.close)
     enforce = settings.mode == "enforce"
     if enforce:
-        await asyncio.to_thread(groups.claim.acquire)  # logs another holder of the lock at the start already
+        claim = cgroup_lock(settings)
+        stack.callback(claim.release)
+        await asyncio.to_thread(claim.acquire)  # logs another holder of the lock at the start already
     permissions = Permissions(
         enforce=enforce,
-        limits=settings.limits(),
+        limits=settings,
         beside_others=settings.beside_others,
-        claim=groups.claim if enforce else None,
+        claim=claim,
         proc=settings.proc,
     )
-    return Executor(audit, groups.groups, cluster=cluster, permissions=permissions, boot=boot_id())
+    return Executor(audit, groups, cluster=cluster, permissions=permissions, clocks=clocks)
+
+
+def cgroup_lock(settings: AgentSettings) -> CgroupLock:
+    """The lock of an enforcing agent on the kubelet's control groups."""
+    return CgroupLock(lambda: top_of(settings.find_layout()))
 
 
 async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:
@@ -276,35 +284,6 @@ class NoPodSource:
         """Always raises PodsUnknown, with a hint."""
         hint = "Set agent.kubelet, or kubernetes.kubeconfig."
         raise PodsUnknown("neither a kubelet nor a Kubernetes API is configured", hint=hint)
-
-
-class WritableCgroups:
-    """The control groups that the agent writes to, detected at the first use, because the kubelet may start after the
-    agent."""
-
-    def __init__(self, settings: AgentSettings) -> None:
-        self._root = str(settings.cgroup)
-        self._driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
-        self._nest = settings.cgroup_nest
-        self._tree: Tree | None = None
-        self.groups: Groups = KubeletGroups(self.layout, self._opened)
-        self.claim = CgroupLock(lambda: top_of(self.layout()))
-
-    def layout(self) -> Layout:
-        """The layout of the kubelet's control groups. Raises NoCgroups."""
-        return find_layout(self._root, driver=self._driver, nest=self._nest)
-
-    def _opened(self) -> Tree:
-        if self._tree is None:
-            self._tree = open_tree(self.layout())
-        return self._tree
-
-    def close(self) -> None:
-        """Release the lock on the control groups and close the tree."""
-        self.claim.release()
-        if self._tree is not None:
-            self._tree.close()
-            self._tree = None
 
 
 def own_pod(environ: Mapping[str, str]) -> frozenset[str]:

@@ -19,9 +19,8 @@ import aiohttp
 import msgspec
 
 from agent.cgroups.detection import Layout, NoCgroups, Version, pod_groups, top_of
-from agent.cgroups.paths import Driver
 from agent.executor.enforcement_switch import ControlMap, EnforcementSwitch
-from agent.executor.groups import NodeProcess, agent_processes, conflicting_agents
+from agent.executor.other_agents import conflicting_agents
 from agent.policy.schema import GROUPS
 from agent.policy.source import ActivePolicies, ClusterPolicies, read_policies
 from agent.service import dependencies
@@ -255,9 +254,8 @@ async def _control(client: KubeClient, own: AgentSettings) -> list[CheckResult]:
 
 
 def _groups(own: AgentSettings) -> Iterator[CheckResult]:
-    groups = dependencies.WritableCgroups(own)
     try:
-        layout = groups.layout()
+        layout = own.find_layout()
         file = Path(top_of(layout), "cpu.max" if layout.version is Version.V2 else "cpu.cfs_quota_us")
     except NoCgroups as error:
         yield fail(str(error), error.hint)
@@ -274,8 +272,7 @@ def _groups(own: AgentSettings) -> Iterator[CheckResult]:
 
 def _drivers(own: AgentSettings) -> Iterator[CheckResult]:
     """Check that kubelet and container runtime have one cgroup driver, and that it was not changed while pods ran."""
-    driver = None if own.cgroup_driver is None else Driver(own.cgroup_driver)
-    found = pod_groups(str(own.cgroup), driver=driver, nest=own.cgroup_nest)
+    found = pod_groups(str(own.cgroup), driver=own.cgroup_driver, nest=own.cgroup_nest)
     if not found:
         return
     first, *others = found
@@ -298,8 +295,7 @@ def _named_layout(layout: Layout) -> str:
 
 def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
     """Check for processes of other agents; a running load-watcher agent also detects them by their pods."""
-    # The pods are not known here, so each process may be that of an agent.
-    found = conflicting_agents((), [NodeProcess(each.name) for each in agent_processes(own.proc)])
+    found = conflicting_agents(None, own.proc)
     if not found:
         yield ok("no koordlet or crane-agent process runs on this node")
         return
@@ -309,13 +305,13 @@ def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
 
 def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
     """Check whether another enforcing agent holds the lock on the control groups."""
-    groups = dependencies.WritableCgroups(own)
+    claim = dependencies.cgroup_lock(own)
     try:
-        if others := groups.claim.acquire():
+        if others := claim.acquire():
             message = f"{others[0]} holds the lock on the control groups, and does not respond at {page_url(own)}"
             yield warn(message, "pass its settings to the doctor (--config), or stop it")
     finally:
-        groups.close()
+        claim.release()
 
 
 async def _watcher(own: AgentSettings) -> list[CheckResult]:
@@ -348,9 +344,9 @@ async def _watcher(own: AgentSettings) -> list[CheckResult]:
 async def _queries(own: AgentSettings) -> list[CheckResult]:
     if own.prometheus is None or not own.queries:
         return []
-    from agent.state.remote import PrometheusQueryClient, prometheus_config
+    from agent.state.remote import PrometheusQueryClient, prometheus_connection
 
-    questions = PrometheusQueryClient(prometheus_config(own.prometheus, own.prometheus_token_file))
+    questions = PrometheusQueryClient(prometheus_connection(own.prometheus, own.prometheus_token_file))
     results = []
     try:
         for name, query in own.queries.items():

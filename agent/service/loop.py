@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ import msgspec
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit
+from agent.clocks import Clocks, SavedClock
 from agent.decision.analysis import Analysis, AnalyzerState, NodeEvent
 from agent.decision.analyzer import analyze
 from agent.decision.ledger import InFlight, Ledger, shifted, still_pending, with_steps
@@ -31,8 +32,7 @@ from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import Policies, State, Step
 from agent.policy.source import ActivePolicies, PolicySource
-from agent.service.saved_clock import SavedClock, latest
-from watcher.core.clocks import AHEAD_S
+from watcher.core.review.clocks import AHEAD_S
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
@@ -55,20 +55,6 @@ class StateCollector(Protocol):
     """Reads the state of the node; `now` is in unix seconds."""
 
     async def collect(self, now: float) -> State: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """Wall clock (unix seconds) for recorded times, and monotonic clock (seconds) for intervals and timeouts. `boot`
-    identifies the start of the machine; "" if unknown."""
-
-    wall: Callable[[], float]
-    monotonic: Callable[[], float]
-    boot: str = ""
-
-    def state(self) -> SavedClock:
-        """The clocks as they are saved."""
-        return SavedClock(self.boot, float(round(self.wall() - self.monotonic())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +168,7 @@ class Agent:
             self._shift(jump)
             time = None if time is None else time + jump
         now = self._clocks.wall()
-        if (ahead := latest(self._memory, self._ledger, time) - now) > AHEAD_S:
+        if (ahead := _latest(self._memory, self._ledger, time) - now) > AHEAD_S:
             log.warning(
                 "the saved state is %.0f s ahead of the clock of this node: counts of samples start again, cool-downs "
                 "and steps in flight count from now; check time synchronization",
@@ -365,6 +351,16 @@ class _OneCoolDown:
     """The part of the saved analyzer state that older versions have in place of a time for each rule."""
 
     last_triggered: float | None = None
+
+
+def _latest(memory: AnalyzerState, ledger: Ledger, saved_at: float | None) -> float:
+    """The latest time in the saved state, in unix seconds; 0 without one."""
+    times: Iterable[float | None] = (
+        saved_at,
+        *(time for rule in memory.rules.values() for time in (rule.since, rule.last_triggered)),
+        *(each.since for each in ledger),
+    )
+    return max((time for time in times if time is not None), default=0.0)
 
 
 def _interrupted(memory: AnalyzerState) -> AnalyzerState:

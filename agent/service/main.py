@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.audit.database import AuditError
+from agent.cgroups.detection import KubeletGroups
 from agent.decision.plan import RuleVerdict
 from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor, OnExit
@@ -20,7 +21,6 @@ from agent.service import node_server
 from agent.service.dependencies import (
     LOOK_PATIENCE_S,
     AgentRuntime,
-    WritableCgroups,
     build_agent,
     kube_client,
     open_audit,
@@ -82,10 +82,9 @@ def _say(settings: AgentSettings) -> None:
 
 
 async def _leave(made: AgentRuntime, settings: AgentSettings) -> int:
-    on_exit = OnExit(settings.on_exit)
     try:
-        put_back = await made.executor.shut_down(on_exit)
-        tainted = on_exit is OnExit.RESTORE and await made.executor.tainted()
+        put_back = await made.executor.shut_down(settings.on_exit)
+        tainted = settings.on_exit is OnExit.RESTORE and await made.executor.tainted()
     except AuditError as error:
         log.error("restoring quotas at shutdown failed, they stay lowered: %s. %s", error, error.hint)
         return 1
@@ -144,14 +143,14 @@ async def restore(settings: AgentSettings, everything: Settings) -> RestoreSumma
         if client is not None:
             stack.push_async_callback(client.close)
             cluster = ClusterActions(client, node=settings.node_name(), control=settings.control, clock=time.time)
-        groups = WritableCgroups(settings)
+        groups = KubeletGroups(settings.find_layout)
         stack.callback(groups.close)
         try:
-            executor = Executor(audit, groups.groups, cluster=cluster)
+            executor = Executor(audit, groups, cluster=cluster)
             quotas = await executor.restore_all(reason="load-watcher agent restore")
             return RestoreSummary(quotas, _still_tainted(settings) if await executor.tainted() else "")
         except (AuditError, KubeError) as error:
-            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+            raise CannotRun.of(error) from None
 
 
 def _still_tainted(settings: AgentSettings) -> str:

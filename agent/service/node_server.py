@@ -13,18 +13,19 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 from aiohttp import hdrs, web
 
+from agent.service.node_settings import NodeTable
 from watcher.platform import reloaded_files
 from watcher.platform.http.routing import JSON, Route, Router
 from watcher.platform.http.runner import Runner, application
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.net.listening import host_port
 from watcher.platform.reloaded_files import FileReloader, ReloadedToken
-from watcher.platform.telemetry.instruments import Instruments
+from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,11 @@ SHUTDOWN_S = 5.0
 
 class CannotRun(RuntimeError):
     """The process cannot start. The message has the reason and, on the next lines, each after two spaces, a remedy."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """The message of another error, with its `hint` as the remedy."""
+        return cls(f"{error}\n  {getattr(error, 'hint', '')}".rstrip())
 
     @property
     def reason(self) -> str:
@@ -62,21 +68,6 @@ class TokenProtection:
         return self._token.value
 
 
-class Listening(Protocol):
-    """The listen settings of a process. `metrics_host` None means no second listener."""
-
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def token_file(self) -> Path | None: ...
-    @property
-    def metrics_host(self) -> str | None: ...
-    @property
-    def metrics_port(self) -> int: ...
-
-
 class PageRoutes(Protocol):
     """The HTTP routes of a process."""
 
@@ -103,6 +94,12 @@ def _optional_token(path: Path | None) -> str | None:
     return None if path is None else reloaded_files.read_token(path)
 
 
+async def metrics_response(telemetry: Instruments) -> web.Response:
+    """The metrics in the Prometheus exposition format."""
+    body = await asyncio.to_thread(telemetry.exposition)
+    return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
+
+
 def json_response(body: object) -> web.Response:
     """A JSON response that must not be cached."""
     headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
@@ -111,7 +108,7 @@ def json_response(body: object) -> web.Response:
 
 @asynccontextmanager
 async def listening(
-    settings: Listening, pages: PageRoutes, telemetry: Instruments, *, renewing: str
+    settings: NodeTable, pages: PageRoutes, telemetry: Instruments, *, renewing: str
 ) -> AsyncIterator[str]:
     """Serve all routes, and a second listener if configured; without a token, the second one serves only the public
     routes. At SIGHUP, read the token again and log the text `renewing`. Yields the URL of the first listener. Raises

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from aiohttp import hdrs
 
-from agent.service.node_server import Listening
+from agent.service.node_settings import NodeTable
 from watcher.decoding.json_text import decode_json
 from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.listening import host_port
@@ -20,7 +20,7 @@ from watcher.platform.net.session import client_session
 ANSWER_S = 5.0
 
 
-def page_url(own: Listening) -> str:
+def page_url(own: NodeTable) -> str:
     """Base URL of the process with these settings."""
     return f"http://{host_port(reachable_host(own.host), own.port)}"
 

@@ -9,18 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from agent.audit.database import AuditError
 from agent.audit.log import AuditOutcome, Filter
-from agent.model import StageKind
+from agent.model import PODS, StageKind
 from agent.service.dependencies import AgentRuntime
-from agent.service.node_server import json_response
-from agent.state.collector import PODS
+from agent.service.node_server import json_response, metrics_response
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec
 from watcher.platform.http.parameters import BadParameter, moment_of, truncated
 from watcher.platform.http.routing import Access, ApiError, Route
-from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
+from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +86,7 @@ class AgentPages:
             self._made.metrics.held = len(await asyncio.to_thread(audit.originals_by_key))
         except AuditError as error:
             log.debug("reading the audit totals for /metrics failed, previous values reported: %s", error)
-        body = await asyncio.to_thread(self._telemetry.exposition)
-        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
+        return await metrics_response(self._telemetry)
 
     async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The explanation of the last cycle."""

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 from prometheus_client.metrics_core import Metric as Family
 
 from agent.decision.plan import RuleVerdict, Stage
-from agent.service.loop import Cycle
+from agent.service.loop import Agent, Cycle
 from watcher.platform.telemetry.instruments import Timings, counter, gauge
 
 CYCLE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-
-class AgentStatus(Protocol):
-    """The agent's state that the metrics report."""
-
-    last: Cycle
-    failures: int
-    skipped: int
-
-    @property
-    def age(self) -> float: ...
 
 
 class AgentMetrics:
     """Reports the last cycle at every scrape. `totals` are the audit entries since the file was created, by kind and
     outcome; `held` is the number of values that the agent has to restore."""
 
-    def __init__(self, agent: AgentStatus) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.totals: Mapping[tuple[str, str], int] = {}
         self.held = 0

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from agent.state.daemon_sets import DaemonSetOwners, DaemonSetReference
-from agent.state.pod_facts import PODS, AgentPod, AgentPodMetadata, OwnedPod, facts_of
+from agent.state.pod_facts import PODS, AgentPod, AgentPodMetadata, facts_of
 from agent.state.readings import PodFacts, PodsUnknown
 from watcher.core.kubernetes.pod_origin import daemon_set_of
 from watcher.core.kubernetes.wire import Resource
@@ -20,7 +20,7 @@ from watcher.platform.kube.parameters import Selector
 
 log = logging.getLogger(__name__)
 
-PodT = TypeVar("PodT", bound=OwnedPod)
+PodT = TypeVar("PodT", bound=AgentPod)
 FactsT = TypeVar("FactsT")
 
 

@@ -15,9 +15,7 @@ whose quota cannot be read is omitted, because it would look unlimited.
 from __future__ import annotations
 
 import logging
-import resource
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,13 +24,22 @@ from typing import TypeVar
 import msgspec
 
 from agent.cgroups import paths
-from agent.cgroups.base import CpuUsage, Group, Tree
-from agent.cgroups.detection import Layout
+from agent.cgroups.base import Group
+from agent.cgroups.detection import Layout, open_tree
 from agent.cgroups.errors import CgroupError, CgroupGone
+from agent.cgroups.kept_groups import KeptGroups
+from agent.cgroups.values import CpuUsage
 from agent.model import ContainerState, MetricSample, PodState
 from agent.qos import QosClass
-from agent.state import proc_parsers
-from agent.state.rates import NO_PREVIOUS_READING, NoRate, growth, run_queue_time, seconds_between, usage_cores
+from agent.state.rates import (
+    NO_PREVIOUS_READING,
+    NoRate,
+    growth,
+    run_queue_time,
+    seconds_between,
+    usage_cores,
+    waited_ns,
+)
 from agent.state.readings import MetricReadings, PodFacts
 from watcher.core.cpu_use import MOST_GROWTH
 
@@ -56,8 +63,6 @@ MIXED_DRIVERS = (
     "The kubelet uses the cgroup driver {driver}: set the container runtime to the same one (containerd: "
     "SystemdCgroup, CRI-O: cgroup_manager), and create the pods again"
 )
-WANTED_DESCRIPTORS = 1 << 16
-SHARE = 0.75  # of the descriptors of the process
 QOS_CLASSES = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
 """Classes to search for a pod whose QoS class is unknown."""
 
@@ -98,13 +103,13 @@ class _CgroupContext:
 
 
 class CgroupUsageReader:
-    """Reads the control groups of pods in a tree with this layout, which must have a driver. With `run_queues`, the
-    time that each process waits for a CPU is read, too."""
+    """Reads the control groups of pods in the tree of this layout. With `run_queues`, the time that each process waits
+    for a CPU is read, too. The constructor raises NoCgroups if the layout has no driver, and CgroupError if the tree
+    cannot be read."""
 
-    def __init__(
-        self, tree: Tree, layout: Layout, *, proc_root: str, run_queues: bool = False, descriptors: int = 0
-    ) -> None:
-        self._tree = tree
+    def __init__(self, layout: Layout, *, proc_root: str, run_queues: bool = False, descriptors: int = 0) -> None:
+        layout.path_of(())
+        self._tree = open_tree(layout)
         self._layout = layout
         self._proc = proc_root
         self._run_queues = run_queues
@@ -116,8 +121,9 @@ class CgroupUsageReader:
         self._elsewhere = ""
 
     def close(self) -> None:
-        """Close the groups that are kept open."""
+        """Close the groups that are kept open, and the tree."""
         self._groups.close()
+        self._tree.close()
 
     def discover(self) -> tuple[str, ...]:
         """UIDs of the pods that have control groups, whether or not their objects are known. Raises CgroupError."""
@@ -157,7 +163,7 @@ class CgroupUsageReader:
     # --- a pod -------------------------------------------------------------------------------------------------------
 
     def _read_pod(self, facts: PodFacts, look: _CgroupContext) -> PodState:
-        if facts.runs and paths.is_uid(facts.group_uid):
+        if not facts.pod.ended and paths.is_uid(facts.group_uid):
             for qos in (facts.pod.qos,) if facts.pod.qos in QOS_CLASSES else QOS_CLASSES:
                 above, name = self._place(facts.group_uid, qos)
                 parent = self._groups.parent(above, partial(self._tree.open, above))
@@ -170,7 +176,7 @@ class CgroupUsageReader:
                 except CgroupError as error:
                     look.faults.append(error)
                     break
-        self._miss_extended(facts, facts.containers, look)
+        self._miss_extended(facts, facts.pod.containers, look)
         return replace(facts.pod, containers=())
 
     def _measure(self, facts: PodFacts, look: _CgroupContext, group: Group) -> PodState:
@@ -181,19 +187,19 @@ class CgroupUsageReader:
         cpu = None if used is None else self._cores(group.path, _Counters(at, used), look)
         memory = _unless_faulty(group.memory, look)
         names = self._container_names(facts, group)
-        missing = [container for container in facts.containers if container.id not in names]
+        missing = [container for container in facts.pod.containers if container.id not in names]
         self._miss_extended(facts, missing, look)
-        if missing and len(missing) == len(facts.containers) and not (group.children() or group.processes()):
+        if missing and len(missing) == len(facts.pod.containers) and not (group.children() or group.processes()):
             look.elsewhere[pod.key] = missing[0].id
             return replace(pod, containers=(), unmeasured=NO_CONTAINER_GROUP)
         containers = [
             found
-            for container in facts.containers
+            for container in facts.pod.containers
             if (name := names.get(container.id)) is not None
             and (found := self._read_container(facts, container, group, name, look)) is not None
         ]
         working_set = None if memory is None else memory.working_set
-        whole = len(containers) == len(facts.containers)
+        whole = len(containers) == len(facts.pod.containers)
         if cpu is None and whole:
             cpu = _sum(container.cpu for container in containers)
         if working_set is None and whole:
@@ -220,7 +226,7 @@ class CgroupUsageReader:
     def _container_names(self, facts: PodFacts, group: Group) -> Mapping[str, str]:
         """The group names of a pod's containers, by container id. Raises CgroupGone."""
         known = self._names.get(facts.pod.uid, {})
-        if all(container.id in known for container in facts.containers):
+        if all(container.id in known for container in facts.pod.containers):
             return known
         listed = {identity: name for name in group.children() if (identity := paths.container_id(name)) is not None}
         self._names[facts.pod.uid] = listed
@@ -299,7 +305,7 @@ class CgroupUsageReader:
         for process in group.processes():
             try:
                 with open(f"{self._proc}/{process}/schedstat", "rb", buffering=0) as file:
-                    waits[process] = proc_parsers.waited_ns(file.read())
+                    waits[process] = waited_ns(file.read())
             except (OSError, ValueError, IndexError):  # the process ended, or this kernel does not count it
                 continue
         return waits
@@ -437,85 +443,3 @@ def _sum(values: Iterable[Number | None]) -> Number | None:
     listed = list(values)
     known = [value for value in listed if value is not None]
     return sum(known) if known and len(known) == len(listed) else None
-
-
-# --- groups that stay open -------------------------------------------------------------------------------------------
-
-
-def usable_descriptors() -> int:
-    """Raise the limit of open files of this process as far as allowed, at most to WANTED_DESCRIPTORS. Returns how many
-    of them groups may take."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    return int(SHARE * (WANTED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft))
-
-
-class KeptGroups:
-    """Groups by path. `descriptors` is the number of file descriptors that they may take; further groups are opened for
-    each reading, and closed after it."""
-
-    def __init__(self, descriptors: int) -> None:
-        self._left = descriptors
-        self._kept: dict[str, Group] = {}
-        self._used: set[str] = set()
-
-    @contextmanager
-    def cycle(self) -> Iterator[None]:
-        """One reading of all groups; afterwards, groups that were not read are closed."""
-        self._used.clear()
-        try:
-            yield
-        finally:
-            for path in self._kept.keys() - self._used:
-                self._drop(path)
-
-    def parent(self, path: str, make: Callable[[], Group]) -> Group:
-        """The open group at this path, which groups to read are below. There are few parents: they are always kept."""
-        return self._find(path) or self._keep(path, make())
-
-    def read(self, path: str, make: Callable[[], Group], reading: Callable[[Group], T]) -> T:
-        """The result of `reading` for the group at this path, which `make` opens unless it is open. If a group that was
-        open is gone, it is opened again, because a new group can have its path. Raises CgroupGone."""
-        if (group := self._find(path)) is not None:
-            try:
-                return reading(group)
-            except CgroupGone:
-                self._drop(path)
-        group = make()
-        if group.most_descriptors <= self._left:
-            self._keep(path, group)
-            try:
-                return reading(group)
-            except CgroupGone:
-                self._drop(path)
-                raise
-        with group:
-            return reading(group)
-
-    def close(self) -> None:
-        """Close all groups; a later reading opens its groups again."""
-        for path in list(self._kept):
-            self._drop(path)
-
-    def _find(self, path: str) -> Group | None:
-        self._used.add(path)
-        group = self._kept.get(path)
-        if group is not None and group.is_removed():
-            self._drop(path)
-            return None
-        return group
-
-    def _keep(self, path: str, group: Group) -> Group:
-        group.keep_open()
-        self._left -= group.most_descriptors
-        self._kept[path] = group
-        return group
-
-    def _drop(self, path: str) -> None:
-        group = self._kept.pop(path, None)
-        if group is not None:
-            self._left += group.most_descriptors
-            group.close()

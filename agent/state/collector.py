@@ -13,29 +13,21 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent.cgroups.base import Tree
-from agent.cgroups.detection import Layout, NoCgroups, find_layout, open_tree
+from agent.cgroups.detection import Layout, NoCgroups, find_layout
 from agent.cgroups.errors import CgroupError
+from agent.cgroups.kept_groups import usable_descriptors
 from agent.cgroups.paths import Driver
-from agent.model import MetricSample, PodState, State
-from agent.state.cgroup_usage import (
-    CGROUP_METRICS,
-    EXTENDED_CPU,
-    EXTENDED_MEMORY,
-    MEMORY,
-    RUN_QUEUE,
-    CgroupUsageReader,
-    usable_descriptors,
-)
-from agent.state.proc_reader import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, ProcReader
+from agent.metrics.builtin import DISK, NETWORK
+from agent.model import PODS, MetricSample, PodState, State
+from agent.state.cgroup_usage import CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, RUN_QUEUE, CgroupUsageReader
+from agent.state.proc_reader import CPU_RATES, LOADS, PRESSURES, SPANS, ProcReader
 from agent.state.proc_reader import MEMORY as OF_MEMORY
 from agent.state.readings import LACKING_S, MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown
 from agent.state.unique_pods import PodIdentity, UniquePods
+from watcher.core.messages import with_hint
 
 log = logging.getLogger(__name__)
 
-PODS = "pods"
-"""The key in `State.missing` for the reason why the pods are unknown; not a metric."""
 EXTENDED_SHARE = "ext_cpu_total_distribute"
 COLLECTED = frozenset(
     {
@@ -101,7 +93,6 @@ class Collector:
         # A cancelled cycle leaves its thread running; reads must not overlap.
         self._reading = threading.Lock()
         self._layout: Layout | None = None
-        self._tree: Tree | None = None
         self._usage: CgroupUsageReader | None = None
         self._unique = UniquePods(_identity, log)
         self._seen: dict[str, tuple[float, PodFacts]] = {}
@@ -132,7 +123,7 @@ class Collector:
             more = self._lacking(listed, monotonic)
             facts, lacking = self._unique.select((*listed, *more)), frozenset(each.pod.uid for each in more)
         except PodsUnknown as error:
-            readings.mark_missing(f"{error}. {error.hint}" if error.hint else str(error), PODS)
+            readings.mark_missing(with_hint(error), PODS)
         self._add_extended_share(facts, readings, now, without=lacking)
         measured = await asyncio.to_thread(self._read, facts, readings, now)
         if lacking:
@@ -151,7 +142,7 @@ class Collector:
         lacking = tuple(
             facts
             for uid, (_, facts) in sorted(self._seen.items())
-            if uid not in uids and (facts.pod.key, facts.group_uid) not in groups and facts.runs
+            if uid not in uids and (facts.pod.key, facts.group_uid) not in groups and not facts.pod.ended
         )
         self._seen |= {facts.pod.uid: (monotonic, facts) for facts in listed}
         return lacking
@@ -191,12 +182,12 @@ class Collector:
                 self._tell_unknown(len(usage.discover()), readings)
                 return ()
             measured = usage.read(facts, readings, now=now, monotonic=self._monotonic, longest=self._longest)
-            if MEMORY not in readings.series and any(each.runs for each in facts):
+            if MEMORY not in readings.series and not all(each.pod.ended for each in facts):
                 self._let_go()  # no pod has a group: the layout may have changed
             return measured
         except (NoCgroups, CgroupError) as error:
             self._let_go()
-            why = f"{error}. {error.hint}" if error.hint else str(error)
+            why = with_hint(error)
             readings.mark_missing(why, *CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
             return tuple(replace(each.pod, containers=()) for each in facts or ())
 
@@ -205,10 +196,7 @@ class Collector:
         NoCgroups and CgroupError."""
         if self._usage is None:
             layout = find_layout(self._places.cgroup, driver=self._driver, nest=self._nest)
-            layout.path_of(())
-            self._tree = open_tree(layout)
             self._usage = CgroupUsageReader(
-                self._tree,
                 layout,
                 proc_root=self._places.proc,
                 run_queues=self._run_queues,
@@ -222,9 +210,7 @@ class Collector:
     def _let_go(self) -> None:
         if self._usage is not None:
             self._usage.close()
-        if self._tree is not None:
-            self._tree.close()
-        self._tree = self._usage = None
+            self._usage = None
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
@@ -250,7 +236,9 @@ class Collector:
         elif allocatable is None or allocatable <= 0.0:
             readings.mark_absent("this node has no gocrane.io/cpu, or its amount is unknown", EXTENDED_SHARE)
         else:
-            asked = sum(each.extended_cpu_request for each in facts if each.runs and each.pod.uid not in without)
+            asked = sum(
+                each.extended_cpu_request for each in facts if not each.pod.ended and each.pod.uid not in without
+            )
             readings.add(EXTENDED_SHARE, 100.0 * asked / allocatable, now)
 
 

@@ -114,15 +114,10 @@ class AgentPodMetadata(ObjectMetadata, frozen=True, rename="camel", gc=False):
     owner_references: tuple[PodOwner, ...] = ()
 
 
-class OwnedPod(msgspec.Struct, frozen=True, gc=False):
-    """The metadata of a Pod object."""
+class AgentPod(msgspec.Struct, frozen=True, gc=False):
+    """A Pod object, reduced to the fields that the agent and the QoS Resource Manager use."""
 
     metadata: AgentPodMetadata = AgentPodMetadata()
-
-
-class AgentPod(OwnedPod, frozen=True, gc=False):
-    """A Pod object, reduced to the fields that the agent uses."""
-
     spec: AgentPodSpec = AgentPodSpec()
     status: AgentPodStatus = AgentPodStatus()
 

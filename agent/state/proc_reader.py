@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agent.cgroups import content
-from agent.state import proc_parsers
+from agent import cpuset
+from agent.cgroups import values
+from agent.metrics.builtin import DISK, NETWORK
 from agent.state.rates import NO_PREVIOUS_READING, NoRate, growth, seconds_between
 from agent.state.readings import MetricReadings
 from watcher.core.cpu_use import CpuTimes, CpuUseUnknown, used_share
@@ -29,22 +30,12 @@ T = TypeVar("T")
 CPU_RATES = ("cpu_total_usage", "cpu_total_utilization")
 LOADS = ("cpu_load_1_min", "cpu_load_5_min", "cpu_load_15_min")
 MEMORY = ("memory_total", "memory_total_usage", "memory_total_utilization")
-DISK = (
-    "disk_read_kibps",
-    "disk_write_kibps",
-    "disk_read_iops",
-    "disk_write_iops",
-    "disk_read_utilization",
-    "disk_total_utilization",
-)
-NETWORK = (
-    "network_receive_kibps",
-    "network_sent_kibps",
-    "network_receive_pckps",
-    "network_sent_pckps",
-    "network_drop_in",
-    "network_drop_out",
-)
+TICKS = 100.0
+"""Ticks per second in /proc/stat (USER_HZ)."""
+MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""The order of /proc/stat; guest time, which follows, is included in user and nice."""
+SECTOR = 512
+"""Bytes per sector in /proc/diskstats, independent of the disk's own sector size."""
 PRESSURES = ("cpu", "memory", "io")
 SPANS = ("avg10", "avg60", "avg300")
 
@@ -112,7 +103,7 @@ class ProcReader:
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _read_cpu(self, look: _ProcContext) -> None:
-        times: Mapping[str, CpuTimes] = self._parsed("stat", proc_parsers.cpu_times)
+        times: Mapping[str, CpuTimes] = self._parsed("stat", parse_cpu_times)
         cores = len(times)
         look.readings.add("cpu_core_numbers", float(cores), look.now)
         before, elapsed = self._before_now("stat", times, look)
@@ -132,16 +123,16 @@ class ProcReader:
             )
         try:
             state = decode_json(_content(path), type=_CpuManagerState)
-            return [f"cpu{number}" for number in sorted(proc_parsers.exclusive_cpus(state.entries))]
+            return [f"cpu{number}" for number in sorted(exclusive_cpus(state.entries))]
         except ValueError as error:
             raise ProcReadError(f"{path} is not a valid CPU manager state of the kubelet: {error}") from error
 
     def _read_loads(self, look: _ProcContext) -> None:
-        for name, load in zip(LOADS, self._parsed("loadavg", proc_parsers.loads), strict=True):
+        for name, load in zip(LOADS, self._parsed("loadavg", parse_loads), strict=True):
             look.readings.add(name, load, look.now)
 
     def _read_memory(self, look: _ProcContext) -> None:
-        memory = self._parsed("meminfo", proc_parsers.memory)
+        memory = self._parsed("meminfo", parse_memory)
         free_huge = self._free_huge_pages()
         used = memory.total - memory.available - (memory.free_huge if free_huge is None else free_huge)
         used = max(0, used)
@@ -159,7 +150,7 @@ class ProcReader:
         return found
 
     def _read_disks(self, look: _ProcContext) -> None:
-        disks: Mapping[str, proc_parsers.Disk] = self._parsed("diskstats", proc_parsers.disks)
+        disks: Mapping[str, Disk] = self._parsed("diskstats", parse_disks)
         before, elapsed = self._before_now("diskstats", disks, look)
         why = "no disk has been used since boot"
         for name, disk in disks.items():
@@ -176,7 +167,7 @@ class ProcReader:
             raise NoRate(why)
 
     def _read_network(self, look: _ProcContext) -> None:
-        interfaces: Mapping[str, proc_parsers.Interface] = self._parsed(self._net("dev"), proc_parsers.interfaces)
+        interfaces: Mapping[str, Interface] = self._parsed(self._net("dev"), parse_interfaces)
         wanted = self._interfaces or sorted(self._default_interfaces() & interfaces.keys())
         if not wanted:
             raise NotOnThisNode(NO_ROUTE)
@@ -200,7 +191,7 @@ class ProcReader:
         found: frozenset[str] = frozenset()
         for name in ("route", "ipv6_route"):
             if os.path.exists(path := f"{self._proc}/{self._net(name)}"):
-                found |= proc_parsers.default_interfaces(_content(path))
+                found |= default_interfaces(_content(path))
         return found
 
     def _net(self, name: str) -> str:
@@ -212,7 +203,7 @@ class ProcReader:
         try:
             if not os.path.exists(f"{self._proc}/pressure/{resource}"):
                 raise NotOnThisNode(NO_PRESSURE)
-            pressure = self._parsed(f"pressure/{resource}", content.pressure)
+            pressure = self._parsed(f"pressure/{resource}", values.pressure)
         except NotOnThisNode as error:
             look.readings.mark_absent(str(error), *names.values())
             return
@@ -273,7 +264,7 @@ def _cpu_use(before: Mapping[str, CpuTimes], now: Mapping[str, CpuTimes], elapse
         raise NoRate(str(error)) from None
 
 
-def _disk_rates(before: proc_parsers.Disk | None, disk: proc_parsers.Disk, elapsed: float) -> tuple[float, ...]:
+def _disk_rates(before: Disk | None, disk: Disk, elapsed: float) -> tuple[float, ...]:
     """Rates in the order of DISK: KiB/s, operations per second and percent of time busy. Raises NoRate."""
     if before is None:
         raise NoRate(NO_PREVIOUS_READING)
@@ -288,9 +279,7 @@ def _disk_rates(before: proc_parsers.Disk | None, disk: proc_parsers.Disk, elaps
     )
 
 
-def _network_rates(
-    before: proc_parsers.Interface | None, now: proc_parsers.Interface, elapsed: float
-) -> tuple[float, ...]:
+def _network_rates(before: Interface | None, now: Interface, elapsed: float) -> tuple[float, ...]:
     """Rates in the order of NETWORK. Crane's "kibps" are thousands of bits per second. Raises NoRate."""
     if before is None:
         raise NoRate(NO_PREVIOUS_READING)
@@ -302,3 +291,135 @@ def _network_rates(
         growth(before.drops_in, now.drops_in) / elapsed,
         growth(before.drops_out, now.drops_out) / elapsed,
     )
+
+
+# --- the files -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Counters of a block device: completed reads and writes, bytes, and milliseconds with I/O in progress."""
+
+    reads: int
+    read_bytes: int
+    writes: int
+    written_bytes: int
+    busy_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Counters of a network interface: bytes, packets and drops, received (in) and sent (out)."""
+
+    bytes_in: int
+    packets_in: int
+    drops_in: int
+    bytes_out: int
+    packets_out: int
+    drops_out: int
+
+
+def parse_cpu_times(stat: bytes) -> dict[str, CpuTimes]:
+    """/proc/stat: seconds since boot of each CPU that is online, by name ("cpu0", …)."""
+    found = {}
+    for line in stat.splitlines():
+        if not line.startswith(b"cpu"):
+            break  # the interrupt lines that follow may take a hundred kilobytes
+        name, *fields = line.split()
+        ticks = [int(field) for field in fields[: len(MODES)]]
+        if len(ticks) < 4:
+            raise ValueError("a CPU line has fewer than four fields")
+        found[name.decode("ascii")] = CpuTimes.of(
+            {mode: tick / TICKS for mode, tick in zip(MODES, ticks, strict=False)}
+        )
+    found.pop("cpu", None)  # the sum also has the CPUs that are offline
+    if not found:
+        raise ValueError("it has no CPU lines")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of memory: total, available to programs, and in free huge pages of the default size."""
+
+    total: int
+    available: int
+    free_huge: int = 0
+
+
+def parse_memory(meminfo: bytes) -> Memory:
+    """/proc/meminfo. Available memory has no huge pages, whether they are free or not."""
+    names = (b"MemTotal", b"MemAvailable", b"Hugepagesize")
+    values = {}
+    pages = 0
+    for line in meminfo.splitlines():
+        name, _, rest = line.partition(b":")
+        if name in names:
+            amount, unit = rest.split()
+            if unit != b"kB":
+                raise ValueError(f"its unit is {unit[:10]!r}")
+            values[name] = int(amount) * 1024
+        elif name == b"HugePages_Free":
+            pages = int(rest)
+    missing = set(names[:2]) - values.keys()
+    if missing or not 0 <= values[b"MemAvailable"] <= values[b"MemTotal"]:
+        raise ValueError("MemTotal or MemAvailable is missing or invalid")
+    return Memory(values[b"MemTotal"], values[b"MemAvailable"], pages * values.get(b"Hugepagesize", 0))
+
+
+def parse_loads(loadavg: bytes) -> tuple[float, float, float]:
+    """/proc/loadavg: load averages over 1, 5 and 15 minutes."""
+    one, five, fifteen = (float(field) for field in loadavg.split()[:3])
+    if not 0 <= one + five + fifteen < float("inf"):
+        raise ValueError("the load averages are invalid")
+    return one, five, fifteen
+
+
+def parse_disks(diskstats: bytes) -> dict[str, Disk]:
+    """/proc/diskstats: counters by device name, without devices that were never used (ram0, loop3)."""
+    found = {}
+    for line in diskstats.splitlines():
+        _, _, name, *fields = line.split()
+        reads, _, sectors_read, _, writes, _, sectors_written, _, _, busy_ms, *_ = (int(field) for field in fields)
+        if reads or writes:
+            disk = Disk(reads, sectors_read * SECTOR, writes, sectors_written * SECTOR, busy_ms)
+            found[name.decode("ascii", errors="backslashreplace")] = disk
+    return found
+
+
+def parse_interfaces(net_dev: bytes) -> dict[str, Interface]:
+    """/proc/net/dev: counters by interface name."""
+    found = {}
+    header, *lines = net_dev.splitlines()
+    if b"Receive" not in header:
+        raise ValueError("unexpected header line")
+    for line in lines[1:]:
+        name, colon, rest = line.partition(b":")
+        if not colon:
+            raise ValueError("a line has no interface name")
+        fields = [int(field) for field in rest.split()]
+        # receive: bytes packets errs drop fifo frame compressed multicast; then transmit: bytes packets errs drop …
+        counters = Interface(fields[0], fields[1], fields[3], fields[8], fields[9], fields[11])
+        found[name.strip().decode("ascii", errors="backslashreplace")] = counters
+    return found
+
+
+def default_interfaces(route: bytes) -> frozenset[str]:
+    """/proc/net/route or /proc/net/ipv6_route: the interfaces of the default routes, without lo."""
+    found = set()
+    for line in route.splitlines():
+        fields = line.decode("ascii", errors="backslashreplace").split()
+        if len(fields) == 10 and fields[:2] == ["0" * 32, "00"]:  # IPv6: destination, its prefix length, …, interface
+            found.add(fields[9])
+        elif (
+            len(fields) > 10 and fields[1] == "0" * 8 and fields[7] == "0" * 8
+        ):  # IPv4: interface, destination, …, mask
+            found.add(fields[0])
+    return frozenset(found - {"lo"})
+
+
+def exclusive_cpus(state: Mapping[str, Mapping[str, str]]) -> frozenset[int]:
+    """CPUs assigned exclusively to one container, from the `entries` of the kubelet's cpu_manager_state: by pod, then
+    by container."""
+    sets = (cpuset.parse(cpus.replace(" ", "")) for containers in state.values() for cpus in containers.values())
+    return frozenset().union(*sets)

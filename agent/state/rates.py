@@ -43,3 +43,8 @@ def usage_cores(cpu_ns: int, elapsed_s: float) -> float:
 def run_queue_time(waited_ns: int, elapsed_s: float) -> float:
     """Microseconds of waiting for a CPU per second, summed over all tasks; the elapsed time is positive."""
     return waited_ns / 1e3 / elapsed_s
+
+
+def waited_ns(schedstat: bytes) -> int:
+    """/proc/PID/schedstat: nanoseconds that the process's main thread waited for a CPU."""
+    return int(schedstat.split()[1])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agent.model import ContainerState, MetricSample, PodState
+from agent.model import MetricSample, PodState
 
 LACKING_S = 30.0
 """Seconds after which a pod that a source does not list any more has ended: a kubelet that has restarted lists its pods
@@ -61,16 +61,6 @@ class PodFacts:
     extended: frozenset[str] = frozenset()
     extended_cpu_request: float = 0.0
     created: float = math.inf
-
-    @property
-    def containers(self) -> tuple[ContainerState, ...]:
-        """The running containers, without usage."""
-        return self.pod.containers
-
-    @property
-    def runs(self) -> bool:
-        """Whether the pod can have a control group: its phase is not final."""
-        return self.pod.phase not in ("Succeeded", "Failed")
 
 
 class PodsUnknown(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from watcher.client import NodeLoad
-from watcher.core.clocks import AHEAD_S, NAMED_S
+from watcher.core.review.clocks import AHEAD_S, NAMED_S
 
 log = logging.getLogger(__name__)
 

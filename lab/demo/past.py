@@ -15,8 +15,9 @@ from lab.fleet.cluster import SimulatedCluster
 from lab.fleet.load import RunningPods, node_load
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import SLOT_S
+from watcher.core.windows.records import WindowRecord
 from watcher.core.windows.statistics import window_statistics
-from watcher.model import DEFAULT_OPERATORS, METRIC_BY_KEY, SeriesBatch, Window, WindowRecord
+from watcher.model import DEFAULT_OPERATORS, METRIC_BY_KEY, SeriesBatch, Window
 
 REACH_S = 86_400
 MINUTE = 60

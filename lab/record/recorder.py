@@ -20,6 +20,7 @@ from lab.record.file import RecordingFile
 from lab.traces.records import EndRecord
 from watcher import __version__
 from watcher.client import Columns, PodColumns, WatcherClient, WatcherError
+from watcher.core.messages import with_hint
 from watcher.core.pods.observed import ClusterSnapshot
 from watcher.decoding.json_text import decode_json
 from watcher.model import MetricType, Operator
@@ -200,7 +201,7 @@ class _RecordedService:
         try:
             return await self._client.refresh_pods(), ""
         except WatcherError as error:
-            return None, f"{error}. {error.hint}" if error.hint else str(error)
+            return None, with_hint(error)
 
 
 def _refusal(url: str, status: int) -> _ServiceError:

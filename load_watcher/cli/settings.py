@@ -11,10 +11,6 @@ import click
 from click.core import ParameterSource
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
-from watcher.core.forecast.settings import ForecastSettings
-from watcher.core.windows.settings import RefreshSettings
-from watcher.platform.net.settings import ExtenderSettings
-from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.problems import Problem
@@ -38,6 +34,8 @@ def load(
     command that set an override, by key, for messages. Raises SettingsError.
     """
     from watcher.core.config import problems
+    from watcher.core.windows.settings import RefreshSettings
+    from watcher.platform.net.settings import ExtenderSettings
     from watcher.service.settings import loading
 
     flags = _flags(given) | dict(overrides or {})
@@ -131,22 +129,20 @@ def scheduler_notices(settings: Settings) -> list[str]:
     from scorers.profiles.missing_forecasts import missing_forecast_notices
     from scorers.profiles.overload_risk import overload_notices
     from scorers.profiles.profiles import read_profiles
+    from watcher.core.forecast.settings import ForecastSettings
+    from watcher.platform.net.settings import ExtenderSettings
+    from watcher.sources.settings import ProviderSettings
 
     profiles, _, notices = read_profiles(table, cwd=Path.cwd())
-    gpu = settings[ExtenderSettings].watcher is not None or any(
-        each.key == "GPU" for each in settings[ProviderSettings].wanted
-    )
+    of_watcher = settings[ExtenderSettings].watcher is not None
+    gpu = of_watcher or any(each.key == "GPU" for each in settings[ProviderSettings].wanted)
     found = [
         f"scheduler.{profile.name}: {text}"
         for profile in profiles
         for text in (
             *overload_notices(profile),
             *(() if gpu else missing_gpu_notices(profile)),
-            *(
-                missing_forecast_notices(profile, settings[ForecastSettings])
-                if settings[ExtenderSettings].watcher is None
-                else ()
-            ),
+            *(() if of_watcher else missing_forecast_notices(profile, settings[ForecastSettings])),
         )
     ]
     return [*notices, *found]
@@ -157,7 +153,7 @@ def qrm_notices(settings: Settings) -> list[str]:
     table = settings.parts.get("qrm", {})
     if not table:
         return []
-    from agent.qrm.runtime.nri.setting_notices import notices
+    from agent.qrm.settings import notices
 
     return list(notices(table, cwd=Path.cwd()))
 
@@ -168,6 +164,7 @@ def settings_document(settings: Settings) -> dict[str, Any]:
     from watcher.decoding.text import decode_toml
     from watcher.service.settings.show import show
     from watcher.service.settings.tables import KEYS
+    from watcher.sources.settings import ProviderSettings
 
     shown = decode_toml(show(settings))
     keys = [*KEYS, *(f"provider.queries.{metric}" for metric in settings[ProviderSettings].queries), *settings.parts]

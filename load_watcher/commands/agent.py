@@ -21,7 +21,6 @@ from load_watcher.cli.options import (
 )
 from load_watcher.cli.printing import print_facts, print_json
 from load_watcher.cli.settings import load_part_or_exit
-from watcher.platform.logs import ClusterSettings, LogSettings
 
 if TYPE_CHECKING:
     from agent.service.main import RestoreSummary
@@ -112,7 +111,7 @@ def agent(
     if context.invoked_subcommand is not None:
         context.obj = given
         return
-    from watcher.platform.logs import setup_logging
+    from watcher.platform.logs import ClusterSettings, LogSettings, setup_logging
 
     if preview and enforce:
         raise click.UsageError("--preview and --enforce are mutually exclusive; remove one of them")

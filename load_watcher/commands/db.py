@@ -13,12 +13,11 @@ from load_watcher.cli.options import CONFIG, OUTPUT, SET, STORE_URL, with_option
 from load_watcher.cli.printing import print_facts
 from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
-from watcher.platform.logs import ClusterSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
     from watcher.store.commands import DatabaseReport
-    from watcher.store.database import Database
+    from watcher.store.engines.database import Database
 
 
 @click.group(short_help="Upgrade, inspect or copy the database.")
@@ -134,6 +133,7 @@ def copy_database(source: str, from_watcher: str | None, replace: bool, **given:
 
 def _database_of(settings: Settings) -> Database:
     """Return the database of the settings, for this watcher's rows. Raises StoreError if it is not accessible."""
+    from watcher.platform.logs import ClusterSettings
     from watcher.store.commands import database_at
     from watcher.store.settings import StoreSettings
 

@@ -12,7 +12,6 @@ import click
 from load_watcher.cli.options import OUTPUT, SERVE, URL_VARIABLE, to_address, with_options
 from load_watcher.cli.printing import print_json
 from load_watcher.cli.settings import NO_SOURCE, load
-from watcher.platform.net.settings import ExtenderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
@@ -116,6 +115,8 @@ def doctor(
 
 def _load(given: Mapping[str, Any]) -> Settings:
     """Load the settings of serve or, with extender.watcher, of extender. Raises SettingsError."""
+    from watcher.platform.net.settings import ExtenderSettings
+
     settings = load(given, own_windows=None)
     if settings[ExtenderSettings].watcher is None:
         return settings

@@ -18,7 +18,6 @@ from load_watcher.cli.options import (
     with_options,
 )
 from load_watcher.cli.settings import NO_SOURCE, load
-from watcher.platform.logs import ClusterSettings, LogSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
@@ -45,7 +44,7 @@ def extender(**given: Any) -> None:
     """
     from load_watcher.extender.process import start_process
     from watcher.core.config.problems import SettingsError
-    from watcher.platform.logs import setup_logging
+    from watcher.platform.logs import ClusterSettings, LogSettings, setup_logging
     from watcher.service import main
 
     try:

@@ -10,7 +10,6 @@ from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import CONFIG, OUTPUT, SET, with_options
 from load_watcher.cli.printing import print_facts
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
-from watcher.platform.kube.settings import KubernetesSettings
 
 NOT_PUBLISHING = {"koordinator.publish": "false", "koordinator.thresholds": "false"}
 """Without a source, settings that publish its data are refused."""
@@ -41,6 +40,7 @@ def remove_thresholds(**given: Any) -> None:
     from watcher.koordinator.threshold_publisher import remove_all
     from watcher.platform.kube.client import KubeClient
     from watcher.platform.kube.credentials import find_access
+    from watcher.platform.kube.settings import KubernetesSettings
 
     settings = load_or_exit(given, overrides={**NO_SOURCE, **NOT_PUBLISHING})
     path, context = settings[KubernetesSettings].path, settings[KubernetesSettings].context

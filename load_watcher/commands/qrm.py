@@ -24,7 +24,6 @@ from load_watcher.cli.options import (
 from load_watcher.cli.printing import print_facts
 from load_watcher.cli.settings import load_part_or_exit
 from watcher.core.messages import install_extra
-from watcher.platform.logs import ClusterSettings, LogSettings
 
 if TYPE_CHECKING:
     from agent.qrm.settings import QrmSettings
@@ -97,7 +96,7 @@ def qrm(context: click.Context, /, **given: Any) -> None:
         return
     settings, everything = settings_of(given)
     main = _with_extra("agent.qrm.main")
-    from watcher.platform.logs import setup_logging
+    from watcher.platform.logs import ClusterSettings, LogSettings, setup_logging
 
     setup_logging(everything[LogSettings], cluster=everything[ClusterSettings].name or "")
     raise SystemExit(main.run(settings, everything))

@@ -9,8 +9,6 @@ import click
 
 from load_watcher.cli.options import SERVE, with_options
 from load_watcher.cli.settings import load, load_or_exit
-from watcher.platform.logs import ClusterSettings, LogSettings
-from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
@@ -40,7 +38,8 @@ def run(
     """Serve with these settings until a signal; return the exit code. `reread` reloads the settings."""
     import logging
 
-    from watcher.platform.logs import setup_logging
+    from watcher.platform.logs import ClusterSettings, LogSettings, setup_logging
+    from watcher.sources.settings import ProviderSettings
 
     cluster = settings[ClusterSettings].name or ""
     setup_logging(settings[LogSettings], cluster=cluster)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from load_watcher.doctor import agent_pages, cluster, database, environment, listening, pods, scheduler, source
+from load_watcher.doctor import agent_pages, cluster, database, environment, listening, pods, source
+from load_watcher.doctor.scheduler import configuration as scheduler
 from watcher import __version__
 from watcher.platform.checks.examination import Check, CheckContext, examine
 from watcher.platform.checks.results import CheckResult, DoctorReport

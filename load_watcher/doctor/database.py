@@ -15,7 +15,7 @@ from watcher.platform.checks.results import CheckResult, count, fail, ok, skippe
 from watcher.platform.logs import ClusterSettings
 from watcher.store.commands import database_at, look
 from watcher.store.compaction import DEFAULT_MAX_SIZE, STORED_BYTES_PER_VALUE, default_max_size
-from watcher.store.database import Database, DatabaseCheck
+from watcher.store.engines.database import Database, DatabaseCheck
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.settings import StoreSettings
 

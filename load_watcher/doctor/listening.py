@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
@@ -34,9 +33,6 @@ from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context
 from watcher.service.build import token_of
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 ANSWER_S = 5.0
 RECENT_S = 300

@@ -32,7 +32,7 @@ async def check_watcher(found: Settings, examination: CheckContext) -> Sequence[
     from scorers.extender.remote import RemoteHost
     from watcher.client import WatcherError
     from watcher.service.build import store_of
-    from watcher.store.decision_store import StoreDecisions
+    from watcher.store.decisions.store import StoreDecisions
 
     host = RemoteHost(found, StoreDecisions(store_of(found, program=PROGRAM)))
     try:

@@ -34,7 +34,7 @@ from watcher.platform.net.tls import file_reason
 from watcher.platform.telemetry.instruments import Instruments
 from watcher.service.build import ServerProtection, server_files, store_of, tls_of
 from watcher.service.reload import SettingsReloader
-from watcher.store.decision_store import StoreDecisions
+from watcher.store.decisions.store import StoreDecisions
 from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 

@@ -6,6 +6,8 @@ resource name from any client, so unused columns must not accumulate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from watcher.arrays import F64, I64, Bool
@@ -99,3 +101,33 @@ def where_rare(chosen: Bool, values: F64, others: F64 | float) -> F64:
 def raised(load: F64, bound: F64) -> F64:
     """Return the higher one of a load and its bound; the load where there is no bound, NaN where the load is NaN."""
     return np.where(bound > load, bound, load)
+
+
+class ResourceMatrix:
+    """Integers by [resources, rows], and the rows that have values (`present`); grows with the table."""
+
+    def __init__(self, resources: Sequence[str]) -> None:
+        self._resources = tuple(resources)
+        self.values: I64 = np.zeros((len(self._resources), 0), dtype=np.int64)
+        self.present: Bool = np.zeros(0, dtype=np.bool_)
+
+    def reserve(self, rows: int) -> None:
+        """Make space for this number of rows; 25% more than needed when it grows."""
+        more = rows + rows // 4 - len(self.present)
+        if rows > len(self.present):
+            self.values = np.concatenate([self.values, np.zeros((len(self._resources), more), dtype=np.int64)], axis=1)
+            self.present = np.concatenate([self.present, np.zeros(more, dtype=np.bool_)])
+
+    def set(self, row: int, given: Amounts | None) -> None:
+        """Set the amounts of a row; None clears it."""
+        self.present[row] = given is not None
+        self.values[:, row] = 0 if given is None else [given.get(name, 0) for name in self._resources]
+
+    def set_all(self, rows: I64, given: I64 | None) -> None:
+        """Set many rows at once, [resources, n]; None clears them."""
+        self.present[rows] = given is not None
+        self.values[:, rows] = 0 if given is None else given
+
+    def take(self, rows: I64) -> tuple[I64, Bool]:
+        """The values [resources, n] of these rows, and whether they have any [n]."""
+        return np.take(self.values, rows, axis=1), self.present[rows]

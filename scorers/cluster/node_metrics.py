@@ -11,12 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
 
-from scorers.cluster.columns import GPU_RESOURCES, LOADS, AmountColumns, raised
+from scorers.cluster.columns import GPU_RESOURCES, LOADS, AmountColumns, ResourceMatrix, raised
+from scorers.cluster.load import NodeLoadColumns
 from watcher.arrays import F64, I64, Bool
 from watcher.client import PodColumns
 from watcher.core.koordinator.report import whole
@@ -26,10 +27,6 @@ from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.core.pods.coverage import PodCoverage
 from watcher.model import MetricType, Window
-
-if TYPE_CHECKING:
-    from scorers.cluster.load import NodeLoadColumns
-
 
 Aggregation = Literal["avg", "p50", "p90", "p95", "p99"]
 
@@ -179,36 +176,6 @@ def _usage(what: str, given: _Resources | None) -> Amounts:
 
 
 # --- columns of all nodes --------------------------------------------------------------------------------------------
-
-
-class ResourceMatrix:
-    """Integers by [resources, rows], and the rows that have values (`present`); grows with the table."""
-
-    def __init__(self, resources: Sequence[str]) -> None:
-        self._resources = tuple(resources)
-        self.values: I64 = np.zeros((len(self._resources), 0), dtype=np.int64)
-        self.present: Bool = np.zeros(0, dtype=np.bool_)
-
-    def reserve(self, rows: int) -> None:
-        """Make space for this number of rows; 25% more than needed when it grows."""
-        more = rows + rows // 4 - len(self.present)
-        if rows > len(self.present):
-            self.values = np.concatenate([self.values, np.zeros((len(self._resources), more), dtype=np.int64)], axis=1)
-            self.present = np.concatenate([self.present, np.zeros(more, dtype=np.bool_)])
-
-    def set(self, row: int, given: Amounts | None) -> None:
-        """Set the amounts of a row; None clears it."""
-        self.present[row] = given is not None
-        self.values[:, row] = 0 if given is None else [given.get(name, 0) for name in self._resources]
-
-    def set_all(self, rows: I64, given: I64 | None) -> None:
-        """Set many rows at once, [resources, n]; None clears them."""
-        self.present[rows] = given is not None
-        self.values[:, rows] = 0 if given is None else given
-
-    def take(self, rows: I64) -> tuple[I64, Bool]:
-        """The values [resources, n] of these rows, and whether they have any [n]."""
-        return np.take(self.values, rows, axis=1), self.present[rows]
 
 
 @dataclass(frozen=True, slots=True)

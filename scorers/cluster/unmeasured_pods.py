@@ -13,16 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scorers.cluster.pods import PodInfo
 from watcher.arrays import F64, I64
 from watcher.core.kubernetes.objects import Pod
-
-if TYPE_CHECKING:
-    from scorers.cluster.pods import PodInfo
-
 
 UPSTREAM_S = 60.0
 KEPT_S = 300.0

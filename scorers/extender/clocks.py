@@ -7,7 +7,7 @@ this process: plug-ins compare the times of samples with the times at which pods
 from __future__ import annotations
 
 from watcher.client import Columns
-from watcher.core.clocks import AHEAD_S, NAMED_S
+from watcher.core.review.clocks import AHEAD_S, NAMED_S
 
 
 class ClockComparison:

@@ -11,11 +11,11 @@ from scorers.cluster.table import DataNeeds
 from scorers.extender.hosting import LOOK_EVERY_S, TYPES, operators_for
 from scorers.profiles.missing_forecasts import unmet_forecasts
 from watcher.client import ServiceDescription, WatcherClient, WatcherError
-from watcher.clock import Clock, SystemClock
 from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.decoding.text import read_text
 from watcher.model import Window
+from watcher.platform.clock import Clock, SystemClock
 from watcher.platform.net.settings import ExtenderSettings
 from watcher.platform.net.tls import client_context, file_reason
 

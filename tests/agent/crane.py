@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.decision.watermark import gathered
+from agent.decision.analysis import gathered
 from agent.metrics.sorters import (
     Chains,
     SortKey,

@@ -22,9 +22,9 @@ collect_ignore = ["test_chart.py", "test_service.py"] if VIRTUAL else []
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of this directory as slow; without LOAD_WATCHER_CLUSTER they are skipped."""
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if here in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(1200 if VIRTUAL else 600))
             if SELECTED not in ("1", "v2"):

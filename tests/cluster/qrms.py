@@ -19,8 +19,10 @@ SELECTOR = "app.kubernetes.io/name=load-watcher-qrm"
 NAMESPACE = "load-watcher-qrm"
 ROLE = "kubernetes.io/pod-role"
 EXCLUSIVE = "storage-service"
-POOLS = "min_online = 0\nmin_offline = 0\n"
-"""Settings with which all CPUs but one can be exclusive."""
+NEAR_A_CARD = "numa-enhancement"
+CARD_ADDRESS = "192.0.2.7"
+SETTINGS = f'min_online = 0\nmin_offline = 0\nnics = ["eth0 numa=0 ipv4={CARD_ADDRESS}"]\n'
+"""All CPUs but one can be exclusive, and pods near a network card get its address."""
 
 
 @contextlib.contextmanager
@@ -28,10 +30,15 @@ def managing(cluster: Cluster, directory: Path, components: Sequence[str]) -> It
     """Run deploy/qrm with components; yields the directory with the copy of deploy/."""
     prepared(directory, "qrm")
     settings = directory / "deploy" / "qrm" / "load-watcher.toml"
-    settings.write_text(settings.read_text().replace("[qrm]\n", f"[qrm]\n{POOLS}", 1))
+    settings.write_text(settings.read_text().replace("[qrm]\n", f"[qrm]\n{SETTINGS}", 1))
     with applied(cluster, directory, "qrm", components):
         wait_ready(cluster, NAMESPACE, SELECTOR, len(cluster.nodes))
         yield directory
+
+
+def connected(cluster: Cluster, node: Node) -> bool:
+    """Return whether the runtime of a node calls the plug-in."""
+    return bool(page(cluster, node).get("nri", {}).get("connected"))
 
 
 def manager_of(cluster: Cluster, node: Node) -> str:

@@ -14,7 +14,19 @@ from tests.cluster import qrms
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import created, doctor, pod, wait_ready
 from tests.cluster.nodes.node import Node
-from tests.cluster.qrms import EXCLUSIVE, NAMESPACE, manager_of, page, pinned, wait_pinned, wait_shared, with_role
+from tests.cluster.qrms import (
+    CARD_ADDRESS,
+    EXCLUSIVE,
+    NAMESPACE,
+    NEAR_A_CARD,
+    connected,
+    manager_of,
+    page,
+    pinned,
+    wait_pinned,
+    wait_shared,
+    with_role,
+)
 from tests.waiting import wait_for
 
 SLEEP = ("sleep", "100000")
@@ -48,11 +60,6 @@ def node(cluster: Cluster) -> Node:
 def everything(node: Node) -> CpuSet:
     """All CPUs of a node."""
     return node.online()
-
-
-def connected(cluster: Cluster, node: Node) -> bool:
-    """Return whether the runtime of a node calls the plug-in."""
-    return bool(page(cluster, node).get("nri", {}).get("connected"))
 
 
 def guaranteed(name: str, node: Node, cpu: str = "500m") -> dict[str, Any]:
@@ -100,6 +107,16 @@ def test_an_exclusive_cpu_is_taken_from_a_running_pod_and_given_back(cluster: Cl
             wait_shared(cluster, node, "web", own)
             assert faults(cluster, node) == []
         wait_for(lambda: pinned(cluster, "web") == pool, what="the pool as before")
+
+
+def test_a_pod_near_a_network_card_gets_its_address_and_a_cpu(cluster: Cluster, managing: Path, node: Node):
+    pools = page(cluster, node)["pools"]
+    with created(cluster, with_role(guaranteed("near", node), NEAR_A_CARD)):
+        wait_ready(cluster, "default", "app=near", 1)
+        assert len(pinned(cluster, "near")) == 1
+        script = 'echo "$AFFINITY_NIC_ADDR_IPV4"'
+        assert cluster.control_plane.kubectl("exec", "near", "--", "sh", "-c", script).strip() == CARD_ADDRESS
+    wait_for(lambda: page(cluster, node)["pools"] == pools, what="the pools as before")
 
 
 def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(

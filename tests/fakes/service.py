@@ -1,4 +1,4 @@
-"""A service that is whatever a test says, behind the real API on a real socket."""
+"""A service whose state a test sets, behind the real API on a real socket."""
 
 import asyncio
 import http.client
@@ -16,21 +16,21 @@ from aiohttp import web
 
 from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of
 from tests.waiting import PATIENCE_SECONDS
-from watcher.api.handlers import make_app
+from watcher.api.routes import make_app
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
-from watcher.arrays import F32, I64
 from watcher.core.config.settings import Settings
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
-from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod
 from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, WindowGrid
 from watcher.core.windows.settings import RefreshSettings
-from watcher.core.windows.stored_series import StoredSeriesLike
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
@@ -44,26 +44,17 @@ from watcher.tick.shared import TickStats
 HEALTHY = StoreStatus(True, "", None, None, queued=0, dropped=0, lost_decisions=0, size_bytes=4096)
 
 
-@dataclass
-class Stored:
-    """A stored series."""
-
-    metric: str
-    operator: Operator
-    window: str
-    time: I64
-    value: F32
-
-
-def stored(values: Mapping[int, float], *, metric: str = "instance:node_cpu:ratio", operator: str = "AVG") -> Stored:
+def stored(
+    values: Mapping[int, float], *, metric: str = "instance:node_cpu:ratio", operator: str = "AVG"
+) -> StoredSeries:
     """A stored series of the 15-minute window from time -> value."""
     times = np.array(list(values), dtype=np.int64)
-    return Stored(metric, Operator(operator), "15m", times, np.array(list(values.values()), dtype=np.float32))
+    return StoredSeries(metric, Operator(operator), "15m", times, np.array(list(values.values()), dtype=np.float32))
 
 
 @dataclass
 class FakeService:
-    """Everything that the API and the telemetry ask a service for. Its clocks stand still until a test moves them."""
+    """All that the API and the telemetry read from a service. Its clocks only change when a test moves them."""
 
     published: Published | None = field(default_factory=lambda: publish(snapshot_of(small_fleet())))
     pods: PublishedPods | None = None
@@ -83,7 +74,7 @@ class FakeService:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     classes: Mapping[Pod, PodClass] = field(default_factory=dict)
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
-    series: Sequence[StoredSeriesLike] = ()
+    series: Sequence[StoredSeries] = ()
     grids: Sequence[WindowGrid] = ()
     of_modules: Sequence[FleetProblem] = ()
     history_error: Exception | None = None
@@ -106,7 +97,7 @@ class FakeService:
 
     @property
     def store(self) -> "FakeStore":
-        return FakeStore(self.status)
+        return FakeStore(self)
 
     @property
     def publisher(self) -> None:
@@ -146,26 +137,27 @@ class FakeService:
     def now(self) -> float:
         return self.time
 
-    async def history(self, **question: Any) -> Sequence[StoredSeriesLike]:
-        self.asked.append(question)
-        if self.history_error is not None:
-            raise self.history_error
-        return self.series
+
+class FakeStore:
+    """The database of a FakeService."""
+
+    def __init__(self, service: FakeService) -> None:
+        self._service = service
+        self.status = service.status
+
+    async def history(self, **question: Any) -> Sequence[StoredSeries]:
+        self._service.asked.append(question)
+        if self._service.history_error is not None:
+            raise self._service.history_error
+        return self._service.series
 
     async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
-        self.asked.append({"window": trend.window, "start": start, "end": end})
-        if self.history_error is not None:
-            raise self.history_error
+        self._service.asked.append({"window": trend.window, "start": start, "end": end})
+        if self._service.history_error is not None:
+            raise self._service.history_error
         grown = trend.copy()
-        grown.add(self.grids, weights)
+        grown.add(self._service.grids, weights)
         return grown
-
-
-@dataclass(frozen=True)
-class FakeStore:
-    """A store with this status."""
-
-    status: StoreStatus
 
 
 class FakeRefresher:
@@ -191,7 +183,7 @@ class FakeRefresher:
 
 @dataclass
 class Protection:
-    """Who may use what."""
+    """The rights of clients."""
 
     token: str | None = None
     protect_reads: bool = False
@@ -200,19 +192,19 @@ class Protection:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as it came over the wire; nothing is decoded, nothing is followed."""
+    """A response as received: not decoded, without following redirects."""
 
     status: int
     headers: http.client.HTTPMessage
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON; NaN and Infinity, which Python would let through, are errors."""
+        """The body as JSON; NaN and Infinity, which Python accepts, are errors."""
         return json.loads(self.body, parse_constant=_refuse)
 
     @property
     def error(self) -> dict[str, str]:
-        """What stands under "error"; the shape is checked."""
+        """The value of "error", with its format checked."""
         error = self.json()["error"]
         assert {"code", "message", "hint"} == set(error)
         assert all(isinstance(text, str) for text in error.values())
@@ -224,7 +216,7 @@ def _refuse(name: str) -> None:
 
 
 class Live:
-    """The real application over a fake service, served by a thread of its own on a free port of this machine."""
+    """The real application with a fake service, served by its own thread on a free port of this machine."""
 
     def __init__(
         self,
@@ -287,7 +279,7 @@ class Live:
         self._thread.join(PATIENCE_SECONDS)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have something done in the loop that serves; what it returns."""
+        """Run a function in the event loop of the server; return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
 
     def ask(
@@ -298,7 +290,7 @@ class Live:
         headers: Mapping[str, str | bytes] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Ask for a path, sent as it stands. A body without a Content-Type is JSON."""
+        """Request an unchanged path. A body without a Content-Type is JSON."""
         if body is not None:
             headers = {"Content-Type": "application/json", **(headers or {})}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
@@ -315,7 +307,7 @@ class Live:
             connection.close()
 
     def raw(self, sent: bytes) -> bytes:
-        """Send bytes that no HTTP library would send, and read until the server closes; ask for that."""
+        """Send bytes that no HTTP library sends, and read until the server closes; the request should ask for that."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as connection:
             connection.sendall(sent)
             return b"".join(iter(lambda: connection.recv(65536), b""))

@@ -16,7 +16,6 @@ from agent.decision.planner import plan
 from agent.decision.restoring import LoweredValues
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
 from agent.model import Eviction, Original, PageCacheReclaim, QuotaChange, SchedulingChange, Step
 from tests.plan_checker.arithmetic import QUEUE
@@ -24,7 +23,7 @@ from tests.plan_checker.checker import Circumstances, PlanChecker
 from tests.plan_checker.scenarios import LOADED, UNLOADED, Scenario, scenario
 
 OPTIONS = DecisionOptions()
-METRICS = Metrics([triggering(QUEUE, CHAINS, throttleable=True, lag_seconds=60.0)])
+METRICS = Metrics([triggering(QUEUE, throttleable=True, lag_seconds=60.0)])
 REFUSED = "refused by the API"
 REFUSED_SECONDS = 60.0
 

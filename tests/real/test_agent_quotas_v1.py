@@ -1,4 +1,4 @@
-"""The executor on the kernel's own control groups: what it takes is taken, and what it took is put back."""
+"""The executor on the kernel's own control groups: changes are applied, and restored."""
 
 import asyncio
 import os
@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from agent.audit.log import Audit
-from agent.cgroups.base import Quota, Tree
-from agent.cgroups.detection import Layout, Version, find_layout, open_tree
+from agent.cgroups.base import Tree
+from agent.cgroups.detection import KubeletGroups, Layout, Version, find_layout, open_tree
 from agent.cgroups.paths import Driver
+from agent.cgroups.values import Quota
+from agent.clocks import Clocks
 from agent.decision.plan import Plan
 from agent.executor.executor import Executor, Permissions
-from agent.executor.groups import KubeletGroups
 from agent.executor.knob_writer import KnobWriter
 from agent.executor.report import PlanReport, StepOutcome
 from agent.model import State, Step
@@ -36,7 +37,7 @@ def groups() -> Iterator[Groups]:
 
 @pytest.fixture(scope="module")
 def layout(groups: Groups) -> Layout:
-    """As that of a kubelet whose groups are below the test's own."""
+    """The layout of a kubelet whose groups are below that of the test."""
     return Layout(str(ROOT), find_layout(str(ROOT)).version, Driver.CGROUPFS, nest=groups.name)
 
 
@@ -55,17 +56,17 @@ def audit(tmp_path: Path) -> Iterator[Audit]:
 
 
 def container(groups: Groups, number: int) -> str:
-    """The group of the container c<number>, made if it is not there."""
+    """The group of the container c<number>; created if it does not exist."""
     return groups.make(f"kubepods/besteffort/poduid-{number}/c{number}")
 
 
 def carried_out(audit: Audit, layout: Layout, tree: Tree, *steps: Step) -> PlanReport:
-    """What becomes of these steps on the machine's control groups, whatever else runs here."""
+    """The outcomes of these steps on the machine's control groups."""
     executor = Executor(
         audit,
-        KubeletGroups(lambda: layout, lambda: tree),
+        KubeletGroups(lambda: layout),
         permissions=Permissions(enforce=True, beside_others=True),
-        clock=lambda: 0.0,
+        clocks=Clocks(wall=lambda: 0.0),
     )
     return asyncio.run(executor.run(Plan(0.0, steps), state=State(0.0), cycle=1, needed=always))
 
@@ -75,7 +76,7 @@ def quota(tree: Tree, path: str) -> Quota:
         return group.quota()
 
 
-def test_what_is_taken_is_taken_and_given_back_exactly(groups: Groups, layout: Layout, tree: Tree, audit: Audit):
+def test_a_quota_is_lowered_and_restored_exactly(groups: Groups, layout: Layout, tree: Tree, audit: Audit):
     path = container(groups, 0)
     groups.run("kubepods/besteffort/poduid-0/c0", BUSY, 0.5)
     assert [StepOutcome.DONE] == [
@@ -89,7 +90,7 @@ def test_what_is_taken_is_taken_and_given_back_exactly(groups: Groups, layout: L
     assert not audit.count_originals()
 
 
-def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
+def test_a_step_that_the_kernel_refuses_affects_no_other_and_needs_no_restore(
     groups: Groups, layout: Layout, tree: Tree, audit: Audit
 ):
     """A quota below 1000 µs is EINVAL."""
@@ -99,7 +100,7 @@ def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
     assert "the kernel rejects the value" in report.results[0].text
     assert [Quota(None), Quota(30_000)] == [quota(tree, path) for path in paths]
     assert {"c2"} == set(audit.original_quotas())
-    KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).restore_all(reason="the end")
+    KnobWriter(audit, KubeletGroups(lambda: layout), clock=lambda: 0.0).restore_all(reason="the end")
     assert Quota(None) == quota(tree, paths[1])
 
 
@@ -111,7 +112,7 @@ from agent.audit.log import AuditEntry
 from agent.cgroups.paths import Driver
 from agent.cgroups.detection import Layout, open_tree
 from agent.cgroups.detection import Version
-from agent.executor.groups import KubeletGroups
+from agent.cgroups.detection import KubeletGroups
 from agent.executor.knob_writer import KnobWriter
 from tests.agent.executor.node import throttle
 
@@ -124,7 +125,7 @@ def tell(deed):
 layout = Layout(root, Version(version), Driver.CGROUPFS, nest=nest)
 tree = open_tree(layout)
 audit = Audit.open(Path(file), now=0.0, tell=tell)
-quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
+quotas = KnobWriter(audit, KubeletGroups(lambda: layout), clock=lambda: 0.0)
 for number in (3, 4, 5):
     step = throttle(number, before=70_000)
     entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.change.container_id)
@@ -132,7 +133,7 @@ for number in (3, 4, 5):
 """
 
 
-def test_after_a_kill_the_kernel_gets_its_quotas_back(groups: Groups, layout: Layout, tree: Tree, tmp_path: Path):
+def test_after_a_kill_the_quotas_are_restored(groups: Groups, layout: Layout, tree: Tree, tmp_path: Path):
     paths = [container(groups, number) for number in (3, 4, 5)]
     for path in paths:
         with tree.open(path) as group:
@@ -143,7 +144,7 @@ def test_after_a_kill_the_kernel_gets_its_quotas_back(groups: Groups, layout: La
     assert -signal.SIGKILL == run.returncode, run.stderr
     assert [Quota(50_000), Quota(50_000), Quota(70_000)] == [quota(tree, path) for path in paths]
     audit = Audit.open(file, now=0.0)
-    KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).restore_all(reason="a new start")
+    KnobWriter(audit, KubeletGroups(lambda: layout), clock=lambda: 0.0).restore_all(reason="a new start")
     assert [Quota(70_000)] * 3 == [quota(tree, path) for path in paths]
     assert not audit.count_originals()
     audit.close()

@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 from yarl import URL
 
+from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.errors import KubeError, KubeRefused, KubeUnreachable
 from watcher.core.kubernetes.objects import Condition
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
@@ -29,9 +30,6 @@ from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.net.dns import addresses_of
 from watcher.platform.net.resolver import HINT as NAMES_HINT
 from watcher.platform.net.resolver import NameServerSilent, unanswered
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 TIMEOUT_S = 10.0
 """Timeout in seconds for the addresses of a name, and for the first list of pods."""

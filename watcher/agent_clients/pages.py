@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
@@ -20,13 +19,11 @@ from aiohttp import web
 from watcher.agent_clients.client import AgentClient, client_from_settings
 from watcher.agent_clients.discovery import AgentEndpoint, DiscoveryResult
 from watcher.agent_clients.settings import AgentsSettings, QrmsSettings
+from watcher.core.config.settings import Settings
 from watcher.decoding.json_text import decode_json
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge
 from watcher.sources.errors import ProviderRefused
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 MAX_BODY = 16 << 20
 

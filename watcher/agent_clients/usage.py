@@ -12,7 +12,6 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
@@ -21,6 +20,7 @@ import numpy as np
 from watcher.agent_clients.client import AT_ONCE, AgentClient, client_from_settings
 from watcher.agent_clients.discovery import AgentEndpoint, DiscoveryProblem
 from watcher.agent_clients.settings import AgentsSettings
+from watcher.core.config.settings import Settings
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
@@ -39,9 +39,6 @@ from watcher.sources.errors import (
     ProviderUnreachable,
     provider_error_of,
 )
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 SOURCE = "Agents"
 PATH = "/pods"

@@ -5,26 +5,24 @@ No attribute waits for the source: requests are served from the data of the last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from watcher.clock import Clock
 from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.core.koordinator.collect_policy import CollectPolicies
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.kubernetes.objects import ObjectMetadata
-from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod
 from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
-from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
 from watcher.core.windows.settings import RefreshSettings
-from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.koordinator.threshold_publisher import ThresholdPublisher
-from watcher.model import Operator, Snapshot, Window
-from watcher.store.decision_store import StoreDecisions
-from watcher.store.errors import StoreError
+from watcher.model import Snapshot, Window
+from watcher.platform.clock import Clock
+from watcher.store.decisions.store import StoreDecisions
 from watcher.store.store import Store
 from watcher.tick.tick import Refresher
 
@@ -116,30 +114,3 @@ class ServiceView:
     async def capacities(self) -> Mapping[str, Capacity]:
         """The capacity of nodes by name; nodes with unknown capacity are missing."""
         return await self.refresher.capacities()
-
-    async def history(
-        self,
-        *,
-        host: str,
-        metrics: Collection[str] | None,
-        operators: Collection[Operator] | None,
-        window: str,
-        start: int,
-        end: int,
-    ) -> Sequence[StoredSeriesLike]:
-        """Stored values of one node with start <= time <= end (unix seconds). `metrics` are metric names; None means
-        all. Raises HistoryUnavailable."""
-        try:
-            return await self.store.history(
-                host=host, metrics=metrics, operators=operators, window=window, start=start, end=end
-            )
-        except StoreError as error:
-            raise HistoryUnavailable(str(error), error.hint) from error
-
-    async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
-        """Return the trend with the stored windows with start <= time <= end (unix seconds) that it lacks. Raises
-        HistoryUnavailable."""
-        try:
-            return await self.store.extended_trend(trend, weights, start=start, end=end)
-        except StoreError as error:
-            raise HistoryUnavailable(str(error), error.hint) from error

@@ -12,10 +12,10 @@ import numpy as np
 
 from watcher.client.arrays import Columns, NodeSilence, PodColumns, columns_of_snapshot, to_pods, to_silence
 from watcher.client.errors import WatcherError
-from watcher.client.polling import MAX_AGE_S, POLL_S, PollingClient, no_copy_of_pods
+from watcher.client.polling import MAX_AGE_S, POLL_S, Client, no_copy_of_pods
 from watcher.core.koordinator.aggregates import aggregates_document, usages_of
 from watcher.core.koordinator.report import NodeUsages
-from watcher.core.pods.table import PublishedPods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection
 from watcher.model import MetricType, Operator, Snapshot, Window
@@ -30,7 +30,7 @@ class PodUsageSource(Protocol):
     def request_pods(self) -> str: ...
 
 
-class InProcessClient(PollingClient):
+class InProcessClient(Client):
     """The client that runs in the process of the service and reads its published documents without HTTP requests.
     `published` returns the current snapshot, `window` is the service's default window, `max_staleness` the maximum age
     in seconds. `horizon` is that of the operator FORECAST, "" for the default one. `pods` is the service if a copy of

@@ -22,7 +22,7 @@ from watcher.client.arrays import (
 )
 from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, ApiConnection, DocumentRequest, Received, malformed
 from watcher.client.description import ServiceDescription
-from watcher.client.polling import POLL_S, PollingClient
+from watcher.client.polling import POLL_S, Client
 from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.decoding.json_text import decode_json
@@ -30,7 +30,7 @@ from watcher.model import MetricType, Operator
 from watcher.platform.http.parameters import MOST_MINUTES
 
 
-class WatcherClient(PollingClient):
+class WatcherClient(Client):
     """The HTTP client: one conditional GET per renewal, with gzip.
 
     `address` is the watcher's base URL; `window`, `types`, `operators` and `horizon` select as in the API (None or "":

@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from watcher.client.arrays import Columns, NodeSilence, PodColumns
 from watcher.client.errors import WatcherError
@@ -17,38 +17,6 @@ log = logging.getLogger(__name__)
 POLL_S = 30.0  # same interval as the Trimaran plug-ins
 MAX_AGE_S = 300.0
 CopyT = TypeVar("CopyT", Columns, PodColumns)
-
-
-class Client(Protocol):
-    """The interface of clients for all nodes; implemented by `WatcherClient` and `InProcessClient`."""
-
-    async def start(self) -> None:
-        """Start renewing the copy in the background. The first renewal is attempted immediately and may fail."""
-        ...
-
-    async def refresh(self) -> Columns:
-        """Renew the copy now. On failure, raises WatcherError and keeps the previous copy."""
-        ...
-
-    def latest(self, *, max_age: float = MAX_AGE_S) -> Columns:
-        """The last good copy, from memory. Raises WatcherError if there is none or it is older than `max_age` s."""
-        ...
-
-    async def refresh_silence(self) -> NodeSilence:
-        """The silent nodes, also during a partial outage, in which `refresh` fails. Raises WatcherError."""
-        ...
-
-    async def refresh_pods(self) -> PodColumns:
-        """Renew the copy of pods now. On failure, raises WatcherError and keeps the previous copy."""
-        ...
-
-    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> PodColumns:
-        """Like `latest`, for pods. Requires a client created with `pods`."""
-        ...
-
-    async def close(self) -> None:
-        """Stop renewing and close connections."""
-        ...
 
 
 class CachedCopy(Generic[CopyT]):
@@ -83,8 +51,8 @@ class CachedCopy(Generic[CopyT]):
         return self.copy
 
 
-class PollingClient(ABC):
-    """Base class of clients with copies: the copies, and the task that renews them. `interval` is in seconds."""
+class Client(ABC):
+    """A client for all nodes: the copies, and the task that renews them. `interval` is in seconds."""
 
     def __init__(self, *, pods: bool, interval: float, monotonic: Callable[[], float]) -> None:
         self._interval = interval
@@ -96,15 +64,15 @@ class PollingClient(ABC):
 
     @abstractmethod
     async def refresh(self) -> Columns:
-        """Renew the copy of nodes now. Raises WatcherError."""
+        """Renew the copy of nodes now. On failure, raises WatcherError and keeps the previous copy."""
 
     @abstractmethod
     async def refresh_silence(self) -> NodeSilence:
-        """The silent nodes. Raises WatcherError."""
+        """The silent nodes, also during a partial outage, in which `refresh` fails. Raises WatcherError."""
 
     @abstractmethod
     async def refresh_pods(self) -> PodColumns:
-        """Renew the copy of pods now. Raises WatcherError."""
+        """Renew the copy of pods now. On failure, raises WatcherError and keeps the previous copy."""
 
     async def start(self) -> None:
         """Start renewing the copies in the background. The first renewal is attempted immediately and may fail."""
@@ -112,7 +80,7 @@ class PollingClient(ABC):
         self._task = asyncio.create_task(self._renew(), name="watcher-client")
 
     async def close(self) -> None:
-        """Cancel the background task that renews the copies."""
+        """Stop renewing and close connections."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -132,7 +100,7 @@ class PollingClient(ABC):
         return self._nodes.latest(monotonic=self._monotonic(), max_age=max_age)
 
     def latest_pods(self, *, max_age: float = MAX_AGE_S) -> PodColumns:
-        """The last good copy of pods; like `latest`."""
+        """Like `latest`, for pods. Requires a client created with `pods`."""
         if self._pods.copy is None and not self._keeps_pods:
             raise no_copy_of_pods()
         return self._pods.latest(monotonic=self._monotonic(), max_age=max_age)

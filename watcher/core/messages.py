@@ -31,6 +31,12 @@ def shorten_names(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def with_hint(error: Exception) -> str:
+    """The message of an error, and its `hint` if it has one."""
+    hint = getattr(error, "hint", "")
+    return f"{error}. {hint}" if hint else str(error)
+
+
 def printable(text: str) -> str:
     """Make text from another system safe for a message: printable, on one line, at most SHOWN_CHARACTERS long."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN_CHARACTERS]).split())

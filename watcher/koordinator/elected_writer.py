@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from watcher.core.config.settings import Settings
+from watcher.core.koordinator.collect_policy import CollectPolicies
+from watcher.core.koordinator.report import Capacity, PodClass
 from watcher.core.kubernetes.errors import (
     KubeError,
     KubeForbidden,
@@ -19,7 +22,14 @@ from watcher.core.kubernetes.errors import (
     KubeUnauthorized,
     KubeUnreachable,
 )
+from watcher.core.kubernetes.objects import ObjectMetadata
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod
+from watcher.core.publishing.documents import Published
+from watcher.koordinator.settings import KoordinatorSettings
+from watcher.model import Window
 from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import own_namespace
 from watcher.platform.kube.leases import Election
 from watcher.platform.repeated_errors import RepeatedErrors
 
@@ -30,16 +40,44 @@ RETURN_S = 8.0
 """Longest pause in seconds while the API cannot be reached: NodeMetrics expire soon after an outage."""
 RELEASE_TIMEOUT_S = 2.0
 """Timeout in seconds for releasing the Lease at shutdown; a Lease that is not released expires."""
-
+LEASE = "load-watcher-nodemetrics"
+THRESHOLDS_LEASE = "load-watcher-thresholds"
 Outcome = str
 """What became of an object that was due: written, unchanged, left (it belongs to another program), refused, forbidden,
 unreachable, conflict; the writers add their own."""
 
 
-class MonotonicClock(Protocol):
-    """The clock of the pauses and of the Lease."""
+class PublisherSource(Protocol):
+    """The service as the writers read it: the data to write, the policies, and the clocks."""
+
+    @property
+    def published(self) -> Published | None: ...
+
+    @property
+    def pods(self) -> PublishedPods | None: ...
+
+    @property
+    def max_staleness(self) -> float: ...
+
+    @property
+    def windows(self) -> tuple[Window, ...]: ...
+
+    @property
+    def collect_policies(self) -> CollectPolicies: ...
+
+    def request_pods(self) -> str: ...
+
+    def now(self) -> float: ...
 
     def monotonic(self) -> float: ...
+
+    def node_metadata(self, node: str) -> ObjectMetadata | None: ...
+
+    def node_labels(self, node: str) -> Mapping[str, str]: ...
+
+    def pod_classes(self) -> Mapping[Pod, PodClass]: ...
+
+    async def capacities(self) -> Mapping[str, Capacity]: ...
 
 
 class ElectedWriter(ABC):
@@ -50,7 +88,7 @@ class ElectedWriter(ABC):
     def __init__(
         self,
         client: KubeClient,
-        clock: MonotonicClock,
+        source: PublisherSource,
         *,
         election: Election,
         what: str,
@@ -60,7 +98,7 @@ class ElectedWriter(ABC):
         self.holds_lease = False
         self._client = client
         self._election = election
-        self._clock = clock
+        self._source = source
         self._what = what
         self._log = logging.getLogger(type(self).__module__)
         self._step_s = step
@@ -72,9 +110,12 @@ class ElectedWriter(ABC):
         self._refused: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
-    @abstractmethod
-    def _has_data(self) -> bool:
-        """Whether there is data to write; otherwise the Lease is released, so that another replica writes."""
+    def _ready(self) -> Published | None:
+        """Return the published snapshot if it is fresh, otherwise None: then the Lease is released, so that another
+        replica writes."""
+        published = self._source.published
+        fresh = published is not None and published.age(self._source.monotonic()) <= self._source.max_staleness
+        return published if fresh else None
 
     @abstractmethod
     async def _step(self) -> None:
@@ -115,9 +156,9 @@ class ElectedWriter(ABC):
 
     async def _renew_lease(self) -> None:
         """Acquire or renew the Lease while there is data to write; otherwise release it."""
-        if not self._has_data():
+        if self._ready() is None:
             await self._election.release()
-        elif (now := self._clock.monotonic()) >= self._stand_at:
+        elif (now := self._source.monotonic()) >= self._stand_at:
             self._stand_at = now + self._renew_every
             try:
                 await self._election.acquire_or_renew()
@@ -126,7 +167,7 @@ class ElectedWriter(ABC):
         self.holds_lease = self._election.held
 
     def _pauses(self) -> bool:
-        return self._clock.monotonic() < self._quiet_until
+        return self._source.monotonic() < self._quiet_until
 
     def _may_write(self) -> bool:
         """Whether this replica holds the Lease, and no error pauses the writes."""
@@ -148,7 +189,7 @@ class ElectedWriter(ABC):
             wait = min(wait, RETURN_S)
         self._failures += 1
         wait = max(wait, min(error.retry_after or 0.0, DELAYS_S[-1]))
-        self._quiet_until = self._clock.monotonic() + wait
+        self._quiet_until = self._source.monotonic() + wait
         return kind
 
     def _succeeded(self, node: str) -> None:
@@ -162,3 +203,39 @@ def _kind_of(error: KubeError) -> Outcome:
     if isinstance(error, KubeForbidden | KubeUnauthorized | KubeNoApi):
         return "forbidden"
     return "unreachable" if isinstance(error, KubeUnreachable) else "refused"
+
+
+def lease_namespace(settings: Settings) -> str:
+    """Return the namespace of the Leases: the configured one, that of this pod, or "default"."""
+    return settings[KoordinatorSettings].lease_namespace or own_namespace() or "default"
+
+
+class WriteBudget:
+    """Limit of the write requests per second, so that a large cluster does not load its API server in proportion: a
+    token bucket with the tokens of one second. Writes that were begun together may overdraw it; later ones then wait
+    for longer. The caller passes the time."""
+
+    def __init__(self, per_second: float) -> None:
+        self.per_second = per_second
+        self._left = per_second
+        self._filled_at: float | None = None
+
+    def refill(self, monotonic: float) -> None:
+        """Add the tokens of the time since the last call."""
+        if self._filled_at is not None:
+            self._left = min(self.per_second, self._left + (monotonic - self._filled_at) * self.per_second)
+        self._filled_at = monotonic
+
+    @property
+    def spent(self) -> bool:
+        """Whether no write may begin now."""
+        return self._left < 1.0
+
+    def spend(self) -> None:
+        """Take the token of one write request."""
+        self._left -= 1.0
+
+    def age_s(self, nodes: int, *, interval: float) -> float:
+        """The age in seconds that the data of a node can reach: writes of all nodes take longer than the report
+        interval in a large cluster, and a sample is up to `interval` old when it is written."""
+        return max(interval, nodes / self.per_second) + interval

@@ -43,9 +43,7 @@ _LABELS = ValueKind(
     'a table of texts, like { pool = "gpu" }',
     _read_labels,
     {"type": "object", "additionalProperties": {"type": "string"}},
-    write=lambda labels: (
-        f"{{ {', '.join(f'{write_text(key)} = {write_text(text)}' for key, text in labels.items())} }}"
-    ),
+    write=_write_labels,
 )
 
 

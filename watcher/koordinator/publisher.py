@@ -27,7 +27,6 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -35,10 +34,8 @@ import numpy as np
 from watcher.arrays import F64, I64, Bool
 from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyOverride
 from watcher.core.koordinator.report import (
-    Capacity,
     KoordinatorSpec,
     NodeStatuses,
-    PodClass,
     go_duration,
     node_statuses,
 )
@@ -49,14 +46,10 @@ from watcher.core.kubernetes.errors import (
     KubeNoApi,
     KubeNotFound,
 )
-from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.kubernetes.times import read_time
-from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
-from watcher.koordinator.elected_writer import ElectedWriter, Outcome
-from watcher.koordinator.write_budget import EXPIRES_S, WriteBudget
-from watcher.model import Window
+from watcher.koordinator.elected_writer import ElectedWriter, Outcome, PublisherSource, WriteBudget
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
@@ -65,41 +58,10 @@ from watcher.platform.kube.parameters import PatchKind
 log = logging.getLogger(__name__)
 
 STEP_S = 1.0
+EXPIRES_S = 180.0
+"""koord-scheduler ignores older NodeMetrics by default (nodeMetricExpirationSeconds of LoadAwareScheduling)."""
 AT_ONCE = 8
 """Maximum number of concurrent requests; a patch of a NodeMetric takes an API server a few milliseconds."""
-
-
-class PublisherSource(Protocol):
-    """The service as the publisher reads it: the data to write and the policies."""
-
-    @property
-    def published(self) -> Published | None: ...
-
-    @property
-    def pods(self) -> PublishedPods | None: ...
-
-    @property
-    def max_staleness(self) -> float: ...
-
-    @property
-    def windows(self) -> tuple[Window, ...]: ...
-
-    @property
-    def collect_policies(self) -> CollectPolicies: ...
-
-    def request_pods(self) -> str: ...
-
-    def now(self) -> float: ...
-
-    def monotonic(self) -> float: ...
-
-    def node_metadata(self, node: str) -> ObjectMetadata | None: ...
-
-    def node_labels(self, node: str) -> Mapping[str, str]: ...
-
-    def pod_classes(self) -> Mapping[Pod, PodClass]: ...
-
-    async def capacities(self) -> Mapping[str, Capacity]: ...
 
 
 @dataclass(slots=True)
@@ -127,7 +89,6 @@ class NodeMetricPublisher(ElectedWriter):
     ) -> None:
         super().__init__(client, source, election=election, what="NodeMetric", step=step, renew_every=renew_every)
         self.stats = PublishStats()
-        self._source = source
         self._budget = WriteBudget(writes_per_second)
         self._late = False
         self._objects = Informer(client, WRITTEN, on_change=self._note)
@@ -154,15 +115,10 @@ class NodeMetricPublisher(ElectedWriter):
 
     # --- what is due -------------------------------------------------------------------------------------------------
 
-    def _has_data(self) -> bool:
-        return self._ready() is not None
-
     def _ready(self) -> Published | None:
         """Return the published snapshot if it is fresh and the existing objects are known, otherwise None."""
-        published = self._source.published
-        if published is None or not self._objects.synced.is_set() or isinstance(self._objects.error, KubeNoApi):
-            return None
-        return published if published.age(self._source.monotonic()) <= self._source.max_staleness else None
+        known = self._objects.synced.is_set() and not isinstance(self._objects.error, KubeNoApi)
+        return super()._ready() if known else None
 
     async def _step(self) -> None:
         """Write the nodes that are due now."""

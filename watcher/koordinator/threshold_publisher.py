@@ -15,7 +15,6 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from watcher.core.koordinator.usage_thresholds import (
     ANNOTATION,
@@ -31,8 +30,7 @@ from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import NODES, ObjectMetadata
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
-from watcher.koordinator.elected_writer import ElectedWriter, Outcome
-from watcher.koordinator.write_budget import WriteBudget
+from watcher.koordinator.elected_writer import ElectedWriter, Outcome, PublisherSource, WriteBudget
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
 from watcher.platform.kube.parameters import PatchKind
@@ -51,20 +49,6 @@ REMOVE_AFTER_S = 3600.0
 fetched from the source first."""
 
 
-class ThresholdSource(Protocol):
-    """The service as the publisher reads it."""
-
-    @property
-    def published(self) -> Published | None: ...
-
-    @property
-    def max_staleness(self) -> float: ...
-
-    def monotonic(self) -> float: ...
-
-    def node_metadata(self, node: str) -> ObjectMetadata | None: ...
-
-
 @dataclass(slots=True)
 class ThresholdStats:
     """Statistics for /metrics; `outcomes` never decrease. `left`: the annotation of another writer by node."""
@@ -79,7 +63,7 @@ class ThresholdPublisher(ElectedWriter):
     def __init__(
         self,
         client: KubeClient,
-        source: ThresholdSource,
+        source: PublisherSource,
         *,
         election: Election,
         ranges: Mapping[str, ThresholdRange],
@@ -89,7 +73,6 @@ class ThresholdPublisher(ElectedWriter):
     ) -> None:
         super().__init__(client, source, election=election, what="usage threshold", step=step, renew_every=renew_every)
         self.stats = ThresholdStats()
-        self._source = source
         self._ranges = ranges
         self._budget = WriteBudget(writes_per_second)
         self._due: dict[str, UsageThresholds] = {}
@@ -97,15 +80,6 @@ class ThresholdPublisher(ElectedWriter):
         self._written_at: dict[str, float] = {}
         self._unbounded_since: dict[str, float] = {}
         self._leaves = False
-
-    def _ready(self) -> Published | None:
-        """Return the published snapshot if it is fresh, otherwise None."""
-        published = self._source.published
-        fresh = published is not None and published.age(self._source.monotonic()) <= self._source.max_staleness
-        return published if fresh else None
-
-    def _has_data(self) -> bool:
-        return self._ready() is not None
 
     async def _step(self) -> None:
         published = self._ready()

@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 from watcher.core.config.settings import Settings
 from watcher.core.decisions import DecisionStore
 from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass
-from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import Pod
 from watcher.core.problems.document import FleetProblem
 from watcher.core.publishing.documents import Published
 from watcher.model import Snapshot, Window

@@ -5,19 +5,15 @@ Each load is looked up once, and only a limited number of loads per call, so tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from watcher.core.config.settings import Settings
 from watcher.core.windows.hot_loads import HotLoads, LoadStart, NodeMetric, stored_start
 from watcher.core.windows.settings import RefreshSettings
 from watcher.model import Operator
 from watcher.service.last_seen import AT_ONCE
 from watcher.store.errors import StoreError
 from watcher.store.settings import StoreSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
-    from watcher.store.store import Store
-    from watcher.tick.tick import Refresher
+from watcher.store.store import Store
+from watcher.tick.tick import Refresher
 
 
 class HotHistory:

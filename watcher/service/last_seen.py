@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from watcher.core.config.settings import Settings
 from watcher.core.windows.settings import RefreshSettings
-from watcher.core.windows.stored_series import StoredSeriesLike
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import METRIC_BY_KEY, LastSample, Operator
 from watcher.store.errors import StoreError
 from watcher.store.settings import StoreSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
-    from watcher.store.store import Store
-    from watcher.tick.tick import Refresher
+from watcher.store.store import Store
+from watcher.tick.tick import Refresher
 
 AT_ONCE = 50  # nodes per call; reading one node takes a few milliseconds
 
-Ask = Callable[[str], Coroutine[Any, Any, Sequence[StoredSeriesLike]]]
+Ask = Callable[[str], Coroutine[Any, Any, Sequence[StoredSeries]]]
 """Reads the stored averages of a node over the shortest window, which ends first when a node falls silent."""
 
 
@@ -71,7 +69,7 @@ class LastSeenLookup:
         return found
 
 
-def last_of(stored: Sequence[StoredSeriesLike]) -> LastSample | None:
+def last_of(stored: Sequence[StoredSeries]) -> LastSample | None:
     """Return the last stored values of CPU and Memory, None if there are none."""
     values: dict[str, float] = {}
     sampled = -np.inf

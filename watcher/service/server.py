@@ -28,16 +28,17 @@ from watcher import __version__
 from watcher.agent_clients import pages
 from watcher.agent_clients.settings import AgentsSettings
 from watcher.api.agents import AgentRoutes
-from watcher.api.handlers import make_app
+from watcher.api.routes import make_app
 from watcher.api.service import ServiceView
 from watcher.api.settings import MetricsSettings
 from watcher.api.telemetry import Telemetry
-from watcher.clock import Clock, SystemClock
 from watcher.core.config.settings import Settings
 from watcher.core.publishing.exposition import View
+from watcher.core.windows.records import WindowRecord
 from watcher.core.windows.settings import RefreshSettings
 from watcher.koordinator.settings import KoordinatorSettings
-from watcher.model import MetricType, Operator, WindowRecord
+from watcher.model import MetricType, Operator
+from watcher.platform.clock import Clock, SystemClock
 from watcher.platform.http.settings import ServerSettings
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.interpreter import freeze_objects

@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.coverage import PodGaps
+from watcher.core.pods.table import PodOrigin, PodUsage
 from watcher.model import Finding, Provenance, SeriesBatch
 from watcher.sources.errors import ProviderError
-
-if TYPE_CHECKING:
-    from watcher.core.naming.name_resolver import NodeIndex
-    from watcher.core.pods.table import PodOrigin, PodUsage
 
 
 class NoPodUsage(ProviderError):

@@ -22,20 +22,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 
+from watcher.core.config.settings import Settings
 from watcher.core.cpu_use import UNUSED, USED, CpuTimes, CpuUseUnknown, used_share
 from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.sources.base import Fetch, QueryFailure, QueryPlan
 from watcher.sources.errors import ProviderUnreachable
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 log = logging.getLogger(__name__)
 

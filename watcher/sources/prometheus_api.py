@@ -16,7 +16,7 @@ import msgspec
 
 from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
-from watcher.sources.config import ConnectionConfig, InstantQuery, RangeQuery
+from watcher.sources.config import ConnectionSettings, InstantQuery, RangeQuery
 from watcher.sources.errors import (
     TRANSIENT_STATUSES,
     ProviderError,
@@ -64,26 +64,13 @@ class PrometheusResponse(Generic[T]):
 # --- client ----------------------------------------------------------------------------------------------------------
 
 
-class PrometheusClient:
+class PrometheusClient(SourceConnection):
     """Sends queries and returns parsed responses."""
 
-    def __init__(self, config: ConnectionConfig) -> None:
-        self._connection = SourceConnection(config, credentials=Credentials(config).headers, refusal=error_of)
+    def __init__(self, settings: ConnectionSettings) -> None:
+        super().__init__(settings, credentials=Credentials(settings).headers, refusal=error_of)
         self.victoria_metrics = False
         """Whether the last response came from VictoriaMetrics; set before `read` is called with that response."""
-
-    @property
-    def address(self) -> str:
-        """Address of the server, without credentials."""
-        return self._connection.address
-
-    def start(self) -> None:
-        """Log if TLS verification is disabled. Sends no request."""
-        self._connection.start()
-
-    async def close(self) -> None:
-        """Close the connections; queries in progress fail."""
-        await self._connection.close()
 
     async def ask(
         self,
@@ -101,15 +88,14 @@ class PrometheusClient:
 
         async def attempt() -> PrometheusResponse[T]:
             began = time.monotonic()
-            answer = await self._connection.get(question.path, question.parameters())
+            answer = await self.get(question.path, question.parameters())
             took = time.monotonic() - began
             self.victoria_metrics = VICTORIA_METRICS_HEADER in answer.headers
-            envelope, content = await self._connection.worker.run(_parse, answer, expects=expects, read=read)
-            scrub = self._connection.scrub
-            missing, remarked = scrub(missing_part(envelope)), tuple(map(scrub, remarks(envelope)))
+            envelope, content = await self.worker.run(_parse, answer, expects=expects, read=read)
+            missing, remarked = self.scrub(missing_part(envelope)), tuple(map(self.scrub, remarks(envelope)))
             return PrometheusResponse(content, missing, remarked, answer.clock_offset_s, took)
 
-        return await self._connection.retried(attempt, deadline=deadline)
+        return await self.retried(attempt, deadline=deadline)
 
 
 def _parse(answer: HttpResponse, *, expects: str, read: Callable[[Iterable[msgspec.Raw]], T]) -> tuple[Envelope, T]:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+from watcher.core.config.settings import Settings
 from watcher.platform import entry_points
 from watcher.platform.provider_names import ENTRY_POINT_GROUP, PROVIDERS
 from watcher.sources.base import Provider
 from watcher.sources.errors import ProviderRefused
 from watcher.sources.settings import ProviderSettings
 
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
-
-if TYPE_CHECKING:
-    Factory = Callable[[Settings], Provider]
+Factory = Callable[[Settings], Provider]
 
 
 def build(settings: Settings) -> Provider:

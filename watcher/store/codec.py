@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from watcher.arrays import F32, F64, I64, U16
 from watcher.core.forecast.maxima import HOUR_SLOTS
 from watcher.core.publishing.compression import zstd_frame
+from watcher.core.windows.records import MaximaHour, SampleBlock, TickRecord, WindowRecord
 from watcher.decoding.json_text import decode_json, decode_msgpack
-from watcher.model import MaximaHour, Operator, SampleBlock, TickRecord, WindowRecord
+from watcher.model import Operator
 
 Columns = tuple[tuple[str, Operator], ...]
 U8 = NDArray[np.uint8]

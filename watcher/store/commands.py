@@ -9,10 +9,10 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
-from watcher.store.database import Database, DatabaseCheck
+from watcher.store.engines.database import Database, DatabaseCheck
+from watcher.store.engines.postgresql import server_of
+from watcher.store.engines.sqlite import SqliteFile, file_of
 from watcher.store.errors import StoreError
-from watcher.store.postgresql import server_of
-from watcher.store.sqlite import SqliteFile, file_of
 from watcher.store.tables import REVISIONS
 
 _EXAMPLES = "write sqlite:///path/to/load-watcher.db or postgresql://user@host/database"

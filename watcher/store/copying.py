@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from watcher.store import schema
 from watcher.store import tables as store_tables
-from watcher.store.database import Database
+from watcher.store.engines.database import Database
 from watcher.store.errors import StoreError
 from watcher.store.tables import Rows, maxima_hour, node_list, sample_block, window_minute
 

@@ -9,7 +9,7 @@ chunks of nodes, in slices between two saves.
 A database server may be unreachable at the start or for hours. The service then runs without it and stores the queued
 data when the server is reachable again.
 
-codec.py encodes data, schema.py contains tables and statements, database.py the interface to a database, and
+codec.py encodes data, schema.py contains tables and statements, engines/database.py the interface to a database, and
 compaction.py retention and compaction. docs/reference/store.md describes the layout and the measured sizes.
 """
 
@@ -20,30 +20,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial, reduce
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
-from watcher.model import (
-    Finding,
-    FindingKind,
-    Operator,
-    Remedy,
-    StoredMaxima,
-    TickRecord,
-    WindowRecord,
-)
-from watcher.store import codec, decision_rows, schema
+from watcher.core.windows.records import StoredMaxima, TickRecord, WindowRecord
+from watcher.core.windows.stored_series import StoredSeries
+from watcher.model import Finding, FindingKind, Operator, Remedy
+from watcher.store import codec, schema
 from watcher.store.commands import database_at
-from watcher.store.compaction import Compactor
-from watcher.store.database import READERS, reason_of
-from watcher.store.decision_queue import DecisionQueue
+from watcher.store.compaction import MAXIMA_S, Compactor
+from watcher.store.decisions import rows as decision_rows
+from watcher.store.decisions.queue import DecisionQueue
+from watcher.store.engines.database import READERS, reason_of
 from watcher.store.errors import StoreError, StoreUnreachable, StoreUnusable
-from watcher.store.series import StoredSeries, series_of, series_over
+from watcher.store.history.queries import extend_trend, node_series
+from watcher.store.settings import StoreSettings
 from watcher.store.status import STALLED_SECONDS, FailureLog, StoreStatus
 from watcher.store.tables import Rows
 from watcher.store.threads import DaemonExecutor
+from watcher.store.tick_writer import TickWriter
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -59,37 +55,23 @@ REOPEN_SECONDS = 30.0  # minimum interval of reconnects for decisions; every tic
 class Store:
     """The database of one service, with one writer thread and several reader threads.
 
-    `url`: sqlite:///… or postgresql://…; `watcher`: name of the rows' owner; `password_file`: for the server's user;
-    `retention`: of window history in seconds; `max_size`: bytes, None for a limit that grows with the fleet;
-    `on_unusable`: "fail" or "set-aside"; `upgrade`: migrate an older schema; `owner`: description of this process for
-    other processes; `decisions`: retention of decisions in seconds (0: none are stored), `max_decisions`: maximum
-    number; `maxima`: retention of the maxima of forecasts in seconds; `monotonic`: clock for the time of a write.
+    `watcher`: name of the rows' owner; `owner`: description of this process for other processes; `maxima`: retention of
+    the maxima of forecasts in seconds; `monotonic`: clock for the time of a write.
     """
 
     def __init__(
         self,
+        settings: StoreSettings,
         *,
-        url: str,
-        retention: float,
-        max_size: int | None,
-        on_unusable: str,
-        upgrade: bool,
         owner: str = "",
         watcher: str = "",
-        password_file: Path | None = None,
-        decisions: float = 86400.0,
-        max_decisions: int = 100_000,
-        maxima: float = 7 * 86400.0,
+        maxima: float = MAXIMA_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._database = database_at(url, watcher=watcher, password_file=password_file)
-        self.decision_retention_s = decisions
-        self._keep = max(retention, decisions)
-        self._compactor = Compactor(
-            retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions, maxima=maxima
-        )
-        self._on_unusable = on_unusable
-        self._upgrade = upgrade
+        self._database = database_at(settings.url, watcher=watcher, password_file=settings.password_file)
+        self._compactor = Compactor(settings, maxima=maxima)
+        self._settings = settings
+        self.decision_retention_s = settings.decisions
         self._owner = owner
         self._monotonic = monotonic
         self._writer: DaemonExecutor | None = None
@@ -109,7 +91,7 @@ class Store:
         self._is_open = False
         self._last_saved: float | None = None
         self._size = 0
-        self._node_ids: dict[tuple[str, ...], int] = {}
+        self._ticks = TickWriter(self._database, keep=max(settings.retention, settings.decisions))
         self._slices: Iterator[None] | None = None
         self._tidy_again = False
         self._reopen_at = 0.0  # monotonic
@@ -173,7 +155,7 @@ class Store:
         try:
             return self._open_and_load()
         except StoreUnusable as error:
-            if self._on_unusable != "set-aside":
+            if self._settings.on_unusable != "set-aside":
                 raise
             now = time.time()
             name = self._database.set_aside(now=now)
@@ -196,7 +178,7 @@ class Store:
     def _prepare(self) -> None:
         """Lock the database and migrate it to the newest schema."""
         self._database.acquire(owner=self._owner)
-        before, now = self._database.prepare(upgrade=self._upgrade)
+        before, now = self._database.prepare(upgrade=self._settings.upgrade)
         if before != now:
             logger.info("migrated %s to schema %s (before: %s)", self._database.name, now, before or "none")
         self._is_open = True
@@ -267,10 +249,7 @@ class Store:
     def _write_history(self, records: Sequence[WindowRecord]) -> None:
         if not self._is_open:
             raise StoreUnreachable(f"{self._database.name} is not open")
-        minutes = [(minute, codec.encode_minute(minute)) for minute in records]
-        with self._database.store_errors(doing="written"), self._database.writing() as mine:
-            nodes = {names: schema.put_nodes(mine, names) for names in {minute.nodes for minute in records}}
-            schema.put_minutes(mine, minutes, nodes=nodes)
+        self._ticks.write_history(records)
         self._compactor.added(records)  # the next tick compacts them
 
     def _check_writer_stalled(self) -> None:
@@ -304,7 +283,7 @@ class Store:
                 self._prepare()
             self._write(record)
         except Exception as error:
-            self._node_ids.clear()
+            self._ticks.forget_ids()
             if not self._database.is_database_error(error):
                 # The record cannot be stored, so a retry would fail again.
                 logger.exception("cannot store a tick; its data is dropped")
@@ -341,25 +320,10 @@ class Store:
         )
 
     def _write(self, record: TickRecord) -> None:
-        """Store a tick: encode it, then write it in one transaction."""
         self._database.check_not_replaced()
-        blocks = [(block, codec.encode_samples(block)) for block in record.blocks]
-        minutes = [(minute, codec.encode_minute(minute)) for minute in record.records]
-        maxima = [(hour, codec.encode_maxima(hour)) for hour in record.maxima if hour.metric in record.provenance]
-        keep_until = record.end + self._keep
-        with self._database.writing() as mine:
-            nodes = {names: self._nodes_id(mine, names) for names in _lists_of_nodes(record)}
-            schema.put_tick(
-                mine, record, blocks=blocks, minutes=minutes, maxima=maxima, nodes=nodes, keep_until=keep_until
-            )
-            schema.forget_unused_nodes(mine)
-        self._node_ids = nodes
+        self._ticks.write(record)
         self._compactor.stored(record)
         self._measure()
-
-    def _nodes_id(self, mine: Rows, names: tuple[str, ...]) -> int:
-        known = self._node_ids.get(names)
-        return schema.put_nodes(mine, names) if known is None else known
 
     # --- history -----------------------------------------------------------------------------------------------------
 
@@ -385,38 +349,12 @@ class Store:
         def wanted(column: tuple[str, Operator]) -> bool:
             return (metrics is None or column[0] in metrics) and (operators is None or column[1] in operators)
 
-        def read(mine: Rows) -> list[StoredSeries]:
-            found = (
-                series_of(
-                    window,
-                    hours=schema.hours_of_node(rows, host=host, window=window, start=start, end=end),
-                    minutes=schema.minutes_of_node(rows, host=host, window=window, start=start, end=end),
-                    start=start,
-                    end=end,
-                    wanted=wanted,
-                )
-                for rows in schema.of_cluster(mine)
-            )
-            return reduce(series_over, found)
-
-        return await self.read(read)
+        return await self.read(partial(node_series, host=host, window=window, start=start, end=end, wanted=wanted))
 
     async def extended_trend(self, trend: FleetTrend, weights: CapacityWeights, *, start: int, end: int) -> FleetTrend:
         """Return the trend with the stored windows with start <= time <= end (unix seconds) that it lacks; from other
         watchers of the cluster only where this one has none. Raises StoreError if the database cannot be read."""
-
-        def read(mine: Rows) -> FleetTrend:
-            window, grown = trend.window, trend.copy()  # a read that timed out still runs
-            for rows in reversed(schema.of_cluster(mine)):
-                times = schema.minutes_of_window(rows, window=window, start=start, end=end)
-                lacking = grown.lacking_minutes(times, again=rows.watcher == mine.watcher)
-                grown.add(schema.grids_of_minutes(rows, window=window, times=lacking), weights)
-                hours = schema.hours_of_window(rows, window=window, start=start, end=end)
-                for hour in grown.lacking_hours(rows.watcher, hours, start=start, end=end):
-                    grown.add_hour(rows.watcher, hour, schema.averages_of_hour(rows, window=window, hour=hour), weights)
-            return grown
-
-        return await self.read(read)
+        return await self.read(partial(extend_trend, trend=trend, weights=weights, start=start, end=end))
 
     async def maxima(self, hours: range | None = None) -> list[StoredMaxima]:
         """The stored maxima, of consecutive `hours` since the Unix epoch or all, also those that only other watchers of
@@ -519,11 +457,6 @@ class Store:
         with self._guard:
             if self._accepts and self._writer is not None:
                 self._writer.submit(self._tidy)
-
-
-def _lists_of_nodes(record: TickRecord) -> set[tuple[str, ...]]:
-    lists = {block.nodes for block in record.blocks} | {minute.nodes for minute in record.records}
-    return lists | {hour.nodes for hour in record.maxima}
 
 
 def _forget_outcome(opening: asyncio.Future[TickRecord | None]) -> None:

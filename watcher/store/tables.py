@@ -1,4 +1,7 @@
-"""The tables of the database, and the rows of one watcher."""
+"""The tables of the database, as created by migrations/ (a test compares both), and the rows of one watcher.
+
+Times are in unix seconds. Payloads are encoded by codec.py.
+"""
 
 from __future__ import annotations
 

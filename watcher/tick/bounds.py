@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from watcher.core.naming.renames import NamedBatch
 from watcher.core.review import known_nodes
+from watcher.core.windows.history import History
+from watcher.core.windows.records import SampleBlock, TickRecord
 from watcher.core.windows.resolution import (
     ALMOST_NONE,
     SourceCadence,
@@ -23,13 +24,9 @@ from watcher.core.windows.resolution import (
     source_cadence,
 )
 from watcher.core.windows.slot_widths import FINEST_S, usable_widths
-from watcher.model import Finding, FindingKind, Remedy
+from watcher.model import Finding, FindingKind, Remedy, SeriesBatch
 from watcher.platform.memory import BUDGET
-
-if TYPE_CHECKING:
-    from watcher.core.windows.history import History
-    from watcher.model import SampleBlock, SeriesBatch, TickRecord
-    from watcher.tick.shared import RefreshConfig
+from watcher.tick.shared import RefreshConfig
 
 log = logging.getLogger(__name__)
 

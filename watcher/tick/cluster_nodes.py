@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
+from watcher.core.config.settings import Settings
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeError, KubeUnreachable
 from watcher.core.kubernetes.node_facts import capacities_of
@@ -24,9 +24,6 @@ from watcher.platform.kube.credentials import AccessFinder, KubeAccess
 from watcher.platform.kube.settings import KubernetesSettings
 from watcher.platform.kube.shared_informer import SharedInformer
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 NAMED_ALREADY = ("host", "metrics-server", "replay")
 """Providers whose node names are not resolved: they use the cluster's names, or may describe another cluster."""

@@ -11,21 +11,18 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from watcher.clock import Clock
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.windows.backfill import Backfill
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, ProviderHealth, Remedy
+from watcher.platform.clock import Clock
 from watcher.platform.memory import BUDGET, REQUESTS
 from watcher.platform.net.resolver import HINT as NAMES_HINT
 from watcher.platform.net.resolver import noting_hosts, unanswered
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.sources.base import Fetch, Provider, QueryPlan
+from watcher.sources.base import Fetch, QueryPlan
 from watcher.sources.errors import ProviderError, ProviderPartial
-from watcher.tick.shared import TICK_SHARE, RefreshConfig, TickReports
-
-if TYPE_CHECKING:
-    from watcher.core.naming.name_resolver import NodeIndex
+from watcher.tick.shared import TICK_SHARE, TickContext
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +45,16 @@ class SampleFetcher:
     """Fetches from one source. `health` is the state of the source, `plans` are its queries and `naming` its evidence
     of node names, both by metric, and `backfill` knows which samples are still missing."""
 
-    def __init__(self, provider: Provider, *, config: RefreshConfig, clock: Clock, reports: TickReports) -> None:
-        self.health = SourceHealth(provider.source, clock=clock)
+    def __init__(self, context: TickContext) -> None:
+        provider, config = context.provider, context.config
+        self.health = SourceHealth(provider.source, clock=context.clock)
         self.plans: Mapping[str, QueryPlan] = {}
         self.naming: Mapping[str, str] = {}
         self.backfill = Backfill(reach=config.reach, interval=config.interval, remembers=provider.remembers)
         self._provider = provider
         self._config = config
-        self._clock = clock
-        self._reports = reports
+        self._clock = context.clock
+        self._reports = context.reports
         self._errors = RepeatedErrors(log)
         self._had_samples = False
         self._empty = 0  # consecutive responses without samples

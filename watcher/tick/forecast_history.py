@@ -11,17 +11,8 @@ from watcher.core.forecast.document import snapshot_forecasts
 from watcher.core.forecast.fleet import METRICS, FleetForecast, ForecastTable
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
 from watcher.core.forecast.settings import ForecastSettings
-from watcher.model import (
-    CARRIED,
-    Cells,
-    MaximaHour,
-    Metric,
-    Provenance,
-    SampleBlock,
-    SnapshotForecasts,
-    StoredMaxima,
-    TickRecord,
-)
+from watcher.core.windows.records import CARRIED, MaximaHour, SampleBlock, StoredMaxima, TickRecord
+from watcher.model import Cells, Metric, Provenance, SnapshotForecasts
 
 log = logging.getLogger(__name__)
 

@@ -6,17 +6,13 @@ import asyncio
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from watcher.core.forecast.fleet import ForecastTable
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.store.errors import StoreError
-
-if TYPE_CHECKING:
-    from watcher.clock import Clock
-    from watcher.tick.forecast_history import ForecastHistory
-    from watcher.tick.maxima_backfill import MaximaBackfill
-    from watcher.tick.shared import TickStore, TickWorker
+from watcher.tick.forecast_history import ForecastHistory
+from watcher.tick.maxima_backfill import MaximaBackfill
+from watcher.tick.shared import TickContext, TickStore
 
 log = logging.getLogger(__name__)
 
@@ -39,20 +35,13 @@ class ForecastRefresher:
     tick, and if forecasts are disabled."""
 
     def __init__(
-        self,
-        history: ForecastHistory,
-        *,
-        worker: TickWorker,
-        clock: Clock,
-        tag: str,
-        store: TickStore | None,
-        backfill: MaximaBackfill,
+        self, context: TickContext, history: ForecastHistory, *, store: TickStore | None, backfill: MaximaBackfill
     ) -> None:
         self.published: PublishedForecasts | None = None
         self._history = history
-        self._worker = worker
-        self._clock = clock
-        self._tag = tag
+        self._worker = context.worker
+        self._clock = context.clock
+        self._tag = context.tag
         self._sequence = 0
         self._store = store
         self.backfill = backfill

@@ -10,21 +10,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from watcher.core.forecast.fleet import METRICS, FleetForecast
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.model import Finding, FindingKind, Remedy
-from watcher.sources.base import Fetch, MaximaProvider, Provider
+from watcher.sources.base import Fetch, MaximaProvider
 from watcher.sources.errors import ProviderError
-
-if TYPE_CHECKING:
-    from watcher.clock import Clock
-    from watcher.core.naming.name_resolver import NodeIndex
-    from watcher.tick.pipeline import SamplePipeline
-    from watcher.tick.shared import TickReports, TickWorker
+from watcher.tick.pipeline import SamplePipeline
+from watcher.tick.shared import TickContext
 
 log = logging.getLogger(__name__)
 
@@ -86,26 +82,18 @@ async def _nothing() -> None:
 
 
 class MaximaBackfill:
-    """Runs one backfill at a time. `index` returns the nodes of the cluster; `pace`: seconds before each request."""
+    """Runs one backfill at a time. `index` returns the nodes of the cluster."""
 
     def __init__(
-        self,
-        provider: Provider,
-        pipeline: SamplePipeline,
-        *,
-        worker: TickWorker,
-        clock: Clock,
-        reports: TickReports,
-        index: Callable[[], NodeIndex | None],
-        pace: float,
+        self, context: TickContext, pipeline: SamplePipeline, *, index: Callable[[], NodeIndex | None]
     ) -> None:
-        self._provider = provider
+        self._provider = context.provider
         self._pipeline = pipeline
-        self._worker = worker
-        self._clock = clock
-        self._reports = reports
+        self._worker = context.worker
+        self._clock = context.clock
+        self._reports = context.reports
         self._index = index
-        self._pace = pace
+        self._pace = context.config.maxima_pace  # seconds before each request
         self._tried: set[tuple[str, int]] = set()
         self._empty: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None

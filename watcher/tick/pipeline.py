@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from watcher.core.review.outage import OutageGuard
 from watcher.core.windows.backfill import Slice, gaps
 from watcher.core.windows.history import History
 from watcher.core.windows.hot_loads import HotLoads, LoadStart, NodeMetric, hot_loads
+from watcher.core.windows.records import MaximaHour, SampleBlock, TickRecord, WindowRecord
 from watcher.core.windows.resolution import resample
 from watcher.core.windows.silent_nodes import SilentNodes
 from watcher.core.windows.snapshot import take_snapshot, window_records
@@ -33,24 +34,17 @@ from watcher.model import (
     Finding,
     FindingKind,
     LastSample,
-    MaximaHour,
     Metric,
     Provenance,
     Remedy,
-    SampleBlock,
     SeriesBatch,
     Snapshot,
-    TickRecord,
-    WindowRecord,
     origin_of,
 )
 from watcher.sources.base import Fetch, provenance
 from watcher.tick.bounds import NodeBound, ResolutionChooser
 from watcher.tick.forecast_history import ForecastHistory
-
-if TYPE_CHECKING:
-    from watcher.clock import Clock
-    from watcher.tick.shared import RefreshConfig
+from watcher.tick.shared import TickContext
 
 
 class Processed(NamedTuple):
@@ -64,19 +58,10 @@ class Processed(NamedTuple):
 
 
 class SamplePipeline:
-    """Owner of the history. `source` is the name of the source on the wire; `remembers`: it has history; `tag` is the
-    prefix of the tags of published snapshots; `stores`: tick records are needed for a store."""
+    """Owner of the history. `stores`: tick records are needed for a store."""
 
-    def __init__(
-        self,
-        config: RefreshConfig,
-        *,
-        source: str,
-        remembers: bool,
-        clock: Clock,
-        tag: str,
-        stores: bool,
-    ) -> None:
+    def __init__(self, context: TickContext, *, stores: bool) -> None:
+        config, remembers = context.config, context.provider.remembers
         self._index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
         self._restored: TickRecord | None = None  # until the history contains all of them
         self._guard = OutageGuard(config.limits)
@@ -85,9 +70,9 @@ class SamplePipeline:
         self._silent = SilentNodes()
         self._hot = HotLoads()
         self._config = config
-        self._source = source
-        self._clock = clock
-        self._tag = tag
+        self._source = context.provider.source
+        self._clock = context.clock
+        self._tag = context.tag
         self._stores = stores
         self._sequence = 0
         self._resolution = ResolutionChooser(config, adapts=not config.resolution and remembers, remembers=remembers)

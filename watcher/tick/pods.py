@@ -10,18 +10,17 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from watcher.core.naming import name_resolver
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.coverage import PodCoverage, PodGaps
+from watcher.core.pods.published import PublishedPods
 from watcher.core.pods.table import (
     PODS,
     SLOT_S,
     PodOrigin,
     PodTable,
     PodUsage,
-    PublishedPods,
     empty_table,
     merge_readings,
     review_pods,
@@ -32,11 +31,7 @@ from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.sources.base import NoPodUsage, PodFetch, Provider, fetch_pods, pod_gaps
 from watcher.sources.errors import ProviderError
 from watcher.tick.fetching import with_hint
-from watcher.tick.shared import TickReports, TickWorker
-
-if TYPE_CHECKING:
-    from watcher.clock import Clock
-    from watcher.tick.shared import RefreshConfig
+from watcher.tick.shared import TickContext
 
 log = logging.getLogger(__name__)
 
@@ -48,28 +43,17 @@ SILENT_PERIODS = 1.5
 
 
 class PodRefresher:
-    """Refreshes and publishes the table of pods; `published` is replaced as a whole, by one assignment.
+    """Refreshes and publishes the table of pods; `published` is replaced as a whole, by one assignment. Computations
+    run in the worker thread of the tick."""
 
-    Computations run in `worker`, the worker thread of the tick.
-    """
-
-    def __init__(
-        self,
-        provider: Provider,
-        *,
-        config: RefreshConfig,
-        clock: Clock,
-        tag: str,
-        worker: TickWorker,
-        reports: TickReports,
-    ) -> None:
+    def __init__(self, context: TickContext) -> None:
         self.published: PublishedPods | None = None
-        self._provider = provider
-        self._config = config
-        self._clock = clock
-        self._tag = tag
-        self._worker = worker
-        self._reports = reports
+        self._provider = context.provider
+        self._config = context.config
+        self._clock = context.clock
+        self._tag = context.tag
+        self._worker = context.worker
+        self._reports = context.reports
         self._sequence = 0
         self._wanted_at = float("-inf")
         self._asked_at = float("-inf")

@@ -15,9 +15,12 @@ from watcher.core.pods.table import SLOT_S
 from watcher.core.review.findings import FindingLog
 from watcher.core.review.settings import ReviewSettings
 from watcher.core.windows.backfill import LATE_INTERVALS
+from watcher.core.windows.records import StoredMaxima, TickRecord
 from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.slot_widths import POINT_RESOLUTION_S
-from watcher.model import Finding, FindingKind, Remedy, StoredMaxima, TickRecord
+from watcher.model import Finding, FindingKind, Remedy
+from watcher.platform.clock import Clock
+from watcher.sources.base import Provider
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,3 +153,15 @@ class TickReports:
         key = (error_kind, metric)
         self.stats.query_failures[key] = self.stats.query_failures.get(key, 0) + 1
         self.findings.add([Finding(kind, "", metric, now, reason, remedy)])
+
+
+@dataclass(frozen=True, slots=True)
+class TickContext:
+    """What all parts of the tick use. `tag` is the prefix of the tags of published documents."""
+
+    provider: Provider
+    config: RefreshConfig
+    clock: Clock
+    tag: str
+    worker: TickWorker
+    reports: TickReports

@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 import numpy as np
 
-from watcher.clock import Clock, SystemClock
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
@@ -33,7 +32,9 @@ from watcher.core.review import known_nodes
 from watcher.core.review.findings import FindingLog
 from watcher.core.windows.backfill import OVERLAP_S
 from watcher.core.windows.hot_loads import LoadStart, NodeMetric
-from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, TickRecord
+from watcher.core.windows.records import TickRecord
+from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy
+from watcher.platform.clock import Clock, SystemClock
 from watcher.platform.memory import BUDGET
 from watcher.sources.base import Fetch, NodeAwareProvider, Provider, QueryPlan
 from watcher.tick.bounds import NODES as REFUSED_NODES
@@ -49,6 +50,7 @@ from watcher.tick.shared import (
     TICK_SHARE,
     NodeSource,
     RefreshConfig,
+    TickContext,
     TickReports,
     TickStats,
     TickStore,
@@ -81,39 +83,12 @@ class Refresher:
         self._reports = TickReports(observe)
         self._worker = TickWorker()
         tag = tag or f"{int(self._clock.now()):x}"
-        self._fetcher = SampleFetcher(provider, config=config, clock=self._clock, reports=self._reports)
-        self._pipeline = SamplePipeline(
-            config,
-            source=provider.source,
-            remembers=provider.remembers,
-            clock=self._clock,
-            tag=tag,
-            stores=store is not None,
-        )
-        self.pods = PodRefresher(
-            provider,
-            config=config,
-            clock=self._clock,
-            tag=tag,
-            worker=self._worker,
-            reports=self._reports,
-        )
-        self.forecasts = ForecastRefresher(
-            self._pipeline.forecasts,
-            worker=self._worker,
-            clock=self._clock,
-            tag=tag,
-            store=store,
-            backfill=MaximaBackfill(
-                provider,
-                self._pipeline,
-                worker=self._worker,
-                clock=self._clock,
-                reports=self._reports,
-                index=lambda: self._index,
-                pace=config.maxima_pace,
-            ),
-        )
+        context = TickContext(provider, config, self._clock, tag, self._worker, self._reports)
+        self._fetcher = SampleFetcher(context)
+        self._pipeline = SamplePipeline(context, stores=store is not None)
+        self.pods = PodRefresher(context)
+        backfill = MaximaBackfill(context, self._pipeline, index=lambda: self._index)
+        self.forecasts = ForecastRefresher(context, self._pipeline.forecasts, store=store, backfill=backfill)
         self._index: NodeIndex | None = None  # nodes of the cluster, None: names of the source are not resolved
         self._started_at = self._clock.monotonic()
         self._warm = False  # True after the first complete windows: the service then stays ready

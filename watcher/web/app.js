@@ -5,10 +5,10 @@
 //   only, and `wants` is the value of ?want= of the overview.
 // Requests that are expected to fail are not sent: the overview says what is there.
 
-import { ApiError, ask, useToken, whenUnauthorized } from "./api.js";
-import { el, styles, told } from "./dom.js";
+import { ApiError, ask, useToken, whenUnauthorized } from "./common/api.js";
+import { el, styles, told } from "./common/dom.js";
 import { fleetView } from "./fleet/fleet.js";
-import { seconds } from "./format.js";
+import { seconds } from "./common/format.js";
 import { nodesOf } from "./load.js";
 import { worst } from "./problems/problems.js";
 

@@ -1,8 +1,8 @@
 // The view of shadow mode: the nodes that other profiles would have selected for bound pods, as `load-watcher shadow`.
 
-import { ApiError, ask } from "./api.js";
-import { choice, el, numbers, renew, svg, table, told } from "./dom.js";
-import { NONE, clock, moment, percent, seconds } from "./format.js";
+import { ApiError, ask } from "./common/api.js";
+import { choice, el, numbers, renew, svg, table, told } from "./common/dom.js";
+import { NONE, clock, moment, percent, seconds } from "./common/format.js";
 import { linked, term } from "./terms/definitions.js";
 
 const EVERY_MS = 60000; // a report on 20,000 bindings takes half a second of CPU time in the service

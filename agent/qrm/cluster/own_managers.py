@@ -3,6 +3,8 @@ nodes that they assign to containers."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,9 @@ from agent import cpuset
 from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, Properties
 from watcher.decoding.json_text import decode_json
 
+log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 5.0
 CPU_STATE, MEMORY_STATE = "cpu_manager_state", "memory_manager_state"
 OFF = {CPU_STATE: "none", MEMORY_STATE: "None"}
 """The policy in each state file with which the kubelet sets no cpusets."""
@@ -87,6 +92,30 @@ def objection(directory: Path) -> str:
         f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}; {_remedy(path)}"
         for path, policy in switched_on(directory).items()
     )
+
+
+class ManagerReport:
+    """Logs once when the kubelet's managers are switched on, and once when they are off again, after the state at the
+    start."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._before = objection(directory)
+
+    def check(self) -> None:
+        """Log the change since the last check."""
+        why = objection(self._directory)
+        if why and why != self._before:
+            log.warning("%s", why)
+        elif self._before and not why:
+            log.info("the kubelet of this node does not set cpusets itself any more")
+        self._before = why
+
+    async def run(self) -> None:
+        """Check every CHECK_INTERVAL_S seconds until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            await asyncio.to_thread(self.check)
 
 
 def _remedy(path: Path) -> str:

@@ -13,15 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from agent.model import FINAL_PHASES
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.state.api_pods import InformerPodList
 from agent.state.kubelet import KubeletPodList
 from agent.state.pod_facts import (
     NANO,
+    AgentPod,
     AgentPodMetadata,
-    AgentPodSpec,
-    AgentPodStatus,
-    OwnedPod,
     created_at,
     is_static,
     with_resources,
@@ -42,7 +41,6 @@ log = logging.getLogger(__name__)
 
 FRESH_S = 60.0
 """Maximum age in seconds of a source's data; older data is used only if no source has newer data."""
-ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class _QrmPodMetadata(AgentPodMetadata, frozen=True, rename="camel", gc=False):
@@ -52,12 +50,10 @@ class _QrmPodMetadata(AgentPodMetadata, frozen=True, rename="camel", gc=False):
         """Keep the annotations, and share no values."""
 
 
-class QrmPodObject(OwnedPod, frozen=True, gc=False):
-    """A pod object, reduced to the fields that the manager and its plug-ins need."""
+class QrmPodObject(AgentPod, frozen=True, gc=False):
+    """A Pod object as the manager reads it."""
 
     metadata: _QrmPodMetadata = _QrmPodMetadata()
-    spec: AgentPodSpec = AgentPodSpec()
-    status: AgentPodStatus = AgentPodStatus()
 
 
 PODS: Resource[QrmPodObject] = Resource("", "v1", "pods", QrmPodObject)
@@ -71,7 +67,7 @@ def qrm_pod(pod: QrmPodObject, *, from_api: bool = False) -> QrmPod | None:
     The identity of a pod is its uid, which nobody can choose. Only the kubelet's mirror pod of a static pod has the uid
     of its control group in an annotation; annotations of other pods are those of their users.
     """
-    if pod.status.phase in ENDED:
+    if pod.status.phase in FINAL_PHASES:
         return None
     metadata, status = pod.metadata, pod.status
     statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))

@@ -1,7 +1,7 @@
-"""gRPC services on unix sockets: the built-in plug-ins, for this manager or any other manager with the same protocol,
-the manager's pod-resources API, and the registration of plug-ins that do not use the plugin watcher.
+"""The gRPC services of the built-in plug-ins on unix sockets, for this manager or any other manager with the same
+protocol.
 
-Only this module, `socket_server.py`, `channel.py`, `plugin_client.py` and `runtime/cri.py` use gRPC.
+Only this package and `runtime/cri.py` use gRPC.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 
-from agent.cpuset import CpuSet
 from agent.qrm.grpc.contact import ManagerContact
 from agent.qrm.grpc.messages import (
     PLUGIN_TYPE,
@@ -26,29 +25,21 @@ from agent.qrm.grpc.messages import (
     allocation_message,
     quantities,
     request_for_plugin,
+    subject,
 )
-from agent.qrm.grpc.plugin_api import PluginCallError
-from agent.qrm.grpc.plugin_client import PluginEndpoint
-from agent.qrm.grpc.pod_resources import allocatable_resources, pod_resources
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2 as registration_pb
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
-from agent.qrm.grpc.protos import qrm_podresources_v1_pb2 as podresources_pb
-from agent.qrm.grpc.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
-from agent.qrm.grpc.resource_names import is_resource_name, shown
 from agent.qrm.grpc.socket_server import CannotServe, SocketServer
-from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CannotAllocate, ResourceRequest
 from agent.qrm.plugins.base import ResourcePlugin, is_node_resource
-from agent.qrm.pods import QrmPod
 from agent.qrm.store.files import BadState, StateFile, set_aside
 from watcher.core.messages import printable
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Adder = Callable[[Any, grpc.aio.Server], None]
 
 
 # --- a plug-in ---------------------------------------------------------------------------------------------------
@@ -170,14 +161,14 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
 
     async def GetTopologyHints(self, message: pb.ResourceRequest, context: Any) -> pb.ResourceHintsResponse:  # noqa: N802
         request = await self._request(message, context)
-        response = pb.ResourceHintsResponse(**_echo(message))
+        response = pb.ResourceHintsResponse(**subject(message))
         with _GrpcErrors() as refusing:
             add_hints(response, request.resource_name, await self._served.read(lambda p: p.hints(request)))
         return await refusing.respond(context, response)
 
     async def Allocate(self, message: pb.ResourceRequest, context: Any) -> pb.ResourceAllocationResponse:  # noqa: N802
         request = await self._request(message, context)
-        response = pb.ResourceAllocationResponse(**_echo(message))
+        response = pb.ResourceAllocationResponse(**subject(message))
         with _GrpcErrors() as refusing:
             info = await self._served.change(lambda plugin: plugin.allocate(request))
             if info is not None:
@@ -252,79 +243,6 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         return request
 
 
-# --- the manager -------------------------------------------------------------------------------------------------
-
-
-class PodResources(podresources_grpc.PodResourcesListerServicer):
-    """The pod-resources API: `pods()` returns the pods of this node, `cpus` are the CPUs that pods may use."""
-
-    def __init__(self, manager: Manager, pods: Callable[[], Iterable[QrmPod]], *, cpus: CpuSet) -> None:
-        self._manager = manager
-        self._pods = pods
-        self._cpus = cpus
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Register this service with a gRPC server."""
-        podresources_grpc.add_PodResourcesListerServicer_to_server(self, server)
-
-    async def List(self, _request: Any, _context: Any) -> podresources_pb.ListPodResourcesResponse:  # noqa: N802
-        """All pods with the allocations that each plug-in reports. A plug-in that does not respond is omitted."""
-        found = []
-        for pod in self._pods():
-            aware = {each.name: await self._manager.topology_aware(pod, each.name) for each in pod.containers}
-            infos = {each.name: self._manager.allocations.of(pod.uid, each.name) for each in pod.containers}
-            found.append(pod_resources(pod, aware, infos))
-        return podresources_pb.ListPodResourcesResponse(pod_resources=found)
-
-    async def GetAllocatableResources(  # noqa: N802
-        self, _request: Any, _context: Any
-    ) -> podresources_pb.AllocatableResourcesResponse:
-        """The resources that pods of this node may use."""
-        return allocatable_resources(await self._manager.plugins.allocatable(), self._cpus)
-
-
-class LegacyRegistration(pb_grpc.RegistrationServicer):
-    """The registration of plug-ins that do not use the plugin watcher: they call Register and name a socket in
-    `directory`."""
-
-    def __init__(
-        self,
-        manager: Manager,
-        directory: Path,
-        *,
-        open_endpoint: Callable[[str, Path], PluginEndpoint] = PluginEndpoint,
-    ) -> None:
-        self._manager = manager
-        self._directory = directory
-        self._open_endpoint = open_endpoint
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Register this service with a gRPC server."""
-        pb_grpc.add_RegistrationServicer_to_server(self, server)
-
-    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802
-        """Get the options of the plug-in and register its endpoint with the manager."""
-        if request.version != VERSION:
-            asked = f"requested API version {printable(request.version)} is not supported by kubelet"
-            message = f"{asked}. Supported version is {VERSION}"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        if not request.resource_name or not request.endpoint or Path(request.endpoint).name != request.endpoint:
-            message = "resource_name and endpoint are required; endpoint must be the name of a socket in this directory"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        if not is_resource_name(request.resource_name):
-            message = f"{shown(request.resource_name)} is not a resource name, such as cpu or example.com/gpu"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        endpoint = self._open_endpoint(request.resource_name, self._directory / request.endpoint)
-        try:
-            await endpoint.open()
-        except PluginCallError as error:
-            await endpoint.close()
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        await self._manager.plugins.register(request.resource_name, endpoint)
-        log.info("the plug-in for %s at %s registered itself", request.resource_name, endpoint.socket)
-        return pb.Empty()
-
-
 class _GrpcErrors(contextlib.AbstractContextManager["_GrpcErrors"]):
     """Turns CannotAllocate and OSError into the gRPC status UNKNOWN with the message, as Katalyst's plug-ins do."""
 
@@ -342,13 +260,3 @@ class _GrpcErrors(contextlib.AbstractContextManager["_GrpcErrors"]):
         if self._why:
             await context.abort(grpc.StatusCode.UNKNOWN, self._why)
         return response
-
-
-def _echo(message: pb.ResourceRequest) -> dict[str, Any]:
-    """The fields of a request that the response repeats."""
-    names = (
-        *("pod_uid", "pod_namespace", "pod_name", "container_name", "container_type", "container_index"),
-        *("pod_role", "pod_type", "resource_name", "native_qos_class"),
-    )
-    plain = {name: getattr(message, name) for name in names}
-    return {**plain, "labels": dict(message.labels), "annotations": dict(message.annotations)}

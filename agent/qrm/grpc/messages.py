@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -27,6 +28,10 @@ from agent.qrm.pods import (
 
 VERSION = "v1alpha1"
 PLUGIN_TYPE = "ResourcePlugin"
+_SAME = (
+    *("pod_uid", "pod_namespace", "pod_name", "container_name", "container_index"),
+    *("pod_role", "pod_type", "resource_name", "native_qos_class"),
+)
 
 # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -35,19 +40,9 @@ def request_to_message(request: ResourceRequest, *, aligned: bool) -> pb.Resourc
     """Convert a request. A plug-in with topology alignment always gets a hint, if necessary without nodes: Katalyst's
     plug-ins return the hint of the request, and a missing hint would become a nil element in their response."""
     message = pb.ResourceRequest(
-        pod_uid=request.pod_uid,
-        pod_namespace=request.pod_namespace,
-        pod_name=request.pod_name,
-        container_name=request.container_name,
+        **_fields(request),
         container_type=request.container_type.name,
-        container_index=request.container_index,
-        pod_role=request.pod_role,
-        pod_type=request.pod_type,
-        resource_name=request.resource_name,
         resource_requests=dict(request.resource_requests),
-        labels=dict(request.labels),
-        annotations=dict(request.annotations),
-        native_qos_class=request.native_qos_class,
     )
     if aligned:
         message.hint.CopyFrom(_hint_to_message(request.hint or Hint(None, preferred=False)))
@@ -57,21 +52,22 @@ def request_to_message(request: ResourceRequest, *, aligned: bool) -> pb.Resourc
 def request_from_message(message: pb.ResourceRequest) -> ResourceRequest:
     """Convert a message. Raises ValueError for an unknown container type."""
     return ResourceRequest(
-        pod_uid=message.pod_uid,
-        pod_namespace=message.pod_namespace,
-        pod_name=message.pod_name,
-        container_name=message.container_name,
+        **_fields(message),
         container_type=ContainerType(message.container_type),
-        container_index=message.container_index,
-        pod_role=message.pod_role,
-        pod_type=message.pod_type,
-        resource_name=message.resource_name,
         hint=_hint_from_message(message.hint) if message.HasField("hint") else None,
         resource_requests=dict(message.resource_requests),
-        labels=dict(message.labels),
-        annotations=dict(message.annotations),
-        native_qos_class=message.native_qos_class,
     )
+
+
+def subject(message: pb.ResourceRequest) -> dict[str, Any]:
+    """The fields of a request that the response repeats."""
+    return {**_fields(message), "container_type": message.container_type}
+
+
+def _fields(request: ResourceRequest | pb.ResourceRequest) -> dict[str, Any]:
+    """The fields that have the same value in a request and in its message."""
+    plain = {name: getattr(request, name) for name in _SAME}
+    return {**plain, "labels": dict(request.labels), "annotations": dict(request.annotations)}
 
 
 def request_for_plugin(message: pb.ResourceRequest, *, external: bool) -> ResourceRequest:

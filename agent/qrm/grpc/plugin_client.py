@@ -1,7 +1,4 @@
-"""Client for plug-ins: calls over the plug-in's unix socket, each with a timeout, and errors that name the plug-in.
-
-Only this module, `channel.py`, `grpc_server.py` and `runtime/cri.py` use gRPC.
-"""
+"""Client for plug-ins: calls over the plug-in's unix socket, each with a timeout, and errors that name the plug-in."""
 
 from __future__ import annotations
 

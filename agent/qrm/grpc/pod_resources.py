@@ -1,24 +1,58 @@
 """The pod-resources API of the kubelet: reports the CPUs, memory and other resources of each container to monitoring
 agents.
 
-This module builds the messages; `grpc_server.py` serves them. CPU sets are also reported in `cpu_ids`, which clients of
+CPU sets are also reported in `cpu_ids`, which clients of
 the unextended API read.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import grpc.aio
 
 from agent import cpuset
+from agent.cpuset import CpuSet
 from agent.qrm.grpc.plugin_api import Quantity
 from agent.qrm.grpc.protos import qrm_podresources_v1_pb2 as pb
+from agent.qrm.grpc.protos import qrm_podresources_v1_pb2_grpc as pb_grpc
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo
+from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import MAX_QUANTITY, MEMORY
 from agent.qrm.pods import QrmPod
 
 Aware = Mapping[str, Mapping[str, Quantity]]
 """Quantities of the containers of a pod, by container and resource."""
+
+
+class PodResources(pb_grpc.PodResourcesListerServicer):
+    """The pod-resources API: `pods()` returns the pods of this node, `cpus` are the CPUs that pods may use."""
+
+    def __init__(self, manager: Manager, pods: Callable[[], Iterable[QrmPod]], *, cpus: CpuSet) -> None:
+        self._manager = manager
+        self._pods = pods
+        self._cpus = cpus
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register this service with a gRPC server."""
+        pb_grpc.add_PodResourcesListerServicer_to_server(self, server)
+
+    async def List(self, _request: Any, _context: Any) -> pb.ListPodResourcesResponse:  # noqa: N802
+        """All pods with the allocations that each plug-in reports. A plug-in that does not respond is omitted."""
+        found = []
+        for pod in self._pods():
+            aware = {each.name: await self._manager.topology_aware(pod, each.name) for each in pod.containers}
+            infos = {each.name: self._manager.allocations.of(pod.uid, each.name) for each in pod.containers}
+            found.append(pod_resources(pod, aware, infos))
+        return pb.ListPodResourcesResponse(pod_resources=found)
+
+    async def GetAllocatableResources(  # noqa: N802
+        self, _request: Any, _context: Any
+    ) -> pb.AllocatableResourcesResponse:
+        """The resources that pods of this node may use."""
+        return allocatable_resources(await self._manager.plugins.allocatable(), self._cpus)
 
 
 def pod_resources(

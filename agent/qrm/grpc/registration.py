@@ -1,5 +1,5 @@
 """Registration of plug-ins that create a socket in a directory: calls GetInfo, registers the plug-in, and reports the
-result.
+result. Other plug-ins register themselves.
 
 The protocol is that of the kubelet's plugin watcher. The directory is scanned once a second instead of watched with
 inotify: the kubelet reconciles at the same interval, and a scan works on every file system.
@@ -14,11 +14,16 @@ import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from agent.qrm.grpc.messages import VERSION
+import grpc
+import grpc.aio
+
+from agent.qrm.grpc.messages import PLUGIN_TYPE, VERSION
 from agent.qrm.grpc.plugin_api import PluginCallError
 from agent.qrm.grpc.plugin_client import PluginEndpoint, PluginInfo, ask_info, notify
+from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
+from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
 from agent.qrm.grpc.resource_names import is_resource_name, shown
 from agent.qrm.manager.manager import Manager
 from watcher.core.messages import printable
@@ -35,18 +40,6 @@ DEEPEST = 8  # levels of subdirectories; the kubelet has no limit, and does not 
 Gone = Callable[[], Awaitable[None]]
 
 
-class Handler(Protocol):
-    """Registers plug-ins of one type."""
-
-    def validate(self, info: PluginInfo) -> None:
-        """Raises ValueError if the plug-in cannot be registered."""
-        ...
-
-    async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
-        """Register the plug-in. Returns a function that deregisters it. Raises PluginCallError."""
-        ...
-
-
 class ResourcePlugins:
     """Registers resource plug-ins as endpoints of the manager."""
 
@@ -57,7 +50,7 @@ class ResourcePlugins:
         self._open_endpoint = open_endpoint
 
     def validate(self, info: PluginInfo) -> None:
-        """Check the protocol version and the resource name."""
+        """Check the protocol version and the resource name. Raises ValueError."""
         if VERSION not in info.versions:
             spoken = printable(", ".join(info.versions)) or "none"
             raise ValueError(f"manager version, {VERSION}, is not among plugin supported versions {spoken}")
@@ -66,16 +59,50 @@ class ResourcePlugins:
         if not is_resource_name(info.name):
             raise ValueError(f"{shown(info.name)} is not a resource name, such as cpu or example.com/gpu")
 
-    async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
-        """Get the options of the plug-in and register its endpoint with the manager."""
-        opened = self._open_endpoint(info.name, endpoint)
+    async def register(self, resource: str, endpoint: Path) -> Gone:
+        """Get the options of the plug-in and register its endpoint with the manager. Returns a function that
+        deregisters it. Raises PluginCallError."""
+        opened = self._open_endpoint(resource, endpoint)
         try:
             await opened.open()
         except PluginCallError:
             await opened.close()
             raise
-        await self._manager.plugins.register(info.name, opened)
-        return lambda: self._manager.plugins.deregister(info.name, opened)
+        await self._manager.plugins.register(resource, opened)
+        return lambda: self._manager.plugins.deregister(resource, opened)
+
+
+class LegacyRegistration(pb_grpc.RegistrationServicer):
+    """The registration of plug-ins that do not use the plugin watcher: they call Register and name a socket in
+    `directory`."""
+
+    def __init__(self, plugins: ResourcePlugins, directory: Path) -> None:
+        self._plugins = plugins
+        self._directory = directory
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register this service with a gRPC server."""
+        pb_grpc.add_RegistrationServicer_to_server(self, server)
+
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802
+        """Get the options of the plug-in and register its endpoint with the manager."""
+        if request.version != VERSION:
+            asked = f"requested API version {printable(request.version)} is not supported by kubelet"
+            message = f"{asked}. Supported version is {VERSION}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        if not request.resource_name or not request.endpoint or Path(request.endpoint).name != request.endpoint:
+            message = "resource_name and endpoint are required; endpoint must be the name of a socket in this directory"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        if not is_resource_name(request.resource_name):
+            message = f"{shown(request.resource_name)} is not a resource name, such as cpu or example.com/gpu"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        socket = self._directory / request.endpoint
+        try:
+            await self._plugins.register(request.resource_name, socket)
+        except PluginCallError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        log.info("the plug-in for %s at %s registered itself", request.resource_name, socket)
+        return pb.Empty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +123,18 @@ class _Attempt:
 
 
 class Registry:
-    """The plug-ins in a directory. `handlers` are by plug-in type."""
+    """Registers the plug-ins in a directory with `plugins`."""
 
     def __init__(
         self,
         directory: Path,
-        handlers: dict[str, Handler],
+        plugins: ResourcePlugins,
         *,
         monotonic: Callable[[], float],
         every: float = SCAN_INTERVAL_S,
     ) -> None:
         self.directory = directory
-        self._handlers = handlers
+        self._plugins = plugins
         self._monotonic = monotonic
         self._every = every
         self._registered: dict[Path, tuple[_SocketIdentity, Gone]] = {}
@@ -171,16 +198,15 @@ class Registry:
 
     async def _register(self, info: PluginInfo, path: Path) -> tuple[str, Gone | None]:
         """Returns the error message in the kubelet's wording, or the function that deregisters the plug-in."""
-        handler = self._handlers.get(info.type)
-        if handler is None:
+        if info.type != PLUGIN_TYPE:
             known = f"no handler registered for plugin type: {printable(info.type)} at socket {path}"
             return f"RegisterPlugin error -- {known}", None
         try:
-            handler.validate(info)
+            self._plugins.validate(info)
         except ValueError as error:
             return f"RegisterPlugin error -- plugin validation failed with err: {error}", None
         try:
-            return "", await handler.register(info, Path(info.endpoint or path))
+            return "", await self._plugins.register(info.name, Path(info.endpoint or path))
         except (PluginCallError, ValueError) as error:  # ValueError: the endpoint is not a path
             return f"RegisterPlugin error -- plugin registration failed with err: {error}", None
 

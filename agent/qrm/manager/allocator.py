@@ -1,38 +1,49 @@
-"""Allocates resources to containers through the plug-ins, and checks what they allocate."""
+"""Allocates resources to containers through the plug-ins, and checks what they allocate. Each round stores what the
+plug-ins report, and resizes containers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from agent.cpuset import CpuSet
 from agent.qrm.grpc.plugin_api import PluginCallError
-from agent.qrm.manager.admission import ManagerSettings, NotAllocated, suffices
+from agent.qrm.manager.admission import AFFINITY_MESSAGE, ContainerRef, NotAllocated, suffices
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, BadProperty, checked_properties
 from agent.qrm.manager.hint_merger import HintMerger
 from agent.qrm.manager.plugin_requests import PluginRequests
 from agent.qrm.manager.registered_plugins import RegisteredPlugins
 from agent.qrm.manager.request import ContainerType, ResourceRequest
-from agent.qrm.manager.topology import Hint
+from agent.qrm.manager.settings import AllocationSettings
+from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
 
 log = logging.getLogger(__name__)
 
+RunningContainer = tuple[QrmPod, PodContainer, ContainerType, int]
+"""A running container with its type and index."""
+Reported = Mapping[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]]
+"""What the plug-ins report, by resource of the plug-in, pod UID, container and resource."""
+
 
 class Allocator:
-    """Stores what the plug-ins allocate in `allocations`. `lacking` are the resources of which containers have less
-    than they request, with the reasons, by pod UID and name."""
+    """Stores what the plug-ins allocate in `allocations`; those with other CPUs than `cpus` are rejected (None:
+    unknown). `lacking` are the resources of which containers have less than they request, with the reasons, by pod UID
+    and name."""
 
     def __init__(
         self,
-        settings: ManagerSettings,
+        settings: AllocationSettings,
         allocations: Allocations,
         plugins: RegisteredPlugins,
         requests: PluginRequests,
         hints: HintMerger,
+        *,
+        cpus: CpuSet | None,
     ) -> None:
         self.lacking: dict[tuple[str, str], dict[str, str]] = {}
-        self._settings = settings
+        self._settings, self._cpus = settings, cpus
         self._allocations = allocations
         self._plugins = plugins
         self._requests = requests
@@ -118,7 +129,7 @@ class Allocator:
         container's allocation (Katalyst's sidecars), and a container with an earlier allocation, which runs with less
         than it requests in any case. Raises PluginCallError."""
         try:
-            checked_properties(given, cpus=self._settings.cpus)
+            checked_properties(given, cpus=self._cpus)
         except BadProperty as error:
             raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
         own = given.get(request.resource_name)
@@ -134,7 +145,7 @@ class Allocator:
         """Check that all allocations of the container, with the values `more` that the plug-in for `resource` reports
         now, can be set together; called before `more` is stored. Raises NotAllocated."""
         try:
-            checked_properties({**self._allocations.of(pod.uid, container.name), **more}, cpus=self._settings.cpus)
+            checked_properties({**self._allocations.of(pod.uid, container.name), **more}, cpus=self._cpus)
         except BadProperty as error:
             message = f"container {container.name}: {error}"
             raise NotAllocated(message, container=container.name, resource=resource) from None
@@ -144,6 +155,92 @@ class Allocator:
         because the request may have changed in the meantime."""
         key = request.pod_uid, request.container_name, request.resource_name
         return self._asked.get(key) != request.quantity
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def running(self, pods: Iterable[QrmPod]) -> list[RunningContainer]:
+        """The running containers of managed pods, with type and index. Containers that lack a resource come last."""
+        running = [
+            (pod, container, kind, index)
+            for pod in pods
+            if not pod.is_skipped(self._settings.skip_annotations, first=False)
+            for container, kind, index in pod.typed()
+            if container.id and kind is not ContainerType.INIT
+        ]
+        return sorted(running, key=lambda each: bool(self.missing(each[0].uid, each[1].name)))
+
+    async def renew_all(
+        self,
+        running: Sequence[RunningContainer],
+        message: Reported,
+        *,
+        resize: bool,
+    ) -> tuple[dict[ContainerRef, str], bool]:
+        """Store what the plug-ins report; with `resize`, allocate what is missing and what is requested differently.
+        Returns errors by container, and whether plug-ins were asked to allocate."""
+        failed: dict[ContainerRef, str] = {}
+        changed = False
+        for pod, container, kind, index in running:
+            try:
+                due, lost = self._renew(pod, container, kind, index, message)
+                if resize and (due or lost):
+                    changed = True
+                    await self._resize(pod, container, kind, index, due)
+            except NotAllocated as error:
+                failed[ContainerRef.of(pod, container)] = str(error)
+                self.lacking.setdefault((pod.uid, container.name), {})[error.resource] = str(error)
+        return failed, changed
+
+    def _renew(
+        self,
+        pod: QrmPod,
+        container: PodContainer,
+        kind: ContainerType,
+        index: int,
+        reported: Reported,
+    ) -> tuple[set[str], set[str]]:
+        """Store what the plug-ins report for a container. Returns the resources that it requests differently now, and
+        those that the plug-ins do not report. Raises NotAllocated if the values cannot be set together."""
+        due, lost = set[str](), set[str]()
+        for request in self._requests.of(pod, container, kind, index):
+            name = request.resource_name
+            if name not in reported:
+                continue
+            infos = reported[name].get(pod.uid, {}).get(container.name, {})
+            stored = self._allocations.of(pod.uid, container.name)
+            if any(stored.get(resource) != info for resource, info in infos.items()):
+                self.check_applicable(pod, container, name, infos)
+                for resource, info in infos.items():
+                    self._allocations.set(pod.uid, container.name, resource, info)
+            if not infos:
+                self._allocations.remove(pod.uid, container.name, name)
+                lost.add(name)
+            elif self.has_changed(request) or name in self.missing(pod.uid, container.name):
+                due.add(name)
+        return due, lost
+
+    async def _resize(
+        self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int, due: set[str]
+    ) -> None:
+        """Allocate for the changed requests of a container, with new hints for what it has too little of. Raises
+        NotAllocated."""
+        grows = {
+            each.resource_name
+            for each in self._requests.of(pod, container, kind, index)
+            if (stored := self._allocations.get(pod.uid, container.name, each.resource_name)) is not None
+            and stored.hints
+            and not suffices(stored, each)
+        }
+        refused = set[str]()
+        if grows & due and self._settings.policy is not TopologyPolicy.NONE:
+            merged, _ = await self._hints.merge(pod, container, kind, index)
+            if merged.admit:
+                self._hints.decided[pod.uid, container.name] = dict(merged.hints)
+            else:
+                refused = grows & due
+                for name in sorted(refused):
+                    self.lack(pod, container, name, AFFINITY_MESSAGE, kept=True)
+        await self.allocate(pod, container, kind, index, again=True, due=due, refused=refused)
 
 
 def _too_little(request: ResourceRequest, given: AllocationInfo) -> str:

@@ -10,8 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
+from agent.cpuset import CpuSet
 from agent.qrm.grpc.plugin_api import PluginCallError, Quantity
 from agent.qrm.manager.admission import (
+    ADMISSION_GRACE_S,
     AFFINITY_ERROR,
     AFFINITY_MESSAGE,
     UNEXPECTED_ERROR,
@@ -19,7 +21,6 @@ from agent.qrm.manager.admission import (
     Apply,
     ContainerOptions,
     Failures,
-    ManagerSettings,
     NotAllocated,
     Offered,
     Reconciled,
@@ -33,8 +34,8 @@ from agent.qrm.manager.applying import PropertyApplier
 from agent.qrm.manager.hint_merger import HintMerger
 from agent.qrm.manager.plugin_requests import PluginRequests
 from agent.qrm.manager.registered_plugins import RegisteredPlugins
-from agent.qrm.manager.renewal import AllocationRenewal
 from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.settings import POD, AllocationSettings
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import QrmPod
 
@@ -42,13 +43,21 @@ log = logging.getLogger(__name__)
 
 
 class Manager:
-    """Manages a store of allocations. `save` writes it to disk and raises OSError; `monotonic` returns seconds."""
+    """Manages a store of allocations. `nodes` are the NUMA nodes that have CPUs; allocations with other CPUs than the
+    online `cpus` are rejected (None: unknown). `collects`: an Apply only collects properties, and `confirm` and
+    `apply_again` report later whether they are set. `recent` is a grace period like ADMISSION_GRACE_S; 0 s if one list
+    reports both the admitted and the ended pods. `save` writes the store to disk and raises OSError; `monotonic`
+    returns seconds."""
 
     def __init__(
         self,
-        settings: ManagerSettings,
+        settings: AllocationSettings,
         allocations: Allocations,
         *,
+        nodes: frozenset[int],
+        cpus: CpuSet | None = None,
+        collects: bool = False,
+        recent: float = ADMISSION_GRACE_S,
         save: Callable[[], Awaitable[None]],
         monotonic: Callable[[], float],
     ) -> None:
@@ -57,14 +66,13 @@ class Manager:
         self.plugins = RegisteredPlugins(allocations, monotonic=monotonic)
         self._save = save
         self._monotonic = monotonic
+        self._recent = recent
         self._lock = asyncio.Lock()
         self._requests = PluginRequests(settings, self.plugins)
-        self._hints = HintMerger(settings, allocations, self.plugins, self._requests)
-        self._allocator = Allocator(settings, allocations, self.plugins, self._requests, self._hints)
-        self._renewal = AllocationRenewal(settings, allocations, self._requests, self._hints, self._allocator)
-        self._applier = PropertyApplier(
-            allocations, cpus=settings.cpus, monotonic=monotonic, collects=settings.collects
-        )
+        self._hints = HintMerger(settings, nodes, allocations, self.plugins, self._requests)
+        self._allocator = Allocator(settings, allocations, self.plugins, self._requests, self._hints, cpus=cpus)
+        self.applier = PropertyApplier(allocations, cpus=cpus, monotonic=monotonic, collects=collects)
+        """What containers have; a runtime that sets properties by another way than `reconcile` notes them there."""
         self._admitted: dict[str, float] = {}
         self._admitting = ""  # a pod of which some containers may have allocations already
         self._owed: set[str] = set()  # rejected pods whose allocations a plug-in has not released yet
@@ -94,7 +102,7 @@ class Manager:
         offered: dict[str, Offered] = {}
         try:
             aligns = self.settings.policy is not TopologyPolicy.NONE
-            together = await self._hints.merge_pod(pod) if aligns and self.settings.pod_scope else None
+            together = await self._hints.merge_pod(pod) if aligns and self.settings.scope == POD else None
             for container, kind, index in pod.typed():
                 merged, hints = together or await self._hints.merge(pod, container, kind, index)
                 decided[container.name], offered[container.name] = merged.hints, hints
@@ -150,7 +158,7 @@ class Manager:
         if active is None:
             return
         now = self._monotonic()
-        self._admitted = {uid: at for uid, at in self._admitted.items() if now - at < self.settings.recent}
+        self._admitted = {uid: at for uid, at in self._admitted.items() if now - at < self._recent}
         for uid in sorted((self.allocations.pods - set(active) - self._admitted.keys()) | self._owed):
             await self._remove(uid)
 
@@ -167,11 +175,7 @@ class Manager:
         """Release the allocations of a pod in every plug-in. Returns False if a plug-in failed; the allocations then
         remain, and the next round tries again."""
         for name, endpoint in self.plugins.live():
-            try:
-                await endpoint.remove_pod(uid)
-                self.plugins.failures.succeeded(name, "RemovePod")
-            except PluginCallError as error:
-                self.plugins.failures.failed(error, f"it still has the ended pod {uid}; trying again later")
+            if not await self.plugins.remove_pod(name, endpoint, uid):
                 return False
         self.allocations.remove(uid)
         self._owed.discard(uid)
@@ -223,52 +227,34 @@ class Manager:
             await self._drop_orphans(message, active)
             lacking = self._allocator.lacking
             self._allocator.lacking = {key: lacks for key, lacks in lacking.items() if key[0] in active and lacks}
-            running = self._renewal.running(pods)
-            failed, changed = await self._renewal.renew_all(running, message, resize=True)
+            running = self._allocator.running(pods)
+            failed, changed = await self._allocator.renew_all(running, message, resize=True)
             if changed:  # pools have lost or gained CPUs
-                later, _ = await self._renewal.renew_all(running, await self.plugins.reported(), resize=False)
+                later, _ = await self._allocator.renew_all(running, await self.plugins.reported(), resize=False)
                 failed |= later
             await self._save()
-            return await self._applier.apply([(pod, container) for pod, container, _, _ in running], apply, failed)
+            return await self.applier.apply([(pod, container) for pod, container, _, _ in running], apply, failed)
 
     async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
         """Remove pods that only a plug-in still has, because it was not running when the pod ended."""
         for name, pods in told.items():
             endpoint = self.plugins.endpoint(name)
             for uid in sorted(pods.keys() - set(active) - self._admitted.keys() - self.allocations.pods):
-                try:
-                    if endpoint is not None:
-                        await endpoint.remove_pod(uid)
-                        self.plugins.failures.succeeded(name, "RemovePod")
-                except PluginCallError as error:
-                    self.plugins.failures.failed(error, f"it still has the ended pod {uid}; trying again later")
+                if endpoint is None or not await self.plugins.remove_pod(name, endpoint, uid):
                     break
 
     def properties(self, pod_uid: str, container: str) -> Properties:
         """The properties that the stored allocations of a container set; empty if they are invalid."""
         try:
-            return self._applier.properties(pod_uid, container)
+            return self.applier.properties(pod_uid, container)
         except BadProperty:
             return {}
-
-    def set_applied(self, container_id: str, properties: Properties | None) -> None:
-        """The container has these properties, set by another way than `apply`; None if they are unknown, so that the
-        next round applies them."""
-        self._applier.set_applied(container_id, properties)
-
-    def confirm(self, container_id: str, properties: Properties) -> None:
-        """The container has the collected properties, unless others were set in the meantime."""
-        self._applier.confirm(container_id, properties)
-
-    def apply_again(self, container_id: str) -> None:
-        """It is unknown whether the container has the properties that were set last; the next round sets them again."""
-        self._applier.apply_again(container_id)
 
     async def apply_rest(self, apply: Apply, refused: Collection[str]) -> Failures:
         """Apply what the containers of the last round had to wait for, or what has changed. `refused` are the ids of
         containers whose updates failed. Returns errors by container."""
         async with self._lock:
-            return await self._applier.apply_rest(apply, refused)
+            return await self.applier.apply_rest(apply, refused)
 
     # --- queries -----------------------------------------------------------------------------------------------------
 
@@ -288,9 +274,7 @@ class Manager:
             return {}
         found: dict[str, Quantity] = {}
         for name, endpoint in self.plugins.live():
-            try:
-                found.update(self.plugins.own(name, await endpoint.aware(pod.uid, container)))
-                self.plugins.failures.succeeded(name, "GetTopologyAwareResources")
-            except PluginCallError as error:
-                self.plugins.failures.failed(error, "its part of the pod resources is missing")
+            method, call = "GetTopologyAwareResources", endpoint.aware(pod.uid, container)
+            answer = await self.plugins.ask(name, method, call, otherwise="its part of the pod resources is missing")
+            found |= self.plugins.own(name, answer or {})
         return found

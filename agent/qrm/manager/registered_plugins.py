@@ -4,25 +4,67 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent.qrm.grpc.plugin_api import PluginCallError, Quantity, ResourcePluginClient
+from agent.qrm.grpc.plugin_api import PAUSED, PluginCallError, Quantity, ResourcePluginClient
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
-from agent.qrm.manager.plugin_failures import PluginFailures
 from agent.qrm.manager.request import may_be_of_node
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ALLOCATABLE = "GetTopologyAwareAllocatableResources"
+UNREACHABLE = "UNAVAILABLE"
+LATE = "DEADLINE_EXCEEDED"
 
 PLUGIN_ABSENCE_GRACE_S = 300.0
 """Seconds after a plug-in has stopped until its resource counts as removed."""
 PLUGIN_STARTUP_S = 10.0
 """Period after the registration of a plug-in, in seconds, in which an empty list of allocations is ignored."""
+
+
+class PluginFailures:
+    """The current failures of the plug-ins, by resource: the failing methods, "" for every method.
+
+    One message is logged when a failure begins, and one when it ends: a round calls several methods of each plug-in, so
+    a plug-in that has died would otherwise cause several messages in every round."""
+
+    def __init__(self) -> None:
+        self._failing: dict[str, set[str]] = {}
+        self._silent: set[str] = set()
+
+    def failed(self, error: PluginCallError, consequence: str) -> None:
+        """A call has failed. An unreachable plug-in fails in every method; other failures concern one method."""
+        if error.status == PAUSED:
+            return  # the call that timed out has been reported
+        if error.status in (UNREACHABLE, LATE):
+            self._silent.add(error.resource)
+        failing = self._failing.setdefault(error.resource, set())
+        method = "" if error.status == UNREACHABLE else error.method
+        if method not in failing:
+            log.warning("%s; %s", error, consequence)
+        failing.add(method)
+
+    def succeeded(self, resource: str, method: str) -> None:
+        """A call of the method has succeeded, so the plug-in responds."""
+        self._silent.discard(resource)
+        failing = self._failing.get(resource, set())
+        if "" in failing:
+            log.info("the plug-in for %s responds again", resource)
+        elif method in failing:
+            log.info("the plug-in for %s no longer fails in %s", resource, method)
+        failing -= {"", method}
+
+    def forget(self, resource: str) -> None:
+        """The plug-in was registered or deregistered."""
+        self._failing.pop(resource, None)
+        self._silent.discard(resource)
+
+    def responds(self, resource: str) -> bool:
+        """Whether the plug-in has responded since the last call that did not reach it or timed out."""
+        return resource not in self._silent
 
 
 @dataclass(slots=True)
@@ -110,6 +152,27 @@ class RegisteredPlugins:
                 )
         return kept
 
+    async def ask(self, name: str, method: str, call: Awaitable[T], *, otherwise: str) -> T | None:
+        """The answer of a plug-in to the call of a method; None if it failed, which is logged when it begins, with the
+        consequence `otherwise`."""
+        try:
+            answer = await call
+        except PluginCallError as error:
+            self.failures.failed(error, otherwise)
+            return None
+        self.failures.succeeded(name, method)
+        return answer
+
+    async def remove_pod(self, name: str, endpoint: ResourcePluginClient, uid: str) -> bool:
+        """Release the allocations of an ended pod in a plug-in. Returns False if the plug-in failed."""
+        try:
+            await endpoint.remove_pod(uid)
+        except PluginCallError as error:
+            self.failures.failed(error, f"it still has the ended pod {uid}; trying again later")
+            return False
+        self.failures.succeeded(name, "RemovePod")
+        return True
+
     async def remembers(self, name: str, endpoint: ResourcePluginClient) -> bool:
         """Whether a plug-in reports any of its earlier allocations. A plug-in without any has lost its state or not
         loaded it yet, and could give a new container resources that belong to another container. Rounds check again,
@@ -131,11 +194,9 @@ class RegisteredPlugins:
         for name, endpoint in self.live():
             if not endpoint.options.reconcile:
                 continue
-            try:
-                answer = await endpoint.allocations()
-                self.failures.succeeded(name, "GetResourcesAllocation")
-            except PluginCallError as error:
-                self.failures.failed(error, "its allocations remain unchanged")
+            method, call = "GetResourcesAllocation", endpoint.allocations()
+            answer = await self.ask(name, method, call, otherwise="its allocations remain unchanged")
+            if answer is None:
                 continue
             if not answer and self._monotonic() - self._plugins[name].since < PLUGIN_STARTUP_S:
                 continue  # it has not loaded its state yet
@@ -164,14 +225,10 @@ class RegisteredPlugins:
                 if known.stopped is not None and self._monotonic() - known.stopped > PLUGIN_ABSENCE_GRACE_S and of_node:
                     removed.append(name)
                 continue
-            try:
-                found = self.own(name, await known.endpoint.allocatable())
-                self.failures.succeeded(name, ALLOCATABLE)
-            except PluginCallError as error:
-                self.failures.failed(error, "its capacity is unknown")
-                found = {}
-                if of_node:
-                    capacity[name] = allocatable[name] = 0.0
+            answer = await self._allocatable(name, known.endpoint)
+            found = {} if answer is None else answer
+            if answer is None and of_node:
+                capacity[name] = allocatable[name] = 0.0
             if name in found:
                 known.of_node = found[name][0].is_node_resource and found[name][0].is_scalar_resource
             for resource, (free, whole) in found.items():
@@ -185,9 +242,12 @@ class RegisteredPlugins:
         """Allocatable quantity and capacity by resource, from every plug-in that responds."""
         found: dict[str, tuple[Quantity, Quantity]] = {}
         for name, endpoint in self.live():
-            try:
-                found.update(self.own(name, await endpoint.allocatable()))
-                self.failures.succeeded(name, ALLOCATABLE)
-            except PluginCallError as error:
-                self.failures.failed(error, "its capacity is unknown")
+            found |= await self._allocatable(name, endpoint) or {}
         return found
+
+    async def _allocatable(
+        self, name: str, endpoint: ResourcePluginClient
+    ) -> dict[str, tuple[Quantity, Quantity]] | None:
+        method, call = "GetTopologyAwareAllocatableResources", endpoint.allocatable()
+        answer = await self.ask(name, method, call, otherwise="its capacity is unknown")
+        return None if answer is None else self.own(name, answer)

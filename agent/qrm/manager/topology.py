@@ -127,24 +127,7 @@ def most_of_narrowest(lists: Iterable[Sequence[Hint]]) -> int:
     )
 
 
-def compare(needed: int, current: Hint | None, candidate: Hint) -> Hint | None:
-    """The better of two merged hints; `current` if they are equal. A preferred hint is better than any other, then
-    fewer nodes are better, then lower node numbers. Hints that are not preferred are ordered by size: first exactly
-    `needed` nodes, then fewer nodes, then more nodes, each with the closest size first."""
-    if not candidate.nodes:
-        return current
-    if current is None:
-        return candidate
-    return candidate if _rank(needed, candidate) < _rank(needed, current) else current
-
-
 Rank = tuple[int, int, int]
-
-
-def _rank(needed: int, hint: Hint) -> Rank:
-    """Sort key of a merged hint; lower is better."""
-    nodes = hint.nodes or frozenset()
-    return _preferred_rank(nodes) if hint.preferred else _other_rank(needed, _mask(nodes))
 
 
 def _preferred_rank(nodes: frozenset[int]) -> Rank:

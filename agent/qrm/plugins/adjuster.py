@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from agent import cpuset
-from agent.cgroups.base import Tree
-from agent.cgroups.detection import Layout, NoCgroups, open_tree
+from agent.cgroups.detection import Layout, NoCgroups
 from agent.cgroups.errors import CgroupError
 from agent.cpuset import CpuSet
 from agent.model import ContainerState, PodState
@@ -24,7 +23,7 @@ from agent.qos import QosClass
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin
-from agent.qrm.plugins.resize import PoolLoad, PoolState, Resize, ResizeSettings, headroom, resize
+from agent.qrm.plugins.resize import PoolLoad, PoolSettings, PoolState, Resize, headroom, resize
 from agent.qrm.pods import QrmPod
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE
 from agent.state.cgroup_usage import CgroupUsageReader
@@ -58,7 +57,6 @@ class LocalUsage:
     def __init__(self, find: Callable[[], Layout], *, monotonic: Callable[[], float]) -> None:
         self._find = find
         self._monotonic = monotonic
-        self._tree: Tree | None = None
         self._usage: CgroupUsageReader | None = None
         self.failure = ""
 
@@ -68,12 +66,10 @@ class LocalUsage:
         return await asyncio.to_thread(self._read, [_facts(pod) for pod in pods])
 
     def close(self) -> None:
-        """Close the cgroup tree; the next read opens it again."""
+        """Close the control groups; the next read opens it again."""
         if self._usage is not None:
             self._usage.close()
-        if self._tree is not None:
-            self._tree.close()
-        self._tree = self._usage = None
+            self._usage = None
 
     def _read(self, facts: Sequence[PodFacts]) -> dict[str, float]:
         try:
@@ -91,10 +87,7 @@ class LocalUsage:
 
     def _opened(self) -> CgroupUsageReader:
         if self._usage is None:
-            layout = self._find()
-            layout.path_of(())  # raises NoCgroups without kubelet groups
-            self._tree = open_tree(layout)
-            self._usage = CgroupUsageReader(self._tree, layout, proc_root="/proc")
+            self._usage = CgroupUsageReader(self._find(), proc_root="/proc")
         return self._usage
 
 
@@ -173,7 +166,7 @@ class Adjuster:
         self,
         cpu: PluginServer,
         *,
-        settings: ResizeSettings,
+        settings: PoolSettings,
         windows: LoadWindows | None,
         usages: ContainerCpuUsage | None,
         pods: Callable[[], Sequence[QrmPod] | None],

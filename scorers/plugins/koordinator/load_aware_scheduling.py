@@ -41,15 +41,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from scorers.cluster.columns import LOADS
+from scorers.cluster.columns import LOADS, ResourceMatrix
 from scorers.cluster.koordinator_classes import PROD, priority_class
-from scorers.cluster.node_metrics import NodeMetric, ReportedMetrics, ResourceMatrix, WindowMetrics, units_of
+from scorers.cluster.node_metrics import NodeMetric, ReportedMetrics, WindowMetrics, units_of
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable, DataNeeds
 from scorers.plugin_api.framework import EQUAL_SCORES, Scores, Verdicts, enough_known
@@ -68,9 +66,9 @@ from scorers.plugins.koordinator.node_usage import (
     NodeUsageView,
     chosen_by_node,
     combined,
-    nan_where_unknown,
     resource_scores,
 )
+from scorers.plugins.koordinator.threshold_columns import ThresholdColumns
 from scorers.plugins.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
 from watcher.arrays import F64, I64, Bool
 from watcher.client import PodColumns
@@ -118,9 +116,7 @@ class LoadAwareScheduling:
         aggregation = arguments.aggregation
         seconds = read_duration(aggregation.score_aggregated_duration) or 0.0
         self._scored = (aggregation.score_aggregation_type, seconds)  # used by scoring; without a type the mean
-        self._plain, self._prod, self._aggregated = (ResourceMatrix(self._names) for _ in range(3))
-        self._aggregates: dict[tuple[str, float], int] = {}  # type and seconds used in filtering some node
-        self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, the number of its aggregate; -1 is none
+        self._thresholds = ThresholdColumns(self._names)
         self._estimated: tuple[PodInfo, Amounts] | None = None
         self._viewed: tuple[PodInfo, I64, float, NodeUsageView] | None = None
         self._few_old: tuple[float, str] | None = None
@@ -167,7 +163,8 @@ class LoadAwareScheduling:
         self._reserve()
         self._forget()
         self._allocatable.set(row, {} if node is None else self._in_units(self._allocatable_of(node)))
-        self._set_thresholds(row, self._given if node is None else self._thresholds_of(node))
+        if self._thresholds.set(row, self._given if node is None else self._thresholds_of(node)):
+            self.metrics.retain({*self._thresholds.aggregates, self._scored})
         if self._reported is not None:
             self._reported.set(row, None if node is None else self._table.node_metrics.get(node.metadata.name))
         else:
@@ -248,49 +245,30 @@ class LoadAwareScheduling:
             )
             return self._given
 
-    def _set_thresholds(self, row: int, own: Thresholds) -> None:
-        self._plain.set(row, own.usage)
-        self._prod.set(row, own.prod)
-        self._aggregated.set(row, own.aggregated)
-        before = int(self._aggregate[row])
-        self._aggregate[row] = self._number_of((own.aggregation, own.seconds)) if own.aggregation else -1
-        if before >= 0 and not (self._aggregate == before).any():
-            self._forget_aggregate(before)
-
-    def _number_of(self, aggregate: tuple[str, float]) -> int:
-        if aggregate not in self._aggregates:
-            taken = set(self._aggregates.values())
-            self._aggregates[aggregate] = next(number for number in count() if number not in taken)
-        return self._aggregates[aggregate]
-
-    def _forget_aggregate(self, number: int) -> None:
-        """Drop an aggregate that no node uses any more."""
-        self._aggregates = {key: each for key, each in self._aggregates.items() if each != number}
-        self.metrics.retain({*self._aggregates, self._scored})
-
     def _reserve(self) -> None:
         rows = len(self._table)
-        for each in (self.metrics, self.assigned_pods, self._allocatable, self._plain, self._prod, self._aggregated):
+        for each in (self.metrics, self.assigned_pods, self._allocatable, self._thresholds):
             each.reserve(rows)
-        if rows > len(self._aggregate):
-            more = np.full(rows + rows // 4 - len(self._aggregate), -1, dtype=np.int64)
-            self._aggregate = np.concatenate([self._aggregate, more])
 
     # --- filter and score --------------------------------------------------------------------------------------------
 
     def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
         """Filter the nodes in `rows`; see the module docstring for the rules."""
-        limits = self._plain.take(rows)[0]
+        limits = self._thresholds.plain.take(rows)[0]
         measured, there = self.metrics.usage.take(rows)
-        which_aggregate = self._aggregate[rows]
-        for (kind, seconds), number in self._aggregates.items():
+        which_aggregate = self._thresholds.aggregate[rows]
+        for (kind, seconds), number in self._thresholds.aggregates.items():
             taken = which_aggregate == number
             of_kind, is_there = self.metrics.aggregated(kind, seconds).take(rows)
-            limits = np.where(taken, self._aggregated.take(rows)[0], limits)
+            limits = np.where(taken, self._thresholds.aggregated.take(rows)[0], limits)
             measured, there = np.where(taken, of_kind, measured), np.where(taken, is_there, there)
-        view = self._view(pod, rows, measured, there, now=now) if self._aggregates else self._plain_view(pod, rows, now)
+        view = (
+            self._view(pod, rows, measured, there, now=now)
+            if self._thresholds.aggregates
+            else self._plain_view(pod, rows, now)
+        )
         aggregated = which_aggregate >= 0
-        own = np.where(self._counts_as_prod(pod, rows), self._prod.take(rows)[0], 0)
+        own = np.where(self._counts_as_prod(pod, rows), self._thresholds.prod.take(rows)[0], 0)
         if own.any():
             which: Bool = np.logical_or.reduce(own > 0, axis=0)
             limits, aggregated = np.where(which, own, limits), aggregated & ~which
@@ -338,17 +316,18 @@ class LoadAwareScheduling:
             *(f"node(s) {name} usage exceed threshold" for name in self._names),
             *(f"node(s) {name} aggregated usage exceed threshold" for name in self._names),
         )
-        steps = self._steps(view, percent) | {
+        steps = view.steps(self._names, percent) | {
             f"{name} threshold %": np.where(limits[i] > 0, limits[i], np.nan)
             for i, name in enumerate(self._names)
             if (limits[i] > 0).any()
         }
         inputs = self._inputs(pod, view) | {"comparison": self.args.comparison} | view.forecasts.inputs()
         inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
-        compared = partial(self._details, view=view, percent=percent, limits=limits, over=over)
+        inclusive = self.args.comparison == "ge"
+        compared = partial(view.compared, self._names, percent=percent, limits=limits, over=over, inclusive=inclusive)
 
         def details(i: int) -> str:
-            more = (self._unmeasured(view, i), self._forecast_text(view, i))
+            more = (view.unmeasured(i), self._forecast_text(view, i))
             return view.silent_since(i) or "; ".join(filter(None, [compared(i), *more]))
 
         return Verdicts(codes, reasons, steps, inputs, details=details, more_steps=partial(self._bounds, view))
@@ -362,20 +341,6 @@ class LoadAwareScheduling:
     def _bounds(self, view: NodeUsageView, i: int) -> dict[str, float]:
         return {} if view.prod[i] else view.forecasts.steps(i, self._ahead)
 
-    def _details(self, i: int, *, view: NodeUsageView, percent: F64, limits: I64, over: Bool) -> str:
-        """The usage with the pod and the threshold: of the first resource that exceeds it, otherwise of all that have
-        one."""
-        of = " of prod pods" if view.prod[i] else ""
-        which = [int(over[:, i].argmax())] if over[:, i].any() else np.flatnonzero(limits[:, i] > 0).tolist()
-        reached = "not below" if self.args.comparison == "ge" else "above"
-        passing = "below" if self.args.comparison == "ge" else "at most"
-        return "; ".join(
-            f"{self._names[r]}{of} unknown"
-            if np.isnan(percent[r, i])
-            else f"{self._names[r]}{of} {percent[r, i]:.0f} %, {reached if over[r, i] else passing} {limits[r, i]} %"
-            for r in which
-        )
-
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         """Score the nodes in `rows` from 0 to 100; see the module docstring for the rules."""
         as_prod = self._counts_as_prod(pod, rows) & self.args.score_according_prod_usage
@@ -388,7 +353,7 @@ class LoadAwareScheduling:
             scored = np.zeros_like(scored)
         values = np.where(scored, combined(each, self._weights, self.args.dominant_resource_weight), 0)
         percent = view.percent()
-        steps = self._steps(view, percent) | {f"{name} score": each[i] for i, name in enumerate(self._names)}
+        steps = view.steps(self._names, percent) | {f"{name} score": each[i] for i, name in enumerate(self._names)}
         inputs = self._inputs(pod, view) | {
             "resourceWeights": dict(self.args.weights),
             "dominantResourceWeight": self.args.dominant_resource_weight,
@@ -486,18 +451,6 @@ class LoadAwareScheduling:
 
     # --- explanations ------------------------------------------------------------------------------------------------
 
-    def _steps(self, view: NodeUsageView, percent: F64) -> dict[str, npt.NDArray[Any]]:
-        steps: dict[str, npt.NDArray[Any]] = {"age s": view.age}
-        for i, name in enumerate(self._names):
-            steps |= {
-                f"{name} measured": nan_where_unknown(view.measured[i], view.known[i] & view.there),
-                f"{name} of pods not measured yet": view.delta[i],
-                f"{name} with the pod": nan_where_unknown(view.used[i], view.known[i]),
-                f"{name} allocatable": view.allocatable[i],
-                f"{name} %": percent[i],
-            }
-        return steps
-
     def _inputs(self, pod: PodInfo, view: NodeUsageView) -> dict[str, Any]:
         estimate = self._estimate(pod)
         inputs: dict[str, Any] = {
@@ -514,10 +467,6 @@ class LoadAwareScheduling:
             inputs["podUsage"] = f"{where}: pods older than {age} are assumed to be in the usage of their node"
         return inputs
 
-    def _unmeasured(self, view: NodeUsageView, i: int) -> str:
-        """That the pods of the node in column `i` are not measured, if other nodes have pod usage; otherwise ""."""
-        return "its pod usage is unknown" if not view.pods_known[i] and view.pods_known.any() else ""
-
     def _reason(self, view: NodeUsageView, percent: F64, row: int, i: int, score: float) -> str:
         if not view.judged[i]:
             silent = view.silent_since(i)
@@ -533,5 +482,5 @@ class LoadAwareScheduling:
         pods = self.assigned_pods.adding(PROD_DELTA if view.prod[i] else DELTA, row)
         counting = "1 pod counted by its" if len(pods) == 1 else f"{len(pods)} pods counted by their"
         counted = f"; {counting} estimate: {some_of(pods)}" if pods else ""
-        more = "".join(f"; {text}" for text in (self._unmeasured(view, i), self._forecast_text(view, i)) if text)
+        more = "".join(f"; {text}" for text in (view.unmeasured(i), self._forecast_text(view, i)) if text)
         return f"with the pod {', '.join(shares)}{counted}{more}: {score:.0f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,6 +67,36 @@ class NodeUsageView:
     def silent_since(self, i: int) -> str:
         """Since when the node in column `i` is silent, in words; "" if it is not."""
         return "" if np.isnan(self.silent[i]) else f"silent since {time_text(self.silent[i])}"
+
+    def unmeasured(self, i: int) -> str:
+        """That the pods of the node in column `i` are not measured, if other nodes have pod usage; otherwise ""."""
+        return "its pod usage is unknown" if not self.pods_known[i] and self.pods_known.any() else ""
+
+    def compared(self, names: Sequence[str], i: int, *, percent: F64, limits: I64, over: Bool, inclusive: bool) -> str:
+        """The usage with the pod and the threshold in column `i`: of the first resource that exceeds it, otherwise of
+        all that have one. `inclusive`: a usage equal to the threshold exceeds it."""
+        of = " of prod pods" if self.prod[i] else ""
+        which = [int(over[:, i].argmax())] if over[:, i].any() else np.flatnonzero(limits[:, i] > 0).tolist()
+        reached, passing = ("not below", "below") if inclusive else ("above", "at most")
+        return "; ".join(
+            f"{names[r]}{of} unknown"
+            if np.isnan(percent[r, i])
+            else f"{names[r]}{of} {percent[r, i]:.0f} %, {reached if over[r, i] else passing} {limits[r, i]} %"
+            for r in which
+        )
+
+    def steps(self, names: Sequence[str], percent: F64) -> dict[str, npt.NDArray[Any]]:
+        """The steps of the computation by name, each [n]; `percent` [resources, n] is that of `percent()`."""
+        steps: dict[str, npt.NDArray[Any]] = {"age s": self.age}
+        for i, name in enumerate(names):
+            steps |= {
+                f"{name} measured": nan_where_unknown(self.measured[i], self.known[i] & self.there),
+                f"{name} of pods not measured yet": self.delta[i],
+                f"{name} with the pod": nan_where_unknown(self.used[i], self.known[i]),
+                f"{name} allocatable": self.allocatable[i],
+                f"{name} %": percent[i],
+            }
+        return steps
 
 
 def nan_where_unknown(values: I64, known: Bool) -> npt.NDArray[Any]:

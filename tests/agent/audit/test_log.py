@@ -14,7 +14,7 @@ import pytest
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit, AuditEntry, AuditOutcome, Filter, json_lines
-from agent.cgroups.base import Quota
+from agent.cgroups.values import Quota
 from agent.decision.analysis import AnalyzerState, RuleState
 from agent.decision.ledger import InFlight, Ledger
 from agent.model import Original
@@ -53,7 +53,7 @@ def throttling(number: int = 0, **changes: object) -> AuditEntry:
     return AuditEntry(**{**values, **changes})  # type: ignore[arg-type]
 
 
-# --- deeds -----------------------------------------------------------------------------------------------------------
+# --- entries ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_entry_is_recorded_before_its_action_with_all_values(audit: Audit):
@@ -246,7 +246,7 @@ import os, signal, sys
 from pathlib import Path
 from agent.audit.log import Audit
 from agent.audit.log import AuditEntry
-from agent.cgroups.base import Quota
+from agent.cgroups.values import Quota
 audit = Audit.open(Path(sys.argv[1]), now=0.0)
 deed = AuditEntry(time=0.0, kind="throttle", container_id="c0", pod="shop/a")
 audit.begin_change(deed, path="/c0", found=Quota(None), intended=Quota(20000))
@@ -292,7 +292,7 @@ FULL = textwrap.dedent("""
 
 @pytest.mark.slow
 def test_a_full_disk_is_reported_before_any_action(tmp_path: Path):
-    """A limit on the file size stands for the full disk: the kernel refuses the next byte in the same way."""
+    """A limit on the file size replaces the full disk: the kernel refuses the next byte in the same way."""
     run = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path / "agent.db")], capture_output=True, text=True, timeout=60
     )

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cgroups import content
-from agent.cgroups.base import CpuUsage, Group, MemoryUsage, Quota, Tree
+from agent.cgroups import values
+from agent.cgroups.base import Group, Tree
 from agent.cgroups.detection import find_layout, open_tree
 from agent.cgroups.errors import (
     CgroupDenied,
@@ -23,6 +23,7 @@ from agent.cgroups.errors import (
 )
 from agent.cgroups.paths import Driver
 from agent.cgroups.v2 import shares_of_weight
+from agent.cgroups.values import CpuUsage, MemoryUsage, Quota
 from tests.fakes.cgroups import FakeCgroups, open_below
 
 UID = "04e5e9e7-8d95-44dd-9af7-ab944405fff8"
@@ -138,7 +139,7 @@ def test_reclaiming_returns_the_decrease_of_the_usage(fake: FakeCgroups, group: 
     assert written == (str(10 * MIB) if fake.version == "v2" else "0")
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 READINGS = ("cpu_usage_ns", "cpu", "quota", "weight", "memory", "processes")
 
@@ -276,12 +277,12 @@ def test_no_file_descriptor_stays_open(fake: FakeCgroups):
     assert open_below(fake.root) == []
 
 
-# --- pure ------------------------------------------------------------------------------------------------------------
+# --- parsers ---------------------------------------------------------------------------------------------------------
 
 
 @given(st.binary(max_size=60))
 def test_any_content_is_parsed_or_raises_a_value_error(text: bytes):
-    for parser in (content.integer, content.natural, content.limit, content.cpu_max, content.pressure):
+    for parser in (values.integer, values.natural, values.limit, values.cpu_max, values.pressure):
         try:
             parser(text)
         except (ValueError, KeyError):
@@ -293,7 +294,7 @@ def test_a_field_is_found_by_its_whole_key(text: str):
     lines = [line.split(" ") for line in text.split("\n")]
     expected = next((line for line in lines if line[0] == "usage" and len(line) > 1), None)
     try:
-        found = content.field(text.encode(), b"usage")
+        found = values.field(text.encode(), b"usage")
     except ValueError:
         return
     assert (found is None) == (expected is None)

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.decision.analysis import Analysis, AnalyzerState, PodDemand
-from agent.decision.analyzer import analyze, merge, protection
+from agent.decision.analyzer import analyze, merge
 from agent.decision.plan import RuleVerdict
+from agent.decision.pod_selection import protection
 from agent.decision.restoring import LoweredValues
 from agent.metrics.registry import Metrics
 from agent.model import (

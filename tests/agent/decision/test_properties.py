@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.decision.analysis import Demand, PodDemand
-from agent.decision.analyzer import protection
 from agent.decision.eviction_limits import Budget, EvictionLimits
 from agent.decision.ledger import falling, with_steps
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import CLOSED, plan
+from agent.decision.pod_selection import protection
 from agent.decision.restoring import LoweredValues
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
@@ -249,7 +249,7 @@ def test_a_rule_on_a_metric_without_a_gap_adds_at_most_its_own_pods(scene, place
 @given(scenes(), st.sets(st.integers(0, 7)))
 def test_a_rule_that_throttles_without_a_gap_adds_at_most_its_own_pods(scene, places):
     demand, given_ = scene
-    queue = triggering("queue_length", CHAINS, throttleable=True, evictable=False)
+    queue = triggering("queue_length", throttleable=True, evictable=False)
     inputs = replace(given_, metrics=Metrics([queue]))
     own = [pod for place, pod in enumerate(given_.state.pods) if place in places]
 
@@ -338,7 +338,9 @@ def test_each_pod_gets_at_most_one_kind_of_step_of_a_stage(scene):
 @given(scenes(), st.integers(0, 3))
 def test_evictions_do_not_exceed_the_budget(scene, allowed):
     demand, given_ = scene
-    limited = PlanInputs(given_.state, given_.metrics, given_.options, budget=Budget(EvictionLimits(node=allowed)))
+    limited = PlanInputs(
+        given_.state, given_.metrics, given_.options, budget=Budget(EvictionLimits(evictions_per_node=allowed))
+    )
     assert len(evicted(plan(analysis(demand), limited))) <= allowed
 
 

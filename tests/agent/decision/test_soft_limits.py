@@ -141,7 +141,7 @@ def test_a_weight_with_an_effect_is_not_in_flight():
         PodKnobs(weight=2, least_weight=2),
         PodKnobs(weight=50, original_weight=100),
     ],
-    ids=["not known", "the least already", "the least of version 1", "had its turn"],
+    ids=["unknown", "the minimum already", "the minimum of version 1", "lowered before"],
 )
 def test_the_quota_is_lowered_if_the_weight_cannot_be(of_a: PodKnobs):
     (step,) = throttles([running("a", 2.0)], {"uid-a": of_a}).steps
@@ -215,7 +215,7 @@ def test_memory_high_stays_above_the_request():
         (PodKnobs(memory_high=99.0 * MIB), 100 * MIB, "below its usage already"),
         (PodKnobs(memory_high=UNLIMITED), None, "its memory usage is unknown"),
     ],
-    ids=["version 1", "in vain", "not known"],
+    ids=["version 1", "without effect", "unknown"],
 )
 def test_a_pod_whose_memory_high_cannot_be_lowered_is_explained(of_a: PodKnobs, memory: int | None, reason: str):
     made = holds([pod("a", memory=memory)], 5.0 * MIB, {"uid-a": of_a})
@@ -283,7 +283,7 @@ def test_memory_high_is_lowered_only_for_a_gap_and_not_below_the_request(crowd: 
     assert stage.gap_after == pytest.approx(gap - sum(released), abs=1.0)
 
 
-# --- memory.high, back -----------------------------------------------------------------------------------------------
+# --- restoring memory.high -------------------------------------------------------------------------------------------
 
 HOLD = AvoidanceAction("hold", 60.0, soft_limits=frozenset({MEMORY_HIGH}))
 EVERYBODY = PodQos("all", frozenset({"hold", "throttle"}), scopes=())
@@ -298,20 +298,28 @@ def judged(used: float, of_pods: dict[str, PodKnobs], pods: list[PodState], time
     return plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, lowered=LoweredValues(knobs=of_pods)))
 
 
-def test_memory_high_is_restored_on_one_pod_at_a_time():
+def test_memory_high_is_restored_on_one_pod_at_a_time_near_the_watermark():
     pods = [pod("a", memory=95 * MIB), pod("b", memory=76 * MIB)]
     held = knobs("a", "b", memory_high=95.0 * MIB, original_high=UNLIMITED)
-    made = judged(500.0 * MIB, held, pods, NOW)
+    made = judged(900.0 * MIB, held, pods, NOW)
     assert {"b": (95 * MIB, None)} == turned(made)  # the last pod whose memory.high was lowered
-    assert [Mode.ONE] == [stage.mode for stage in made.stages]
-    assert "one at a time" == why(made)["a"]
+    assert [Mode.ASSUMED] == [stage.mode for stage in made.stages]
+    assert "the gap is too small for it and the pods before it" == why(made)["a"]
     ledger = with_steps((), made.steps, NOW, EXACT)
     left = {**held, **knobs("b")}
     for seconds, back in ((10.0, {}), (31.0, {"a": (95 * MIB, None)})):
         now = NOW + seconds
         seen = state(pods, now)
-        made = judged(500.0 * MIB, left, pods, now, still_pending(ledger, seen, EXACT))
+        made = judged(900.0 * MIB, left, pods, now, still_pending(ledger, seen, EXACT))
         assert back == turned(made)
+
+
+@pytest.mark.parametrize(("used", "count"), [(100.0, 50), (500.0, 50), (940.0, 6), (995.0, 1), (1000.0, 1)])
+def test_memory_high_of_as_many_pods_is_restored_as_the_gap_has_room_for(used: float, count: int):
+    """An idle node is restored at once, however many pods have a lowered memory.high."""
+    pods = [pod(f"p{number:02}", memory=10 * MIB) for number in range(50)]
+    held = knobs(*(each.name for each in pods), memory_high=10.0 * MIB, original_high=UNLIMITED)
+    assert len(turned(judged(used * MIB, held, pods, NOW))) == count
 
 
 def test_memory_high_is_not_restored_above_the_watermark():
@@ -350,8 +358,9 @@ def test_a_second_plan_of_a_cycle_does_not_restore_a_pod_without_a_rule_again():
 
 @pytest.mark.parametrize("reclaimable", [True, False], ids=["what is over the limit goes", "nothing goes"])
 def test_fifty_cycles_end_just_below_the_watermark_or_stop(reclaimable: bool):
-    """Pods that want more than there is, between a watermark of 1000 MiB and 900 MiB that restore: they are held back
-    once, and no more than is needed; in vain, each is tried once and then left alone."""
+    """Pods that use more memory than is available, between a watermark of 1000 MiB and a restore at 900 MiB:
+    memory.high is lowered once per pod, by no more than is needed. If this has no effect, each pod is tried once and
+    then left alone."""
     rule = Rule("memory", "high", MEMORY, 1000.0 * MIB, "hold", restore_watermark=900.0 * MIB)
     policies = Policies((rule,), {"hold": HOLD}, (EVERYBODY,))
     wants = {f"p{number}": (110 - number) * MIB for number in range(10)}  # 1055 MiB

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from agent.decision.analysis import AnalyzerState, Demand, PodDemand
-from agent.decision.analyzer import analyze, matches, merge
+from agent.decision.analysis import AnalyzerState, Demand, PodDemand, gathered
+from agent.decision.analyzer import analyze, merge
 from agent.decision.plan import Mode, Plan, RuleVerdict
 from agent.decision.plan_inputs import PlanInputs, gaps, reducible
 from agent.decision.planner import plan
+from agent.decision.pod_selection import matches
 from agent.decision.restoring import LoweredValues
-from agent.decision.watermark import gathered
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS, Chains, Sorter
@@ -62,7 +62,7 @@ def options_of(case: dict[str, Any]) -> DecisionOptions:
     return DecisionOptions(excess=case["input"].get("excess", 0.0))
 
 
-# --- what comes before pods ------------------------------------------------------------------------------------------
+# --- before the selection of pods ------------------------------------------------------------------------------------
 
 
 @cases("watermark")

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from agent.audit.log import Audit, AuditEntry, Filter
 from agent.cgroups.base import Tree
-from agent.cgroups.detection import Layout, find_layout, open_tree
+from agent.cgroups.detection import KubeletGroups, Layout, find_layout, open_tree
 from agent.cgroups.paths import Driver
+from agent.clocks import Clocks
 from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor, Permissions
-from agent.executor.groups import KubeletGroups
 from agent.executor.report import PlanReport, StepOutcome
 from agent.model import Change, ContainerState, Eviction, PodState, QuotaChange, State, Step, StepKind
 from tests.fakes.cgroups import FakeCgroups
@@ -138,8 +138,10 @@ class FakeNode:
     # --- acting ------------------------------------------------------------------------------------------------------
 
     def groups(self) -> KubeletGroups:
-        layout = find_layout(str(self.directory / "cgroup"))
-        return KubeletGroups(lambda: layout, lambda: self.tree(layout))
+        return KubeletGroups(self.layout, self.tree)
+
+    def layout(self) -> Layout:
+        return find_layout(str(self.directory / "cgroup"))
 
     def tree(self, layout: Layout) -> Tree:
         if self._tree is None:
@@ -176,9 +178,7 @@ class FakeNode:
                 self.groups(),
                 cluster=cluster,
                 permissions=Permissions(**given),
-                clock=lambda: self.now + self.set_by,
-                monotonic=monotonic or (lambda: self.now),
-                boot=boot,
+                clocks=Clocks(lambda: self.now + self.set_by, monotonic or (lambda: self.now), boot),
             )
             try:
                 async with asyncio.timeout(60):
@@ -218,4 +218,6 @@ def events(server: FakeKube) -> list[tuple[str, str, str]]:
 
 def generous(**limits: Any) -> EvictionLimits:
     """Eviction limits that allow all evictions of a test."""
-    return EvictionLimits(**{"node": 100, "namespace": 100, "owner": 100, **limits})
+    return EvictionLimits(
+        **{"evictions_per_node": 100, "evictions_per_namespace": 100, "evictions_per_owner": 100, **limits}
+    )

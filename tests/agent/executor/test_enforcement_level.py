@@ -12,7 +12,7 @@ from aiohttp import web
 from agent.audit.log import AuditEntry, AuditOutcome
 from agent.decision.plan import Plan
 from agent.executor.executor import Executor, OnExit
-from agent.executor.groups import CgroupLock
+from agent.executor.other_agents import CgroupLock
 from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome
 from agent.model import (
     SCHEDULING_CONDITION,

@@ -14,14 +14,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.audit.log import AuditEntry, AuditOutcome
-from agent.cgroups.base import Group, Quota
+from agent.cgroups.base import Group
+from agent.cgroups.detection import KubeletGroups
 from agent.cgroups.errors import CgroupRefused
 from agent.cgroups.paths import Driver
+from agent.cgroups.values import Quota
 from agent.executor.executor import Executor
-from agent.executor.groups import Groups
 from agent.executor.knob_writer import KnobWriter
-from agent.executor.report import PODS_MISSING, EnforcementLevel, StepOutcome
-from agent.model import QuotaChange, State, Step
+from agent.executor.report import EnforcementLevel, StepOutcome
+from agent.model import PODS, QuotaChange, State, Step
 from tests.agent.executor.node import FakeNode, fates, restore, throttle
 from tests.fakes.cgroups import FakeCgroups
 
@@ -148,22 +149,16 @@ def test_an_ended_container_does_not_affect_others(node: FakeNode):
     assert not node.audit.original_quotas()
 
 
-class Interrupting:
+class Interrupting(KubeletGroups):
     """The groups of a node on which the write of a quota is interrupted: before it, or after it."""
 
-    def __init__(self, groups: Groups, error: BaseException, *, written: bool) -> None:
-        self._groups = groups
+    def __init__(self, node: FakeNode, error: BaseException, *, written: bool) -> None:
+        super().__init__(node.layout, node.tree)
         self._error = error
         self._written = written
 
-    def find(self, uid: str, container: str = "") -> str | None:
-        return self._groups.find(uid, container)
-
-    def check(self) -> None:
-        self._groups.check()
-
     def open(self, path: str) -> Group:
-        group = self._groups.open(path)
+        group = super().open(path)
         write = group.set_quota
 
         def set_quota(quota: Quota) -> None:
@@ -183,7 +178,7 @@ class Interrupting:
 
 def test_a_refused_quota_is_reported_and_needs_no_restore(node: FakeNode):
     node.add(0)
-    groups = Interrupting(node.groups(), CgroupRefused("no", path="cpu.max", hint="Try more."), written=False)
+    groups = Interrupting(node, CgroupRefused("no", path="cpu.max", hint="Try more."), written=False)
     changed = KnobWriter(node.audit, groups, clock=lambda: 0.0).apply(throttle(), deed_of(throttle()))
     assert (StepOutcome.FAILED, "cpu.max: no. Try more.") == (changed.result.fate, changed.result.text)
     assert not node.audit.original_quotas()
@@ -237,7 +232,7 @@ def test_values_of_unlisted_containers_are_restored_after_a_minute(node: FakeNod
         found = []
         for seconds in (0.0, 50.0, 61.0, 71.0):
             node.now = start + seconds
-            missing = {PODS_MISSING: "the kubelet does not respond"} if seconds == 50.0 else {}
+            missing = {PODS: "the kubelet does not respond"} if seconds == 50.0 else {}
             await executor.measure_effects(replace(node.state(), missing=missing))
             found.append(node.quota().split()[0])
         return found
@@ -249,7 +244,7 @@ def test_values_of_unlisted_containers_are_restored_after_a_minute(node: FakeNod
     assert 1 == sum("has not been listed for a minute" in each for each in caplog.messages)
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------
+# --- restoring all values --------------------------------------------------------------------------------------------
 
 
 def test_all_values_are_restored_on_request(node: FakeNode):
@@ -303,7 +298,7 @@ import os, signal, sys
 from pathlib import Path
 from agent.audit.log import Audit
 from agent.cgroups.detection import find_layout, open_tree
-from agent.executor.groups import KubeletGroups
+from agent.cgroups.detection import KubeletGroups
 from agent.executor.knob_writer import KnobWriter
 from agent.audit.log import AuditEntry
 from tests.agent.executor.node import throttle
@@ -318,7 +313,7 @@ def tell(deed):
 layout = find_layout(str(directory / "cgroup"))
 tree = open_tree(layout)
 audit = Audit.open(directory / "agent.db", now=0.0, tell=tell)
-quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
+quotas = KnobWriter(audit, KubeletGroups(lambda: layout), clock=lambda: 0.0)
 for number in range(4):
     step = throttle(number)
     entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=f"c{number}")
@@ -371,9 +366,9 @@ def carried_out(node: FakeNode, act: str, value: int) -> None:
     step = throttle(before=before, after=value * 10_000)
     if act == "restore":
         step = restore(before=before, after=original.quota if original else before)
-    groups: Groups = node.groups()
+    groups = node.groups()
     if act in DEATHS[:2]:
-        groups = Interrupting(groups, Died(), written=act == "dies after writing")
+        groups = Interrupting(node, Died(), written=act == "dies after writing")
 
     def tell(deed: AuditEntry) -> None:
         if act == "dies when done" and deed.outcome is AuditOutcome.DONE:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.audit.log import AuditEntry
-from agent.cgroups.base import CpuWeight, MemoryHigh
 from agent.cgroups.paths import Driver
+from agent.cgroups.values import CpuWeight, MemoryHigh
 from agent.executor.report import StepOutcome
 from agent.model import CPU_WEIGHT, MEMORY_HIGH, GentleKnob, KnobChange, Knobs, PodKnobs, Step, StepKind
 from agent.service.main import in_words

@@ -32,8 +32,10 @@ def container(**values) -> ContainerState:
         pytest.param({"quota": 100_000}, 1.3, HALF, 50_000, 500, id="no more than the quota lets it use"),
         pytest.param({"cpu_request": 1.9}, 2.0, HALF, 190_000, 100, id="not below the request"),
         pytest.param({"cpu_limit": 4.0}, 3.0, CpuThrottle(50, 50), 200_000, 1000, id="not below half of the limit"),
-        pytest.param({"extended_cpu_limit": 2.0}, 1.0, CpuThrottle(80, 50), 160_000, 0, id="nor of the extended one"),
-        pytest.param({}, 0.005, TEN, 1_000, 0, id="not below what the kernel takes"),
+        pytest.param(
+            {"extended_cpu_limit": 2.0}, 1.0, CpuThrottle(80, 50), 160_000, 0, id="not below the extended request"
+        ),
+        pytest.param({}, 0.005, TEN, 1_000, 0, id="not below the minimum of the kernel"),
         pytest.param({"period": 50_000}, 2.0, TEN, 90_000, 200, id="of another period"),
     ],
 )
@@ -46,10 +48,10 @@ def test_lowering_a_quota(given, usage, ratio, quota, millicores):
 @pytest.mark.parametrize(
     ("given", "ratio"),
     [
-        pytest.param({"quota": 1_000}, TEN, id="the kernel takes no less"),
-        pytest.param({"quota": 50_000, "cpu_request": 1.0}, TEN, id="below the request already"),
+        pytest.param({"quota": 1_000}, TEN, id="at the minimum of the kernel"),
+        pytest.param({"quota": 50_000, "cpu_request": 1.0}, TEN, id="already below the request"),
         pytest.param({"quota": 200_000, "cpu_limit": 4.0}, CpuThrottle(50, 50), id="at its share of the limit"),
-        pytest.param({"quota": 200_000}, CpuThrottle(0, 0), id="a step of nothing"),
+        pytest.param({"quota": 200_000}, CpuThrottle(0, 0), id="a step of 0"),
     ],
 )
 def test_lowering_never_raises_a_quota(given, ratio):
@@ -63,7 +65,7 @@ def test_lowering_never_raises_a_quota(given, ratio):
         pytest.param({"quota": 100_000}, 1.0, 105_000, {}, 105_000, 50, id="not beyond the original"),
         pytest.param({"quota": 100_000, "throttled": False}, 0.5, 777_777, {}, 777_777, 0, id="does not need it"),
         pytest.param({"quota": 100_000, "throttled": False}, 0.5, None, {}, None, 0, id="unlimited again"),
-        pytest.param({"quota": 7_000_000}, 60.0, None, {}, None, 0, id="more than anybody can use"),
+        pytest.param({"quota": 7_000_000}, 60.0, None, {}, None, 0, id="more than the node has"),
         pytest.param({"quota": 390_000}, 3.9, None, {"node_cores": 4.0}, None, 100, id="all that the node has"),
         pytest.param({"quota": 100_000}, 1.0, None, {"room": 50.0}, 105_000, 50, id="as far as there is room"),
         pytest.param({"quota": 50_000, "period": 50_000}, 1.0, 300_000, {}, 55_000, 100, id="of another period"),
@@ -80,9 +82,9 @@ def test_raising_a_quota(given, usage, original, options, quota, millicores):
     [
         pytest.param({}, None, {}, id="has none"),
         pytest.param({"quota": 100_000}, 100_000, {}, id="has the original"),
-        pytest.param({"quota": 200_000}, 100_000, {}, id="somebody gave it more"),
+        pytest.param({"quota": 200_000}, 100_000, {}, id="another program raised it"),
         pytest.param({"quota": 100_000}, None, {"room": 0.0}, id="no room"),
-        pytest.param({"quota": 100_000}, None, {"room": 9.0}, id="no room worth a write"),
+        pytest.param({"quota": 100_000}, None, {"room": 9.0}, id="less room than the minimum step"),
     ],
 )
 def test_a_quota_that_cannot_be_raised(given, original, options):
@@ -199,7 +201,7 @@ def test_which_steps_reduce_a_metric(name: str, reduced: set[str], quantified: s
 
 
 def test_a_user_defined_metric():
-    own = triggering("queue_length", CHAINS, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
+    own = triggering("queue_length", acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
     metrics = Metrics([own])
     assert own is metrics["queue_length"]
     assert CHAINS.cpu is own.sort

@@ -13,7 +13,6 @@ from agent.decision.analyzer import analyze
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.metrics.options import DecisionOptions
-from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
 from agent.model import AvoidanceAction, Eviction, PodQos, Policies, Rule
 from agent.service.custom_metrics import installed_metrics
@@ -117,7 +116,7 @@ def test_two_packages_with_the_same_metric_are_reported(reachable: Path):
 
 
 def test_user_defined_metrics_are_registered_too():
-    own = triggering("queue_length", CHAINS)
+    own = triggering("queue_length")
     assert own is installed_metrics([own])["queue_length"]
     with pytest.raises(ExtensionError, match="cannot register a metric of the settings"):
         installed_metrics([own, own])

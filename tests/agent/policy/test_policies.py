@@ -82,7 +82,7 @@ def as_manifest(given: dict[str, Any]) -> dict[str, Any]:
 
 
 REFUSED = {"empty-scope", "prio-reversed", "prio-exists", "bad-op-ns", "bad-op-qos"}
-"""Selectors of the vectors that match no pod, or all of them, whatever was meant."""
+"""Selectors of the vectors that match no pod, or all of them, for any intention of the user."""
 
 
 @cases("podqos_match")
@@ -92,7 +92,7 @@ def test_only_selectors_that_must_be_a_mistake_are_refused(case: dict[str, Any])
         assert (pod_qos["name"] in REFUSED) == bool(found.problems), pod_qos["name"]
 
 
-# --- what is right ---------------------------------------------------------------------------------------------------
+# --- valid policies --------------------------------------------------------------------------------------------------
 
 
 def test_a_rule_has_the_values_of_its_object():
@@ -167,7 +167,7 @@ def test_older_names_have_the_same_meaning():
     assert "another spelling of labelSelector" in problems(both)["spec.labelselector"]
 
 
-def test_the_peculiarities_of_the_examples_of_crane_are_accepted():
+def test_the_deviations_of_cranes_examples_are_accepted():
     """Rules named after their metrics, with underscores; fields of a probe that no CRD has any more; integers;
     resourceQOS alone."""
     rule = a_rule("ext_cpu_total_distribute", metricRule={"name": "cpu_total_usage", "value": 110}, strategy="None")
@@ -230,7 +230,7 @@ def test_the_shipped_policies_are_valid():
     assert 2 == len(found.policies.for_node({}).rules)
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
+# --- invalid policies ------------------------------------------------------------------------------------------------
 
 
 def test_soft_limits_are_read_and_unknown_ones_reported():

@@ -5,12 +5,13 @@ from typing import Any
 
 import yaml
 
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.registry import Metrics
-from agent.policy.policy_set import MetricCapabilities, PolicyReadResult, TriggerOnly, read_texts
+from agent.policy.policy_set import PolicyReadResult, read_texts
 
-METRICS: dict[str, MetricCapabilities] = {
+METRICS: dict[str, ActionMetric] = {
     **{name: Metrics()[name] for name in ("cpu_total_usage", "cpu_total_utilization", "memory_total_utilization")},
-    "container_sched_run_queue_time": TriggerOnly(),
+    "container_sched_run_queue_time": ActionMetric(name="container_sched_run_queue_time"),
 }
 API = "load-watcher.io/v1alpha1"
 CRANE_API = "ensurance.crane.io/v1alpha1"

@@ -18,7 +18,7 @@ TOLERATION = "tolerate-missing-nri-plugins.noderesource.dev"
 
 @dataclass
 class Place:
-    """A node of files, with the socket of a runtime that listens."""
+    """A node with files, and the socket of a runtime that listens."""
 
     root: Path
     port: int
@@ -44,20 +44,20 @@ class Place:
         return doctor("--only", "qrm", *flags)
 
     def refusal(self, *lines: str) -> Told:
-        """What it says with qrm.on_failure = "refuse" and these settings of the runtime."""
+        """The doctor's line with qrm.on_failure = "refuse" and these settings of the runtime."""
         self.config.write_text("\n".join(lines))
         return self.told(on_failure="refuse")
 
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """The path of a unix socket has 107 bytes at most."""
+    """The path of a unix socket has at most 107 bytes."""
     with (
         tempfile.TemporaryDirectory(prefix="nri-") as name,
         socket.socket() as taken,
         socket.socket(socket.AF_UNIX) as listener,
     ):
-        taken.bind(("127.0.0.1", 0))  # nobody answers there
+        taken.bind(("127.0.0.1", 0))  # without a process that answers
         made = Place(Path(name), taken.getsockname()[1])
         listener.bind(str(made.socket))
         listener.listen()
@@ -70,12 +70,12 @@ def test_it_is_skipped_without_the_mode(place: Place):
     place.told(mode="cri").one("qrm", "skipped", "the mode is cri")
 
 
-def test_rights_are_skipped_without_an_api_and_in_the_mode_server(place: Place):
+def test_rights_are_not_checked_without_an_api_and_in_the_mode_server(place: Place):
     place.told(mode="cri").one("qrm", "skipped", "rights are not checked: no Kubernetes API is configured")
     assert "rights" not in str(place.told(mode="server"))
 
 
-def test_a_runtime_that_listens(place: Place):
+def test_a_runtime_that_listens_passes(place: Place):
     found = place.told()
     assert found.exit_code == 0, found
     found.one("qrm", "skipped", f"no QoS Resource Manager responds at http://127.0.0.1:{place.port}")
@@ -84,7 +84,7 @@ def test_a_runtime_that_listens(place: Place):
     assert not found.of("qrm", "warn", "fail")
 
 
-def test_sockets_that_do_not_work(place: Place):
+def test_a_missing_or_dead_socket_fails(place: Place):
     missing, file, closed = (place.root / name for name in ("missing.sock", "file", "closed.sock"))
     file.touch()
     with socket.socket(socket.AF_UNIX) as ended:
@@ -94,7 +94,7 @@ def test_sockets_that_do_not_work(place: Place):
     place.told(nri_socket=closed).one("qrm", "fail", f"does not listen at {closed}: Connection refused")
 
 
-def test_a_kubelet_that_sets_cpusets_itself(place: Place):
+def test_a_kubelet_that_sets_cpusets_itself_fails(place: Place):
     (place.root / "cpu_manager_state").write_text('{"policyName": "static"}')
     words = ("the manager cannot start", "cpu_manager_state contains the policy static", "cpuManagerPolicy: none")
     place.told(kubelet_dir=place.root).one("qrm", "fail", *words)
@@ -114,19 +114,19 @@ def test_a_kubelet_that_sets_cpusets_itself(place: Place):
         (["[crio.nri]", "nri_disable_connections = true"], ("set nri_disable_connections = false", "restart CRI-O")),
     ],
 )
-def test_a_runtime_whose_settings_turn_nri_off(place: Place, lines: list[str], words: tuple[str, ...]):
+def test_a_runtime_whose_settings_disable_nri_fails(place: Place, lines: list[str], words: tuple[str, ...]):
     place.config.write_text("\n".join(lines))
     place.told().one("qrm", "fail", *words)
 
 
-def test_another_socket_in_the_settings_of_the_runtime(place: Place):
+def test_another_socket_in_the_settings_of_the_runtime_is_a_warning(place: Place):
     place.config.write_text(f'{CONTAINERD}\nsocket_path = "/run/other/nri.sock"\n')
     place.told().one("qrm", "warn", "/run/other/nri.sock", 'set qrm.nri_socket = "/run/other/nri.sock"')
     place.config.write_text(f'{CONTAINERD}\nsocket_path = "{place.socket}"\ndisable = false\n')
     place.told().one("qrm", "ok", "turns NRI on")
 
 
-def test_imports_and_drop_ins_win(place: Place):
+def test_imported_and_drop_in_settings_take_precedence(place: Place):
     """containerd: `imports`, relative ones and patterns too; CRI-O: the files of the directory of the same name."""
     (place.root / "more").mkdir()
     place.config.write_text(f'imports = ["more/*.toml"]\n{CONTAINERD}\ndisable = false\n')
@@ -141,8 +141,8 @@ def test_imports_and_drop_ins_win(place: Place):
 
 
 @pytest.mark.parametrize(("text", "why"), [(None, "No such file or directory"), ("a = ", "not valid TOML")])
-def test_settings_that_cannot_be_read(place: Place, text: str | None, why: str):
-    """In the pod of the manager they are not mounted: the answer is unknown, not a failure."""
+def test_settings_that_cannot_be_read_are_unknown(place: Place, text: str | None, why: str):
+    """They are not mounted in the pod of the manager: the result is unknown, not a failure."""
     place.config.unlink() if text is None else place.config.write_text(text)
     found = place.told()
     assert found.exit_code == 0, found
@@ -151,7 +151,7 @@ def test_settings_that_cannot_be_read(place: Place, text: str | None, why: str):
     found.one("qrm", "warn", "unknown whether a refusal works", "run the doctor on the node, as root")
 
 
-def test_a_refusal_does_not_work_without_the_validator(place: Place):
+def test_refusing_containers_needs_the_validator(place: Place):
     found = place.refusal("version = 3")
     assert found.exit_code == 1
     found.one(
@@ -171,8 +171,8 @@ def test_a_refusal_does_not_work_without_the_validator(place: Place):
     )
 
 
-def test_the_settings_of_the_fix_are_what_it_asks_for(place: Place):
-    """A user pastes the setting of the fix into the file."""
+def test_the_settings_in_the_remedy_fix_the_problem(place: Place):
+    """A user pastes the setting of the remedy into the file."""
     for table, name in ((CONTAINERD, "containerd"), ("[crio.nri]", "CRI-O")):
         fix = place.refusal(table).one("qrm", "fail", "a refusal does not work").cure
         setting = fix.removeprefix("set ").partition(f" in {table}")[0]
@@ -182,13 +182,13 @@ def test_the_settings_of_the_fix_are_what_it_asks_for(place: Place):
         assert not found.of("qrm", "warn")
 
 
-def test_a_refusal_for_some_pods_alone(place: Place):
+def test_a_validator_that_requires_another_plugin_is_a_warning(place: Place):
     found = place.refusal(VALIDATOR, "enable = true", 'required_plugins = ["other"]')
     words = ("works only for pods with the annotation required-plugins.noderesource.dev", '["other", "load-watcher"]')
     found.one("qrm", "warn", *words)
 
 
-def test_the_managers_own_pod_must_be_tolerated(place: Place):
+def test_the_pod_of_the_manager_must_be_tolerated(place: Place):
     found = place.refusal(VALIDATOR, "enable = true", 'required_plugins = ["load-watcher"]')
     found.one("qrm", "ok", "a refusal works")
     found.one("qrm", "warn", "the pod of the manager cannot start", TOLERATION)

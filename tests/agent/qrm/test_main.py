@@ -1,5 +1,5 @@
 """`load-watcher qrm` as a user runs it: a process, an API server, a container runtime, plug-ins, all over sockets; the
-seed's three examples, restarts and what goes wrong."""
+proposal's three examples, restarts and failures."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ class Qrm(Service):
 
 @dataclass
 class World:
-    """The proposal's machine (80 CPUs, two NUMA nodes), an API server with its pods, and a place for sockets."""
+    """The proposal's machine (80 CPUs, two NUMA nodes), an API server with its pods, and a directory for sockets."""
 
     directory: Path
     kube: FakeKube
@@ -69,7 +69,7 @@ class World:
         return self.directory / "cri.sock"
 
     def pod(self, name: str, uid: str, role: str, *, cpu: str, memory: str = "1Gi", **more: Any) -> None:
-        """One that runs, its container's id its uid without dashes."""
+        """A running pod; the id of its container is its uid without dashes."""
         requests = {"cpu": cpu, "memory": memory, **more.pop("requests", {})}
         containers = [{"name": "container0", "resources": {"requests": requests}}]
         statuses = [{"name": "container0", "containerID": f"containerd://{cri(uid)}", "state": {"running": {}}}]
@@ -112,7 +112,7 @@ def cri(uid: str) -> str:
 @contextmanager
 def the_seeds_machine() -> Iterator[World]:
     seed = machine("seed80_adjacent")
-    # The path of a unix socket has 107 bytes at most, and pytest's own directories nearly as many.
+    # The path of a unix socket has at most 107 bytes, and pytest's own directories nearly as many.
     with tempfile.TemporaryDirectory(prefix="qrm-") as name, FakeKube() as kube:
         directory = Path(name)
         as_files(directory / "sys", seed)
@@ -135,7 +135,7 @@ def step(name: str, example: int = 1) -> dict[str, Any]:
 
 
 def given(qrm: Qrm) -> dict[str, dict[str, Any]]:
-    """What containers have, by pod and resource."""
+    """Allocations of containers by pod and resource."""
     return {each["pod"]: each["containers"]["container0"] for each in qrm.state()["pods"]}
 
 
@@ -143,7 +143,7 @@ def given(qrm: Qrm) -> dict[str, dict[str, Any]]:
 
 
 async def test_example_1_pools_move_with_the_load(world: World):
-    """Three pods in two pools; the load says that the pool online needs 28 CPUs; the runtime is told so, those who lose
+    """Three pods in two pools. By its load, the pool online needs 28 CPUs; the runtime is updated, containers that lose
     CPUs first."""
     steps = [step(f"admit pod{number}") for number in (1, 2, 3)]
     ids = [cri(each["pod_uid"]) for each in steps]
@@ -187,8 +187,8 @@ async def test_example_1_pools_move_with_the_load(world: World):
                 await eventually(lambda: offered() == "62400", what="the idle CPUs to be offered")
 
 
-async def test_example_2_exclusive_cpus_and_memory_and_roles_apart(world: World):
-    """Two roles on two NUMA nodes; a third finds none, is told of and gets nothing, until one has gone."""
+async def test_example_2_exclusive_cpus_and_memory_with_roles_on_separate_nodes(world: World):
+    """Two roles on two NUMA nodes. A third one does not fit, is reported and gets nothing until a pod is deleted."""
     one, two = (step(f"hints pod{number}", 2) for number in (1, 2))
     ids = [cri(each["pod_uid"]) for each in (one, two)]
     third = "33333333-0000-4000-8000-000000000000"
@@ -205,7 +205,7 @@ async def test_example_2_exclusive_cpus_and_memory_and_roles_apart(world: World)
             listed = await pod_resources(qrm)
             assert {name: cpuset.text(cpus) for name, cpus in listed.items()} == {"pod1": "2-21", "pod2": "42-51"}
             world.pod("default/pod3", third, "retriever", cpu="4")
-            state = await eventually(lambda: _inadmissible(qrm), what="pod3 to be told of")
+            state = await eventually(lambda: _inadmissible(qrm), what="the report of pod3")
             assert state["inadmissible"][0] | {"uid": ""} == {
                 "pod": "default/pod3",
                 "uid": "",
@@ -233,7 +233,7 @@ async def test_example_2_exclusive_cpus_and_memory_and_roles_apart(world: World)
 
 
 async def pod_resources(qrm: Qrm) -> dict[str, list[int]]:
-    """CPUs by pod, as a monitoring agent is told."""
+    """CPUs by pod, from the pod-resources API."""
     socket = qrm.directory / "load-watcher-qrm" / "pod-resources.sock"
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         answer = await podresources_grpc.PodResourcesListerStub(channel).List(podresources_pb.ListPodResourcesRequest())
@@ -246,8 +246,8 @@ def _inadmissible(qrm: Qrm) -> dict[str, Any]:
     return state if state["inadmissible"] else {}
 
 
-def test_example_3_a_card_that_pods_share(world: World):
-    """Node 0 is taken; two pods get CPUs and memory of node 1, and the card that is there, without asking for one."""
+def test_example_3_two_pods_share_a_card(world: World):
+    """Node 0 is full. Two pods get CPUs and memory of node 1, and its card without a request."""
     world.pod("default/full", "00000000-0000-4000-8000-000000000000", "storage-service", cpu="38", memory="200Gi")
     pods = [("default/pod1", step("pod1", 3)), ("default/pod2", step("pod2", 3))]
 
@@ -271,8 +271,8 @@ def test_example_3_a_card_that_pods_share(world: World):
         assert not world.socket.exists()
 
 
-def test_what_was_decided_and_then_not_given_is_told_with_the_decision(world: World):
-    """The plug-in for CPUs refuses what the policy let pass: a pod is refused as a whole, whatever its QoS level."""
+def test_a_failed_allocation_is_reported_with_the_decision(world: World):
+    """The plug-in for CPUs refuses what the policy admits: the whole pod is refused, for any QoS level."""
     dedicated = {"katalyst.kubewharf.io/qos_level": "dedicated_cores"}
     ids = [f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12"]
     world.pod("default/runs", ids[0], "storage-service", cpu="70")
@@ -288,11 +288,11 @@ def test_what_was_decided_and_then_not_given_is_told_with_the_decision(world: Wo
             assert given(qrm)[name] == {}
 
 
-# --- life ------------------------------------------------------------------------------------------------------------
+# --- restarts --------------------------------------------------------------------------------------------------------
 
 
-def test_killed_and_started_again_everything_is_as_it_was(world: World):
-    """kill -9, a damaged checkpoint, and a pod that went meanwhile."""
+def test_a_killed_and_restarted_manager_restores_all_allocations(world: World):
+    """kill -9, a damaged checkpoint, and a pod that was deleted meanwhile."""
     stays, goes = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
     world.pod("default/stays", stays, "storage-service", cpu="20")
     qrm = world.run(RESERVED, mode="dry-run")
@@ -326,8 +326,8 @@ def test_killed_and_started_again_everything_is_as_it_was(world: World):
 
 
 def test_an_empty_state_file_of_a_plugin_does_not_free_the_cpus_of_running_pods(world: World):
-    """As a power failure leaves it. The manager has its checkpoint, and asks the plug-in for the same pods again. They
-    keep their CPUs, whatever the order."""
+    """As after a power failure. The manager has its checkpoint, and asks the plug-in again for the same pods. They keep
+    their CPUs in any order of the requests."""
     world.pod("default/stays", "11111111-0000-4000-8000-000000000000", "storage-service", cpu="20")
     qrm = world.run(RESERVED, mode="dry-run")
     try:
@@ -360,8 +360,8 @@ def test_an_empty_state_file_of_a_plugin_does_not_free_the_cpus_of_running_pods(
         qrm.kill()
 
 
-def test_a_value_of_the_checkpoint_that_is_no_set_of_cpus_does_not_prevent_the_start(world: World):
-    """The checksum of the file is right; the process of another version or another plug-in may have written it."""
+def test_an_invalid_cpu_set_in_the_checkpoint_does_not_prevent_the_start(world: World):
+    """The checksum of the file is right; another version or another plug-in may have written the set."""
     uid = "11111111-0000-4000-8000-000000000000"
     allocations = Allocations()
     hints = WireHints((WireHint((0,), preferred=True),))
@@ -378,25 +378,25 @@ def test_a_value_of_the_checkpoint_that_is_no_set_of_cpus_does_not_prevent_the_s
 
 
 def _reserved(qrm: Qrm) -> int:
-    """How many CPUs the plug-in has given to containers."""
+    """The number of CPUs that the plug-in has given to containers."""
     nodes = qrm.state()["plugins"]["cpu"]["state"].values()
     return sum(len(cpuset.parse(each["allocated_cpuset"])) for each in nodes if "allocated_cpuset" in each)
 
 
 def _both(qrm: Qrm) -> dict[str, dict[str, Any]]:
-    """What both have, empty while one has nothing."""
+    """The allocations of both pods, empty while one has none."""
     found = given(qrm)
     return found if found.get("default/stays") and found.get("default/goes") else {}
 
 
 def _without(qrm: Qrm, cpus: str) -> dict[str, Any]:
-    """The state in which nobody has these CPUs of his own, empty while somebody has."""
+    """The state without these exclusive CPUs, empty while a container has them."""
     state = qrm.state()
     return {} if cpus in json.dumps(state["plugins"]) else state
 
 
-def test_a_plugin_in_a_process_of_its_own_dies_and_comes_back(world: World):
-    """What it gave stays while it is away; a pod that may not do without it waits; then it goes on where it was."""
+def test_allocations_stay_while_a_plugin_in_its_own_process_is_restarted(world: World):
+    """A pod that needs its resource waits meanwhile; then the plug-in continues with its earlier allocations."""
     sockets = f'registration_dir = "{world.directory / "plugins"}"'
     own = ("cpu_plugin = true", "memory_plugin = false", "nic_plugin = false", "adjust = false", sockets, RESERVED)
     none = ("cpu_plugin = false", "memory_plugin = false", "nic_plugin = false", sockets)
@@ -423,21 +423,21 @@ def test_a_plugin_in_a_process_of_its_own_dies_and_comes_back(world: World):
         plugin.kill()
 
 
-async def test_what_the_runtime_refuses_is_told_and_tried_again(world: World):
+async def test_an_update_that_the_runtime_refuses_is_reported_and_retried(world: World):
     uid = "11111111-0000-4000-8000-000000000000"
 
     async with FakeRuntime(world.socket, containers=set()) as runtime:
         world.pod("default/early", uid, "online-micro_service", cpu="1")
         with world.run() as qrm:
             await eventually(lambda: runtime.refused, what="a refusal")
-            failed = await eventually(lambda: qrm.state()["last_reconcile"]["failed"], what="it to be told")
+            failed = await eventually(lambda: qrm.state()["last_reconcile"]["failed"], what="the report of the refusal")
             assert "NOT_FOUND: no such container" in failed["default/early/container0"]
             runtime.containers.add(cri(uid))
             await eventually(lambda: runtime.updates, what="another try")
             assert qrm.get("/healthz").status == 200
 
 
-async def test_inadmissible_pods_are_evicted_where_that_is_asked_for(world: World):
+async def test_inadmissible_pods_are_evicted_if_configured(world: World):
     async with FakeRuntime(world.socket, containers=set()):
         world.pod("default/large", "11111111-0000-4000-8000-000000000000", "storage-service", cpu="70")
         with world.run("evict_inadmissible = true"):
@@ -450,14 +450,14 @@ def _ending(world: World, name: str) -> bool:
     return "deletionTimestamp" in world.kube.content(PODS, name)["metadata"]
 
 
-def test_a_watcher_without_the_builtin_cpu_plugin_is_ignored(world: World):
+def test_a_watcher_is_ignored_without_the_builtin_cpu_plugin(world: World):
     with world.run("cpu_plugin = false", 'watcher = "http://127.0.0.1:9"', mode="dry-run") as qrm:
         assert (qrm.explained()["resize"], qrm.state()["pools"]) == (None, {})
         assert "ignoring qrm.watcher: load resizes only the pools of the built-in CPU plug-in" in qrm.log()
 
 
-async def test_plugins_of_another_manager_come_back_when_it_empties_their_directory(world: World):
-    """Katalyst's agent does so when it starts, and then registers what it finds."""
+async def test_plugins_serve_their_sockets_again_when_another_manager_empties_the_directory(world: World):
+    """Katalyst's agent empties it when it starts, and then registers the sockets that it finds."""
     directory = world.directory / "socks"
     sockets = {directory / f"qrm_{name}_plugin.sock" for name in ("cpu", "memory", "nic")}
 
@@ -496,7 +496,7 @@ def refused(qrm: Qrm) -> str:
     return qrm.log()
 
 
-def test_beside_a_kubelet_that_sets_cpusets_itself(world: World):
+def test_it_does_not_start_beside_a_kubelet_that_sets_cpusets_itself(world: World):
     put(world.directory / "kubelet", "cpu_manager_state", '{"policyName":"static","defaultCpuSet":"0-79"}')
     log = refused(world.run())
     assert "the kubelet of this node sets cpusets itself" in log
@@ -506,10 +506,12 @@ def test_beside_a_kubelet_that_sets_cpusets_itself(world: World):
     )
     with world.run("force = true", mode="server", at="server") as qrm:
         assert "sets cpusets itself" in qrm.log()
+        put(world.directory / "kubelet", "cpu_manager_state", '{"policyName":"none","defaultCpuSet":""}')
+        wait_for(lambda: "does not set cpusets itself any more" in qrm.log(), what="the change in the log")
 
 
-async def test_a_kubelet_that_begins_to_set_cpusets_itself_is_noticed(world: World):
-    """It replaces its state by a rename. Nothing is written while its manager is on."""
+async def test_the_manager_pauses_while_a_kubelet_sets_cpusets_itself(world: World):
+    """The kubelet replaces its state by a rename. Nothing is written while its CPU manager is enabled."""
     uid, later = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12")
     world.pod("default/own", uid, "storage-service", cpu="4")
     state = world.directory / "kubelet" / "cpu_manager_state"
@@ -537,15 +539,15 @@ async def test_a_kubelet_that_begins_to_set_cpusets_itself_is_noticed(world: Wor
             await eventually(lambda: again in qrm.log(), what="the end of the trouble in the log")
 
 
-def test_twice_on_one_node(world: World):
+def test_a_second_manager_on_the_node_does_not_start(world: World):
     with world.run(mode="server", at="one"):
         sockets = f'registration_dir = "{world.directory / "one" / "load-watcher-qrm" / "plugins"}"'
         assert "another load-watcher serves" in refused(world.run(sockets, mode="server", at="two"))
 
 
-def test_what_it_does_not_need_is_neither_loaded_nor_told(world: World):
-    """It runs on every node, and a family of metrics that is always empty tells of a fault that there is not. It runs
-    beside a kubelet that sets cpusets, because nothing is set; SIGTERM ends it with exit code 0."""
+def test_unneeded_modules_are_not_loaded_and_unneeded_metrics_are_not_exported(world: World):
+    """It runs on every node, and an always empty family of metrics looks like a fault. In dry-run, it runs beside a
+    kubelet that sets cpusets, because it sets nothing; SIGTERM ends it with exit code 0."""
     put(world.directory / "kubelet", "cpu_manager_state", '{"policyName":"static","defaultCpuSet":"0-79"}')
     with world.run(mode="dry-run") as qrm:
         assert qrm.process is not None
@@ -554,7 +556,7 @@ def test_what_it_does_not_need_is_neither_loaded_nor_told(world: World):
         told = qrm.get("/metrics").text
         assert qrm.stop() == 0
     loaded = {part for line in maps.splitlines() for part in line.rpartition(" ")[2].split("/")}
-    assert "grpc" in loaded, "else nothing is seen of what is loaded"
+    assert "grpc" in loaded, "the map of the process lists its libraries"
     assert not {"numpy", "sqlalchemy", "psutil", "zstandard"} & loaded
     families = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
     own = {name for name in families if name.startswith("load_watcher_qrm_")}

@@ -17,7 +17,7 @@ from tests.agent.qrm.plugins.test_plugins import cpu_plugin
 from watcher.platform.telemetry.instruments import Instruments
 
 
-def test_what_the_mode_server_shows_without_a_manager(tmp_path: Path):
+def test_the_pages_of_the_mode_server_without_a_manager(tmp_path: Path):
     now = 0.0
     server = PluginServer(
         cpu_plugin(), tmp_path / "cpu.sock", StateFile(tmp_path / "state"), external=True, monotonic=lambda: now

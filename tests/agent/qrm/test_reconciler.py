@@ -1,4 +1,4 @@
-"""Rounds over pods: admission after the fact, what is told of it, and a round at a time."""
+"""Rounds over pods: late admission, reports, and one round at a time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from watcher.platform.kube.credentials import find_access
 
 
 class Node:
-    """A manager with a plug-in, pods that a test names, and what was set and told."""
+    """A manager with a plug-in, pods that a test names, and what was set and reported."""
 
     def __init__(self, plugin: Fake | None = None, **settings: Any) -> None:
         self.world = World(recent=0.0, **settings)
@@ -54,18 +54,18 @@ class Node:
         self.told.append((pod.name, admission.reason))
 
     async def round(self, *names: str, after: float = 3.0, **values: Any) -> None:
-        """A round that sees these pods."""
+        """A round with these pods."""
         self.world.now += after
         self.source.pods = [pod(name, qos="dedicated_cores", **values) for name in names]
         await self.world.with_(*([] if "cpu" in self.world.manager.plugins.states else [self.plugin]))
         await self.rounds.round()
-        await asyncio.sleep(0)  # what is told beside the round
+        await asyncio.sleep(0)  # reports between rounds
 
     def state(self) -> dict[str, Any]:
         return self.rounds.state()
 
 
-async def test_a_pod_is_admitted_once_and_forgotten_when_it_goes():
+async def test_a_pod_is_admitted_once_and_released_when_it_is_deleted():
     node = Node()
     for _ in range(3):
         await node.round("p")
@@ -78,8 +78,8 @@ async def test_a_pod_is_admitted_once_and_forgotten_when_it_goes():
     assert node.state()["pods"] == []
 
 
-async def test_a_pod_whose_daemonset_does_not_exist_is_admitted_when_that_is_known():
-    """Pods of DaemonSets are ignored; this one is believed until the API has answered."""
+async def test_a_pod_of_a_missing_daemonset_is_admitted_when_the_api_has_responded():
+    """Pods of DaemonSets are ignored; this one counts as one until the API has responded."""
     node = Node()
     node.plugin.offers = ()
     await node.round("p", daemon=True)
@@ -91,24 +91,24 @@ async def test_a_pod_whose_daemonset_does_not_exist_is_admitted_when_that_is_kno
     assert node.set == ["p 0-1"]
 
 
-async def test_an_inadmissible_pod_gets_nothing_is_told_of_once_and_tried_again():
+async def test_an_inadmissible_pod_gets_nothing_and_is_reported_once_and_retried():
     node = Node()
     node.plugin.offers = ()
     for _ in range(3):
         await node.round("p")
     assert node.told == [("p", "TopologyAffinityError")]
-    assert (node.set, node.plugin.asked) == ([], []), "not piece by piece either"
+    assert (node.set, node.plugin.asked) == ([], []), "no resource is allocated"
     assert node.state()["inadmissible"][0]["message"] == "Resources cannot be allocated with Topology locality"
     node.plugin.offers = Fake().offers
     await node.round("p")
-    assert node.state()["inadmissible"], "nothing happened, so it is not tried yet"
+    assert node.state()["inadmissible"], "without a change, it is not retried yet"
     await node.round("p", after=RETRY_S)
     assert (node.state()["inadmissible"], node.set) == ([], ["p 0-1"])
     assert node.rounds.admissions == {("rejected", "TopologyAffinityError"): 1, ("admitted", ""): 1}
 
 
 @pytest.mark.parametrize("what", ["a pod goes", "a plug-in comes"])
-async def test_what_may_help_makes_it_tried_again_at_once(what: str):
+async def test_a_change_that_may_help_causes_a_retry_at_once(what: str):
     node = Node()
     await node.round("other")
     node.plugin.offers = ()
@@ -120,7 +120,7 @@ async def test_what_may_help_makes_it_tried_again_at_once(what: str):
     assert node.state()["inadmissible"] == []
 
 
-async def test_without_pods_nothing_happens_and_nothing_is_forgotten():
+async def test_with_unknown_pods_nothing_is_admitted_or_released():
     node = Node()
     node.source.why = "no pods from the Kubernetes API: no response yet"
     await node.round()
@@ -135,7 +135,7 @@ async def test_without_pods_nothing_happens_and_nothing_is_forgotten():
     assert node.state()["pods"]
 
 
-async def test_a_full_disk_is_told_and_the_next_round_goes_on():
+async def test_a_full_disk_is_reported_and_the_next_round_runs():
     node = Node()
     await node.round("p")
     node.world.full = True
@@ -147,7 +147,7 @@ async def test_a_full_disk_is_told_and_the_next_round_goes_on():
 
 
 async def test_a_full_disk_makes_no_pod_inadmissible():
-    """Such a pod would get an Event, and perhaps be evicted."""
+    """Such a pod would get an Event, and may be evicted."""
     node = Node()
     node.world.full = True
     await node.round("p")
@@ -178,7 +178,7 @@ async def test_a_pod_that_is_released_during_a_round_is_not_admitted_from_the_li
     await ending.pop()
 
 
-async def test_what_the_runtime_refuses_is_counted_and_told():
+async def test_updates_that_the_runtime_refuses_are_counted_and_reported():
     node = Node()
     node.refuses = "the runtime is away"
     await node.round("p")
@@ -188,8 +188,8 @@ async def test_what_the_runtime_refuses_is_counted_and_told():
     assert node.rounds.updates == {"failed": 1, "applied": 1}
 
 
-async def test_rounds_that_are_late_are_skipped_and_never_overlap():
-    """Real time: a round of three periods in which others would have been due."""
+async def test_late_rounds_are_skipped_and_never_overlap():
+    """Real time: a round of three periods, in which others are due."""
     world = World()
     at_once, most = 0, 0
 
@@ -217,7 +217,7 @@ async def test_rounds_that_are_late_are_skipped_and_never_overlap():
     assert most == 1
 
 
-async def test_every_metric_of_the_reference():
+async def test_all_metrics_of_the_reference_are_exported():
     node = Node()
     metrics = QrmMetrics()
     metrics.rounds, node.rounds.observe = node.rounds, metrics.observe_round
@@ -246,7 +246,7 @@ async def test_every_metric_of_the_reference():
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
-async def test_events_evictions_and_the_nodes_status(tmp_path: Path):
+async def test_events_evictions_and_the_status_of_the_node(tmp_path: Path):
     reason = Admission(False, "TopologyAffinityError", "Resources cannot be allocated with Topology locality")
 
     with FakeKube() as kube:
@@ -283,6 +283,6 @@ async def test_events_evictions_and_the_nodes_status(tmp_path: Path):
             status = kube.content(NODES, "node-1")["status"]
             assert {status[part]["example.org/card"] for part in ("capacity", "allocatable")} == {"3"}
             assert {status[part]["example.org/idle"] for part in ("capacity", "allocatable")} == {"62"}
-            assert status["capacity"]["cpu"] == "4", "what is the kubelet's stays"
+            assert status["capacity"]["cpu"] == "4", "resources of the kubelet stay"
         finally:
             await client.close()

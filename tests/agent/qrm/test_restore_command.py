@@ -45,7 +45,7 @@ async def restore(qrm: Qrm, *arguments: str) -> tuple[int | None, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_after_a_manager_containers_are_restored_and_beside_one_they_are_not(world: World):
+async def test_containers_are_restored_after_a_manager_and_not_beside_one(world: World):
     async with FakeRuntime(world.socket, containers=set()) as runtime:
         for number, uid in enumerate(UIDS):
             world.pod(f"default/pod{number}", uid, "storage-service", cpu="4")
@@ -88,7 +88,7 @@ async def test_after_a_manager_containers_are_restored_and_beside_one_they_are_n
         )
 
 
-async def test_a_manager_does_not_start_beside_it_and_after_kill_9_it_runs_again(world: World):
+async def test_a_manager_does_not_start_beside_restore_and_starts_after_kill_9(world: World):
     """The runtime hangs after the first container. The process is stopped, so that it does not give up meanwhile."""
     async with FakeRuntime(world.socket, containers=set()) as runtime:
         for number, uid in enumerate(UIDS):
@@ -114,7 +114,7 @@ async def test_a_manager_does_not_start_beside_it_and_after_kill_9_it_runs_again
         assert {runtime.cpuset_of(cri(uid)) for uid in UIDS} == {("0-79", "0-1")}
 
 
-async def test_a_container_that_is_not_restored_and_a_node_without_a_checkpoint(world: World):
+async def test_a_container_that_is_not_restored_and_a_node_without_a_checkpoint_are_reported(world: World):
     async with FakeRuntime(world.socket, containers=set()) as runtime:
         qrm = world.run(RESERVED)
         code, out, err = await restore(qrm)

@@ -1,4 +1,4 @@
-"""[qrm]: what is read, and what is wrong with it."""
+"""The settings of [qrm] and their problems."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def read(**given: Any) -> QrmSettings:
     return settings
 
 
-def test_defaults_change_nothing_and_listen_to_nobody_else():
+def test_by_default_nothing_is_changed_and_only_loopback_is_served():
     settings = read()
     assert (settings.mode, settings.host, settings.port, settings.reconcile_period) == (
         "dry-run",
@@ -40,15 +40,15 @@ def test_defaults_change_nothing_and_listen_to_nobody_else():
     assert settings.plugins_dir == Path("load-watcher-qrm/plugins")
 
 
-def test_empty_lists_are_no_items():
-    """`config show` writes the default of `names`, `skip_annotations` and `nics` so, and it can be read again."""
+def test_an_empty_list_has_no_items():
+    """`config show` writes the default of `names`, `skip_annotations` and `nics` as `[]`, which can be read again."""
     lists = ("names", "skip_annotations", "nics", "exclusive_roles", "offline_roles", "nic_roles")
     settings = read(**{name: [] for name in lists})
     assert [()] * len(lists) == [getattr(settings, name) for name in lists]
     assert settings.roles().class_of("storage-service") == "online"
 
 
-def test_everything_from_text_as_the_environment_gives_it():
+def test_every_setting_is_read_from_text_of_the_environment():
     settings = read(
         mode="CRI",
         state_dir="qrm",
@@ -72,7 +72,7 @@ def test_everything_from_text_as_the_environment_gives_it():
         Nic("eth0", 0),
         Nic("eth1", 1, NicAddress("10.0.0.7", "fdbd::20"), "/var/run/netns/ns1"),
     )
-    assert (settings.resizing().step_down, settings.resizing().usage_factor) == (0, 1.5)
+    assert (settings.step_down, settings.usage_factor) == (0, 1.5)
     assert "nics=[" in repr(settings)
 
 
@@ -119,7 +119,7 @@ def test_problems_name_the_key(given: dict[str, Any], key: str, message: str):
     assert problems[0].cure
 
 
-def test_config_check_looks_at_it_too(tmp_path: Path):
+def test_config_check_checks_the_section(tmp_path: Path):
     assert validate({"port": 2022}) == []
     file = tmp_path / "settings.toml"
     file.write_text('[qrm]\nmode = "now"\n')
@@ -129,7 +129,7 @@ def test_config_check_looks_at_it_too(tmp_path: Path):
 
 
 def noted(tmp_path: Path, *lines: str) -> list[str]:
-    """What `config check` says about a valid [qrm]."""
+    """The notes of `config check` for a valid [qrm]."""
     file = tmp_path / "settings.toml"
     file.write_text("\n".join(["[qrm]", *lines]))
     told = CliRunner().invoke(main, ["config", "check", "-o", "json", str(file)])
@@ -155,7 +155,7 @@ def test_settings_of_another_mode_are_noted(tmp_path: Path):
     assert note.endswith('remove it, or set qrm.mode = "nri" or "cri"')
 
 
-def test_what_the_mode_nri_needs_is_noted(tmp_path: Path):
+def test_requirements_of_the_mode_nri_are_noted(tmp_path: Path):
     (note,) = noted(tmp_path, 'mode = "nri"', f'nri_socket = "{tmp_path}/none.sock"')
     assert f"this machine has no socket {tmp_path}/none.sock" in note
     assert 'for example qrm.nri_socket = "/var/run/nri/nri.sock"' in note
@@ -176,15 +176,15 @@ def listening(directory: Path) -> Iterator[Path]:
     path.unlink()
 
 
-def test_the_flag_of_the_seed(tmp_path: Path):
-    """--qos-resource-manager-reconcile-period, and a problem with it before anything starts."""
+def test_the_flag_of_the_proposal(tmp_path: Path):
+    """--qos-resource-manager-reconcile-period: an invalid value is an error before anything starts."""
     told = CliRunner().invoke(main, ["qrm", "--qos-resource-manager-reconcile-period", "often"])
     assert told.exit_code == 2
     assert "qrm.reconcile_period: must be a duration" in told.output
 
 
 def test_the_flag_of_upstream(tmp_path: Path):
-    """--qos-resource-manager-resource-names-map, as a kubelet's."""
+    """--qos-resource-manager-resource-names-map, in the format of the kubelet."""
     for names, problem in (("best-effort-cpu=cpu,a=b", "/none/devices"), ("cpu", "qrm.names: must be a list of pairs")):
         flags = ["--qos-resource-manager-resource-names-map", names, "--set", "qrm.sys=/none"]
         told = CliRunner().invoke(main, ["qrm", *flags])
@@ -193,7 +193,7 @@ def test_the_flag_of_upstream(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
+def test_without_the_extra_the_error_names_it(tmp_path: Path):
     without = (
         "import sys; sys.modules['grpc'] = None; from load_watcher.main import main; main(['qrm', '--mode', 'server'])"
     )

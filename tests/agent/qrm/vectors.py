@@ -1,4 +1,4 @@
-"""Golden cases of the QoS Resource Manager, tests/vectors/qrm.json, and the machines that they are about."""
+"""Golden cases of the QoS Resource Manager (tests/vectors/qrm.json) and their machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "qrm.json").read_
 
 
 def group(name: str) -> list[dict[str, Any]]:
-    """All cases of a group; at least one there is."""
+    """All cases of a group, which is not empty."""
     found: list[dict[str, Any]] = _VECTORS["groups"][name]["cases"]
     assert found
     return found

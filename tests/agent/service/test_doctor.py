@@ -9,7 +9,7 @@ import pytest
 
 from agent.cgroups.detection import find_layout, top_of
 from agent.cgroups.paths import Driver
-from agent.executor.groups import CgroupLock
+from agent.executor.other_agents import CgroupLock
 from tests.agent.policy.writing import API, CRANE_API, node_qos, text_of, throttling, write
 from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups

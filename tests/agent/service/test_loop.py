@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.cgroups.base import Quota, Tree
+from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout
 from agent.cgroups.errors import CgroupBusy, CgroupRefused
-from agent.cgroups.v2 import GroupV2, TreeV2
+from agent.cgroups.v2 import ALL, GroupV2
+from agent.cgroups.values import Quota
+from agent.clocks import Clocks
 from agent.decision.analysis import NodeEvent
 from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import RuleVerdict
@@ -26,12 +28,12 @@ from agent.metrics.registry import Metrics
 from agent.model import MetricSample, State
 from agent.policy.source import DirectoryPolicies, PolicySource
 from agent.qos import QosClass
-from agent.service.loop import ANALYZER_STATE_KEY, Agent, Clocks, NodeIdentity
+from agent.service.loop import ANALYZER_STATE_KEY, Agent, NodeIdentity
 from tests.agent.executor.node import CONTROL, FakeNode, with_api
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, FakeKube
 
-METRICS, OPTIONS = Metrics(), DecisionOptions(settle_seconds=0.0)
+METRICS, OPTIONS = Metrics(), DecisionOptions(settle=0.0)
 BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
 
 
@@ -336,15 +338,10 @@ class _Refusing(GroupV2):
         raise CgroupBusy(f"the kernel does not take {limit}", path=self.path)
 
 
-class _RefusingTree(TreeV2):
-    def open(self, path: str) -> _Refusing:
-        return _Refusing(self._root, path)
-
-
 class _RefusingNode(FakeNode):
     def tree(self, layout: Layout) -> Tree:
         if self._tree is None:
-            self._tree = _RefusingTree(layout.root)
+            self._tree = Tree({ALL: layout.root}, _Refusing)
         return self._tree
 
 
@@ -724,7 +721,7 @@ def one_eviction(
         node.add(0, 1, 2, qos=QosClass.BEST_EFFORT)
         world = World(node, folder / "policies")
         evicting(world)
-        world.limits = EvictionLimits(node=1)
+        world.limits = EvictionLimits(evictions_per_node=1)
 
         def evicted() -> int:
             return sum(each.kind == "evict" for each in node.deeds())

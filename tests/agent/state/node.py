@@ -92,7 +92,7 @@ class FakeNode:
         """Create groups with these values for a pod and its containers (FakeCgroups.add), and list the pod."""
         place = (facts.group_uid, facts.pod.qos or QosClass.BEST_EFFORT)
         self.cgroups.add(self.cgroups.pod_path(*place), **pod)
-        for container, values in zip(facts.containers, containers, strict=True):
+        for container, values in zip(facts.pod.containers, containers, strict=True):
             self.cgroups.add(self.container_path(facts, container.id), **values)
         self.pods.pods = [each for each in self.pods.pods if each.pod.uid != facts.pod.uid] + [facts]
 

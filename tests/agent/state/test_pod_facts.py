@@ -116,8 +116,8 @@ def test_extended_resources():
     running = [{"name": each, "state": {"running": {}}, "containerID": f"cri-o://{each}"} for each in "abc"]
     found = read(pod("a", UID, spec={"containers": containers}, status={"containerStatuses": running}))
     assert (found.pod.extended_cpu_limit, found.pod.extended_memory_limit) == (2.5, 1 << 30)
-    assert [each.extended_cpu_limit for each in found.containers] == [2.0, 0.5, None]
-    assert [each.id for each in found.containers] == ["a", "b", "c"]
+    assert [each.extended_cpu_limit for each in found.pod.containers] == [2.0, 0.5, None]
+    assert [each.id for each in found.pod.containers] == ["a", "b", "c"]
     assert (found.extended, found.extended_cpu_request) == ({"a", "b"}, 2.5)
 
 
@@ -132,13 +132,13 @@ def test_only_running_containers_and_sidecars_have_a_group():
     ]
     spec = {"initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}]}
     status = {"containerStatuses": statuses, "initContainerStatuses": inits}
-    assert [each.name for each in read(pod("a", UID, spec=spec, status=status)).containers] == ["proxy"]
+    assert [each.name for each in read(pod("a", UID, spec=spec, status=status)).pod.containers] == ["proxy"]
 
 
 def test_a_limit_of_0_is_none_and_an_invalid_quantity_is_refused():
     for value, expected in (("0", None), ("100m", 0.1)):
         spec = {"containers": [{"name": "main", "resources": {"limits": {"cpu": value}}}]}
-        assert read(pod("a", UID, spec=spec)).containers[0].cpu_limit == expected
+        assert read(pod("a", UID, spec=spec)).pod.containers[0].cpu_limit == expected
     spec = {"containers": [{"name": "main", "resources": {"limits": {"cpu": "much"}}}]}
     with pytest.raises(ValueError, match="much"):
         read(pod("a", UID, spec=spec))
@@ -146,7 +146,7 @@ def test_a_limit_of_0_is_none_and_an_invalid_quantity_is_refused():
 
 def test_null_lists_and_maps_are_read_as_empty():
     status = {"containerStatuses": None, "initContainerStatuses": None, "startTime": None}
-    assert read(pod("a", UID, status=status)).containers == ()
+    assert read(pod("a", UID, status=status)).pod.containers == ()
 
 
 @pytest.mark.parametrize(

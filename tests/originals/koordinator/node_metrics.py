@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import yaml
-from jsonschema import Draft202012Validator
 
 from scorers.cluster.node_metrics import NodeMetricObject, read_node_metric
 from tests.fakes.pods import publish_pods
@@ -21,6 +20,7 @@ from tests.originals.koordinator.cases import NODE
 from tests.originals.koordinator.scheduling import LoadAwareSchedulingComparison
 from tests.originals.programs import ask_lines
 from tests.originals.random_pods import chance
+from tests.schemas import draft202012
 from tests.watcher.koordinator.test_publisher import RESOURCE, Cluster, Run, run, service
 from watcher.core.koordinator.report import Capacity, PodClass
 
@@ -61,7 +61,7 @@ class NodeMetricComparison:
             yield from scheduling.compare(case, answer)
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- written objects -------------------------------------------------------------------------------------------------
 
 
 def publish(source: random.Random, count: int) -> list[Case]:
@@ -100,7 +100,7 @@ def _samples(source: random.Random) -> dict[str, list[float]]:
     return found
 
 
-# --- how Koordinator reads it ----------------------------------------------------------------------------------------
+# --- Koordinator's reader --------------------------------------------------------------------------------------------
 
 
 def values(node_metric: Case) -> str:
@@ -140,7 +140,7 @@ def _closed(schema: Any) -> Any:
 def problems(node_metric: Case, schema: dict[str, Any]) -> list[str]:
     """What the API server would refuse or remove, apart from metadata, which has no schema in a definition."""
     content = {**node_metric, "metadata": {}}
-    return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(content)]
+    return [f"{error.json_path}: {error.message}" for error in draft202012(schema).iter_errors(content)]
 
 
 def question(node_metric: Case, args: dict[str, Any]) -> Case:

@@ -35,7 +35,7 @@ from watcher.core.forecast.fleet import METRICS, FleetForecast
 from watcher.core.forecast.maxima import DAY_SLOTS, SLOT_S
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.kubernetes.objects import Node, Pod
-from watcher.core.pods.table import PublishedPods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.model import SnapshotForecasts, Window
 from watcher.service.settings import loading
@@ -286,7 +286,10 @@ async def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
         await eventually(lambda: not has_load(service), what="the load to be too old")
         assert service.extender.profiles["default"].fallbacks(now=END)["TargetLoadPacking"]
         assert service.table.pod_usage is None
-        watcher.published, watcher.pods = replace_age(load("t2"), watcher.clock), pod_load(watcher.clock)
+        watcher.published, watcher.pods = (
+            replace_age(load("t2"), watcher.clock),
+            pod_load(watcher.clock),
+        )
         with Live(watcher) as second:
             host.adopt(remote(second, tmp_path))
             await eventually(partial(has_load, service), what="the load again")
@@ -384,7 +387,7 @@ async def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
         await story()
 
 
-# --- data that a watcher does not offer ------------------------------------------------------------------------------
+# --- data that a watcher does not serve ------------------------------------------------------------------------------
 
 
 def problems_with(host: RemoteHost, profiles: dict[str, list[dict[str, Any]]], cwd: Path) -> dict[str, str]:

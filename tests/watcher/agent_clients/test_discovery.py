@@ -1,5 +1,5 @@
-"""Agents found by the labels of their pods: those that the Kubernetes API has now, asked at their addresses, and no
-other; and what is said where they cannot be found."""
+"""Agents found by the labels of their pods: the running ones of the Kubernetes API, requested only at their addresses;
+and the reports of agents that cannot be found."""
 
 import asyncio
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def put(
     namespace: str = "agents",
     **more: Any,
 ) -> None:
-    """A pod as the API server has it while it runs."""
+    """A running pod as the API server stores it."""
     conditions = READY if ready else [{"type": "Ready", "status": "False"}]
     metadata = {"labels": LABELS, **more.pop("metadata", {})}
     status = {"podIP": address, "conditions": conditions, **more.pop("status", {})}
@@ -68,7 +68,7 @@ def a_dashboard(kube: FakeKube, *, port: int = 2023) -> Iterator[Live]:
 
 
 def listed(live: Live) -> dict[str, str]:
-    """Names of those that may be asked, with their nodes."""
+    """Names and nodes of the listed agents."""
     return {each["name"]: each["node"] for each in live.ask("/api/v1/agents").json()["agents"]}
 
 
@@ -78,7 +78,7 @@ def troubles(live: Live) -> list[dict[str, str]]:
 
 
 def the_trouble(live: Live, *words: str) -> dict[str, str]:
-    """The only one, once it has these words in it."""
+    """The only problem, once it contains these words."""
 
     def said() -> dict[str, str]:
         found = troubles(live)
@@ -88,7 +88,7 @@ def the_trouble(live: Live, *words: str) -> dict[str, str]:
 
 
 def found_by(*sources: EndpointSource) -> DiscoveryResult:
-    """What they know of at once."""
+    """The agents that the sources find first."""
 
     async def run() -> DiscoveryResult:
         places = AgentDiscovery(*sources)
@@ -106,8 +106,8 @@ def found_by(*sources: EndpointSource) -> DiscoveryResult:
     return asyncio.run(run())
 
 
-def test_pods_that_come_go_and_change_are_followed() -> None:
-    """By node; not those that are not ready, ending, ended, or without an address."""
+def test_pods_that_appear_end_and_change_are_followed() -> None:
+    """By node; without pods that are not ready, terminating, finished, or without an address."""
     with FakeKube() as kube, a_dashboard(kube) as live:
         put(kube, "b", "10.0.0.2", node="n2")
         put(kube, "a", "10.0.0.9", node="n1")
@@ -135,8 +135,8 @@ def test_pods_that_come_go_and_change_are_followed() -> None:
         wait_for(lambda: {"10.0.0.7:2023": "n1", "[fd00::3]:2023": "n3"} == listed(live), what="another one")
 
 
-def test_a_page_is_asked_for_at_the_address_of_the_pod_and_nowhere_else() -> None:
-    """Not from pods with other labels, or in other namespaces, or that are gone; nor are those asked for."""
+def test_pages_are_requested_only_from_current_matching_pods() -> None:
+    """Not from pods with other labels, in other namespaces, or deleted ones."""
     with FakeKube() as kube, an_agent() as agent, a_dashboard(kube, port=agent.port) as live:
         put(kube, "other", LOOPBACK, metadata={"labels": {"app": "agent"}})
         put(kube, "stranger", LOOPBACK, namespace="default")
@@ -154,8 +154,8 @@ def test_a_page_is_asked_for_at_the_address_of_the_pod_and_nowhere_else() -> Non
         assert {wanted} == asked
 
 
-def test_nobody_is_listed_before_somebody_looks() -> None:
-    """Most never open the page of agents: it costs the API nothing until then."""
+def test_pods_are_listed_only_when_the_page_of_agents_is_opened() -> None:
+    """Most users never open it: until then there are no requests to the API."""
     with FakeKube() as kube, a_dashboard(kube) as live:
         assert live.ask("/api/v1/overview").json()["agents"]
         assert [] == kube.asked
@@ -163,8 +163,8 @@ def test_nobody_is_listed_before_somebody_looks() -> None:
         assert {"list"} <= {each.verb for each in kube.asked}
 
 
-def test_no_pod_is_a_trouble_of_its_own() -> None:
-    """With the command that shows what there is."""
+def test_a_selector_without_pods_is_reported() -> None:
+    """With the command that lists them."""
     with FakeKube() as kube, a_dashboard(kube) as live:
         trouble = the_trouble(live, "no pods found")
         assert ("agent", f"pods with {SELECTOR} in agents") == (trouble["kind"], trouble["of"])
@@ -172,8 +172,8 @@ def test_no_pod_is_a_trouble_of_its_own() -> None:
         assert f"{listing} must list the pods; check agents.pods" in trouble["hint"]
 
 
-def test_a_right_that_lacks_is_named_and_looked_for_again() -> None:
-    """For a Role of that namespace; one that is withdrawn takes what was known with it."""
+def test_a_missing_right_is_reported_and_checked_again() -> None:
+    """With a Role of the namespace. If the right is withdrawn, the known agents are removed."""
     with FakeKube(forbidden={("list", PODS)}) as kube, a_dashboard(kube) as live:
         put(kube, "a", "10.0.0.1")
         trouble = the_trouble(live, "cannot list pods (403 Forbidden)")
@@ -190,7 +190,7 @@ def test_a_right_that_lacks_is_named_and_looked_for_again() -> None:
         assert {} == listed(live)
 
 
-def test_while_the_api_is_away_those_of_the_last_list_stay() -> None:
+def test_while_the_api_is_unavailable_the_last_list_stays() -> None:
     """The outage is reported; afterwards, changes made meanwhile are applied."""
     with FakeKube() as kube, a_dashboard(kube) as live:
         put(kube, "a", "10.0.0.1")
@@ -211,8 +211,7 @@ def test_while_the_api_is_away_those_of_the_last_list_stay() -> None:
         wait_for(lambda: [] == troubles(live), what="no trouble")
 
 
-def test_an_api_that_cannot_be_reached_is_a_trouble() -> None:
-    """At once, and with its address."""
+def test_an_unreachable_api_is_reported_at_once_with_its_address() -> None:
     with FakeKube() as kube:
         client = KubeClient(lambda: KubeAccess("http://127.0.0.1:1", "a test"))
         selection = PodSelection(SELECTOR, 2023, "agents")
@@ -224,8 +223,8 @@ def test_an_api_that_cannot_be_reached_is_a_trouble() -> None:
     assert (False, True) == (trouble.refused, bool(trouble.hint))
 
 
-def test_the_default_namespace_is_that_of_the_service_or_required() -> None:
-    """The service's namespace is that of its pod."""
+def test_the_default_namespace_is_that_of_the_service() -> None:
+    """The namespace of its pod; without a pod, it must be configured."""
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1", namespace="ours")
         selection = PodSelection(SELECTOR, 2023)
@@ -237,16 +236,16 @@ def test_the_default_namespace_is_that_of_the_service_or_required() -> None:
     assert trouble.refused
 
 
-def test_with_a_server_name_they_are_asked_by_https() -> None:
-    """At their addresses, as the host whom their certificates are for."""
+def test_with_a_server_name_agents_are_requested_over_https() -> None:
+    """At their addresses, with the host name of their certificates."""
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1")
         (place,) = found_by(selected(kube, port=8443, tls_server_name="agent.example")).places
     assert ("https://10.0.0.1:8443", "https://agent.example:8443") == (str(place.url), str(place.server_name))
 
 
-def test_who_is_found_twice_is_one() -> None:
-    """By a name and by a label: with the node that the label names."""
+def test_an_agent_that_is_found_twice_is_listed_once() -> None:
+    """By a name and by a label: with the node from the label."""
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1")
         put(kube, "b", "10.0.0.2", node="n2")
@@ -257,7 +256,7 @@ def test_who_is_found_twice_is_one() -> None:
     ]
 
 
-def test_a_pod_that_cannot_be_read_costs_no_other() -> None:
+def test_an_invalid_pod_does_not_affect_others() -> None:
     """The error is reported."""
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1")
@@ -267,7 +266,7 @@ def test_a_pod_that_cannot_be_read_costs_no_other() -> None:
     assert ["cannot read agents/odd"] == [trouble.message.partition(":")[0] for trouble in found.troubles]
 
 
-def test_of_many_pods_that_cannot_be_asked_some_are_named() -> None:
+def test_of_many_unavailable_pods_the_first_are_named() -> None:
     """With their reasons, in the order of their names."""
     with FakeKube() as kube:
         for number in range(4):

@@ -1,4 +1,4 @@
-"""The pages of agents through the service: those of the settings, to be looked at, and nothing else of anybody."""
+"""Pages of the configured agents through the service: read only, and no other pages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,9 +9,10 @@ import pytest
 from aiohttp import web
 
 from tests.fakes.service import Answer, Live, Protection
-from watcher.agent_clients.client import AgentClient, ClientOptions
+from watcher.agent_clients.client import AgentClient
 from watcher.agent_clients.discovery import AgentDiscovery, EndpointSource, NamedEndpoints
 from watcher.agent_clients.pages import AgentProxy, EndpointKind
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.api.agents import AgentRoutes
 from watcher.platform.http import openapi
 from watcher.platform.http.openapi import Operation
@@ -60,7 +61,7 @@ async def nonsense(request: web.Request, captured: Sequence[str]) -> web.Respons
 
 @contextmanager
 def an_agent(handler: Handler = plan, *, token: str | None = None) -> Iterator[Live]:
-    """One whose plan is what `handler` says."""
+    """An agent whose plan comes from `handler`."""
     with Live(routes=[route("/explain", handler), route("/audit", audit)], protection=Protection(token)) as live:
         yield live
 
@@ -85,9 +86,9 @@ def showing(
     token_file: Path | None = None,
     protection: Protection | None = None,
 ) -> Iterator[Live]:
-    """A service that shows those that these know of."""
-    options = ClientOptions(token_file=str(token_file or ""))
-    pages = AgentProxy({kind: AgentClient(AgentDiscovery(source), options) for kind, source in sources.items()})
+    """A service that shows the agents of these sources."""
+    settings = AgentsSettings(token_file=token_file)
+    pages = AgentProxy({kind: AgentClient(AgentDiscovery(source), settings) for kind, source in sources.items()})
     with Live(routes=AgentRoutes(pages).routes(), lives=[pages.life], protection=protection) as live:
         yield live
 
@@ -96,8 +97,8 @@ def page(live: Live, port: int, name: str = "plan", **more: Any) -> Answer:
     return live.ask(f"/api/v1/agents/127.0.0.1:{port}/{name}", **more)
 
 
-def test_those_of_the_settings_are_listed_with_their_pages() -> None:
-    """By kind, then by address; the overview says that there are some."""
+def test_configured_agents_are_listed_with_their_pages() -> None:
+    """By kind, then by address; the overview states that there are some."""
     with a_dashboard(2021, qrms=[2022]) as live:
         assert {
             "agents": [
@@ -109,8 +110,8 @@ def test_those_of_the_settings_are_listed_with_their_pages() -> None:
         assert live.ask("/api/v1/overview").json()["agents"]
 
 
-def test_a_page_is_passed_on_as_it_is() -> None:
-    """With nothing of the question but which page."""
+def test_a_page_is_passed_on_unchanged() -> None:
+    """Of the request, only the name of the page is passed on."""
     with an_agent() as agent, a_dashboard(agent.port) as live:
         answer = page(live, agent.port)
         assert (200, PLAN, "no-store") == (answer.status, answer.json(), answer.headers["Cache-Control"])
@@ -121,8 +122,8 @@ def test_a_page_is_passed_on_as_it_is() -> None:
 @pytest.mark.parametrize(
     "path", ["plan/..%2Fmetrics", "metrics", "healthz", "%2Fexplain", "state", "plan%3Flimit=1", "..%2Fplan", ""]
 )
-def test_no_other_page_is_to_be_had(path: str) -> None:
-    """Neither by its name nor by tricks with it."""
+def test_other_pages_are_not_found(path: str) -> None:
+    """Neither by name nor by an encoded path."""
     with an_agent() as agent, a_dashboard(agent.port) as live:
         assert (404, "not_found") == ((found := page(live, agent.port, path)).status, found.error["code"])
 
@@ -130,19 +131,18 @@ def test_no_other_page_is_to_be_had(path: str) -> None:
 @pytest.mark.parametrize(
     "name", ["localhost:{}", "127.0.0.1", "127.0.0.2:{}", "[::1]:{}", "a@127.0.0.1:{}", "127.0.0.1:22"]
 )
-def test_nobody_else_is_asked(name: str) -> None:
-    """Only whom the settings name, in the words of the list."""
+def test_other_addresses_are_not_found(name: str) -> None:
+    """Only configured addresses, exactly as listed."""
     with an_agent() as agent, a_dashboard(agent.port) as live:
         assert 404 == live.ask(f"/api/v1/agents/{name.format(agent.port)}/plan").status
 
 
-def test_there_is_nothing_to_be_done_through_it() -> None:
-    """To look is all."""
+def test_other_methods_than_get_are_refused() -> None:
     with an_agent() as agent, a_dashboard(agent.port) as live:
         assert [405] * 3 == [page(live, agent.port, method=method).status for method in ("POST", "PUT", "DELETE")]
 
 
-def test_the_token_is_sent_and_not_disclosed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_token_is_sent_and_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is read for each request; the agent refuses a wrong one, and the error does not contain it."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
@@ -169,14 +169,14 @@ def test_the_token_is_sent_and_not_disclosed(tmp_path: Path, caplog: pytest.LogC
         (raising(ApiError(401, "unauthorized", "who?")), "agent_refused"),
     ],
 )
-def test_an_answer_that_is_not_a_page_is_an_error(handler: Handler, code: str) -> None:
+def test_a_response_that_is_not_a_page_is_an_error(handler: Handler, code: str) -> None:
     """Redirects are not followed, and content that is not JSON is not served as JSON."""
     with an_agent(handler) as agent, a_dashboard(agent.port) as live:
         assert (502, code) == ((found := page(live, agent.port)).status, found.error["code"])
 
 
-def test_a_missing_agent_is_reported() -> None:
-    """With its address, and where to look."""
+def test_an_unavailable_agent_is_reported() -> None:
+    """With its address and a hint."""
     with a_dashboard(1) as live:
         answer = page(live, 1)
         assert (502, "agent_unreachable") == (answer.status, answer.error["code"])

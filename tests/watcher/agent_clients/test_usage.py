@@ -1,4 +1,4 @@
-"""What pods use, from node agents: small servers that answer as an agent does, over real sockets."""
+"""The usage of pods from node agents: small servers with the responses of agents, over real sockets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from tests.fakes.sources import MemorySource
 from tests.waiting import wait_for
 from tests.watcher.sources.metrics_server.test_provider import at
 from watcher.agent_clients import usage
-from watcher.agent_clients.client import AT_ONCE, AgentClient, ClientOptions
+from watcher.agent_clients.client import AT_ONCE, AgentClient
 from watcher.agent_clients.discovery import AgentDiscovery, NamedEndpoints, PodEndpoints
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.agent_clients.usage import (
     BUDGET_S,
     AgentPods,
@@ -54,7 +55,7 @@ def of(node: str, *pods: AgentPodUsage, time: float = NOW) -> bytes:
 
 @dataclass
 class FakeAgent:
-    """An agent that answers with this body; `hangs` it never does."""
+    """An agent with this body as its response; with `hangs` it never responds."""
 
     body: bytes = b""
     status: int = 200
@@ -82,12 +83,12 @@ class FakeAgent:
 
 
 def named(*urls: str) -> AgentDiscovery:
-    """Where they are, by the setting that names them."""
+    """The configured addresses of these agents."""
     return AgentDiscovery(NamedEndpoints(urls, key="agents.urls"))
 
 
-def client(discovery: AgentDiscovery, *, timeout: float = 20.0, token_file: str = "", ca_file: str = "") -> AgentClient:
-    return AgentClient(discovery, ClientOptions(timeout=timeout, token_file=token_file, ca_file=ca_file))
+def client(discovery: AgentDiscovery, *, timeout: float = 20.0, **files: Any) -> AgentClient:
+    return AgentClient(discovery, AgentsSettings(timeout=timeout, **files))
 
 
 def ask(
@@ -107,7 +108,7 @@ def ask(
     return asyncio.run(run())
 
 
-def test_every_agent_reports_its_own_node():
+def test_each_agent_reports_the_pods_of_its_node():
     agents = FakeAgent(of("n2", AgentPodUsage("shop", "db", 0.25, None))), FakeAgent(of("n1", WEB, time=NOW - 7))
     got = ask(*agents)
     assert (("shop", "web"), ("shop", "db")) == got.usage.pods
@@ -124,7 +125,7 @@ def test_every_agent_reports_its_own_node():
     assert [[f"GET /pods 127.0.0.1:{agent.port}"] for agent in agents] == [agent.asked for agent in agents]
 
 
-def test_the_order_of_answers_does_not_matter():
+def test_the_order_of_responses_does_not_matter():
     one, two = (
         AgentPodsResponse("n1", NOW, 10.0, (WEB,)),
         AgentPodsResponse("n2", NOW, 5.0, (AgentPodUsage("a", "b", 1, 1),)),
@@ -134,7 +135,7 @@ def test_the_order_of_answers_does_not_matter():
     assert (first.usage.pods, first.usage.nodes, first.origin) == (second.usage.pods, second.usage.nodes, second.origin)
 
 
-def test_agents_without_an_answer_lose_their_own_pods_and_cause_one_finding():
+def test_unavailable_agents_have_one_finding_and_only_their_pods_are_missing():
     well, odd, away = FakeAgent(of("n1", WEB)), FakeAgent(b"<html>"), FakeAgent(status=503)
     got = ask(well, odd, away, more=("http://127.0.0.1:9", "http://no-such-name.invalid:1"))
     assert (("shop", "web"),) == got.usage.pods
@@ -145,7 +146,7 @@ def test_agents_without_an_answer_lose_their_own_pods_and_cause_one_finding():
     assert "no-such-name.invalid:1: the name has no address. Set agents.urls to the name" in finding.reason
 
 
-def test_one_that_hangs_keeps_nobody_waiting_for_longer_than_its_timeout():
+def test_an_agent_that_hangs_delays_the_others_by_its_timeout_only():
     got = wait_for(
         lambda: ask(FakeAgent(hangs=True), FakeAgent(of("n1", WEB)), timeout=0.5, budget=200.0),
         what="the other one, which on a busy machine may be late too",
@@ -155,8 +156,8 @@ def test_one_that_hangs_keeps_nobody_waiting_for_longer_than_its_timeout():
     assert "no response in time" in got.findings[0].reason
 
 
-def test_all_together_have_a_budget():
-    """Answers until then count; agents that were not asked are named like the others."""
+def test_all_agents_together_have_a_time_limit():
+    """Responses until then count; agents that were not requested in time are reported like unavailable ones."""
     got = ask(FakeAgent(of("n1", WEB)), *(FakeAgent(hangs=True) for _ in range(3)), budget=5.0, at_once=2)
     assert (("shop", "web"),) == got.usage.pods
     assert "3 of 4 node agents" in got.findings[0].reason
@@ -173,7 +174,7 @@ def test_all_together_have_a_budget():
         (FakeAgent(of("n1")), NoPodUsage, "contain no pods"),
     ],
 )
-def test_if_no_agent_reports_a_pod_the_reason_is_one_of_their_errors(agent: FakeAgent, kind: type, said: str):
+def test_if_no_agent_reports_pods_the_reason_is_one_of_their_errors(agent: FakeAgent, kind: type, said: str):
     with pytest.raises(ProviderError) as caught:
         ask(agent)
     assert kind is type(caught.value)
@@ -181,23 +182,23 @@ def test_if_no_agent_reports_a_pod_the_reason_is_one_of_their_errors(agent: Fake
     assert caught.value.hint
 
 
-def test_the_token_is_read_again_and_not_disclosed(tmp_path: Path):
+def test_the_token_is_read_again_and_not_shown(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text("secret\n")
-    got = ask(FakeAgent(of("n1", WEB), token="secret"), token_file=str(token))
+    got = ask(FakeAgent(of("n1", WEB), token="secret"), token_file=token)
     assert 1 == len(got.usage.pods)
     token.write_text("another\n")
     with pytest.raises(ProviderRefused) as caught:
-        ask(FakeAgent(of("n1", WEB), token="secret"), token_file=str(token))
+        ask(FakeAgent(of("n1", WEB), token="secret"), token_file=token)
     assert "another" not in str(caught.value) + caught.value.hint
     assert "agents.token_file" in caught.value.hint
     token.unlink()
     with pytest.raises(ProviderRefused, match=r"agents\.token_file"):
-        ask(FakeAgent(of("n1", WEB)), token_file=str(token))
+        ask(FakeAgent(of("n1", WEB)), token_file=token)
 
 
 @pytest.mark.parametrize("name", ["http://no-such-name.invalid:2023", f"http://{'x' * 70}:2023"])
-async def test_a_name_without_addresses(name: str):
+async def test_a_name_without_addresses_is_reported(name: str):
     async with AsyncExitStack() as stack:
         asked = AgentPods(client(named(name), timeout=1))
         stack.push_async_callback(asked.close)
@@ -206,7 +207,7 @@ async def test_a_name_without_addresses(name: str):
 
 
 async def test_nodes_come_from_the_source_and_pods_from_the_agents():
-    """A source that knows nothing of pods, and one that does, alike."""
+    """For a source without pods and for one with pods."""
 
     async def run(fetching: Callable[[ProviderWithAgents], Coroutine[Any, Any, None]]) -> None:
         async with AsyncExitStack() as stack:
@@ -229,8 +230,8 @@ async def test_nodes_come_from_the_source_and_pods_from_the_agents():
     await run(fetching)
 
 
-async def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
-    """How large they are and who, and which are silent: not the agents', and not lost with them."""
+async def test_data_of_the_source_about_nodes_is_kept_beside_the_agents():
+    """Capacities, labels, silent nodes: they do not depend on the agents."""
 
     async def run(kube: FakeKube) -> None:
         source = MetricsServerProvider(
@@ -257,8 +258,8 @@ async def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
         await run(kube)
 
 
-async def test_agents_that_are_not_found_are_reported_with_the_others_usage():
-    """By label: one that is ready, and one that is not yet; then nobody, for want of a right."""
+async def test_agents_that_are_not_found_are_reported_with_the_usage_of_the_others():
+    """By label: one that is ready, and one that is not yet; then none, because a right is missing."""
 
     async def run(kube: FakeKube, port: int) -> PodFetch:
         selection = PodSelection("app=agent", port, "agents")
@@ -289,9 +290,9 @@ async def test_agents_that_are_not_found_are_reported_with_the_others_usage():
 
 
 @pytest.mark.slow
-def test_the_service_serves_what_the_agents_report(tmp_path: Path, run_service: RunService):
-    """From the settings to the answers, beside a source that knows nothing of pods: agents by name and by label, the
-    latter with pages in the dashboard."""
+def test_the_service_serves_the_usage_that_agents_report(tmp_path: Path, run_service: RunService):
+    """From settings to responses, beside a source without pods: agents by name and by label, the latter with pages in
+    the dashboard."""
 
     async def told(_request: web.Request, _captured: Sequence[str]) -> web.Response:
         return web.Response(body=of("n1", WEB, time=time.time()))

@@ -1,4 +1,4 @@
-"""The HTTP API: what each path answers, and when it rather answers nothing."""
+"""The HTTP API: the responses of each path, and its errors."""
 
 import asyncio
 import gzip
@@ -20,7 +20,7 @@ from tests.fakes.service import HEALTHY, FakeService, Live, Protection
 from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of, steady
 from tests.waiting import eventually
 from watcher.api.dashboard import documentation_url
-from watcher.api.handlers import make_app
+from watcher.api.routes import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection
@@ -29,13 +29,13 @@ from watcher.model import ProviderHealth, Window
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    """Three nodes, published a second ago. Tests that change anything make their own."""
+    """Three nodes, published a second ago. Tests that change them create their own service."""
     with Live() as running:
         yield running
 
 
 def nodes(answer) -> set[str]:
-    """The names of the nodes of an answer in the watcher's shape."""
+    """The names of the nodes of a response in the format of /watcher."""
     assert 200 == answer.status, answer.body
     return set(answer.json()["data"]["NodeMetricsMap"])
 
@@ -43,8 +43,8 @@ def nodes(answer) -> set[str]:
 # --- all nodes -------------------------------------------------------------------------------------------------------
 
 
-def test_all_nodes_with_the_quarter_of_an_hour(live):
-    """The default: 15 minutes, AVG and STD, JSON."""
+def test_all_nodes_with_the_default_window(live):
+    """15 minutes, AVG and STD, JSON."""
     answer = live.ask("/watcher")
 
     assert {"node-1", "node-2", "node-3"} == nodes(answer)
@@ -54,14 +54,14 @@ def test_all_nodes_with_the_quarter_of_an_hour(live):
 
 
 @pytest.mark.parametrize("path", ["//watcher", "/watcher/", "///watcher///", "/watcher//"])
-def test_duplicate_and_trailing_slashes_do_not_count(live, path):
-    """The Go client joins its address and the path; it is served, not sent elsewhere."""
+def test_duplicate_and_trailing_slashes_are_ignored(live, path):
+    """The Go client joins its address and the path. The response is not a redirect."""
     assert live.ask("/watcher").body == live.ask(path).body
 
 
 @pytest.mark.parametrize("label", ["5m", "10m", "15m"])
-def test_the_window_asked_for(live, label):
-    """The root says which window was asked for, each metric which it got."""
+def test_the_response_has_the_requested_window_and_the_covered_ones(live, label):
+    """The root has the requested window, each metric its covered window."""
     body = live.ask(f"/watcher?window={label}").json()
     rollups = {metric["rollup"] for metric in body["data"]["NodeMetricsMap"]["node-3"]["metrics"]}
 
@@ -77,23 +77,23 @@ def test_the_window_asked_for(live, label):
         ((Window("30m", 1800), Window("60m", 3600)), "30m"),
     ],
 )
-def test_the_default_window_is_the_one_next_to_fifteen_minutes(served, default):
-    """Where 15 minutes are not served: the longest below, else the shortest."""
+def test_the_default_window_is_the_one_closest_to_15_minutes(served, default):
+    """If 15 minutes are not served: the longest below, otherwise the shortest."""
     service = FakeService(published=publish(snapshot_of(small_fleet(), windows=served)), windows=served)
     with Live(service) as live:
         assert default == live.ask("/watcher").json()["window"]["duration"]
 
 
-def test_types_and_operators_combine(live):
-    """Parameters combine by AND, several values of one by OR."""
+def test_types_and_operators_are_combined(live):
+    """Different parameters by AND, several values of one by OR."""
     body = live.ask("/watcher?type=CPU&type=Bandwidth&operator=MAX&operator=AVG&window=5m").json()
     found = {(m["type"], m["operator"]) for m in body["data"]["NodeMetricsMap"]["node-1"]["metrics"]}
 
     assert {("CPU", "AVG"), ("CPU", "MAX"), ("Bandwidth", "AVG"), ("Bandwidth", "MAX")} == found
 
 
-def test_the_shape_of_the_kep(live):
-    """The nodes stand directly under data, and are the same."""
+def test_the_format_of_the_kep(live):
+    """The nodes are directly under data, with the same values."""
     kep = live.ask("/watcher?shape=kep").json()
 
     assert live.ask("/watcher").json()["data"]["NodeMetricsMap"] == kep["data"]
@@ -102,26 +102,26 @@ def test_the_shape_of_the_kep(live):
 # --- some nodes ------------------------------------------------------------------------------------------------------
 
 
-def test_one_node_by_path_and_by_parameter(live):
+def test_a_node_is_selected_by_path_or_by_parameter(live):
     """Both give the same document."""
     assert {"node-2"} == nodes(live.ask("/watcher/node-2"))
     assert live.ask("/watcher/node-2").body == live.ask("/watcher?host=node-2").body
 
 
-def test_several_nodes(live):
-    """Repeated names are a union, the order is that of the list."""
+def test_several_nodes_are_selected_by_repeated_parameters(live):
+    """The union, in the order of the list."""
     answer = live.ask("/watcher?host=node-3&host=node-1&host=node-3")
 
     assert ["node-1", "node-3"] == list(answer.json()["data"]["NodeMetricsMap"])
 
 
-def test_an_empty_name_means_all(live):
+def test_an_empty_host_selects_all_nodes(live):
     """As in the original."""
     assert live.ask("/watcher").body == live.ask("/watcher?host=").body
 
 
-def test_the_path_takes_the_same_parameters(live):
-    """But for host."""
+def test_the_path_of_a_node_has_the_same_parameters(live):
+    """Except host."""
     body = live.ask("/watcher/node-1?window=5m&type=CPU&operator=Latest&shape=kep").json()
 
     assert [["CPU", "Latest", ""]] == [
@@ -130,7 +130,7 @@ def test_the_path_takes_the_same_parameters(live):
     assert 400 == live.ask("/watcher/node-1?host=node-2").status
 
 
-def test_an_unknown_node_is_named(live):
+def test_an_unknown_node_is_an_error_with_its_name(live):
     """By path, and among others by parameter."""
     for path in ("/watcher/nope", "/watcher?host=node-1&host=nope"):
         answer = live.ask(path)
@@ -138,8 +138,8 @@ def test_an_unknown_node_is_named(live):
         assert "'nope'" in answer.error["message"]
 
 
-def test_a_known_node_without_what_was_selected(live):
-    """It is not unknown; the error says what it lacks."""
+def test_a_known_node_without_the_selected_type_is_an_error(live):
+    """The error names the missing type, and does not report the node as unknown."""
     answer = live.ask("/watcher/node-3?type=GPU")
 
     assert (404, "no_metrics") == (answer.status, answer.error["code"])
@@ -148,7 +148,7 @@ def test_a_known_node_without_what_was_selected(live):
 
 
 def test_names_are_decoded_once():
-    """Percent signs, slashes and quotes belong to the name, whatever is done to write them in a path."""
+    """Percent signs, slashes and quotes are part of the name, in any encoding."""
     names = {"a/b": "a%2Fb", "50%": "50%25", "ü": "%C3%BC", "a b": "a%20b", "a+b": "a+b", "%41": "%2541", "A": "%41"}
     fleet = {name: {"CPU": steady(5)} for name in names}
     with Live(FakeService(published=publish(snapshot_of(fleet)))) as live:
@@ -156,15 +156,15 @@ def test_names_are_decoded_once():
             assert {name} == nodes(live.ask(f"/watcher/{written}"))
 
 
-def test_a_node_that_is_called_health_is_found_by_parameter():
-    """Its path belongs to the provider's health."""
+def test_a_node_with_the_name_health_is_found_by_parameter():
+    """The path /watcher/health is that of the provider's health."""
     service = FakeService(published=publish(snapshot_of({"health": {"CPU": steady(5)}})))
     with Live(service) as live:
         assert {"status": "ok", "since": 1_699_999_000.0} == live.ask("/watcher/health").json()
         assert {"health"} == nodes(live.ask("/watcher?host=health"))
 
 
-# --- nothing, too old, or a remnant ----------------------------------------------------------------------------------
+# --- missing, stale, or incomplete data ------------------------------------------------------------------------------
 
 DOCUMENTS = ["/watcher", "/watcher?window=5m", "/watcher/node-1", "/watcher?host=node-1", "/api/v1/columns"]
 
@@ -179,23 +179,23 @@ DOCUMENTS = ["/watcher", "/watcher?window=5m", "/watcher/node-1", "/watcher?host
     ],
     ids=["not asked", "down", "up"],
 )
-def test_no_metrics_is_404_and_says_why(path, health, hint):
-    """An empty 200 would score every node the minimum."""
+def test_missing_metrics_are_a_404_with_a_reason(path, health, hint):
+    """With an empty 200, each node would get the minimum score."""
     with Live(FakeService(published=None, provider_health=health)) as live:
         answer = live.ask(path)
         assert (404, "no_metrics") == (answer.status, answer.error["code"])
         assert hint in answer.error["hint"]
 
 
-def test_a_snapshot_without_nodes_is_no_metrics_either():
-    """The provider answered, but knows no node."""
+def test_a_snapshot_without_nodes_is_a_404():
+    """The provider responded, but without nodes."""
     with Live(FakeService(published=publish(snapshot_of({})))) as live:
         assert "no_metrics" == live.ask("/watcher").error["code"]
         assert "no_metrics" == live.ask("/watcher/node-1").error["code"]
 
 
-def test_a_selection_that_nobody_has_is_no_metrics(live):
-    """An empty document would be an answer to another question."""
+def test_a_selection_without_values_is_a_404(live):
+    """An empty document would suggest an idle fleet."""
     for path in ("/watcher?type=Energy", "/api/v1/columns?type=Energy"):
         answer = live.ask(path)
         assert (404, "no_metrics") == (answer.status, answer.error["code"])
@@ -203,8 +203,8 @@ def test_a_selection_that_nobody_has_is_no_metrics(live):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
-def test_what_is_too_old_is_not_served(path):
-    """The age runs on the monotonic clock; the error says it and the limit."""
+def test_a_stale_snapshot_is_not_served(path):
+    """The age is measured by the monotonic clock; the error has it and the limit."""
     service = FakeService(max_staleness=120.0)
     with Live(service) as live:
         service.clock = 1000.0 + 119.0
@@ -218,15 +218,15 @@ def test_what_is_too_old_is_not_served(path):
     assert "60" == answer.headers["Retry-After"]
 
 
-def test_a_snapshot_whose_nodes_all_went_stale_is_stale():
-    """The source answers, but with nothing new: its nodes are dropped one by one, and then there is nothing."""
+def test_a_snapshot_whose_nodes_are_all_stale_is_stale():
+    """The source responds without new samples: its nodes are removed one by one until none is left."""
     with Live(FakeService(published=publish(snapshot_of({}), age_s=400.0))) as live:
         assert "stale" == live.ask("/watcher").error["code"]
 
 
 @pytest.fixture
 def remnant() -> Iterator[Live]:
-    """A fleet of which two nodes went missing at once."""
+    """A fleet of which two nodes vanished at once."""
     snapshot = snapshot_of(small_fleet(), lost={"gone-1": END - 60, "gone-2": END - 60})
     with Live(FakeService(published=publish(snapshot))) as live:
         yield live
@@ -235,37 +235,37 @@ def remnant() -> Iterator[Live]:
 @pytest.mark.parametrize(
     "path", ["/watcher", "/watcher?window=5m", "/watcher?type=CPU", "/api/v1/columns", "/watcher?host="]
 )
-def test_a_remnant_is_not_served_as_the_fleet(remnant, path):
-    """The Go plug-ins score an absent node 0, which herds pods to the others."""
+def test_an_incomplete_list_is_not_served(remnant, path):
+    """The Go plug-ins score an absent node 0, which moves pods to the others."""
     answer = remnant.ask(path)
 
     assert (503, "partial_outage") == (answer.status, answer.error["code"])
     assert "2 of 5" in answer.error["message"]
 
 
-def test_nodes_that_are_left_are_answered_by_name(remnant):
-    """What is asked for by name is the truth about that name."""
+def test_remaining_nodes_are_served_by_name(remnant):
+    """Their values are right."""
     assert {"node-1"} == nodes(remnant.ask("/watcher/node-1"))
     assert {"node-1", "node-2"} == nodes(remnant.ask("/watcher?host=node-1&host=node-2"))
 
 
-def test_nodes_that_went_missing_are_not_unknown(remnant):
-    """404 would say that the node does not exist."""
+def test_lost_nodes_are_not_unknown(remnant):
+    """404 would mean that the node does not exist."""
     for path in ("/watcher/gone-1", "/watcher?host=node-1&host=gone-1"):
         answer = remnant.ask(path)
         assert (503, "partial_outage") == (answer.status, answer.error["code"])
         assert "gone-1" in answer.error["message"]
 
 
-def test_when_all_nodes_went_missing_that_is_what_is_said():
-    """Not that there never were any."""
+def test_if_all_nodes_are_lost_the_error_states_it():
+    """The error is not the one for a fleet without nodes."""
     snapshot = snapshot_of({}, lost={"gone-1": END - 60})
     with Live(FakeService(published=publish(snapshot))) as live:
         assert "partial_outage" == live.ask("/watcher").error["code"]
 
 
-def test_a_quarantined_node_is_told_from_an_unknown_one():
-    """Both are 404 by name; the hint says why this one is missing."""
+def test_a_quarantined_node_differs_from_an_unknown_one():
+    """Both are 404 by name; the hint has the reason."""
     snapshot = snapshot_of(small_fleet(), quarantined={"frozen"})
     with Live(FakeService(published=publish(snapshot))) as live:
         assert (404, "unknown_host") == (live.ask("/watcher/frozen").status, live.ask("/watcher/frozen").error["code"])
@@ -276,7 +276,7 @@ def test_a_quarantined_node_is_told_from_an_unknown_one():
 
 
 def test_the_age_is_that_of_the_newest_sample():
-    """And so is what caches on the way may do with it."""
+    """And so is the time that caches may keep it."""
     service = FakeService(published=publish(snapshot_of(small_fleet()), age_s=4.4), interval=30.0)
     with Live(service) as live:
         service.clock = 1007.9
@@ -293,7 +293,7 @@ def test_the_age_is_that_of_the_newest_sample():
 
 
 def test_protected_answers_are_private():
-    """A cache that several people share must not hand them on."""
+    """A shared cache must not serve them to others."""
     with Live(protection=Protection("secret", protect_reads=True)) as live:
         headers = live.ask("/watcher", headers={"Authorization": "Bearer secret"}).headers
         assert headers["Cache-Control"].startswith("private, ")
@@ -315,8 +315,8 @@ VARIANTS = [
 ]
 
 
-def test_etags_differ_wherever_bodies_do(live):
-    """In selection, shape, node and coding; and only there."""
+def test_etags_differ_exactly_if_bodies_differ(live):
+    """By selection, format, node and encoding."""
     found: dict[str, bytes] = {}
     for path in VARIANTS:
         for coding in ("identity", "gzip", "zstd"):
@@ -329,8 +329,8 @@ def test_etags_differ_wherever_bodies_do(live):
 
 @pytest.mark.parametrize("path", VARIANTS)
 @pytest.mark.parametrize("coding", ["identity", "gzip", "zstd"])
-def test_what_a_client_has_already_is_not_sent_again(live, path, coding):
-    """304 carries what a cache needs, and no body."""
+def test_a_known_etag_gets_a_304(live, path, coding):
+    """With the headers that a cache needs, and without a body."""
     headers = {"Accept-Encoding": coding}
     etag = live.ask(path, headers=headers).headers["ETag"]
     for wanted in (etag, f"W/{etag}", f'"other", {etag}', "*"):
@@ -343,7 +343,7 @@ def test_what_a_client_has_already_is_not_sent_again(live, path, coding):
 
 
 def test_the_next_tick_has_other_etags():
-    """A client that asks with the old one gets the new document."""
+    """A client that sends the old one gets the new document."""
     service = FakeService()
     with Live(service) as live:
         before = live.ask("/watcher").headers["ETag"]
@@ -354,7 +354,7 @@ def test_the_next_tick_has_other_etags():
 
 
 @pytest.mark.parametrize("path", ["/watcher", "/watcher?shape=kep&window=10m", "/watcher?type=CPU", "/api/v1/columns"])
-def test_bodies_come_in_the_coding_that_was_asked_for(live, path):
+def test_bodies_have_the_requested_encoding(live, path):
     """And decode to the plain body."""
     plain = live.ask(path)
     zipped = live.ask(path, headers={"Accept-Encoding": "gzip"})
@@ -367,8 +367,9 @@ def test_bodies_come_in_the_coding_that_was_asked_for(live, path):
     assert plain.body == zstandard.ZstdDecompressor().decompress(zstd.body)
 
 
-def test_small_bodies_are_sent_as_they_are(live):
-    """One node fits into a packet; compressing it would cost more than it saves. A client that insists gets its way."""
+def test_small_bodies_are_not_compressed(live):
+    """One node fits into a packet; compressing it would cost more than it saves. A client that refuses the plain body
+    gets a compressed one."""
     plain = live.ask("/watcher/node-3").body
 
     assert plain == live.ask("/watcher/node-3", headers={"Accept-Encoding": "gzip, zstd"}).body
@@ -376,8 +377,7 @@ def test_small_bodies_are_sent_as_they_are(live):
     assert plain == gzip.decompress(insisting.body)
 
 
-def test_many_nodes_by_name_are_compressed():
-    """A long answer is worth it."""
+def test_the_response_for_many_nodes_by_name_is_compressed():
     fleet = {f"n{row}": {"CPU": steady(row)} for row in range(20)}
     query = "&".join(f"host={name}" for name in fleet)
     with Live(FakeService(published=publish(snapshot_of(fleet)))) as live:
@@ -385,8 +385,8 @@ def test_many_nodes_by_name_are_compressed():
         assert live.ask("/watcher").body == gzip.decompress(answer.body)
 
 
-def test_several_accept_encoding_lines_are_one(live):
-    """As the standard says of every list."""
+def test_several_accept_encoding_headers_are_one_list(live):
+    """As RFC 9110 defines for lists."""
     sent = (
         b"GET /watcher HTTP/1.1\r\nHost: x\r\nAccept-Encoding: br\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
     )
@@ -394,8 +394,7 @@ def test_several_accept_encoding_lines_are_one(live):
     assert b"Content-Encoding: gzip" in live.raw(sent)
 
 
-def test_a_client_that_takes_no_coding_of_ours_is_told(live):
-    """Rather than sent what it cannot read."""
+def test_a_client_that_accepts_no_supported_encoding_gets_an_error(live):
     for path in ("/watcher", "/watcher/node-1", "/api/v1/columns", "/api/v1/findings", "/metrics"):
         answer = live.ask(path, headers={"Accept-Encoding": "br, identity;q=0"})
         assert (406, "not_acceptable") == (answer.status, answer.error["code"])
@@ -423,8 +422,8 @@ PATHS = [
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
-def test_head_is_get_without_the_body(live, path, coding):
-    """Status and headers are the same."""
+def test_head_has_the_status_and_headers_of_get(live, path, coding):
+    """Without the body."""
     got, head = (live.ask(path, method=method, headers={"Accept-Encoding": coding}) for method in ("GET", "HEAD"))
 
     assert b"" == head.body
@@ -439,7 +438,7 @@ def test_head_is_get_without_the_body(live, path, coding):
 
 
 def test_columns_of_two_nodes():
-    """The whole answer, as the scorers' client gets it."""
+    """The whole response, as the scorers' client gets it."""
     fleet = {"a": {"CPU": [10.0, 30.0] * 30, "Memory": [50.0]}, "b": {"CPU": [20.0] * 20}}
     published = publish(snapshot_of(fleet, ages={"b": 100.5}))
     with Live(FakeService(published=published)) as live:
@@ -468,7 +467,7 @@ def test_columns_of_two_nodes():
 
 
 def test_aggregates_are_added_on_request():
-    """In every content coding, with a tag of their own, and known by it; computed once per snapshot."""
+    """In each encoding, with their own ETag; computed once per snapshot."""
     service = FakeService()
     with Live(service) as live:
         plain, with_aggregates = live.ask("/api/v1/columns"), live.ask("/api/v1/columns?aggregate=koordlet")
@@ -491,17 +490,17 @@ def test_aggregates_are_added_on_request():
     assert "did you mean koordlet?" in unknown.error["hint"]
 
 
-def test_columns_take_no_shape_and_no_host(live):
-    """They are the whole fleet, always."""
+def test_columns_have_no_format_and_host_parameters(live):
+    """They always have the whole fleet."""
     assert 400 == live.ask("/api/v1/columns?shape=kep").status
     assert 400 == live.ask("/api/v1/columns?host=node-1").status
 
 
-# --- work is done once -----------------------------------------------------------------------------------------------
+# --- shared work -----------------------------------------------------------------------------------------------------
 
 
 class Counting(Published):
-    """Counts how often a document is written, and lets the first wait until the test has asked often enough."""
+    """Counts how often a document is written; the first writer waits for the test."""
 
     def __init__(self, *arguments, **keywords) -> None:
         super().__init__(*arguments, **keywords)
@@ -516,8 +515,8 @@ class Counting(Published):
         return super().document(selection)
 
 
-def test_equal_questions_at_one_time_are_answered_with_one_document():
-    """A hundred dashboards that reload together cost as much as one; nor does it matter how each spells it."""
+def test_equal_concurrent_requests_share_one_document():
+    """A hundred dashboards that reload at once cost as much as one, for any notation of the parameters."""
     published = Counting(snapshot_of(small_fleet()), tag="t1", monotonic=1000.0, age_s=1.0)
     published.encode_default()
     paths = [
@@ -528,7 +527,7 @@ def test_equal_questions_at_one_time_are_answered_with_one_document():
     with Live(FakeService(published=published)) as live, ThreadPoolExecutor(9) as clients:
         asked = [clients.submit(live.ask, path) for path in paths * 3]
         assert published.begun.wait(10)
-        # while the thread writes, the loop answers what is ready
+        # while the thread writes, the event loop serves prepared documents
         assert 200 == live.ask("/watcher").status
         published.go_on.set()
         bodies = {future.result().body for future in asked}
@@ -538,9 +537,9 @@ def test_equal_questions_at_one_time_are_answered_with_one_document():
     assert 1 == published.written
 
 
-async def test_a_client_that_goes_away_takes_nothing_from_the_others(caplog):
-    """Under a runner that cancels handlers whose client is gone, others still get what that client was the first to ask
-    for; and when everyone is gone, nobody complains."""
+async def test_a_client_that_disconnects_does_not_affect_others(caplog):
+    """With a server that cancels handlers of disconnected clients, the others get the document that this client
+    requested first. If all disconnect, nothing is logged."""
     published = Counting(snapshot_of(small_fleet()), tag="t1", monotonic=1000.0, age_s=1.0)
     published.encode_default()
 
@@ -573,8 +572,8 @@ async def test_a_client_that_goes_away_takes_nothing_from_the_others(caplog):
     assert [] == caplog.records
 
 
-def test_the_default_documents_are_answered_without_writing_anything():
-    """Not even where the defaults are spelt out."""
+def test_default_documents_are_served_without_writing_any():
+    """Also if the defaults are stated as parameters."""
     published = Counting(snapshot_of(small_fleet()), tag="t1", monotonic=1000.0, age_s=1.0)
     published.encode_default()
     with Live(FakeService(published=published)) as live:
@@ -603,8 +602,8 @@ def test_the_default_documents_are_answered_without_writing_anything():
     ],
     ids=["up", "partial", "down", "not asked"],
 )
-def test_the_health_of_the_provider(health, status, code, message):
-    """That of the last tick; asking makes no call."""
+def test_the_health_of_the_provider_is_that_of_the_last_tick(health, status, code, message):
+    """The request makes no call to the source."""
     with Live(FakeService(provider_health=health)) as live:
         answer = live.ask("/watcher/health")
 
@@ -616,8 +615,8 @@ def test_the_health_of_the_provider(health, status, code, message):
         assert (code, message) == (answer.error["code"], answer.error["message"])
 
 
-def test_alive_is_what_the_tick_loop_says():
-    """Not what the provider does: a black-holed provider must not restart the service."""
+def test_liveness_is_that_of_the_tick_loop():
+    """Not of the provider: an unreachable provider must not restart the service."""
     service = FakeService(provider_health=ProviderHealth(False, "no route", 5.0), published=None)
     with Live(service) as live:
         assert {"status": "alive"} == live.ask("/healthz").json()
@@ -627,8 +626,8 @@ def test_alive_is_what_the_tick_loop_says():
     assert (503, "not_alive", service.wrong) == (answer.status, answer.error["code"], answer.error["message"])
 
 
-def test_ready_is_a_window_young_enough_to_serve():
-    """With the detail in the body, ready or not."""
+def test_readiness_needs_a_window_that_is_not_stale():
+    """The body has the details in both cases."""
     service = FakeService(status=replace(HEALTHY, ok=False, error="disk full"))
     with Live(service) as live:
         ready = live.ask("/readyz")
@@ -660,8 +659,8 @@ def test_ready_is_a_window_young_enough_to_serve():
     assert {} == nothing.json()["detail"]["coverage"]
 
 
-def test_ready_waits_for_the_windows():
-    """Until then the answers are there, for those who ask, and nobody is sent here."""
+def test_readiness_waits_for_the_windows():
+    """Until then, requests are served, but the Service sends none here."""
     with Live(FakeService(missing="no node has its 5m window yet")) as live:
         answer = live.ask("/readyz")
         document = live.ask("/watcher")
@@ -675,8 +674,8 @@ def test_ready_waits_for_the_windows():
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_the_dashboard_may_run_its_own_files_and_nothing_else(live):
-    """No script or style in the page itself is let run, and all that it names is served here."""
+def test_the_dashboard_may_only_run_its_own_files(live):
+    """No inline script or style is allowed, and all files that it names are served here."""
     answer = live.ask("/")
     policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
 
@@ -703,8 +702,8 @@ def test_the_dashboard_may_run_its_own_files_and_nothing_else(live):
         ("Summary: none", ""),
     ],
 )
-def test_the_documentation_is_that_of_the_installed_package(tmp_path, urls, found):
-    """Nothing is published yet, so that the page names paths of the repository."""
+def test_links_of_the_installed_package_are_paths_of_the_repository(tmp_path, urls, found):
+    """The documentation is not published yet."""
     information = tmp_path / "load_watcher-1.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: load-watcher\n{urls}\n")
@@ -714,22 +713,22 @@ def test_the_documentation_is_that_of_the_installed_package(tmp_path, urls, foun
 
 @pytest.mark.parametrize("file", ["app.jsx", "..%2F__init__.py", "vendor", "vendor/..%2Fapp.js", "vendor/uPlot.js"])
 def test_no_other_file_is_served(live, file):
-    """They are looked up by name among those that there are; nothing is read from a path."""
+    """Files are looked up by name in a table; no path is read."""
     answer = live.ask(f"/web/{file}")
     assert (404, "not_found") == (answer.status, answer.json()["error"]["code"])
 
 
 def test_the_files_of_the_dashboard_need_no_token():
-    """They tell nothing; what they ask for does."""
+    """They contain no data; their requests need the token."""
     with Live(protection=Protection("secret", protect_reads=True)) as live:
         assert [200, 200, 401] == [live.ask(path).status for path in ("/", "/web/app.js", "/api/v1/overview")]
 
 
-# --- the state of it all ---------------------------------------------------------------------------------------------
+# --- the overview ----------------------------------------------------------------------------------------------------
 
 
-def test_the_overview_has_the_state_and_who_is_left_out():
-    """Those in quarantine and those that went missing at once, which the list of nodes has not."""
+def test_the_overview_has_the_state_and_the_missing_nodes():
+    """Quarantined nodes and lost ones, which are not in the list of nodes."""
     service = FakeService(
         published=publish(snapshot_of(small_fleet(), quarantined=["bad"], lost={"gone": END - 300.0}))
     )
@@ -744,7 +743,7 @@ def test_the_overview_has_the_state_and_who_is_left_out():
     )
 
 
-def test_the_overview_says_whether_pod_usage_is_known_and_requests_it():
+def test_the_overview_states_whether_pod_usage_is_known_and_requests_it():
     """So that the page sends no request for pods that would fail."""
     service = FakeService()
     with Live(service) as live:
@@ -757,8 +756,8 @@ def test_the_overview_says_whether_pod_usage_is_known_and_requests_it():
         assert "pods" in live.ask("/api/v1/overview?want=pod").error["hint"]
 
 
-def test_the_overview_is_there_when_nothing_else_is():
-    """With the reason why."""
+def test_the_overview_is_served_without_metrics():
+    """With the reason."""
     with Live(FakeService(published=None, provider_health=ProviderHealth(False, "no route", 1.0))) as live:
         answer = live.ask("/api/v1/overview")
 
@@ -766,8 +765,7 @@ def test_the_overview_is_there_when_nothing_else_is():
     assert "no route" in answer.json()["error"]["hint"]
 
 
-def test_findings_are_what_the_service_found():
-    """As it tells them."""
+def test_findings_are_those_of_the_service():
     service = FakeService()
     with Live(service) as live:
         assert {
@@ -778,7 +776,7 @@ def test_findings_are_what_the_service_found():
         } == live.ask("/api/v1/findings").json()
 
 
-def test_requests_are_counted_by_route_and_never_by_path():
+def test_requests_are_counted_by_route_and_not_by_path():
     """A scan of random paths must not fill the memory of Prometheus."""
     telemetry = Telemetry(version="1")
     with Live(telemetry=telemetry) as live:
@@ -795,8 +793,8 @@ def test_requests_are_counted_by_route_and_never_by_path():
     assert 2 == count(name, {"route": "unmatched", "code": "404"})
 
 
-def test_a_snapshot_may_be_replaced_while_it_is_asked_for():
-    """Every answer is one snapshot's, whole."""
+def test_a_snapshot_may_be_replaced_during_a_request():
+    """Each response is from one snapshot, and complete."""
     fleets = [publish(snapshot_of({f"n{k}": {"CPU": steady(5)}}), tag=f"t{k}") for k in range(2)]
     service = FakeService(published=fleets[0])
     with Live(service) as live, ThreadPoolExecutor(4) as clients:
@@ -809,8 +807,9 @@ def test_a_snapshot_may_be_replaced_while_it_is_asked_for():
             assert f"n{tag[1]}".encode() in answer.body
 
 
-def test_windows_of_the_answer_are_those_of_its_snapshot():
-    """After a change of settings the old windows are served until the first tick; asking for a new one says so."""
+def test_windows_of_a_response_are_those_of_its_snapshot():
+    """After a change of settings, the old windows are served until the first tick; a request for a new one gets an
+    error that states this."""
     new = (*WINDOWS, Window("30m", 1800))
     with Live(FakeService(windows=new)) as live:
         answer = live.ask("/watcher?window=30m")
@@ -819,8 +818,8 @@ def test_windows_of_the_answer_are_those_of_its_snapshot():
     assert "known: 5m, 10m, 15m" in answer.error["hint"]
 
 
-def test_the_description_is_the_same_at_every_request(live):
-    """It is written once, and says which version of OpenAPI it is."""
+def test_the_openapi_document_is_the_same_for_each_request(live):
+    """It is written once, and has its version of OpenAPI."""
     first, second = live.ask("/openapi.json"), live.ask("/openapi.json")
 
     assert first.body == second.body

@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is JSON in one shape, says what was wrong, and shows nothing of the inside."""
+"""For any request, the response is JSON in one format, names the problem, and contains no internals."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.service import HEALTHY, FakeService, Live, Protection
-from watcher.api.handlers import make_app
+from watcher.api.routes import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.wire import ErrorDocument
 from watcher.model import ProviderHealth
@@ -29,7 +29,7 @@ def live() -> Iterator[Live]:
 
 
 def raw_error(live: Live, request_line: bytes) -> tuple[int, dict[str, str]]:
-    """Status and error of a request that is sent byte by byte."""
+    """Status and error of a request in raw bytes."""
     answer = live.raw(request_line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"application/json" in head
@@ -65,8 +65,8 @@ def raw_error(live: Live, request_line: bytes) -> tuple[int, dict[str, str]]:
         ("type", "unknown type ''", "known: CPU"),
     ],
 )
-def test_what_is_not_known_is_refused_with_what_is(live, query, message, hint):
-    """A misspelt parameter that is passed over would give an answer to another question."""
+def test_an_unknown_value_is_an_error_with_the_known_ones(live, query, message, hint):
+    """If a misspelt parameter were ignored, the response would be for another request."""
     answer = live.ask(f"/watcher?{query}")
 
     assert (400, "bad_request") == (answer.status, answer.error["code"])
@@ -74,14 +74,14 @@ def test_what_is_not_known_is_refused_with_what_is(live, query, message, hint):
     assert answer.error["hint"].startswith(hint) or hint in answer.error["hint"]
 
 
-def test_a_question_that_is_wrong_is_refused_before_it_is_found_unanswerable():
-    """While there is nothing to serve, mistakes should still be found; but nothing is certain without a snapshot."""
+def test_invalid_parameters_are_an_error_before_the_first_snapshot():
+    """Unknown names of parameters are found without a snapshot, unknown types are not."""
     with Live(FakeService(published=None)) as live:
         assert "bad_request" == live.ask("/watcher?widnow=5m").error["code"]
 
 
-def test_too_many_parameters_are_refused(live):
-    """Reading them must not become work."""
+def test_too_many_parameters_are_an_error(live):
+    """Reading them must stay cheap."""
     answer = live.ask("/watcher?" + "&".join(["type=CPU"] * 6000))
 
     assert (400, "bad_request") == (answer.status, answer.error["code"])
@@ -107,7 +107,7 @@ def test_too_many_parameters_are_refused(live):
     ],
 )
 def test_unknown_paths_are_not_found(live, path, hint):
-    """With the nearest one that there is."""
+    """With the most similar path."""
     answer = live.ask(path)
 
     assert (404, "not_found") == (answer.status, answer.error["code"])
@@ -136,8 +136,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 @pytest.mark.parametrize("before", [b"/watcher/", b"/watcher?host=", b"/watcher?type=", b"/watcher?", b"/"])
-def test_hostile_names_are_refused_politely(live, before, name):
-    """Valid JSON of moderate length, 4xx, in which the name stands cut and made harmless."""
+def test_hostile_names_get_a_short_error(live, before, name):
+    """Valid JSON of moderate length, 4xx, with the name shortened and escaped."""
     status, error = raw_error(live, b"GET " + before + name)
 
     assert status in (400, 404)
@@ -146,24 +146,24 @@ def test_hostile_names_are_refused_politely(live, before, name):
 
 
 @pytest.mark.parametrize("name", [b"%ff", b"%c3%28", b"a%80"])
-def test_a_name_that_is_not_utf_8_is_a_bad_request(live, name):
-    """It cannot be the name of a node."""
+def test_a_name_that_is_not_utf_8_is_an_error(live, name):
+    """It is not a valid name of a node."""
     assert (400, "bad_request") == (lambda found: (found[0], found[1]["code"]))(
         raw_error(live, b"GET /watcher/" + name)
     )
 
 
 @pytest.mark.parametrize("read", [path_segment, lambda text: query_values(f"host={text}", known=("host",))])
-def test_half_a_surrogate_pair_is_not_text(read):
-    """A parser that passes on bytes as they are writes them so; they could not be written into an answer."""
+def test_half_a_surrogate_pair_is_an_error(read):
+    """A parser that passes bytes on may produce it, and it cannot be written into a response."""
     with pytest.raises(BadParameter, match="UTF-8"):
         read("a\udcff")
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60).map(lambda text: re.sub(rb"[\s?#]", b"", text)))
-def test_no_path_whatsoever_breaks_anything(live, path):
-    """Any bytes after the slash: JSON, and no 5xx."""
+def test_any_path_gets_json_and_no_5xx(live, path):
+    """Any bytes after the slash."""
     status, _ = raw_error(live, b"GET /watcher/" + b"-" + path)
 
     assert status in (400, 404)
@@ -171,8 +171,8 @@ def test_no_path_whatsoever_breaks_anything(live, path):
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60))
-def test_no_query_whatsoever_breaks_anything(live, text):
-    """Any text as a value, a name, or all of it."""
+def test_any_query_gets_json_and_no_5xx(live, text):
+    """Any text as a value, a name, or the whole query."""
     for query in (f"host={quote(text)}x", quote(text) + "x", quote(text, safe="&=;+%[]") + "x=1"):
         answer = live.ask(f"/watcher?{query}")
         assert answer.status in (400, 404)
@@ -184,15 +184,15 @@ def test_no_query_whatsoever_breaks_anything(live, text):
 
 @pytest.mark.parametrize("path", ["/", "/watcher", "/watcher/node-1", "/watcher/health", "/healthz", "/api/v1/columns"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])
-def test_other_methods_are_refused_with_those_that_are_not(live, path, method):
-    """The original answered a DELETE like a GET."""
+def test_other_methods_are_refused_with_the_allowed_ones(live, path, method):
+    """The original served a DELETE like a GET."""
     answer = live.ask(path, method=method)
 
     assert (405, "method_not_allowed") == (answer.status, answer.error["code"])
     assert "GET, HEAD" == answer.headers["Allow"]
 
 
-# --- what is not HTTP ------------------------------------------------------------------------------------------------
+# --- invalid HTTP ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_other_methods_are_refused_with_those_that_are_not(live, path, method):
     ],
     ids=["garbage", "TLS", "version", "path", "header", "length", "long line", "long header"],
 )
-def test_what_cannot_be_parsed_gets_the_same_shape(live, sent, caplog):
-    """And no traceback in the log, which anyone could fill that way."""
+def test_a_request_that_cannot_be_parsed_gets_an_error_in_the_same_format(live, sent, caplog):
+    """Without a traceback in the log, which any client could fill."""
     with caplog.at_level(logging.INFO):
         head, _, body = live.raw(sent).partition(b"\r\n\r\n")
 
@@ -224,19 +224,19 @@ def test_what_cannot_be_parsed_gets_the_same_shape(live, sent, caplog):
     ("request_line", "status"),
     [(b"GET http://x/watcher/nope", 404), (b"OPTIONS *", 404), (b"GET /watcher/nope?#/watcher", 404)],
 )
-def test_other_forms_of_target_are_understood(live, request_line, status):
+def test_other_forms_of_the_target_are_accepted(live, request_line, status):
     """Proxies send the whole URL."""
     assert status == raw_error(live, request_line)[0]
 
 
 def test_the_absolute_form_is_served(live):
-    """Like the path alone."""
+    """Like the path."""
     answer = live.raw(b"GET http://other:1/watcher/node-1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
-# --- what goes wrong inside ------------------------------------------------------------------------------------------
+# --- internal errors -------------------------------------------------------------------------------------------------
 
 
 def failing(error: Exception) -> Route:
@@ -246,8 +246,8 @@ def failing(error: Exception) -> Route:
     return Route("/fails", "fails", handler, Operation("Fails", {200: ResponseSpec("never")}), access=Access.OPEN)
 
 
-def test_a_mistake_of_ours_is_logged_and_not_shown(caplog):
-    """The client learns that it failed, the log why."""
+def test_an_internal_error_is_logged_and_not_shown(caplog):
+    """The client gets the failure, the log its cause."""
     with Live(routes=[failing(RuntimeError("the password is hunter2"))]) as live:
         answer = live.ask("/fails")
         assert 200 == live.ask("/watcher").status
@@ -267,7 +267,7 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(caplog):
         (web.HTTPForbidden(), 403, "forbidden"),
     ],
 )
-def test_errors_of_handlers_have_the_one_shape(error, status, code):
+def test_errors_of_handlers_have_the_same_format(error, status, code):
     """Also those that aiohttp raises while a handler reads a body."""
     with Live(routes=[failing(error)]) as live:
         answer = live.ask("/fails")
@@ -292,7 +292,7 @@ def protected() -> Iterator[Live]:
     "authorization", [None, "", "Bearer", "Bearer wrong", "Basic sëcret", "sëcret", "Bearer sëcretx", b"Bearer s\xff"]
 )
 def test_protected_reads_need_the_token(protected, path, authorization):
-    """All but the probes; the answer says how to ask."""
+    """All except the probes; the response names the header."""
     sent = authorization.encode() if isinstance(authorization, str) else authorization
     answer = protected.ask(path, headers={} if sent is None else {"Authorization": sent})
 
@@ -303,14 +303,14 @@ def test_protected_reads_need_the_token(protected, path, authorization):
 
 @pytest.mark.parametrize("path", ALL)
 @pytest.mark.parametrize("authorization", ["Bearer sëcret", "bearer  sëcret "])
-def test_the_token_opens_everything(protected, path, authorization):
-    """The scheme's case does not matter."""
+def test_the_token_gives_access_to_all_paths(protected, path, authorization):
+    """The case of the scheme does not matter."""
     assert 200 == protected.ask(path, headers={"Authorization": authorization.encode()}).status
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_probes_need_no_token(protected, path):
-    """The kubelet has none."""
+    """The kubelet has no token."""
     assert 200 == protected.ask(path).status
 
 
@@ -332,8 +332,8 @@ def test_probes_show_addresses_only_to_readers():
         assert b"10.1.2.3" in live.ask("/readyz").body
 
 
-def test_a_token_alone_protects_no_reads():
-    """It is for what changes state."""
+def test_a_token_without_protect_reads_protects_no_reads():
+    """It is for requests that change state."""
     with Live(protection=Protection("secret")) as live:
         assert 200 == live.ask("/watcher").status
 
@@ -346,8 +346,8 @@ def changing() -> Route:
     return Route("/change/{what}", "change", handler, operation, method="POST", access=Access.WRITE)
 
 
-def test_what_changes_state_needs_the_token_always():
-    """And is closed to everyone while there is none."""
+def test_requests_that_change_state_always_need_the_token():
+    """Without a token they are refused."""
     with Live(routes=[changing()]) as live:
         answer = live.ask("/change/it", method="POST", body=b"x")
         assert (403, "forbidden") == (answer.status, answer.error["code"])
@@ -359,7 +359,7 @@ def test_what_changes_state_needs_the_token_always():
         assert "POST" == live.ask("/change/it").headers["Allow"]
 
 
-def test_a_token_that_changes_counts_from_then_on():
+def test_a_changed_token_is_valid_from_then_on():
     """Settings are read again while the service runs."""
     protection = Protection("old", protect_reads=True)
     with Live(protection=protection) as live:
@@ -369,8 +369,7 @@ def test_a_token_that_changes_counts_from_then_on():
         assert 200 == live.ask("/watcher", headers={"Authorization": "Bearer new"}).status
 
 
-def test_protection_without_a_token_is_refused_at_the_start():
-    """Rather than serving everyone, or nobody."""
+def test_protect_reads_without_a_token_is_an_error_at_the_start():
     with pytest.raises(ValueError, match="token"):
         make_app(
             FakeService().view,
@@ -393,7 +392,7 @@ def named(path: str, name: str, *, method: str = "GET") -> Route:
 
 
 def test_routes_of_other_packages_are_matched_by_the_same_rules():
-    """Several parameters, several methods on one path, a literal path before one with parameters."""
+    """Several parameters, several methods on one path, a path without parameters before one with parameters."""
     routes = [
         named("/x/{a}/nodes/{b}", "two"),
         named("/x/{a}/nodes", "one"),
@@ -410,19 +409,18 @@ def test_routes_of_other_packages_are_matched_by_the_same_rules():
         assert "GET, HEAD, POST" == live.ask("/x/p/filter", method="PUT").headers["Allow"]
         assert ["literal"] == live.ask("/x/plugins").json()
         assert ["last", "p"] == live.ask("/x/p").json()
-        assert ["last", "nodes"] == live.ask("/x//nodes").json()  # no parameter is empty
+        assert ["last", "nodes"] == live.ask("/x//nodes").json()  # no parameter may be empty
         assert 404 == live.ask("/x").status
         assert 404 == live.ask("/x/p/nodes/a/b").status
 
 
-def test_two_routes_for_one_path_and_method_are_a_mistake():
-    """Which of them would answer?"""
+def test_two_routes_with_one_path_and_method_are_an_error():
     with pytest.raises(ValueError, match="two routes for GET /a: first and second"):
         Router([named("/a", "first"), named("/a", "second")], protection=Protection(), meter=Telemetry(version="1"))
 
 
-def test_the_shape_of_errors_is_the_model_s():
-    """msgspec types are the one source of the JSON."""
+def test_the_format_of_errors_is_that_of_the_model():
+    """msgspec types are the only definition of the JSON."""
     body = ApiError(404, "a", "b", "c").response().body
     assert isinstance(body, bytes)
 

@@ -1,4 +1,4 @@
-"""/metrics: the windows of the nodes and the service's own health, in a format that Prometheus reads."""
+"""/metrics: the windows of nodes and the service's own health, in the format of Prometheus."""
 
 import gzip
 import subprocess
@@ -26,7 +26,7 @@ AWKWARD = 'a"b\\nc\nd ü{}\\'
 
 
 def samples_of(text: str | bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Every sample of an exposition by name and labels; twice the same is an error, as it is to Prometheus."""
+    """All samples of an exposition by name and labels; duplicates are an error, as in Prometheus."""
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for family in text_string_to_metric_families(text.decode() if isinstance(text, bytes) else text):
         for sample in family.samples:
@@ -37,7 +37,7 @@ def samples_of(text: str | bytes) -> dict[tuple[str, frozenset[tuple[str, str]]]
 
 
 def value(text: bytes, name: str, **labels: str) -> float | None:
-    """One sample, None where it is not there."""
+    """One sample; None if it does not exist."""
     return samples_of(text).get((name, frozenset(labels.items())))
 
 
@@ -51,8 +51,8 @@ def exposed(service: FakeService, *, view: View | None = None) -> bytes:
 # --- node windows ----------------------------------------------------------------------------------------------------
 
 
-def test_cpu_and_memory_of_every_node_by_default():
-    """AVG and STD of 15 minutes, as ratios; nothing else."""
+def test_by_default_cpu_and_memory_of_each_node_are_exposed():
+    """AVG and STD of 15 minutes, as ratios."""
     found = {key: number for key, number in samples_of(exposed(FakeService())).items() if key[0].startswith(PREFIX)}
     name = PREFIX + "utilisation_ratio"
 
@@ -60,12 +60,12 @@ def test_cpu_and_memory_of_every_node_by_default():
     labels = {"node": "node-1", "resource": "CPU", "operator": "AVG", "window": "15m"}
     assert 0.26 == found[name, frozenset(labels.items())]
     assert 0.01 == found[name, frozenset({**labels, "operator": "STD"}.items())]
-    # five minutes of node-3 stand under the window that was asked for
+    # five minutes of node-3 are under the requested window
     assert 0.2 == found[name, frozenset({**labels, "node": "node-3", "resource": "Memory"}.items())]
 
 
-def test_every_metric_has_its_family_and_its_unit():
-    """Each of ours in one place, in base units."""
+def test_each_metric_has_a_family_in_base_units():
+    """Exactly one family."""
     members = [key for family in FAMILIES for key in family.members]
     assert sorted(metric.key for metric in METRICS) == sorted(members)
 
@@ -83,8 +83,8 @@ def test_every_metric_has_its_family_and_its_unit():
                 assert family.name.endswith(units.get(metric.unit, "_packets_per_second"))
 
 
-def test_a_wider_view_shows_more():
-    """Types, operators and windows multiply; Latest has no window and is there once."""
+def test_more_types_operators_and_windows_are_exposed_if_configured():
+    """They multiply; Latest has no window and exists once."""
     text = node_windows(snapshot_of({"n": {"CPU": steady(50), "Storage": steady(7)}}), EVERYTHING)
     found = samples_of(text)
 
@@ -95,36 +95,36 @@ def test_a_wider_view_shows_more():
 
 
 @pytest.mark.parametrize("operators", [(Operator.P95,), (Operator.STD,)])
-def test_only_what_is_asked_for_is_shown(operators):
-    """The AVG that schedulers get with every selection is not wanted here."""
+def test_only_the_configured_operators_are_exposed(operators):
+    """The AVG that is added to each selection for schedulers is not exposed."""
     text = node_windows(snapshot_of(small_fleet()), View(operators=operators))
 
     assert {operators[0].value} == {dict(labels)["operator"] for _, labels in samples_of(text)}
 
 
 def test_a_node_without_a_window_is_left_out():
-    """Its latest sample is no average."""
+    """Its latest sample is not an average."""
     text = node_windows(snapshot_of({"new": {"CPU": [5.0]}, "old": {"CPU": steady(5)}}), View())
 
     assert {"old"} == {dict(labels)["node"] for _, labels in samples_of(text)}
 
 
 def test_names_are_escaped():
-    """They come from a cluster that others name things in."""
+    """Any user of the cluster may choose them."""
     text = node_windows(snapshot_of({AWKWARD: {"CPU": steady(50)}}), View())
 
     assert {AWKWARD} == {dict(labels)["node"] for _, labels in samples_of(text)}
 
 
-def test_nothing_to_show_is_nothing():
-    """Not a header without samples."""
+def test_without_values_the_page_is_empty():
+    """Not even a header."""
     assert b"" == node_windows(snapshot_of({}), View())
     assert b"" == node_windows(snapshot_of({"n": {"GPU": steady(5)}}), View())
     assert b"" == node_windows(snapshot_of(small_fleet()), View(windows=("1h",)))
 
 
-def test_long_fleets_are_complete():
-    """They are written a thousand nodes at a time."""
+def test_pages_of_large_fleets_are_complete():
+    """They are written in chunks of a thousand nodes."""
     fleet = large_fleet(1001)
     found = samples_of(node_windows(snapshot_of(fleet), View(operators=(Operator.AVG,), types=(MetricType.CPU,))))
 
@@ -132,8 +132,8 @@ def test_long_fleets_are_complete():
     assert np.isfinite(list(found.values())).all()
 
 
-def test_stale_windows_are_not_shown():
-    """A flat line looks like a value; a gap looks like what it is."""
+def test_stale_windows_are_not_exposed():
+    """A flat line would look like a value."""
     service = FakeService()
     telemetry = Telemetry(version="1")
     telemetry.watch(service.view)
@@ -146,13 +146,13 @@ def test_stale_windows_are_not_shown():
 
 
 def test_nodes_are_written_once_per_snapshot():
-    """However many scrape; the next tick's are written anew."""
+    """For any number of scrapes; those of the next tick are written again."""
     service = FakeService()
     telemetry = Telemetry(version="1")
     telemetry.watch(service.view)
     first = telemetry.exposition()
     name = {"node": "node-1", "resource": "CPU", "operator": "AVG", "window": "15m"}
-    # the same tag says that it is the same snapshot, so what is kept is shown
+    # an equal tag means the same snapshot, so the cached page is served
     service.published = publish(snapshot_of({"node-1": {"CPU": steady(99)}}), tag="t1")
     assert 0.26 == value(telemetry.exposition(), PREFIX + "utilisation_ratio", **name)
     service.published = publish(snapshot_of({"node-1": {"CPU": steady(99)}}), tag="t2")
@@ -160,8 +160,8 @@ def test_nodes_are_written_once_per_snapshot():
     assert 0.26 == value(first, PREFIX + "utilisation_ratio", **name)
 
 
-def test_pods_are_told_of_while_they_are_known():
-    """Nothing without them, and no age where there is no pod."""
+def test_pods_are_counted_while_they_are_known():
+    """Without pods there is neither a number nor an age."""
     assert not any("load_watcher_pods" in line for line in exposed(FakeService()).decode().splitlines())
     page = exposed(FakeService(pods=publish_pods({}))).decode()
     assert "load_watcher_pods 0.0" in page
@@ -171,22 +171,21 @@ def test_pods_are_told_of_while_they_are_known():
 # --- the service itself ----------------------------------------------------------------------------------------------
 
 
-def test_a_source_that_answers_in_part_is_up_and_partial():
-    """Both, so that an alert on either goes on meaning what it says."""
+def test_a_source_with_a_partial_response_is_up_and_partial():
+    """Both, so that alerts on either metric keep their meaning."""
     page = exposed(FakeService(provider_health=ProviderHealth(True, "store-2 is away", 1.0)))
     assert (1.0, 1.0) == tuple(value(page, f"load_watcher_provider_{name}") for name in ("up", "partial"))
 
 
 @pytest.mark.parametrize("cluster", ["", "prod-1"])
-def test_the_cluster_has_a_metric_of_its_own(cluster: str):
-    """To join by; no other series changes, so dashboards go on whether it is named or not."""
+def test_the_cluster_name_has_its_own_metric(cluster: str):
+    """For joins. No other series changes, so dashboards work with and without a name."""
     page = Telemetry(version="1.2.3", cluster=cluster).exposition()
     assert bool(cluster) == (b'load_watcher_cluster_info{cluster="prod-1"} 1.0' in page)
     assert page.count(b"cluster=") == bool(cluster)
 
 
-def test_the_state_of_the_service():
-    """Every number of it, once."""
+def test_each_number_of_the_state_is_exposed_once():
     snapshot = snapshot_of(small_fleet(), ages={"node-2": 130.0}, lost={"gone": 1.0}, quarantined={"frozen", "stuck"})
     service = FakeService(
         published=publish(snapshot, age_s=4.0),
@@ -228,16 +227,16 @@ def test_the_state_of_the_service():
         assert expected == value(page, f"load_watcher_{name}", **labels), name
 
 
-def test_what_is_not_known_yet_is_not_told():
-    """A provider that was not asked is neither up nor down; without a snapshot there is no age."""
+def test_unknown_values_are_not_exposed():
+    """A provider without a request is neither up nor down; without a snapshot there is no age."""
     page = exposed(FakeService(published=None, provider_health=ProviderHealth(None, "", 0.0)))
 
     for name in ("provider_up", "snapshot_age_seconds", "nodes"):
         assert value(page, f"load_watcher_{name}") is None
 
 
-def test_a_counter_does_not_go_back():
-    """A failure is counted before its tick is."""
+def test_a_counter_does_not_decrease():
+    """A failure is counted before its tick."""
     service = FakeService(stats=TickStats(ticks=5, failed=1))
     telemetry = Telemetry(version="1")
     telemetry.watch(service.view)
@@ -249,7 +248,7 @@ def test_a_counter_does_not_go_back():
     assert [4.0, 4.0, 4.0, 5.0] == seen
 
 
-def test_coverage_is_samples_held_over_samples_expected():
+def test_coverage_is_the_share_of_expected_samples():
     """By hand: 60 of 60 slots and 20 of 60 over 15 minutes; 20 and 20 of 20 over five."""
     found = coverage(snapshot_of({"a": {"CPU": steady(5)}, "b": {"CPU": steady(5, slots=20)}}))
 
@@ -257,8 +256,8 @@ def test_coverage_is_samples_held_over_samples_expected():
     assert {} == coverage(snapshot_of({}))
 
 
-def test_stages_of_a_refresh_are_timed():
-    """A clock that went back gives no negative time, which would break the sum."""
+def test_the_stages_of_a_tick_are_timed():
+    """A clock that is set back gives no negative time, which would break the sum."""
     telemetry = Telemetry(version="1")
     for seconds in (0.02, 3.0, -1.0):
         telemetry.observe_refresh("fetch", seconds)
@@ -271,7 +270,7 @@ def test_stages_of_a_refresh_are_timed():
 
 
 def test_requests_are_timed_by_route():
-    """Buckets are cumulative, and what takes longer than the last is in +Inf."""
+    """Buckets are cumulative; times above the last bound are in +Inf."""
     telemetry = Telemetry(version="1")
     for seconds in (0.00005, 0.0001, 0.002, 60.0):
         telemetry.count_request(route="watcher", status=200, seconds=seconds)
@@ -287,8 +286,7 @@ def test_requests_are_timed_by_route():
     assert 5.0 == value(page, f"{name}_count", route="watcher")
 
 
-def test_two_services_in_one_process_do_not_meet():
-    """Each has its registry."""
+def test_two_services_in_one_process_have_separate_registries():
     first, second = Telemetry(version="1"), Telemetry(version="2")
     first.count_request(route="watcher", status=200, seconds=0.0)
 
@@ -298,8 +296,7 @@ def test_two_services_in_one_process_do_not_meet():
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_served_plain_and_compressed():
-    """With the content type of the text format."""
+def test_the_page_is_served_plain_and_compressed_with_its_content_type():
     with Live() as live:
         plain = live.ask("/metrics")
         zipped = live.ask("/metrics", headers={"Accept-Encoding": "gzip;q=1.0,identity;q=0.5"})
@@ -314,14 +311,14 @@ def test_the_page_is_served_plain_and_compressed():
 
 @pytest.mark.parametrize("encoding", [Encoding.IDENTITY, Encoding.GZIP])
 def test_a_page_without_a_service_is_valid(encoding):
-    """Before the service is there, the process is."""
+    """As while the process starts."""
     page = Telemetry(version="1").exposition(encoding=encoding)
 
     assert samples_of(gzip.decompress(page) if encoding is Encoding.GZIP else page)
 
 
-def test_every_metric_is_in_the_documentation():
-    """docs/reference/api.md, by its full name or behind that of its family."""
+def test_each_metric_is_documented():
+    """In docs/reference/api.md, by its full name or after that of its family."""
     telemetry = Telemetry(version="1", view=EVERYTHING)
     fleet = {"n": {metric.key: steady(50) for metric in METRICS}}
     telemetry.watch(FakeService(published=publish(snapshot_of(fleet))).view)
@@ -337,8 +334,8 @@ def test_every_metric_is_in_the_documentation():
 
 
 @pytest.mark.real
-def test_promtool_finds_nothing_to_say():
-    """The checks of Prometheus itself, on a page with everything on it."""
+def test_promtool_reports_no_problem():
+    """The checks of Prometheus for a page with all metrics."""
     fleet = {name: {metric.key: steady(50) for metric in METRICS} for name in ("node-1", AWKWARD)}
     service = FakeService(
         published=publish(snapshot_of(fleet)),

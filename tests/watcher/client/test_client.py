@@ -1,4 +1,4 @@
-"""Both clients of the watcher: the same columns from either, and what becomes of them when the watcher does not."""
+"""Both clients of the watcher: equal columns from both, and their behavior while the watcher is unavailable."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LONGEST = WINDOWS[-1]
 
 
 def told(live: Live, **options: Any) -> WatcherClient:
-    """A client of a running service that neither retries slowly nor renews by itself."""
+    """A client of a running service, without slow retries and without background renewal."""
     return WatcherClient(f"http://127.0.0.1:{live.port}", **{"interval": 3600.0, "backoff": 0.01, **options})
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run it, and see that it leaves no task behind."""
+    """Run it, and check that no task remains."""
 
     async def whole() -> None:
         await story()
@@ -42,14 +42,14 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 async def code_of(client: Client) -> str:
-    """The code with which a renewal fails."""
+    """The code of the failed renewal."""
     with pytest.raises(WatcherError) as failure:
         await client.refresh()
     return failure.value.code
 
 
 def same(one: Columns, other: Columns) -> None:
-    """Equal in everything but when they were received."""
+    """Equal except for the time of receipt."""
     for each in fields(Columns):
         if each.name in ("received", "age_at_receipt"):
             continue
@@ -72,11 +72,11 @@ def equal(mine: Any, yours: Any) -> None:
 
 
 def beside(published: Any, **options: Any) -> InProcessClient:
-    """A client in process whose clock is that of the snapshots of these tests (published at 1000 s)."""
+    """A client in the process whose clock is that of the snapshots of these tests (published at 1000 s)."""
     return InProcessClient(published, **{"window": LONGEST, "monotonic": lambda: 1000.0, **options})
 
 
-# --- the same from both ----------------------------------------------------------------------------------------------
+# --- equal results of both clients -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def beside(published: Any, **options: Any) -> InProcessClient:
 )
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.label)
 def test_both_clients_return_the_same_columns(window, selection) -> None:
-    """Over HTTP and in process, whatever is selected."""
+    """Over HTTP and in the process, for any selection."""
     with Live() as live:
 
         async def story() -> None:
@@ -105,7 +105,7 @@ def test_both_clients_return_the_same_columns(window, selection) -> None:
 
 
 def test_both_clients_return_the_same_usages() -> None:
-    """By koordlet's rules, from samples with more digits than the document has; computed once per snapshot."""
+    """By koordlet's rules, from samples with more digits than the document; computed once per snapshot."""
     chance = np.random.default_rng(5)
     fleet: dict[str, dict[str, list[float]]] = {
         f"n{i}": {key: chance.uniform(0, 100, 60).tolist() for key in ("CPU", "Memory")} for i in range(50)
@@ -155,7 +155,7 @@ async def description(live: Live) -> ServiceDescription:
 
 
 async def test_columns_are_arrays_over_the_nodes() -> None:
-    """NaN where absent; a node with a shorter window stands in the same array, and `rollup` says which it is."""
+    """NaN for absent values. A node with a shorter window is in the same array, and `rollup` names its window."""
     in_process = beside(lambda: publish(snapshot_of(small_fleet())))
     columns = await in_process.refresh()
     assert ("node-1", "node-2", "node-3") == columns.nodes
@@ -168,22 +168,22 @@ async def test_columns_are_arrays_over_the_nodes() -> None:
     assert np.isnan(columns.age_s).all()
 
 
-async def test_columns_cannot_be_changed() -> None:
-    """They are shared by all who score."""
+async def test_columns_are_read_only() -> None:
+    """All scorers share them."""
     columns = await beside(lambda: publish(snapshot_of(small_fleet()))).refresh()
     for array in (columns.values[CPU, Operator.AVG], columns.rollup[CPU, Operator.AVG], columns.sampled[CPU]):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0.0
 
 
-async def test_the_age_of_a_node_that_fell_silent_is_there() -> None:
-    """Expiry rules use the node's own age."""
+async def test_the_age_of_a_silent_node_is_present() -> None:
+    """Rules for expiry use it."""
     published = publish(snapshot_of(small_fleet(), ages={"node-2": 123.456}))
     columns = await beside(lambda: published).refresh()
     np.testing.assert_array_equal(columns.age_s, [np.nan, 123.456, np.nan])
 
 
-# --- where there is nothing ------------------------------------------------------------------------------------------
+# --- without data ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ async def test_the_age_of_a_node_that_fell_silent_is_there() -> None:
     ],
     ids=["before the first tick", "no nodes", "nothing of that type", "remnant"],
 )
-def test_both_clients_fail_alike(service: FakeService, options: dict[str, Any], code: str) -> None:
-    """The API's codes, in process too."""
+def test_both_clients_fail_with_the_same_codes(service: FakeService, options: dict[str, Any], code: str) -> None:
+    """The codes of the API, in the process too."""
     with Live(service) as live:
 
         async def story() -> None:
@@ -212,8 +212,7 @@ def test_both_clients_fail_alike(service: FakeService, options: dict[str, Any], 
     ("options", "code"),
     [({"window": "7m"}, "bad_request"), ({"token": "wrong"}, "unauthorized"), ({}, "unauthorized")],
 )
-def test_a_refusal_keeps_its_code_and_its_hint(options: dict[str, Any], code: str) -> None:
-    """What the API said is what the caller gets."""
+def test_an_error_keeps_the_code_and_hint_of_the_api(options: dict[str, Any], code: str) -> None:
     token = "" if code == "unauthorized" else "right"
     with Live(protection=Protection("right", protect_reads=True)) as live:
 
@@ -229,7 +228,7 @@ def test_a_refusal_keeps_its_code_and_its_hint(options: dict[str, Any], code: st
 
 
 def test_a_stale_watcher_is_an_error_and_the_copy_stays() -> None:
-    """503 stale: the last good copy is still there, for whoever can bear its age."""
+    """503 stale: the last copy is still available to callers that accept its age."""
     service, clock = FakeService(), [1000.0]
     with Live(service) as live:
 
@@ -248,11 +247,11 @@ def test_a_stale_watcher_is_an_error_and_the_copy_stays() -> None:
         run(story)
 
 
-# --- the last good copy ----------------------------------------------------------------------------------------------
+# --- the last copy ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_copy_is_never_older_than_asked_for() -> None:
-    """Its age is what it was at receipt and the time since, by the monotonic clock."""
+async def test_a_copy_is_never_older_than_requested() -> None:
+    """Its age is that at receipt plus the time since then, by the monotonic clock."""
     clock = [50.0]
     published = publish(snapshot_of(small_fleet()), monotonic=40.0, age_s=7.0)
     client = InProcessClient(lambda: published, window=LONGEST, monotonic=lambda: clock[0])
@@ -264,8 +263,8 @@ async def test_a_copy_is_never_older_than_asked_for() -> None:
         client.latest(max_age=17.0)
 
 
-async def test_what_the_service_would_refuse_as_stale_is_refused_in_process_too() -> None:
-    """The same code as over HTTP, and the copy stays."""
+async def test_stale_columns_are_an_error_in_the_process_too() -> None:
+    """With the code of HTTP; the copy stays."""
     clock = [1000.0]
     published = publish(snapshot_of(small_fleet()), age_s=7.0)
     client = beside(lambda: published, monotonic=lambda: clock[0], max_staleness=60.0)
@@ -277,16 +276,16 @@ async def test_what_the_service_would_refuse_as_stale_is_refused_in_process_too(
     assert columns is client.latest(max_age=61.0)
 
 
-def test_before_anything_came_there_is_nothing() -> None:
-    """Not even with infinite patience."""
+def test_before_the_first_response_there_are_no_columns() -> None:
+    """For any accepted age."""
     client = InProcessClient(lambda: None, window=LONGEST)
     with pytest.raises(WatcherError, match="no response from the watcher yet") as failure:
         client.latest(max_age=float("inf"))
     assert "no_metrics" == failure.value.code
 
 
-def test_the_background_renews_and_tells_changes_only(caplog: pytest.LogCaptureFixture) -> None:
-    """New columns come by themselves; one line when the watcher goes, one when it is back."""
+def test_the_background_task_renews_and_logs_only_changes(caplog: pytest.LogCaptureFixture) -> None:
+    """New columns arrive without a call; one line when the watcher fails, and one when it is back."""
     state: dict[str, Any] = {"published": publish(snapshot_of(small_fleet()), tag="one")}
     asked = 0
 
@@ -312,8 +311,9 @@ def test_the_background_renews_and_tells_changes_only(caplog: pytest.LogCaptureF
     assert ["WARNING", "INFO"] == [record.levelname for record in caplog.records]
 
 
-def test_each_of_two_outages_has_one_line_at_its_start_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    """However many renewals succeed between them. A copy that is too old later does not name an outage that ended."""
+def test_each_of_two_outages_has_one_line_at_its_begin_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    """With any number of successful renewals in between. A copy that becomes too old later does not name an outage that
+    ended."""
     there = publish(snapshot_of(small_fleet()))
     state: dict[str, Any] = {"published": there}
     asked = 0
@@ -341,8 +341,8 @@ def test_each_of_two_outages_has_one_line_at_its_start_and_its_end(caplog: pytes
     assert ["WARNING", "INFO"] * 2 == [record.levelname for record in caplog.records]
 
 
-def test_closing_twice_and_before_starting_does_no_harm() -> None:
-    """Whoever cleans up need not know how far the start came."""
+def test_a_client_may_be_closed_twice_and_before_its_start() -> None:
+    """Code that cleans up does not know how far the start came."""
 
     async def story() -> None:
         client = WatcherClient("http://127.0.0.1:1")
@@ -352,12 +352,12 @@ def test_closing_twice_and_before_starting_does_no_harm() -> None:
     run(story)
 
 
-# --- over the wire ---------------------------------------------------------------------------------------------------
+# --- over HTTP -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Scripted:
-    """A server that answers in turn what a test wrote down, the last answer for ever; real ones are in Live."""
+    """A server with the responses of a test in turn; the last one is repeated. Live has real ones."""
 
     answers: list[Any]
     requests: list[web.BaseRequest] = field(default_factory=list)
@@ -404,7 +404,7 @@ def good(**changes: Any) -> dict[str, Any]:
 
 
 def column(**changes: Any) -> dict[str, Any]:
-    """A document whose one column differs."""
+    """A document with another content of one column."""
     (whole,) = msgspec.json.decode(document())["columns"]
     return good(columns=[whole | changes])
 
@@ -413,8 +413,8 @@ def failing(status: int) -> dict[str, Any]:
     return {"status": status, "text": "<html>no</html>", "content_type": "text/html"}
 
 
-def test_the_time_that_an_answer_took_counts_as_age() -> None:
-    """It is as old as when it was made, which may be as early as the question: slow answers are not young."""
+def test_the_time_of_the_request_counts_as_age() -> None:
+    """The content may be as old as the begin of the request, so slow responses are not new."""
     clock = [10.0]
 
     def ticking() -> float:
@@ -431,8 +431,8 @@ def test_the_time_that_an_answer_took_counts_as_age() -> None:
     run(story)
 
 
-def test_what_is_not_new_is_not_sent_again() -> None:
-    """The ETag goes back, 304 renews the age alone, and gzip is asked for."""
+def test_an_unchanged_document_is_not_sent_again() -> None:
+    """The ETag is sent, 304 renews only the age, and gzip is requested."""
     clock = [10.0]
     not_modified = {"status": 304, "headers": {"ETag": '"1"', "Age": "9"}}
     server = Scripted([good(), not_modified])
@@ -444,15 +444,15 @@ def test_what_is_not_new_is_not_sent_again() -> None:
             again = await client.refresh()
             assert [None, '"1"'] == [request.headers.get("If-None-Match") for request in server.requests]
             assert {"gzip"} == {request.headers["Accept-Encoding"] for request in server.requests}
-            # Age is rounded down, so the truth may be a second more
+            # Age is rounded down, so the real age may be a second more
             assert (5.0, 10.0) == (first.age(10.0), again.age(15.0))
             assert first.values is again.values
 
     run(story)
 
 
-def test_against_the_real_api_the_second_answer_is_304() -> None:
-    """The same with real ETags: nothing is decoded twice while the snapshot stays."""
+def test_the_second_response_of_the_real_api_is_a_304() -> None:
+    """With real ETags: an unchanged snapshot is decoded once."""
     with Live() as live:
 
         async def story() -> None:
@@ -467,8 +467,8 @@ def test_against_the_real_api_the_second_answer_is_304() -> None:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 504])
-def test_what_passes_is_tried_again(status: int) -> None:
-    """A gateway's hiccup costs no renewal."""
+def test_a_transient_failure_is_retried(status: int) -> None:
+    """One error of a gateway does not fail the renewal."""
     server = Scripted([failing(status), failing(status), good()])
 
     async def story() -> None:
@@ -480,8 +480,8 @@ def test_what_passes_is_tried_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 503])
-def test_an_answer_is_not_asked_for_twice(status: int) -> None:
-    """No is an answer, 503 stale too."""
+def test_a_refusal_is_not_retried(status: int) -> None:
+    """Also 503 stale."""
     server = Scripted([failing(status)])
 
     async def story() -> None:
@@ -492,8 +492,8 @@ def test_an_answer_is_not_asked_for_twice(status: int) -> None:
     run(story)
 
 
-def test_retries_end() -> None:
-    """Then the last failure is told, with the address."""
+def test_the_number_of_retries_is_limited() -> None:
+    """Then the last failure is reported with the address."""
     server = Scripted([failing(502)])
 
     async def story() -> None:
@@ -506,7 +506,7 @@ def test_retries_end() -> None:
 
 
 async def cut(request: web.BaseRequest) -> web.StreamResponse:
-    """Half an answer, then nothing."""
+    """Half of a response, then the connection ends."""
     response = web.StreamResponse(headers={"Content-Length": "1000"})
     await response.prepare(request)
     await response.write(b'{"timestamp":1')
@@ -516,7 +516,7 @@ async def cut(request: web.BaseRequest) -> web.StreamResponse:
 
 
 async def silent(request: web.BaseRequest) -> web.StreamResponse:
-    """No answer for as long as the client waits."""
+    """No response while the client waits."""
     await eventually(lambda: request.transport is None or request.transport.is_closing(), what="the client to go")
     return web.Response()
 
@@ -558,8 +558,8 @@ async def silent(request: web.BaseRequest) -> web.StreamResponse:
         "error without shape",
     ],
 )
-def test_an_answer_that_is_none_is_a_named_failure_and_the_copy_stays(answer: Any, code: str) -> None:
-    """Whatever comes back: WatcherError, nothing else, and the copy from before is still served."""
+def test_an_invalid_response_is_an_error_and_the_copy_stays(answer: Any, code: str) -> None:
+    """Any response causes a WatcherError and no other exception, and the earlier copy is still served."""
     begins = answer != {"status": 304}
     server = Scripted([good()])
 
@@ -567,7 +567,7 @@ def test_an_answer_that_is_none_is_a_named_failure_and_the_copy_stays(answer: An
         async with server.running(retries=0, timeout=0.3 if answer is silent else 30.0) as client:
 
             async def copied():
-                return await client.refresh()  # too late on a busy machine now and then, where silence is waited for
+                return await client.refresh()  # too late on a busy machine, sometimes, for the silent server
 
             copy = await eventually(copied, what="a copy", ignoring=(WatcherError,)) if begins else None
             server.answers = [answer]
@@ -578,8 +578,8 @@ def test_an_answer_that_is_none_is_a_named_failure_and_the_copy_stays(answer: An
     run(story)
 
 
-def test_renewing_survives_whatever_comes(caplog: pytest.LogCaptureFixture) -> None:
-    """An answer that cannot be understood does not end the background task."""
+def test_the_background_task_survives_any_response(caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that cannot be decoded."""
     server = Scripted([good(), column(operator="MEDIAN"), failing(418), cut, good(nodes=["b"])])
 
     async def story() -> None:
@@ -592,8 +592,8 @@ def test_renewing_survives_whatever_comes(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1", "127.0.0.1:1", "http://", "nonsense"])
-def test_an_address_that_leads_nowhere_is_a_named_failure(address: str) -> None:
-    """Wrong or dead: unreachable, with a hint."""
+def test_an_unreachable_address_is_an_error_with_a_hint(address: str) -> None:
+    """Wrong host or closed port."""
 
     async def story() -> None:
         client = WatcherClient(address, retries=0)
@@ -606,8 +606,8 @@ def test_an_address_that_leads_nowhere_is_a_named_failure(address: str) -> None:
     run(story)
 
 
-def test_a_token_is_sent_and_never_told() -> None:
-    """It opens what is protected, and stands in no error."""
+def test_the_token_is_sent_and_not_shown() -> None:
+    """It gives access to protected reads, and is in no error."""
     with Live(protection=Protection("right", protect_reads=True)) as live:
 
         async def story() -> None:

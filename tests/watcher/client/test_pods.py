@@ -1,4 +1,4 @@
-"""Pods through both clients: the same from either, renewed beside the nodes, and never at their cost."""
+"""Pods through both clients: equal from both, renewed beside the nodes, and without an effect on these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes.service import FakeService, Live
 from tests.waiting import eventually
 from tests.watcher.client.test_client import beside, run, told
 from watcher.client import InProcessClient, PodColumns, WatcherError, to_pods
-from watcher.core.pods.table import PublishedPods
+from watcher.core.pods.published import PublishedPods
 
 
 def in_process(service: FakeService, **options: Any) -> InProcessClient:
@@ -23,7 +23,7 @@ def in_process(service: FakeService, **options: Any) -> InProcessClient:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in everything but when it was received."""
+    """Equal except for the time of receipt."""
     if isinstance(one, PodColumns):
         names = {each.name for each in fields(PodColumns)} - {"received", "age_at_receipt"}
         return all(same(getattr(one, name), getattr(other, name)) for name in names)
@@ -35,7 +35,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_both_clients_return_the_same_pods() -> None:
-    """Over HTTP and in process, thousands of them, each asking the service to have them asked for."""
+    """Over HTTP and in the process, thousands of pods; each client requests the collection of pods."""
     service = FakeService(pods=publish_pods(many_pods(5_000)))
     with Live(service) as live:
 
@@ -51,7 +51,7 @@ def test_both_clients_return_the_same_pods() -> None:
 
 @pytest.mark.parametrize("count", [0, 5_000], ids=["three pods", "thousands"])
 def test_both_clients_return_the_same_minutes(count: int) -> None:
-    """Readings with more digits than the document has."""
+    """Readings with more digits than the document."""
     readings = {pod: (node, cores / 3, memory / 3) for pod, (node, cores, memory) in many_pods(count or 3).items()}
     service = FakeService(pods=publish_pods(readings))
     with Live(service) as live:
@@ -70,7 +70,7 @@ def test_both_clients_return_the_same_minutes(count: int) -> None:
 
 
 async def test_minutes_are_read_only_arrays() -> None:
-    """Three minutes of three pods, the last of fifteen rows."""
+    """Three minutes of three pods, the last ones of fifteen rows."""
     service = FakeService(pods=publish_pods(small_pods()))
     assert (await in_process(service).refresh_pods()).recent is None
     pods = await in_process(service, minutes=True).refresh_pods()
@@ -83,8 +83,8 @@ async def test_minutes_are_read_only_arrays() -> None:
     assert [False, False] == [each.flags.writeable for each in pods.recent]
 
 
-async def test_pods_are_arrays() -> None:
-    """Found by name and by node; NaN where the source does not say; not to be written to."""
+async def test_pods_are_read_only_arrays() -> None:
+    """Found by name and by node; NaN for unknown values."""
     pods = await in_process(FakeService(pods=publish_pods(small_pods()))).refresh_pods()
     assert (("a", "web-0"), ("a", "web-1"), ("b", "job")) == pods.pods
     assert 1 == pods.row["a", "web-1"]
@@ -101,8 +101,8 @@ async def test_pods_are_arrays() -> None:
         pods.cores[0] = 1.0
 
 
-def test_what_is_unchanged_is_not_sent_again() -> None:
-    """304: the copy stays, with the age it now has."""
+def test_an_unchanged_list_is_not_sent_again() -> None:
+    """304: the copy stays, with its current age."""
     service = FakeService(pods=publish_pods(small_pods(), age_s=10.0))
     with Live(service) as live:
 
@@ -120,8 +120,8 @@ def test_what_is_unchanged_is_not_sent_again() -> None:
         run(story)
 
 
-def test_a_client_in_process_makes_its_copy_once() -> None:
-    """Of fifty thousand pods that is a tenth of a second."""
+def test_a_client_in_the_process_copies_a_list_once() -> None:
+    """With fifty thousand pods, a copy takes a tenth of a second."""
     service = FakeService(pods=publish_pods(small_pods()))
 
     async def story() -> None:
@@ -135,8 +135,8 @@ def test_a_client_in_process_makes_its_copy_once() -> None:
     run(story)
 
 
-def test_a_client_that_keeps_pods_renews_them_beside_the_nodes() -> None:
-    """From the first that the watcher has."""
+def test_a_client_that_keeps_pods_renews_them_with_the_nodes() -> None:
+    """From the first list of the watcher on."""
     service = FakeService()
     with Live(service) as live:
 
@@ -152,8 +152,8 @@ def test_a_client_that_keeps_pods_renews_them_beside_the_nodes() -> None:
         run(story)
 
 
-def test_pods_that_fail_leave_the_nodes_alone_and_the_other_way_round(caplog) -> None:
-    """Each with a line in the log when it begins, and one when it ends."""
+def test_a_failure_of_pods_does_not_affect_the_nodes_and_the_reverse(caplog) -> None:
+    """Each with one line in the log when it begins, and one when it ends."""
     caplog.set_level(logging.INFO, logger="watcher.client")
     service = FakeService(published=None, pods=publish_pods(small_pods()))
 
@@ -187,8 +187,8 @@ def test_pods_that_fail_leave_the_nodes_alone_and_the_other_way_round(caplog) ->
     ],
     ids=["none", "empty", "old"],
 )
-def test_both_clients_fail_alike(change, code) -> None:
-    """With the API's codes."""
+def test_both_clients_fail_with_the_same_codes(change, code) -> None:
+    """Those of the API."""
     service = FakeService(**change)
     with Live(service) as live:
 
@@ -202,8 +202,8 @@ def test_both_clients_fail_alike(change, code) -> None:
         run(story)
 
 
-def test_a_client_that_was_not_told_to_keep_pods_says_so() -> None:
-    """Rather than that they have not come yet."""
+def test_a_client_that_does_not_keep_pods_has_its_own_error() -> None:
+    """Not the one for pods that are not available yet."""
 
     async def story() -> None:
         client = beside(lambda: FakeService().published)
@@ -217,8 +217,7 @@ def test_a_client_that_was_not_told_to_keep_pods_says_so() -> None:
 
 
 @pytest.mark.parametrize("column", ["namespace", "node", "time", "cores", "bytes"])
-def test_columns_of_unequal_length_are_refused(column) -> None:
-    """A document that contradicts itself is none."""
+def test_columns_of_different_lengths_are_an_error(column) -> None:
     document = publish_pods(small_pods()).document()
     getattr(document, column).pop()
     with pytest.raises(WatcherError) as failure:
@@ -231,7 +230,7 @@ def test_columns_of_unequal_length_are_refused(column) -> None:
     [b"", b"[]", b"{}", b'{"timestamp": 1', msgspec.json.encode(publish_pods(small_pods()).document())[:-1]],
     ids=["empty", "list", "object", "cut", "almost"],
 )
-def test_a_body_that_is_no_document_is_refused(body) -> None:
+def test_a_body_that_is_not_a_document_is_an_error(body) -> None:
     """The copy stays."""
     service = FakeService(pods=publish_pods(small_pods()))
     with Live(service) as live:
@@ -250,7 +249,7 @@ def test_a_body_that_is_no_document_is_refused(body) -> None:
 
 
 class _Broken(PublishedPods):
-    """Published pods whose body is something else."""
+    """Published pods with another body."""
 
     def __init__(self, body: bytes) -> None:
         self.__dict__.update(publish_pods(small_pods(), tag="broken").__dict__)

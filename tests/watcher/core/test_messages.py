@@ -23,5 +23,5 @@ from watcher.core.messages import hide_secrets
         ("a gateway has rejected Bearer a", ["a"], "a gateway has rejected Bearer ***"),
     ],
 )
-def test_secrets_are_hidden_and_words_are_not(text: str, secrets: list[str], shown: str):
+def test_secrets_are_hidden_and_other_words_are_not(text: str, secrets: list[str], shown: str):
     assert hide_secrets(text, secrets) == shown

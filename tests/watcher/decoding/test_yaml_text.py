@@ -11,14 +11,14 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 def test_aliases_that_expand_to_gigabytes_are_refused_before_they_are_decoded():
-    """480 characters stand for 430 million values."""
+    """480 characters for 430 million values."""
     with pytest.raises(ValueError, match="more than 100,000 values, with its aliases expanded"):
         check_yaml(BOMB)
     with pytest.raises(ValueError, match="with its aliases expanded"):
         read_pod("kind: Pod\nspec: {containers: []}\n" + BOMB)
 
 
-def test_an_alias_of_a_few_values_is_fine():
+def test_an_alias_of_a_few_values_is_valid():
     check_yaml("a: &a {x: 1}\nb: *a\nc: [*a, *a]\n")
     with pytest.raises(ValueError, match=r"aliases .* are not allowed"):
         check_yaml("a: &a {x: 1}\nb: *a\n", aliases=False)
@@ -30,7 +30,7 @@ def test_an_alias_of_itself_is_refused():
 
 
 @pytest.mark.parametrize(("opening", "closing", "key"), [("[", "]", ""), ("{", "}", "a: ")], ids=["lists", "mappings"])
-def test_depth(opening: str, closing: str, key: str):
+def test_deep_nesting_is_refused(opening: str, closing: str, key: str):
     fine = (opening + key) * (MAX_DEPTH - 1) + "1" + closing * (MAX_DEPTH - 1)
     check_yaml(fine)
     with pytest.raises(ValueError, match="nested more than 100 levels deep"):

@@ -1,4 +1,4 @@
-"""NodeMetrics in the cluster: what is written, when, by whom, and what is left alone."""
+"""NodeMetrics in the cluster: what is written, when, by which replica, and what is not changed."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ SIZE = Capacity(8000, 32 << 30)
 
 @dataclass
 class Cluster(FakeService):
-    """A service whose nodes are those of a cluster. Its wall clock goes on whenever somebody looks at it, so that nodes
-    have their turns as quickly as the machine can, and none has more of them because the machine is slow."""
+    """A service with the nodes of a cluster. Each read of its wall clock advances it, so that the turns of nodes come
+    as fast as the machine allows, and a slow machine causes no additional ones."""
 
     strangers: frozenset[str] = frozenset()
     looks: int = 0
@@ -73,23 +73,23 @@ def service(samples: Mapping[str, Any], **options: Any) -> Cluster:
 
 @dataclass
 class Run:
-    """A publisher at work on a fake API server."""
+    """A publisher with a fake API server."""
 
     server: FakeKube
     source: Cluster
     publisher: NodeMetricPublisher
 
     async def until(self, condition: Callable[[], object], *, what: str) -> None:
-        """Wait until something is so, while the nodes have their turns again and again."""
+        """Wait until the condition holds, while the nodes have their turns."""
         await eventually(condition, what=what)
 
     async def turns(self, count: int = 2) -> None:
-        """Let each node have its turn so many times, by what was counted of them."""
+        """Wait for this number of turns of each node, by the counted outcomes."""
         wanted = self.publisher.stats.outcomes.total() + count * len(self.source.sizes)
         await self.until(lambda: self.publisher.stats.outcomes.total() >= wanted, what="turns")
 
     async def settled(self) -> None:
-        """Wait until nothing more is written; the watch may tell of what was written only after some turns."""
+        """Wait until nothing more is written; the watch may report a write some turns later."""
         for _ in range(100):
             written = len(self.writes())
             await self.turns(3)
@@ -150,7 +150,7 @@ def stamp(seconds: float) -> str:
 
 
 async def looked_at(source: Cluster, times: int) -> None:
-    """Wait until the publisher has looked at its clock so many times: what it was to do by then it would have done."""
+    """Wait until the publisher has read its clock this number of times; then its due work is done."""
     until = source.looks + times
     await eventually(lambda: source.looks >= until, what="the publisher to go on")
 
@@ -161,11 +161,11 @@ def koordlet(server: FakeKube, name: str, *, updated: float, **status: Any) -> N
     server.put_by("koordlet", RESOURCE, name, spec={}, status=content)
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- writes ----------------------------------------------------------------------------------------------------------
 
 
-def test_objects_that_are_missing_are_made_and_filled():
-    """With the policy in the spec and the node as owner; the status is what GET /api/v1/nodemetrics has."""
+def test_missing_objects_are_created_with_a_status():
+    """With the policy in the spec and the node as owner; the status is that of GET /api/v1/nodemetrics."""
     source = service({"a": RISING, "b": STEADY}, pods=publish_pods({("default", "p"): ("a", 0.5, 2.0**30)}))
     source.classes = {("default", "p"): PodClass("koord-prod", "LS")}
 
@@ -199,7 +199,7 @@ def test_objects_that_are_missing_are_made_and_filled():
 
 
 def test_each_new_snapshot_is_written_once():
-    """updateTime is the newest sample, and never goes back."""
+    """updateTime is that of the newest sample, and never decreases."""
     source = service({"a": STEADY})
 
     async def story(go: Run) -> None:
@@ -215,8 +215,8 @@ def test_each_new_snapshot_is_written_once():
     run(source, story)
 
 
-def test_nodes_that_nobody_knows_have_none():
-    """No node of the cluster, no capacity, no longer in the snapshot."""
+def test_unknown_nodes_have_no_object():
+    """Not in the cluster, without capacity, or not in the snapshot any more."""
     source = service({"a": STEADY, "stranger": STEADY, "sizeless": STEADY}, strangers=frozenset({"stranger"}))
     source.sizes = dict.fromkeys(("a", "stranger", "gone"), SIZE)
 
@@ -228,8 +228,8 @@ def test_nodes_that_nobody_knows_have_none():
     run(source, story)
 
 
-def test_nodes_have_their_turns_spread_over_the_interval():
-    """Each once, no second with more than a small share of them; those that come later wait for theirs."""
+def test_turns_of_nodes_are_spread_over_the_interval():
+    """One turn each, and in each second only a small share of the nodes; nodes that join later wait for their turn."""
     names = [f"node-{number:04d}" for number in range(1200)]
     samples = dict.fromkeys(names[:1000], STEADY)
     policies = CollectPolicies(windows=WINDOWS)
@@ -255,10 +255,11 @@ def test_nodes_have_their_turns_spread_over_the_interval():
     assert len(after.due(END + 60)) == 0
 
 
-def test_writes_per_second_are_limited_and_every_node_is_written(caplog):
-    """With fewer writes than nodes that are due, each node is written again before any is written a third time."""
+def test_writes_per_second_are_limited_and_each_node_is_written(caplog):
+    """If more nodes are due than writes are allowed, each node is written a second time before any is written a third
+    time."""
     names = [f"node-{number:02d}" for number in range(40)]
-    limit, together = 5, 8  # the requests that are under way together may overdraw the limit once
+    limit, together = 5, 8  # concurrent requests may exceed the limit once
     source = service(dict.fromkeys(names, STEADY))
 
     async def story(go: Run) -> None:
@@ -274,7 +275,7 @@ def test_writes_per_second_are_limited_and_every_node_is_written(caplog):
             assert len(go.writes()) <= limit * (seconds + 1) + together
             written = Counter(name for verb, part, name in go.writes() if part == "/status")
         assert max(written.values()) <= 3
-        assert len(go.writes()) >= limit * (seconds - 2) - together  # those still under way
+        assert len(go.writes()) >= limit * (seconds - 2) - together  # requests that are still running
 
     run(source, story, writes_per_second=limit)
     assert "raise koordinator.writes_per_second" not in caplog.text
@@ -292,11 +293,11 @@ def test_a_limit_that_makes_the_data_too_old_is_logged_once(caplog):
     assert 1 == caplog.text.count("with 2 writes per second, NodeMetrics become 310 s old")
 
 
-# --- whose it is -----------------------------------------------------------------------------------------------------
+# --- other writers ---------------------------------------------------------------------------------------------------
 
 
-def test_what_koordlet_reports_is_left_to_it_until_it_stops(caplog):
-    """Two report intervals without a report, by the object's own time."""
+def test_objects_that_koordlet_writes_are_left_alone_until_it_stops(caplog):
+    """Until two report intervals without a report, by the time in the object."""
     source = service({"a": STEADY, "b": STEADY})
 
     async def story(go: Run) -> None:
@@ -314,8 +315,8 @@ def test_what_koordlet_reports_is_left_to_it_until_it_stops(caplog):
     assert "not publishing NodeMetrics for a: already reported by koordlet" in caplog.text
 
 
-def test_koordlet_may_come_back():
-    """What we wrote is then not in its way, nor it in ours."""
+def test_koordlet_may_write_an_object_again():
+    """The status of load-watcher does not prevent it, and is not written over that of koordlet."""
     source = service({"a": STEADY})
 
     async def story(go: Run) -> None:
@@ -332,8 +333,8 @@ def test_koordlet_may_come_back():
     run(source, story)
 
 
-def test_what_others_wrote_stays():
-    """Fields that we know nothing of, and pods while we know of none."""
+def test_fields_of_other_writers_stay():
+    """Unknown fields, and pods while load-watcher has none."""
     source = service({"a": STEADY})
     others = {
         "podsMetric": [{"namespace": "x", "name": "y", "podUsage": {"resources": {"cpu": "1"}}}],
@@ -358,8 +359,8 @@ def test_what_others_wrote_stays():
     run(source, story, prepare=lambda server: koordlet(server, "a", updated=END - 500.0, **others))
 
 
-def test_pods_of_ours_go_when_we_know_none_any_more():
-    """Else their usage would look as new as that of the node."""
+def test_pods_of_the_status_are_removed_if_pods_become_unknown():
+    """Otherwise their usage would look as new as that of the node."""
     source = service({"a": STEADY}, pods=publish_pods({("default", "p"): ("a", 0.5, 2.0**30)}))
 
     async def story(go: Run) -> None:
@@ -375,8 +376,8 @@ def test_pods_of_ours_go_when_we_know_none_any_more():
     run(source, story)
 
 
-def test_the_policy_in_an_object_counts_where_others_wrote_it(caplog):
-    """koord-manager's settings reach koordlet that way; a duration that we do not keep is said once."""
+def test_a_policy_that_others_wrote_counts(caplog):
+    """koord-manager passes its settings to koordlet in this way; a duration beyond the kept history is logged once."""
     spec = {
         "metricCollectPolicy": {
             "aggregateDurationSeconds": 60,
@@ -400,8 +401,8 @@ def test_the_policy_in_an_object_counts_where_others_wrote_it(caplog):
     assert "requests usage over 30m0s, which is not served; served windows are 5m, 10m, 15m" in caplog.text
 
 
-def test_a_policy_of_ours_follows_the_settings():
-    """It was written when the object was made."""
+def test_a_policy_of_load_watcher_follows_the_settings():
+    """It was written when the object was created."""
     source = service({"a": RISING})
 
     async def story(go: Run) -> None:
@@ -418,12 +419,12 @@ def test_a_policy_of_ours_follows_the_settings():
     run(source, story)
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["create", "patch"])
-def test_a_right_that_lacks_is_said_once_with_its_rule(verb, caplog):
-    """And nobody has to start anything anew once it is granted."""
+def test_a_missing_right_is_logged_once_with_its_rule(verb, caplog):
+    """No restart is needed once it is granted."""
     caplog.set_level(logging.INFO)
     source = service({"a": STEADY, "b": STEADY, "c": STEADY})
     what = RESOURCE if verb == "create" else f"{RESOURCE}/status"
@@ -447,8 +448,8 @@ def test_a_right_that_lacks_is_said_once_with_its_rule(verb, caplog):
     assert f'{{apiGroups: ["slo.koordinator.sh"], resources: ["{part}"], verbs: ["{verb}"]}}' in told[0]
 
 
-def test_writing_resumes_soon_after_the_api_was_away(caplog):
-    """However long it was away, and although an API server that has just started refuses requests."""
+def test_writing_resumes_soon_after_an_outage_of_the_api(caplog):
+    """After an outage of any length, and although a restarted API server first refuses requests."""
     caplog.set_level(logging.INFO)
     source = service({"a": STEADY})
 
@@ -472,8 +473,7 @@ def test_writing_resumes_soon_after_the_api_was_away(caplog):
     run(source, story, prepare=lambda server: setattr(server, "fault", away))
 
 
-def test_an_api_that_is_busy_is_left_alone_for_a_while(caplog):
-    """As long as it asks for."""
+def test_a_busy_api_is_left_alone_for_the_requested_time(caplog):
     caplog.set_level(logging.INFO)
     source = service({"a": STEADY})
     refused: list[float] = []
@@ -496,8 +496,8 @@ def test_an_api_that_is_busy_is_left_alone_for_a_while(caplog):
     run(source, story, prepare=lambda server: setattr(server, "fault", busy))
 
 
-def test_without_the_definition_nothing_is_tried(caplog):
-    """Koordinator may be installed later: then it begins."""
+def test_without_the_definition_nothing_is_written(caplog):
+    """If Koordinator is installed later, writing begins."""
     source = service({"a": STEADY})
 
     async def story(go: Run) -> None:
@@ -510,8 +510,8 @@ def test_without_the_definition_nothing_is_tried(caplog):
     run(source, story, prepare=lambda server: server.undefine(RESOURCE))
 
 
-def test_one_refused_object_costs_no_other(caplog):
-    """An admission webhook that does not like one."""
+def test_a_refused_object_does_not_affect_others(caplog):
+    """For example, an admission webhook refuses it."""
     source = service({"a": STEADY, "b": STEADY})
 
     def refuse(asked: Any) -> web.Response | None:
@@ -530,8 +530,8 @@ def test_one_refused_object_costs_no_other(caplog):
 # --- replicas --------------------------------------------------------------------------------------------------------
 
 
-def test_of_two_replicas_one_writes_and_the_other_takes_over():
-    """At once where the first one stops as it should; a replica with nothing fresh does not hold the Lease."""
+def test_one_of_two_replicas_writes_and_the_other_takes_over():
+    """At once if the first one shuts down; a replica with stale data does not hold the Lease."""
     first = service({"a": STEADY})
     second = service({"a": STEADY})
 
@@ -542,18 +542,18 @@ def test_of_two_replicas_one_writes_and_the_other_takes_over():
         try:
             await go.until(lambda: go.server.names(RESOURCE) and go.status("a"), what="the first one's status")
             assert other.stats.outcomes.total() == 0
-            first.clock += 301.0  # its newest sample is too old now
+            first.clock += 301.0  # its newest sample is too old by then
             holder = lambda: go.server.content(LEASES, "default/lease")["spec"]["holderIdentity"]  # noqa: E731
-            await eventually(lambda: holder() == "", what="the first one to let go")
-            await eventually(lambda: not go.publisher.holds_lease, what="it to say so")
+            await eventually(lambda: holder() == "", what="the first one to release the Lease")
+            await eventually(lambda: not go.publisher.holds_lease, what="the state without the Lease")
             second.published = publish(snapshot_of({"a": RISING}, end=END + 60.0), tag="x", monotonic=second.clock)
-            second.clock += 11.0  # when it looks again
+            second.clock += 11.0  # when it checks the Lease again
             await eventually(lambda: other.holds_lease, what="the second one to hold it")
             await eventually(lambda: go.status("a")["updateTime"] == stamp(END + 60.0), what="the second one's status")
             assert holder() == "b"
             assert (
                 go.publisher.stats.reported_elsewhere == other.stats.reported_elsewhere == set()
-            )  # we are one writer to each other
+            )  # both replicas are one writer
         finally:
             await other.close()
 
@@ -572,8 +572,8 @@ ARGUMENTS: Sequence[dict[str, Any]] = (
 )
 
 
-def test_what_is_written_is_read_back_to_the_same_scores():
-    """LoadAwareScheduling over the cluster's objects, and over the windows that they were made of."""
+def test_written_objects_are_read_back_to_the_same_scores():
+    """LoadAwareScheduling with the cluster's objects, and with the windows from which they were made."""
     samples = {
         "calm": STEADY,
         "rising": RISING,

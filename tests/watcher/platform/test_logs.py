@@ -1,4 +1,4 @@
-"""Log lines: one event a line, in both formats, whatever the texts in it."""
+"""Log lines: one event per line, in both formats, for any texts in it."""
 
 import json
 import logging
@@ -27,8 +27,8 @@ def set_up():
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
-def test_text_lines_are_for_people(set_up, capsys):
-    """Time in UTC with milliseconds, level, where, what."""
+def test_text_lines_have_time_level_logger_and_message(set_up, capsys):
+    """Time in UTC with milliseconds."""
     set_up()
     LOGGER.warning("node %s is silent", "node-1")
     LOGGER.debug("not shown")
@@ -36,8 +36,8 @@ def test_text_lines_are_for_people(set_up, capsys):
     assert re.fullmatch(pattern, capsys.readouterr().err)
 
 
-def test_json_lines_are_for_collectors(set_up, capsys):
-    """One object a line, a traceback included."""
+def test_json_lines_are_one_object_each(set_up, capsys):
+    """With a traceback, too."""
     set_up(format="json", level="debug")
     try:
         raise ValueError("broken\nin two")
@@ -57,7 +57,7 @@ def test_json_lines_are_for_collectors(set_up, capsys):
 
 
 def test_json_lines_name_their_cluster(set_up, capsys):
-    """Where it has a name; people know which cluster they look at."""
+    """If it has a name; text lines do not."""
     set_up(format="json", cluster='a "b"')
     LOGGER.warning("one")
     set_up(cluster="a")
@@ -67,8 +67,8 @@ def test_json_lines_name_their_cluster(set_up, capsys):
     assert second.endswith("warning watcher.test: two")
 
 
-def test_setting_up_again_replaces_the_first(set_up, capsys):
-    """After a reload each event is logged once, by the new settings."""
+def test_a_second_setup_replaces_the_first(set_up, capsys):
+    """After a reload, each event is logged once, with the new settings."""
     set_up()
     set_up(level="error", format="json")
     LOGGER.warning("not shown")
@@ -77,7 +77,7 @@ def test_setting_up_again_replaces_the_first(set_up, capsys):
     assert json.loads(line)["message"] == "shown"
 
 
-def test_skipped_ticks_are_not_logged_at_any_reload(set_up, capsys):
+def test_skipped_ticks_are_not_logged_after_a_reload(set_up, capsys):
     """APScheduler warns about each tick that is skipped because the source hangs; SIGHUP sets up the log again."""
     scheduler = logging.getLogger("apscheduler.scheduler")
     for _ in range(2):
@@ -88,8 +88,8 @@ def test_skipped_ticks_are_not_logged_at_any_reload(set_up, capsys):
     assert [line.rsplit(": ")[-1] for line in capsys.readouterr().err.splitlines()] == ["broken"]
 
 
-def test_chatty_libraries_speak_only_under_debug(set_up, capsys):
-    """What a library tells of every job is not our log, until somebody looks for a bug."""
+def test_verbose_libraries_are_logged_only_at_level_debug(set_up, capsys):
+    """A library's message about each job is logged only to find a bug."""
     chatty = logging.getLogger("alembic.runtime")
     set_up(level="info")
     chatty.info("Running job")
@@ -105,7 +105,7 @@ def _record(message):
 
 @given(st.text())
 def test_no_text_makes_a_second_line(message):
-    """A clever node name cannot forge a line, nor drive a terminal."""
+    """A node name cannot forge a line or send control sequences to a terminal."""
     text = TextFormatter().format(_record(message))
     assert text.isprintable()
     line = JsonFormatter().format(_record(message))
@@ -115,7 +115,7 @@ def test_no_text_makes_a_second_line(message):
 
 
 def test_a_traceback_follows_its_line(set_up, capsys):
-    """In text, what went wrong stands below the message."""
+    """In text format, it is below the message."""
     set_up()
     try:
         raise KeyError("x")

@@ -1,4 +1,4 @@
-"""Threads share one heap, counted by the C library itself."""
+"""Threads share one heap, as the C library itself counts them."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ libc.fclose(ctypes.c_void_p(file))
 
 
 def heaps(mode: str) -> int:
-    """How many heaps four busy threads leave behind."""
+    """The number of heaps after the work of four threads."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-c", PROGRAM, mode]
     done = subprocess.run(
@@ -39,6 +39,6 @@ def heaps(mode: str) -> int:
 
 @pytest.mark.skipif(os.confstr_names.get("CS_GNU_LIBC_VERSION") is None, reason="another C library than glibc")
 def test_threads_limit_malloc_arenas() -> None:
-    """And without that they would not, so this counts what it says."""
+    """Without it there are several, so the count is real."""
     assert heaps("own") > 1
     assert heaps("shared") == 1

@@ -84,14 +84,14 @@ def test_the_limit_is_that_of_the_cgroup():
     assert done.stdout.split() == [str(200 * MIB)]
 
 
-def test_a_full_process_has_room_again_only_well_below_the_limit() -> None:
-    """Otherwise every object more would be accepted and refused in turn."""
+def test_a_full_process_accepts_objects_again_only_well_below_the_limit() -> None:
+    """Otherwise each further object would be accepted and refused in turn."""
     for used, full, room in ((700, False, True), (701, False, False), (800, False, False), (801, True, False)):
         budget = MemoryBudget(limit=lambda: 1000, used=lambda size=used: size)  # type: ignore[misc]
         assert (budget.is_full(), budget.has_room()) == (full, room), used
 
 
-def test_refusals_are_stated_until_they_end() -> None:
+def test_refusals_are_reported_until_they_end() -> None:
     budget = MemoryBudget(limit=lambda: 1000, used=lambda: 0)
     budget.refuse("list of pods", "too many")
     assert budget.refused == {"list of pods": "too many"}
@@ -102,7 +102,7 @@ def test_refusals_are_stated_until_they_end() -> None:
 @pytest.mark.parametrize(
     ("mib", "nodes"), [(256, 5_120), (512, 10_240), (1320, 61_952), (2048, 108_544)], ids=lambda value: str(value)
 )
-def test_the_bound_on_nodes_is_above_what_the_limit_is_made_for(mib: int, nodes: int) -> None:
+def test_the_limit_on_nodes_is_above_the_number_for_the_memory_limit(mib: int, nodes: int) -> None:
     """docs/tasks/deploy.md: max(512, 420 + 18 * nodes / 1,000) MiB."""
     assert nodes == most_nodes(mib * MIB)
     assert nodes >= (mib - 420) / 18 * 1000

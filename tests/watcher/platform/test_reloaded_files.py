@@ -34,7 +34,7 @@ def token(tmp_path: Path) -> ReloadedToken:
 
 
 @in_loop
-async def test_a_change_counts_when_it_is_stable(tmp_path: Path, token: ReloadedToken) -> None:
+async def test_a_change_is_read_when_the_file_is_stable(tmp_path: Path, token: ReloadedToken) -> None:
     """A file that is being written is not read; a signal does not wait."""
     (files,) = token.files
     path = tmp_path / "token"
@@ -52,8 +52,9 @@ async def test_a_change_counts_when_it_is_stable(tmp_path: Path, token: Reloaded
 
 
 @in_loop
-async def test_the_log_names_the_file(tmp_path: Path, token: ReloadedToken, caplog: pytest.LogCaptureFixture) -> None:
-    """Once, and not the token."""
+async def test_the_log_names_the_file_once_and_not_the_token(
+    tmp_path: Path, token: ReloadedToken, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     (tmp_path / "token").write_text("n3w")
     for _ in range(3):
@@ -79,7 +80,7 @@ async def test_an_unusable_file_is_refused_once(
     reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The former token stays valid until there is a good file again."""
+    """The earlier token stays valid until there is a valid file again."""
     spoil(tmp_path / "token")
     for _ in range(3):
         await token.files[0].check()
@@ -152,7 +153,7 @@ async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 @in_loop
 async def test_new_certificates_serve_new_connections(tmp_path: Path) -> None:
-    """The server's own, and the CA of the clients: one that was removed is not trusted any longer."""
+    """The server's own, and the CA of the clients: a removed one is not trusted any more."""
     folder, old, new = Folder(tmp_path), trustme.CA(), trustme.CA()
     folder.write(old)
     tls = ServerTls(folder.cert, folder.key, folder.ca)
@@ -173,7 +174,7 @@ async def test_new_certificates_serve_new_connections(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_key_of_another_certificate_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The former certificate is presented until certificate and key fit."""
+    """The earlier certificate is presented until certificate and key match."""
     folder, clients = Folder(tmp_path), trustme.CA()
     folder.write(clients)
     tls = ServerTls(folder.cert, folder.key)
@@ -193,7 +194,7 @@ async def test_a_key_of_another_certificate_is_refused(tmp_path: Path, caplog: p
 
 
 @in_loop
-async def test_other_errors_of_a_check_do_not_end_it(tmp_path: Path, token: ReloadedToken) -> None:
+async def test_other_errors_of_a_check_do_not_end_the_checks(tmp_path: Path, token: ReloadedToken) -> None:
     """Files are checked independently of each other."""
 
     def broken() -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Forecasts of the whole service in one process, over HTTP: short histories, a step of the clock, another unit."""
+"""Forecasts of the whole service in one process, over HTTP: short histories, a clock that is set, another unit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def source(*, days: float, unit: str = "percent") -> SourceOfUnit:
 
 @asynccontextmanager
 async def serving(directory: Path, of: MemorySource, clock: FakeClock) -> AsyncIterator[tuple[Watcher, str]]:
-    """The service with its first tick and the backfill done, and its address."""
+    """The address of the service after its first tick and the backfill."""
     given = {
         "provider.name": "host",
         "refresh.resolution": "15s",
@@ -91,7 +91,7 @@ async def forecast(address: str) -> dict[str, Any]:
     return dict(found)
 
 
-async def test_two_hours_of_history_are_named_and_plug_ins_use_windows(tmp_path: Path) -> None:
+async def test_with_two_hours_of_history_plugins_use_windows(tmp_path: Path) -> None:
     of, clock = source(days=2 / 24), FakeClock(NOW)
     async with serving(tmp_path, of, clock) as (watcher, address):
         await next_tick(watcher, of, clock)
@@ -122,7 +122,7 @@ async def test_a_clock_that_is_set_back_keeps_the_bound_of_the_days_before(tmp_p
 
 
 async def test_stored_maxima_of_another_unit_make_no_bound(tmp_path: Path) -> None:
-    """A restart with the same database, whose source has the unit of before or another one."""
+    """A restart with the same database, whose source has the earlier unit or another one."""
     clock, states = FakeClock(NOW), {}
     async with serving(tmp_path, of := source(days=2), clock) as (watcher, address):
         for _ in range(3):

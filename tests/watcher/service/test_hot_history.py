@@ -1,4 +1,4 @@
-"""Since when a load is high: over ticks, and after a restart, by what the store has."""
+"""The start of a high load: over ticks, and after a restart from the stored windows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = ("a", CPU.name)
 
 
 def load(time: float) -> float:
-    """Low, then high; it moves, so that the exporter does not look frozen."""
+    """Low, then high; it varies, so that the exporter does not look frozen."""
     return (92.0 if time >= BEGAN else 20.0) + time * 7.3 % 5.0
 
 
@@ -48,7 +48,7 @@ def _is_saved(store: Store, end: float) -> bool:
 
 
 async def run_ticks(refresher: Refresher, store: Store, clock: FakeClock, *, minutes: int) -> LoadStart:
-    """Tick once a minute, each when the one before is stored; the start that is published after the last."""
+    """Tick once a minute, each after the previous one is stored; return the start that is published last."""
     source = refresher.provider
     assert isinstance(source, MemorySource)
     for _ in range(minutes):
@@ -61,8 +61,8 @@ async def run_ticks(refresher: Refresher, store: Store, clock: FakeClock, *, min
     return refresher.published.hot.starts[KEY]
 
 
-async def test_a_load_is_as_old_as_it_is_also_after_a_restart(tmp_path: Path) -> None:
-    """An hour of ticks; then a service that has the samples of the last minutes, and the windows of the store."""
+async def test_a_load_keeps_its_duration_after_a_restart(tmp_path: Path) -> None:
+    """An hour of ticks; then a service with the samples of the last minutes and the windows of the store."""
     place, clock = tmp_path / "store.db", FakeClock(BEGAN)
     source = MemorySource()
     put_until(source, BEGAN, since=BEGAN - 1200)
@@ -82,7 +82,7 @@ async def test_a_load_is_as_old_as_it_is_also_after_a_restart(tmp_path: Path) ->
             await history.update(again, store, settings=Settings(), now=clock.now())
             assert again.published is not None
             long = again.published.hot.starts[KEY]
-            assert BEGAN <= long.since <= BEGAN + 300  # the mean of five minutes is high that much later
+            assert BEGAN <= long.since <= BEGAN + 300  # the mean of five minutes is high this much later
             assert not long.longer
             assert long == await run_ticks(again, store, clock, minutes=2)
             assert {} == await history.find(again.published.hot, store, settings=Settings(), now=clock.now())

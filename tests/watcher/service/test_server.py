@@ -1,4 +1,4 @@
-"""Wiring that needs no process: when ticks are due, and what of the settings reaches which part."""
+"""Parts of the service without a process: when ticks are due, and which settings reach which part."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.fakes.kube import LEASES, NODES, FakeKube
 from tests.waiting import eventually
 from watcher.client import InProcessClient, WatcherClient
 from watcher.core.config.settings import Settings
-from watcher.koordinator.lease import LEASE
+from watcher.koordinator.elected_writer import LEASE
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.settings import ServerSettings
 from watcher.service.server import IntervalTrigger, Watcher
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.slow
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_the_first_time_is_a_period_away() -> None:
-    """Whoever wants it sooner says when."""
+def test_the_first_time_is_one_period_away() -> None:
+    """Unless an earlier first time is given."""
     assert START + timedelta(seconds=60) == IntervalTrigger(60.0).get_next_fire_time(None, START)
 
 
-def test_a_time_follows_the_one_before_not_the_clock() -> None:
-    """A tick that was a little late does not push the following ones."""
+def test_each_time_follows_the_previous_one_and_not_the_clock() -> None:
+    """A late tick does not delay the following ones."""
     late = START + timedelta(seconds=2)
     assert START + timedelta(seconds=60) == IntervalTrigger(60.0).get_next_fire_time(START, late)
 
@@ -48,8 +48,8 @@ NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
     period=st.floats(0.5, 600.0),
     passed=st.floats(-1e9, 2e9),
 )
-def test_what_was_missed_is_passed_over_at_once(period: float, passed: float) -> None:
-    """However far the clock jumps: the next time lies in the future, by at most a period, on the same beat."""
+def test_missed_times_are_skipped(period: float, passed: float) -> None:
+    """For any jump of the clock: the next time is in the future, by at most a period, in the same rhythm."""
     now = START + timedelta(seconds=passed)
     due = IntervalTrigger(period).get_next_fire_time(START, now)
     assert due > now
@@ -60,11 +60,11 @@ def test_what_was_missed_is_passed_over_at_once(period: float, passed: float) ->
     assert round(beats) == pytest.approx(beats, abs=1e-3)
 
 
-# --- the whole, in one process ---------------------------------------------------------------------------------------
+# --- the whole service in one process --------------------------------------------------------------------------------
 
 
 def settings_for(directory: Path, **flags: object) -> Settings:
-    """This machine's load, quickly, with a database of its own."""
+    """This machine's load, at short intervals, with its own database."""
     given = {
         "provider.name": "host",
         "refresh.interval": "1s",
@@ -77,7 +77,7 @@ def settings_for(directory: Path, **flags: object) -> Settings:
 
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[tuple[Watcher, str]]:
-    """The service with its parts started, behind a real socket; nothing of it is left afterwards."""
+    """The service with its parts started, behind a real socket; afterwards no task or file remains."""
     watcher = Watcher(settings)
     runner = Runner(watcher.app, shutdown_timeout=1.0)
     try:
@@ -90,13 +90,13 @@ async def serving(settings: Settings) -> AsyncIterator[tuple[Watcher, str]]:
     assert {asyncio.current_task()} == asyncio.all_tasks()
 
 
-async def test_both_clients_of_a_running_service_see_the_same(tmp_path: Path) -> None:
-    """What is published in this process is what it answers over HTTP; and it ends without a trace."""
+async def test_both_clients_of_a_running_service_get_the_same(tmp_path: Path) -> None:
+    """The data in the process equal those over HTTP; and the service ends without remaining tasks."""
     async with serving(settings_for(tmp_path)) as (watcher, address):
         await eventually(lambda: watcher.view.published, what="the first document")
         in_process = InProcessClient(lambda: watcher.view.published, window=watcher.view.windows[-1])
         async with WatcherClient(address) as over_http:
-            # a tick may come between the two
+            # a tick may occur between the two
             for _ in range(10):
                 one, other = await over_http.refresh(), await in_process.refresh()
                 if one.timestamp == other.timestamp:
@@ -106,8 +106,8 @@ async def test_both_clients_of_a_running_service_see_the_same(tmp_path: Path) ->
         await in_process.close()
 
 
-def test_before_the_first_tick_nothing_is_known_and_all_is_alive(tmp_path: Path) -> None:
-    """The parts answer what the API asks of them from the first moment on."""
+def test_before_the_first_tick_there_are_no_data_and_liveness_is_ok(tmp_path: Path) -> None:
+    """All parts respond from the start."""
     watcher = Watcher(settings_for(tmp_path))
     assert watcher.view.published is None
     assert watcher.view.refresher.provider_health.ok is None
@@ -117,8 +117,8 @@ def test_before_the_first_tick_nothing_is_known_and_all_is_alive(tmp_path: Path)
     assert ["5m", "10m", "15m"] == [window.label for window in watcher.view.windows]
 
 
-async def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A reload takes the others over, and the last request counts though one is under way."""
+async def test_settings_that_need_a_restart_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A reload applies the others, and the last request counts although a reload is running."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text("{}")
 
@@ -134,13 +134,13 @@ async def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: py
         await eventually(lambda: watcher.view.published is not published, what="a tick with them")
     assert "changes in [server] take effect only after a restart" in caplog.text
     told = [text for text in caplog.messages if "the scheduling plug-ins and all other Kubernetes clients" in text]
-    assert 1 == len(told), "once, and not for what stays as it is"
+    assert 1 == len(told), "once, and not for unchanged settings"
 
 
-async def test_an_unforeseen_failure_of_a_reload_is_logged_and_the_old_settings_stay(
+async def test_an_unexpected_failure_of_a_reload_is_logged_and_the_old_settings_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever reading them raises: a task that nobody looks at must not keep it to itself."""
+    """For any exception, which would otherwise be lost in a task."""
 
     def unreadable() -> Settings:
         raise RuntimeError("the disk is gone")
@@ -152,8 +152,8 @@ async def test_an_unforeseen_failure_of_a_reload_is_logged_and_the_old_settings_
         await eventually(lambda: watcher.view.max_staleness == 55.0, what="settings that are good again")
 
 
-async def test_a_reload_takes_names_from_the_cluster_and_gives_them_back(tmp_path: Path) -> None:
-    """With its API, and without: what is published goes by the name that holds, and nothing is left behind."""
+async def test_a_reload_starts_and_stops_using_the_names_of_the_cluster(tmp_path: Path) -> None:
+    """With its API, and without: data are published under the current name, and no other name remains."""
     with FakeKube() as cluster:
         own = socket.gethostname()
         cluster.put(NODES, "the-node", status={"addresses": [{"type": "Hostname", "address": own}]})
@@ -166,11 +166,9 @@ async def test_a_reload_takes_names_from_the_cluster_and_gives_them_back(tmp_pat
                 await eventually(partial(_serves, watcher, expected), what=f"the node {expected}")
 
 
-async def test_node_metrics_are_written_where_the_settings_say_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By whoever holds the Lease, by policies that objects of the cluster may have, and /metrics tells of it. The
-    policies follow a reload; whether anything is written does not."""
+async def test_node_metrics_are_written_if_configured(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the holder of the Lease, with policies that objects of the cluster may have; /metrics has the counts. A reload
+    changes the policies, but does not start or stop the writing."""
     policy = {"metricCollectPolicy": {"aggregateDurationSeconds": 60}}
 
     with FakeKube() as cluster:

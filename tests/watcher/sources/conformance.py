@@ -1,11 +1,12 @@
-"""What every provider that asks a server is put to: the same faults, each over a real socket and in its own protocol.
+"""The suite for each provider that queries a server: the same faults, each over a real socket and in the protocol of
+the provider.
 
-Whatever the server does, a fetch must end in a ProviderError of a kind, with a hint and without a secret, or leave the
-bad part out and say so in a finding; what it brings is finite once it is reviewed, and the good node is still there.
-What is one provider's alone is in its own test file.
+For any fault, a fetch must raise a known ProviderError with a hint and without a secret, or leave out the invalid part
+with a finding. Its reviewed values are finite, and the valid node is still present. Tests of a single provider are in
+its own test file.
 
 A test module that imports these functions and has a parameter `kind` for all its tests (`pytestmark`) is the suite for
-its providers: tests/watcher/sources/test_faults.py, and test_faults.py of examples/cloud for a package of its own.
+its providers: tests/watcher/sources/test_faults.py, and test_faults.py of examples/cloud for a separate package.
 """
 
 import contextlib
@@ -51,7 +52,7 @@ Sample = tuple[str, float, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A provider: how one of CPU alone is made, and what a server answers where these are its samples."""
+    """A provider: how to create one for CPU, and the response of a server with these samples."""
 
     make: Callable[..., Provider]
     answer: Callable[[Asked, Sequence[Sample]], bytes | Script]
@@ -80,7 +81,7 @@ def milliseconds(at: float) -> Any:
 
 
 def rfc3339(at: float) -> str:
-    """What cannot be a date is written as the number that it is."""
+    """A value that is not a date is written as the number."""
     with contextlib.suppress(ValueError, OverflowError):
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return str(at)
@@ -89,11 +90,11 @@ def rfc3339(at: float) -> str:
 GOOD: Sample = ("b", AT, 12.5)
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- fetching --------------------------------------------------------------------------------------------------------
 
 
 def fetch(kind: Kind, address: str, *, timeout: float = 30.0, backoff: tuple[float, ...] = (0.01, 0.01)) -> Fetch:
-    """The first fetch of three minutes. Quick to try again, patient with a busy machine."""
+    """The first fetch of three minutes, with fast retries and long timeouts for a busy machine."""
 
     return use(
         lambda: kind.make(address, timeout, backoff), lambda provider: provider.fetch(NOW - 180, NOW), limit_s=60.0
@@ -101,8 +102,8 @@ def fetch(kind: Kind, address: str, *, timeout: float = 30.0, backoff: tuple[flo
 
 
 def outcome(kind: Kind, answer: Callable[[Asked], bytes | Script], *, placed: bool = True) -> Fetch | ProviderError:
-    """What a fetch brings or raises where the server answers so. What an answer says, rather than what became of the
-    question, is an error that is not `placed`: it says what of the query, or the series, is wrong."""
+    """The result or the error of a fetch with this response. An error in the response itself (not of the connection)
+    names the query or the series and not the address: then `placed` is False."""
     with FakePrometheus(answer) as server:
         try:
             return fetch(kind, server.url)
@@ -112,14 +113,14 @@ def outcome(kind: Kind, answer: Callable[[Asked], bytes | Script], *, placed: bo
 
 
 def failure(kind: Kind, address: str, **given: Any) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
+    """The error of a fetch that fails completely."""
     error = failure_of(lambda: fetch(kind, address, **given))
     check_error(error, address=address)
     return error
 
 
 def check_error(error: ProviderError, *, address: str) -> None:
-    """It is named, says where and what to do, and tells no secret."""
+    """Its type is known, it has the place and a hint, and no secret."""
     assert type(error) in (ProviderTimeout, ProviderUnreachable, ProviderRefused, ProviderMalformed)
     assert str(error).startswith(address)
     assert error.hint
@@ -127,8 +128,8 @@ def check_error(error: ProviderError, *, address: str) -> None:
 
 
 def reviewed(got: Fetch) -> tuple[dict[str, list[float]], list[Finding]]:
-    """What enters the history, by node, and what was found by the provider and by the review. Holds that all of it is
-    usable."""
+    """The values that enter the history by node, and the findings of the provider and of the review. Asserts that all
+    values are usable."""
     findings = list(got.findings)
     values: dict[str, list[float]] = {}
     for batch in got.batches:
@@ -151,22 +152,22 @@ def check_cells(cells: Cells) -> None:
 
 
 def beside_the_good(kind: Kind, *samples: Sample) -> tuple[dict[str, list[float]], list[Finding]] | None:
-    """What is made of bad samples and the good one, None if the fetch failed: then as a named error."""
+    """The result of invalid samples beside a valid one; None if the fetch failed with a known error."""
     got = outcome(kind, lambda asked: kind.answer(asked, [*samples, GOOD]), placed=False)
     return None if isinstance(got, ProviderError) else reviewed(got)
 
 
-# --- the usual -------------------------------------------------------------------------------------------------------
+# --- valid responses -------------------------------------------------------------------------------------------------
 
 
-def test_a_good_answer_brings_its_samples(kind: Kind):
-    """Else the rest of this file would say nothing."""
+def test_a_valid_response_has_its_samples(kind: Kind):
+    """Otherwise the rest of this file would prove nothing."""
     made = beside_the_good(kind, ("a", AT, 50.0))
     assert ({"a": [50.0], "b": [12.5]}, []) == made
 
 
-def test_an_empty_answer_is_told(kind: Kind):
-    """Nothing is known, and a finding or an error says so."""
+def test_an_empty_response_is_reported(kind: Kind):
+    """By a finding or an error."""
     got = outcome(kind, lambda asked: kind.answer(asked, []))
     assert isinstance(got, Fetch)
     assert () == got.batches
@@ -176,21 +177,19 @@ def test_an_empty_answer_is_told(kind: Kind):
 # --- connections -----------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_connection(kind: Kind):
-    """Nobody listens on a port that a server has just left."""
+def test_a_refused_connection_is_an_error(kind: Kind):
+    """The port was just closed."""
     with FakePrometheus(lambda _: b"") as server:
         address = server.url
     assert isinstance(failure(kind, address, backoff=()), ProviderUnreachable)
 
 
-def test_a_name_that_does_not_exist(kind: Kind):
-    """Names come and go with services."""
+def test_an_unknown_host_is_an_error_that_may_pass(kind: Kind):
+    """The DNS names of services may appear later."""
     assert isinstance(failure(kind, "http://nowhere.invalid:9090", backoff=()), ProviderUnreachable)
 
 
-def test_tls_to_a_plain_port(kind: Kind):
-    """Would fail the same way every time."""
-
+def test_tls_to_a_plain_port_is_an_error_that_does_not_pass(kind: Kind):
     def talk_plainly() -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -210,28 +209,27 @@ def test_tls_to_a_plain_port(kind: Kind):
 
 @pytest.fixture(scope="module")
 def server_tls() -> ssl.SSLContext:
-    """Of a server whose authority nobody knows."""
+    """The TLS context of a server with an unknown authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     return context
 
 
-def test_plain_http_to_a_tls_port(kind: Kind, server_tls: ssl.SSLContext):
-    """Many servers just hang up, or answer in TLS."""
+def test_plain_http_to_a_tls_port_is_an_error(kind: Kind, server_tls: ssl.SSLContext):
+    """Many servers close the connection, or respond in TLS."""
     with FakePrometheus(lambda _: b"", tls=server_tls) as server:
         address = server.url.replace("https:", "http:")
         assert isinstance(failure(kind, address, backoff=()), (ProviderUnreachable, ProviderMalformed))
 
 
-def test_a_certificate_of_an_unknown_authority(kind: Kind, server_tls: ssl.SSLContext):
-    """Is no reason to trust it."""
+def test_a_certificate_of_an_unknown_authority_is_not_trusted(kind: Kind, server_tls: ssl.SSLContext):
     with FakePrometheus(lambda _: b"", tls=server_tls) as server:
         assert isinstance(failure(kind, server.url, backoff=()), ProviderRefused)
         assert [] == server.asked
 
 
-def test_a_server_that_never_answers(kind: Kind):
-    """Is given up, and hung up on."""
+def test_a_server_that_never_responds_times_out(kind: Kind):
+    """And its connection is closed."""
     with FakePrometheus(lambda _: until_hung_up) as server:
         error = failure(kind, server.url, timeout=0.3, backoff=())
         assert server.ended.wait(30)
@@ -240,13 +238,12 @@ def test_a_server_that_never_answers(kind: Kind):
 
 
 def cut(connection: socket.socket) -> None:
-    """Half of what was promised."""
+    """Half of the announced length."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n" + b'{"a":')
     connection.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_connection_cut_in_the_middle_of_the_body(kind: Kind):
-    """Half an answer is none."""
+def test_a_connection_that_is_cut_within_the_body_is_an_error(kind: Kind):
     assert isinstance(outcome(kind, lambda _: cut), ProviderUnreachable)
 
 
@@ -267,8 +264,8 @@ def test_a_connection_cut_in_the_middle_of_the_body(kind: Kind):
         (504, ProviderUnreachable),
     ],
 )
-def test_a_status_that_is_an_error(kind: Kind, status: int, expected: Any):
-    """Said as it is; the request that some pages show is not passed on."""
+def test_an_error_status_is_reported(kind: Kind, status: int, expected: Any):
+    """The request, which some error pages contain, is not shown."""
 
     def mirror(asked: Asked) -> bytes:
         return told(f"you sent {asked.headers}", status=status)
@@ -279,8 +276,8 @@ def test_a_status_that_is_an_error(kind: Kind, status: int, expected: Any):
 
 
 @pytest.mark.parametrize("page", ["<pre>{}</pre>", "{}", '{{"request": "{}"}}'], ids=["page", "text", "JSON"])
-def test_a_good_status_over_our_own_request(kind: Kind, page: str):
-    """As echo servers and debugging proxies answer: what we sent in confidence is not passed on."""
+def test_a_page_with_the_request_and_a_good_status_is_an_error_without_secrets(kind: Kind, page: str):
+    """Echo servers and debugging proxies respond in this way."""
 
     def mirror(asked: Asked) -> bytes:
         return told(page.format(str(asked.headers).replace('"', "'")))
@@ -288,8 +285,7 @@ def test_a_good_status_over_our_own_request(kind: Kind, page: str):
     assert isinstance(outcome(kind, mirror), (ProviderMalformed, ProviderRefused))
 
 
-async def test_unavailable_and_then_well_again(kind: Kind):
-    """At the latest at the next fetch."""
+async def test_after_an_outage_the_next_fetch_succeeds(kind: Kind):
     answers = iter([told("try later", status=503)])
 
     async def inside(address: str) -> Fetch:
@@ -313,7 +309,7 @@ async def test_unavailable_and_then_well_again(kind: Kind):
 
 
 def test_a_redirect_is_not_followed(kind: Kind):
-    """Credentials are for one address."""
+    """Credentials belong to one address."""
     elsewhere = told("", status=307, headers={"Location": f"https://sso.example/login?state={SECRET}"})
     assert isinstance(outcome(kind, lambda _: elsewhere), ProviderRefused)
 
@@ -331,25 +327,25 @@ def test_a_redirect_is_not_followed(kind: Kind):
     ],
     ids=lambda body: ascii(body[:60]),
 )
-def test_json_that_is_cut_or_of_another_shape(kind: Kind, body: str):
-    """An error that names it, never an empty answer in silence."""
+def test_json_that_is_cut_or_has_another_type_is_an_error(kind: Kind, body: str):
+    """Never a silent empty response."""
     got = outcome(kind, lambda _: told(body))
-    if isinstance(got, Fetch):  # read as far as it can be
+    if isinstance(got, Fetch):  # read up to the cut
         assert () == got.batches
         assert FindingKind.NON_FINITE in {finding.kind for finding in got.findings}
     else:
         assert isinstance(got, (ProviderMalformed, ProviderRefused))
 
 
-def test_a_web_page_of_a_proxy(kind: Kind):
-    """With the status of a good answer."""
+def test_a_web_page_of_a_proxy_is_an_error(kind: Kind):
+    """With a good status."""
     got = outcome(kind, lambda _: told("<!DOCTYPE html><title>Sign in</title>", headers={"Content-Type": "text/html"}))
     assert isinstance(got, ProviderMalformed)
     assert "web page" in str(got)
 
 
-def test_nothing_at_all(kind: Kind):
-    """A body of no bytes is no answer; to Flux alone it is one without rows."""
+def test_an_empty_body_is_an_error(kind: Kind):
+    """Only Flux takes it as a response without rows."""
     got = outcome(kind, lambda _: told(b""))
     if kind.empty_body_is_valid:
         assert isinstance(got, Fetch)
@@ -358,15 +354,15 @@ def test_nothing_at_all(kind: Kind):
         assert isinstance(got, ProviderMalformed)
 
 
-def test_bytes_that_are_no_text(kind: Kind):
-    """Nor compressed, as they say they are."""
+def test_bytes_that_are_not_text_are_an_error(kind: Kind):
+    """Nor compressed data, as the header states."""
     assert isinstance(outcome(kind, lambda _: told(b"\xff\xfe\xfd")), ProviderMalformed)
     packed = told(b"plain", headers={"Content-Encoding": "gzip"})
     assert isinstance(outcome(kind, lambda _: packed), (ProviderMalformed, ProviderUnreachable))
 
 
-def test_an_enormous_body(kind: Kind):
-    """Is not read to its end, compressed or not."""
+def test_a_huge_body_is_not_read_to_its_end(kind: Kind):
+    """Compressed or not."""
     if not kind.bounded:
         pytest.skip("its limit is a fixed one of 256 MiB, too much for a test")
     bomb = told(gzip.compress(b" " * (3 << 20)), headers={"Content-Encoding": "gzip"})
@@ -383,8 +379,8 @@ def test_an_enormous_body(kind: Kind):
     ["NaN", "+Inf", "-Inf", "Infinity", "lots", "0x1F", 1e300, -1e300, 1.7e308, -1.7e308, -50.0, 250.0, [1], {}, True],
     ids=repr,
 )
-def test_a_value_that_is_none(kind: Kind, value: Any):
-    """Its node is without it, or all are with an error: never is it served."""
+def test_an_invalid_value_is_never_served(kind: Kind, value: Any):
+    """Its node has no value, or all nodes are missing with an error."""
     made = beside_the_good(kind, ("a", AT, value))
     if made is not None:
         values, findings = made
@@ -393,8 +389,8 @@ def test_a_value_that_is_none(kind: Kind, value: Any):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=repr)
-def test_a_bare_nan(kind: Kind, value: float):
-    """As some encoders write it, although JSON knows no such word."""
+def test_a_bare_nan_is_never_served(kind: Kind, value: float):
+    """Some encoders write it, although JSON has no NaN."""
     made = beside_the_good(kind, ("a", AT, value))
     if made is not None:
         values, findings = made
@@ -403,8 +399,8 @@ def test_a_bare_nan(kind: Kind, value: float):
 
 
 @pytest.mark.parametrize("value", [None, ""], ids=repr)
-def test_no_value(kind: Kind, value: Any):
-    """Null is no sample, and no zero; nor is an empty text."""
+def test_a_missing_value_is_not_a_sample(kind: Kind, value: Any):
+    """Null and an empty text are not zero."""
     made = beside_the_good(kind, ("a", AT, value))
     assert made is None or {"b": [12.5]} == made[0]
 
@@ -414,8 +410,8 @@ def test_no_value(kind: Kind, value: Any):
     [NOW + 3600, NOW * 1e3, NOW * 1e6, 0.0, -1.0, NOW / 1e3],
     ids=["an hour ahead", "milliseconds", "microseconds", "1970", "1969", "kiloseconds"],
 )
-def test_a_time_that_cannot_be(kind: Kind, at: float):
-    """It must neither empty every window nor be passed over in silence."""
+def test_an_impossible_time_is_reported(kind: Kind, at: float):
+    """It neither empties windows nor is silently ignored."""
     made = beside_the_good(kind, ("a", at, 50.0))
     if made is not None:
         values, findings = made
@@ -426,8 +422,7 @@ def test_a_time_that_cannot_be(kind: Kind, at: float):
 # --- nodes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_comes_twice(kind: Kind):
-    """Is one node, with one of the two values, and said to be so."""
+def test_a_duplicate_node_has_one_value_and_a_finding(kind: Kind):
     made = beside_the_good(kind, ("a", AT, 50.0), ("a", AT, 70.0))
     if made is not None:
         values, findings = made
@@ -437,8 +432,8 @@ def test_a_node_that_comes_twice(kind: Kind):
 
 
 @pytest.mark.parametrize("name", ["", " \n", "x" * 300], ids=["empty", "blank", "long"])
-def test_a_name_that_cannot_be_a_nodes(kind: Kind, name: str):
-    """Costs itself, with a finding."""
+def test_an_invalid_node_name_loses_its_series(kind: Kind, name: str):
+    """With a finding."""
     made = beside_the_good(kind, (name, AT, 50.0))
     if made is not None:
         values, findings = made
@@ -446,8 +441,8 @@ def test_a_name_that_cannot_be_a_nodes(kind: Kind, name: str):
         assert {FindingKind.UNKNOWN_NODE} <= {finding.kind for finding in findings}
 
 
-def test_no_node_says_its_name(kind: Kind):
-    """An empty list of nodes would be a lie."""
+def test_series_without_node_names_are_reported(kind: Kind):
+    """And not an empty list of nodes."""
     got = outcome(kind, lambda asked: kind.answer(asked, [("", AT, 50.0)]), placed=False)
     if isinstance(got, Fetch):
         values, findings = reviewed(got)

@@ -1,4 +1,4 @@
-"""The load of this very machine, sampled in the background: real readings, and what odd ones do."""
+"""The load of this machine, sampled in the background: real readings, and unusual ones."""
 
 import asyncio
 import errno
@@ -28,7 +28,7 @@ PRESSURE = "some avg10={} avg60=0.71 avg300=0.25 total=4267817\nfull avg10=9.00 
 
 
 def made(**options: Any) -> HostProvider:
-    """A provider that samples fast; anything may be set."""
+    """A provider with a short interval; any option may be set."""
     fast: dict[str, Any] = {"node_name": "me", "resolution": 0.1, "max_seconds": 900, "baseline_s": 0.02}
     return HostProvider(**fast | options)
 
@@ -45,7 +45,7 @@ def of(fetch: Fetch, key: str) -> SeriesBatch:
 
 
 def reader(*readings: HostReading) -> Callable[[Path], HostReading]:
-    """One after the other, the last for ever."""
+    """One text after the other; the last one is repeated."""
     waiting = list(readings)
     return lambda _root: waiting.pop(0) if len(waiting) > 1 else waiting[0]
 
@@ -53,8 +53,8 @@ def reader(*readings: HostReading) -> Callable[[Path], HostReading]:
 # --- the real machine ------------------------------------------------------------------------------------------------
 
 
-def test_this_machine_has_load_before_the_first_slot_ends():
-    """With the slots of a real service the first answer does not wait for the next slot, and is in range."""
+def test_this_machine_has_a_load_before_the_first_slot_ends():
+    """With the slots of a real service, the first fetch does not wait for the next slot, and values are in range."""
 
     async def check(provider: Provider):
         fetch = await provider.fetch(*EVER)
@@ -69,8 +69,8 @@ def test_this_machine_has_load_before_the_first_slot_ends():
     with_provider(check, resolution=15, baseline_s=host.BASELINE_S)
 
 
-def test_the_machine_is_sampled_once_per_slot_whether_or_not_anyone_asks():
-    """Sample after sample, each in a slot of its own, at the slot's start, ascending."""
+def test_the_machine_is_sampled_once_per_slot_independent_of_fetches():
+    """Each sample is in its own slot, at its start, ascending."""
 
     async def check(provider: HostProvider):
         async def four():
@@ -85,8 +85,8 @@ def test_the_machine_is_sampled_once_per_slot_whether_or_not_anyone_asks():
     with_provider(check)
 
 
-def test_what_it_gives_is_what_the_model_knows():
-    """Every plan has a metric of ours and a declared unit, and what it smooths is the kernel's averages alone."""
+def test_each_plan_has_a_metric_of_the_model_and_its_unit():
+    """Only the averages of the kernel are smoothed."""
 
     async def check(provider: HostProvider):
         fetch = await provider.fetch(*EVER)
@@ -100,8 +100,8 @@ def test_what_it_gives_is_what_the_model_knows():
     with_provider(check)
 
 
-def test_only_and_the_times_choose_what_is_handed_out():
-    """`only` names metrics; since and until are inclusive; nothing in range is no batch."""
+def test_only_and_the_times_select_samples():
+    """`only` has names of metrics; since and until are inclusive; without a sample in the range there is no batch."""
 
     async def check(provider: HostProvider):
         memory = METRIC_BY_KEY["Memory"]
@@ -115,8 +115,8 @@ def test_only_and_the_times_choose_what_is_handed_out():
     with_provider(check)
 
 
-def test_old_samples_are_let_go():
-    """No more than max_seconds of them are kept."""
+def test_old_samples_are_removed():
+    """Samples of at most max_seconds are kept."""
 
     async def check(provider: HostProvider):
         async def grown():
@@ -130,8 +130,8 @@ def test_old_samples_are_let_go():
     with_provider(check, max_seconds=0.3)
 
 
-async def test_closing_leaves_no_task_behind():
-    """After close nothing samples, fetch says so, and closing again or without a start is no error."""
+async def test_close_leaves_no_task():
+    """Afterwards, no sample is taken and fetch is an error. A second close, or one without a start, is valid."""
     provider = made()
     await provider.close()
     await provider.start()
@@ -143,8 +143,8 @@ async def test_closing_leaves_no_task_behind():
         await provider.fetch(*EVER)
 
 
-async def test_a_fetch_may_be_cancelled_while_it_waits():
-    """Who gives up waiting for the first sample takes nothing with it."""
+async def test_a_fetch_may_be_cancelled_during_its_wait():
+    """Other fetches of the first sample continue."""
     provider = made(baseline_s=0.5, resolution=1)
     await provider.start()
     waiting = asyncio.create_task(provider.fetch(*EVER))
@@ -159,9 +159,9 @@ async def test_a_fetch_may_be_cancelled_while_it_waits():
 # --- pressure and disks under another root ---------------------------------------------------------------------------
 
 
-def test_pressure_is_read_where_the_kernel_gives_it(tmp_path: Path):
-    """The `some avg10` of each file, and the `full avg10` where all tasks can wait; without the file, this machine does
-    not have the metric."""
+def test_pressure_is_read_if_the_kernel_has_it(tmp_path: Path):
+    """The `some avg10` of each file, and the `full avg10` if all tasks can wait; without the file, the metric is
+    absent."""
     folder = tmp_path / "proc" / "pressure"
     folder.mkdir(parents=True)
     (folder / "cpu").write_text(PRESSURE.format("12.34"))
@@ -180,7 +180,7 @@ def test_pressure_is_read_where_the_kernel_gives_it(tmp_path: Path):
 
         async def more():
             fetch = await provider.fetch(*EVER)
-            assert fetch.findings == ()  # said once
+            assert fetch.findings == ()  # reported once
             return len(of(fetch, "Memory").time) >= 3
 
         await eventually(more, what="three samples")
@@ -189,22 +189,22 @@ def test_pressure_is_read_where_the_kernel_gives_it(tmp_path: Path):
 
 
 class Unpressed(type(Path())):  # type: ignore[misc]
-    """A root whose /proc/pressure files are there and say that they are switched off."""
+    """A root whose /proc/pressure files exist and whose reads fail because pressure is disabled."""
 
     def read_text(self, *_arguments: Any, **_options: Any) -> str:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
-def test_pressure_that_is_switched_off_is_absent_and_no_failure():
-    """A kernel booted with psi=0 has the files and refuses to answer."""
+def test_disabled_pressure_is_absent_and_not_a_failure():
+    """A kernel booted with psi=0 has the files and refuses to read them."""
     reading = host.read_host(Unpressed("/"))
     assert not [key for key, _ in reading.values if key.startswith("Pressure")]
     assert reading.failed == {}
 
 
 @pytest.mark.parametrize("text", ["", "full avg10=1.00\n", "some avg60=1.00\n", "some avg10=much\n", "some\n"])
-def test_a_pressure_file_of_another_form_costs_that_metric_alone(tmp_path: Path, text: str):
-    """A failure with its reason; everything else is there."""
+def test_an_invalid_pressure_file_affects_only_its_metric(tmp_path: Path, text: str):
+    """A failure with its reason."""
     folder = tmp_path / "proc" / "pressure"
     folder.mkdir(parents=True)
     (folder / "cpu").write_text(text)
@@ -218,8 +218,9 @@ def test_a_pressure_file_of_another_form_costs_that_metric_alone(tmp_path: Path,
     with_provider(check, root=tmp_path)
 
 
-def test_only_whole_physical_disks_count(tmp_path: Path):
-    """A disk is a block device with a device behind it: neither partitions nor loops; without sysfs all count."""
+def test_only_physical_disks_count(tmp_path: Path):
+    """A disk is a block device with a device behind it: neither partitions nor loop devices; without sysfs all
+    count."""
     everything = {part for key, part in host.read_host(tmp_path).values if key == "Storage"}
     for name in everything:
         (tmp_path / "sys" / "block" / name).mkdir(parents=True)
@@ -251,15 +252,15 @@ def cpu(**added: float) -> HostReading:
         ({"user": 5.0, "idle": -0.01}, 100.0),
     ],
 )
-def test_cpu_in_use_is_neither_idle_nor_waiting_nor_stolen(added, expected):
-    """As kube-prometheus counts it; idle may step back a tick without a reset, and iowait by what idle grew."""
+def test_idle_iowait_and_stolen_time_are_not_used_cpu(added, expected):
+    """As kube-prometheus computes it. Idle may decrease by a tick without a reset, and iowait by the growth of idle."""
     values, unknown = loads_between(cpu(), cpu(**added), elapsed_s=5.0)
     assert values == {("CPU", ""): pytest.approx(expected)}
     assert unknown == {}
 
 
-def test_a_cpu_that_is_switched_on_makes_no_sample():
-    """Its idle time counts from the time before it was off."""
+def test_a_cpu_that_goes_online_gives_no_sample():
+    """Its idle time has the time from before it was offline."""
     new = {("CPU", f"1 {mode}"): value for mode, value in IDLE.items()}
     before, after = cpu(), cpu(user=2.0, idle=8.0)
     assert loads_between(before, HostReading({**after.values, **new}), elapsed_s=10.0) == (
@@ -268,30 +269,30 @@ def test_a_cpu_that_is_switched_on_makes_no_sample():
     )
 
 
-def test_no_cpu_time_at_all_is_no_sample():
-    """Two readings within one tick say nothing, not zero."""
+def test_no_cpu_time_gives_no_sample():
+    """Two readings within one tick do not mean zero."""
     values, unknown = loads_between(cpu(), cpu(), elapsed_s=0.001)
     assert (values, unknown.keys()) == ({}, {"CPU"})
 
 
-def test_traffic_is_summed_over_the_devices_that_were_there_both_times():
-    """A card that has just come counts from the next time on."""
+def test_traffic_is_summed_over_devices_in_both_readings():
+    """A new card counts from the next reading on."""
     key = "NetworkReceive"
     before = HostReading({(key, "eth0"): 1000.0, (key, "eth1"): 0.0, (key, "gone"): 7.0})
     after = HostReading({(key, "eth0"): 2000.0, (key, "eth1"): 500.0, (key, "new"): 1e9})
     assert loads_between(before, after, elapsed_s=10.0) == ({(key, ""): 150.0}, {})
 
 
-def test_each_disk_is_a_series_and_no_disk_is_busier_than_all_the_time():
-    """Milliseconds of a second are per mille; a long request that is added up at its end is cut at 100."""
+def test_each_disk_is_a_series_with_at_most_100_percent():
+    """Milliseconds per second are per mille; a long request that is counted at its end is limited to 100."""
     before = HostReading({("Storage", "sda"): 1000.0, ("Storage", "sdb"): 0.0})
     after = HostReading({("Storage", "sda"): 3500.0, ("Storage", "sdb"): 90_000.0})
     assert loads_between(before, after, elapsed_s=10.0) == ({("Storage", "sda"): 25.0, ("Storage", "sdb"): 100.0}, {})
 
 
 @pytest.mark.parametrize("key", ["CPU", "Storage", "NetworkTransmit", "NetworkReceiveDrop"])
-def test_a_counter_that_goes_back_is_no_load_but_a_reset(key):
-    """The whole metric waits for the next slot: the rest of its counters would be too little."""
+def test_a_decreasing_counter_is_a_reset_and_not_a_load(key):
+    """The whole metric has no sample until the next slot: the sum of the other counters would be too low."""
     parts = {f"0 {mode}": value for mode, value in IDLE.items()} if key == "CPU" else {"a": 10.0, "b": 10.0}
     before = HostReading({(key, part): value for part, value in parts.items()} | {("Memory", ""): 40.0})
     broken = "0 user" if key == "CPU" else "a"
@@ -302,7 +303,7 @@ def test_a_counter_that_goes_back_is_no_load_but_a_reset(key):
 
 
 def test_a_reset_is_a_finding_of_the_next_fetch():
-    """Named with node and metric, given out once; the metric is back a slot later."""
+    """With node and metric, once; the metric has samples again a slot later."""
     key = "NetworkReceive"
     counts = [10_000.0, 20_000.0, 5.0, 1_000_005.0]
     readings = [HostReading({(key, "eth0"): count, ("Memory", ""): 1.0}) for count in counts]
@@ -321,14 +322,14 @@ def test_a_reset_is_a_finding_of_the_next_fetch():
         assert missing == {findings[0].time}
         assert (of(fetch, key).value >= 0).all()
 
-    # By a clock of its own each look is a second after the last: by the real one, the look that comes right after a
-    # slot's start would be skipped as too near, and with it perhaps the reading that has the reset.
+    # With this clock each reading is a second after the previous one. With the real one, a reading right after the
+    # start of a slot would be skipped, and with it perhaps the one with the reset.
     seconds = itertools.count()
     with_provider(check, read=reader(*readings), monotonic=lambda: float(next(seconds)), metrics=[key, "Memory"])
 
 
 def test_a_metric_that_fails_is_a_failure_until_it_can_be_read_again(caplog: pytest.LogCaptureFixture):
-    """Its own metric only; logged when it goes and when it is back, not at each sample."""
+    """Only this metric; logged when it begins and when it ends, not at each sample."""
     caplog.set_level("INFO", logger=host.__name__)
     good = HostReading({("Memory", ""): 40.0, ("PressureCPU", ""): 1.0})
     bad = HostReading({("Memory", ""): 40.0}, {"PressureCPU": "OSError: no"})
@@ -359,9 +360,7 @@ def test_a_metric_that_fails_is_a_failure_until_it_can_be_read_again(caplog: pyt
     ]
 
 
-def test_nothing_readable_is_an_error_with_a_hint():
-    """When every reading fails the provider is down, and says why."""
-
+def test_without_any_reading_the_source_is_down_with_a_hint():
     def fail(_root: Path) -> HostReading:
         raise PermissionError("/proc is not for you")
 
@@ -373,8 +372,8 @@ def test_nothing_readable_is_an_error_with_a_hint():
     with_provider(check, read=fail)
 
 
-def test_a_clock_that_steps_back_leaves_times_ascending():
-    """What was sampled in what is now the future is let go, and sampling goes on at once."""
+def test_a_clock_that_is_set_back_keeps_times_ascending():
+    """Samples in the future are removed, and sampling continues at once."""
     shift = 0.0
 
     async def check(provider: HostProvider):
@@ -392,8 +391,8 @@ def test_a_clock_that_steps_back_leaves_times_ascending():
     with_provider(check, clock=lambda: time.time() + shift)
 
 
-def test_a_metric_that_no_machine_tells_of_itself_is_said():
-    """Asked for power by mistake: a finding, no failure at every tick."""
+def test_a_metric_that_a_machine_does_not_have_is_a_finding():
+    """For example power: not a failure at each tick."""
 
     async def check(provider: HostProvider):
         fetch = await provider.fetch(*EVER)
@@ -415,16 +414,16 @@ def built(settings: Settings) -> HostProvider:
     return asyncio.run(run())
 
 
-def test_the_node_is_called_as_kubernetes_calls_it_else_as_the_host_is_called(monkeypatch: pytest.MonkeyPatch):
-    """NODE_NAME of the downward API, else the host name."""
+def test_the_name_of_the_node_is_that_of_kubernetes_or_the_host_name(monkeypatch: pytest.MonkeyPatch):
+    """NODE_NAME of the downward API, otherwise the host name."""
     assert built(Settings()).node_name == socket.gethostname()
     monkeypatch.setenv("NODE_NAME", "worker-7")
     assert built(Settings()).node_name == "worker-7"
     assert os.environ["NODE_NAME"] == "worker-7"
 
 
-def test_unless_the_settings_choose_everything_is_given():
-    """Pressure too, which no other source is asked for by itself; windows and resolution come from the refresh."""
+def test_by_default_all_metrics_are_fetched():
+    """Including pressure, which other sources have only on request; windows and resolution come from the refresh."""
     provider = built(Settings())
     assert tuple(provider.metrics) == tuple(PLANS)
     assert (provider.resolution, provider.max_seconds) == (15, 900)

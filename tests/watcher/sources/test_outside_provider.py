@@ -1,4 +1,4 @@
-"""A provider in a package of its own: built as pip would, found by its entry point, and used by the service."""
+"""A provider in its own package: built as pip does, found by its entry point, and used by the service."""
 
 import os
 import shutil
@@ -29,21 +29,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reachable(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same in this process, and nothing of it left afterwards."""
+    """The same in this process; afterwards it is removed."""
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.delitem(sys.modules, "load_watcher_from_file", raising=False)
     return installed
 
 
-def test_its_name_is_known_and_builds_it(reachable: Path, tmp_path: Path):
-    """In any case, beside ours; without the package it is unknown."""
+def test_the_provider_is_found_by_its_name(reachable: Path, tmp_path: Path):
+    """In any case, beside the built-in ones."""
     settings = load(flags={"provider.name": "File"}, environ={}, cwd=tmp_path)
     assert ("file", "File") == (settings[ProviderSettings].name, registry.build(settings).source)
     assert "file" in provider_names.known_names()
 
 
-def test_without_its_package_it_is_unknown(tmp_path: Path):
-    """And the error names those there are."""
+def test_without_its_package_the_provider_is_unknown(tmp_path: Path):
+    """The error lists the existing ones."""
     with pytest.raises(SettingsError) as refused:
         load(flags={"provider.name": "file"}, environ={}, cwd=tmp_path)
     (problem,) = refused.value.problems
@@ -51,7 +51,7 @@ def test_without_its_package_it_is_unknown(tmp_path: Path):
     assert "host, influxdb" in problem.cure
 
 
-def test_settings_that_it_refuses_are_told(reachable: Path, tmp_path: Path):
+def test_settings_that_the_provider_refuses_are_errors(reachable: Path, tmp_path: Path):
     """By a ValueError of its factory."""
     flags = {"provider.name": "file", "provider.address": "http://nowhere"}
     with pytest.raises(ProviderRefused) as refused:
@@ -60,8 +60,10 @@ def test_settings_that_it_refuses_are_told(reachable: Path, tmp_path: Path):
     assert "config show" in refused.value.hint
 
 
-def test_a_package_that_cannot_be_imported_is_named(reachable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Whatever its import raises."""
+def test_the_error_names_a_package_that_cannot_be_imported(
+    reachable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """For any exception of its import."""
     broken = tmp_path / "broken"
     shutil.copytree(reachable, broken)
     (broken / "load_watcher_from_file.py").write_text("raise RuntimeError('made for another version')")
@@ -72,8 +74,8 @@ def test_a_package_that_cannot_be_imported_is_named(reachable: Path, tmp_path: P
     assert "dependencies" in refused.value.hint
 
 
-def test_two_packages_of_one_name_are_named(reachable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Neither is taken in silence."""
+def test_two_packages_with_one_name_are_an_error(reachable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither is chosen silently."""
     (info,) = reachable.glob("*.dist-info")
     other = tmp_path / "another_files-2.0.dist-info"
     shutil.copytree(info, other)
@@ -86,8 +88,8 @@ def test_two_packages_of_one_name_are_named(reachable: Path, tmp_path: Path, mon
 
 
 @pytest.mark.slow
-def test_the_service_runs_over_it(installed: Path, run_service: RunService, tmp_path: Path):
-    """From its file to GET /watcher; when the file is not there yet, health says so in the package's own words."""
+def test_the_service_runs_with_the_provider(installed: Path, run_service: RunService, tmp_path: Path):
+    """From its file to GET /watcher; while the file does not exist, the health has the error of the package."""
     loads = tmp_path / "loads"
     environ = {"LOADS_FILE": str(loads), "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(installed)])}
     service = run_service("--provider", "file", "--interval", "1s", "--set", "refresh.resolution=1s", env=environ)
@@ -105,10 +107,10 @@ def test_the_service_runs_over_it(installed: Path, run_service: RunService, tmp_
 
 
 @pytest.mark.slow
-def test_a_service_whose_provider_does_not_load_says_so_and_ends(
+def test_a_service_whose_provider_cannot_be_loaded_ends_with_an_error(
     installed: Path, run_service: RunService, tmp_path: Path
 ):
-    """In a line, without a traceback."""
+    """In one line, without a traceback."""
     broken = tmp_path / "broken"
     shutil.copytree(installed, broken)
     (broken / "load_watcher_from_file.py").write_text("import no_such_library")

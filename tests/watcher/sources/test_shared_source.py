@@ -1,4 +1,4 @@
-"""The service on a source that it shares with other clusters: a Thanos, or Mimir, of which a part may be away."""
+"""The service on a source of several clusters: a Thanos or a Mimir with a part that may be unavailable."""
 
 import json
 import time
@@ -31,8 +31,8 @@ format = "json"
 
 
 class Mimir:
-    """Answers one tenant alone, with the CPU of two nodes since a minute ago, which is no window yet; `away` takes one
-    of them along, and says so."""
+    """A server for one tenant with the CPU of two nodes since a minute ago, which is not a window yet; `away` removes
+    one of them, with a warning."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -52,8 +52,8 @@ class Mimir:
         return matrix(*((row, points) for row in rows), **more)
 
 
-def test_a_cluster_among_others_and_a_part_that_goes_away(run_service: RunService):
-    """Only its own series are asked for, as its tenant; what a partial answer lacks stays, and everyone is told."""
+def test_a_cluster_among_others_and_a_part_that_becomes_unavailable(run_service: RunService):
+    """Only its own series are queried, as its tenant; nodes that a partial response lacks stay, and it is reported."""
     mimir = Mimir(new_secret())
     with FakePrometheus(mimir.answer) as server:
         service = run_service(config=CONFIG.format(address=server.url, tenant=mimir.tenant))

@@ -1,7 +1,7 @@
-"""A process that does nothing but store ticks, for tests that kill it.
+"""A process that stores ticks, for tests that kill it.
 
-`python -m tests.watcher.store.store_writer DATABASE` imports everything once, and then, for every line that it reads,
-forks a child that opens the database, continues after its last tick and prints the end of each tick once it is stored.
+`python -m tests.watcher.store.store_writer DATABASE` imports all modules once. For each line that it reads, it forks a
+child that opens the database, continues after its last tick, and prints the end of each tick once it is stored.
 """
 
 import asyncio
@@ -10,15 +10,15 @@ import sys
 import time
 
 from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, RESOLUTION, START, block, minute, store_at, tick
-from watcher.model import TickRecord
+from watcher.core.windows.records import TickRecord
 from watcher.store.store import Store
 
-STEP = 420  # seconds between two ticks: an hour closes, and is rewritten, every nine ticks
+STEP = 420  # seconds between two ticks: every nine ticks, an hour is closed and compacted
 NODES = tuple(f"node-{i:04}" for i in range(400))
 
 
 def numbered(number: int) -> TickRecord:
-    """Tick `number`: every sample and every window in it says so."""
+    """Tick `number`: each sample and each window in it has this number."""
     when = START + STEP * number
     slot = when // RESOLUTION - 3
     blocks = [block(number, slot=slot, metric=metric, nodes=NODES) for metric in (CPU, MEMORY)]
@@ -27,18 +27,19 @@ def numbered(number: int) -> TickRecord:
 
 
 def number_of(end: float) -> int:
-    """Which tick has this end."""
+    """The number of the tick with this end."""
     return (int(end) - START) // STEP
 
 
 def wait_until_stored(store: Store, end: float) -> None:
-    """With so short a pause that ticks follow each other closely, and the writing thread still has the interpreter."""
+    """With such a short pause that ticks follow each other closely, while the writing thread still gets the
+    interpreter."""
     while store.status.last_saved != end:
         time.sleep(0.0002)
 
 
 async def write(place: str) -> None:
-    """Store tick after tick, for ever."""
+    """Store ticks until the process is killed."""
     store = store_at(place, owner="the writer")
     restored = await store.open()
     number = 0 if restored is None else number_of(restored.end) + 1

@@ -1,4 +1,5 @@
-"""How the store's bytes come back: exactly where that was promised, closely where that was, and never as nonsense."""
+"""Decoded bytes of the store: exact where the format is exact, otherwise within its precision; damaged bytes are
+detected."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,8 @@ from tests.watcher.store.ticks import (
     minute,
     tick,
 )
-from watcher.model import Operator, SampleBlock, TickRecord
+from watcher.core.windows.records import SampleBlock, TickRecord
+from watcher.model import Operator
 from watcher.store import codec
 from watcher.store.codec import CodecError, Grid
 
@@ -35,15 +37,15 @@ LARGEST = float(np.finfo(np.float32).max)
 @given(npst.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(1, 3)), elements=f32))
 @example(np.array([[[LARGEST]], [[-LARGEST]], [[float("nan")]], [[float("inf")]]], dtype=np.float32))
 @example(np.array([[[0x7FFFFFFF]], [[0xFFFFFFFF]], [[0x7FF00000]]], dtype=np.uint32).view(np.float32))  # other NaNs
-def test_an_hour_comes_back_within_a_millionth(values) -> None:
-    """NaN, infinities and zero as they are, everything else within 1e-6 of itself; times, columns, names exactly."""
+def test_an_hour_is_decoded_within_a_millionth(values) -> None:
+    """NaN, infinities and zero unchanged, other values within 1e-6; times, columns and names exactly."""
     times = START + 60 * np.arange(len(values))
     names = tuple(f"node-{i}" for i in range(values.shape[2]))
     found = codec.decode_chunk(codec.encode_chunk(Grid(times, COLUMNS[: values.shape[1]], names, values)))
     assert (COLUMNS[: values.shape[1]], names, times.tolist()) == (found.columns, found.names, found.times.tolist())
     finite = np.isfinite(values)
     np.testing.assert_array_equal(values[~finite], found.values[~finite])
-    # below the smallest normal number there are not 20 bits of mantissa to keep
+    # below the smallest normal number, there are fewer than 20 bits of mantissa
     np.testing.assert_allclose(found.values[finite], values[finite], rtol=1e-6, atol=1.2e-44)
     again = codec.decode_chunk(codec.encode_chunk(found))
     np.testing.assert_array_equal(found.values, again.values)
@@ -51,8 +53,8 @@ def test_an_hour_comes_back_within_a_millionth(values) -> None:
 
 @settings(max_examples=50)
 @given(npst.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 4)), elements=f32))
-def test_a_minute_comes_back_exactly_whole_or_node_by_node(values) -> None:
-    """The same bits, both ways."""
+def test_a_minute_is_decoded_exactly_as_a_whole_and_by_node(values) -> None:
+    """The same bits."""
     record = replace(minute(0, when=START), values=values)
     payload = codec.encode_minute(record)
     columns, nodes = values.shape
@@ -64,8 +66,8 @@ def test_a_minute_comes_back_exactly_whole_or_node_by_node(values) -> None:
 
 @given(st.lists(st.text(alphabet=st.characters(codec=None, categories=None), max_size=4)))
 @example(["", "\0", "\ud800", "ä", "a" * 10_000])
-def test_any_node_names_come_back_and_sort_as_they_did(names) -> None:
-    """A label may hold anything that JSON can carry, half a surrogate pair included."""
+def test_any_node_names_are_decoded_and_sorted_as_before(names) -> None:
+    """A label may have any text of JSON, also half a surrogate pair."""
     assert tuple(names) == codec.decode_names(codec.encode_names(codec.pack_names(names)))
     assert sorted(names) == sorted(names, key=codec.node_key)
 
@@ -88,8 +90,8 @@ DECODERS: list[tuple[bytes, Callable[[bytes], object]]] = [
 
 @settings(max_examples=300)
 @given(st.sampled_from(DECODERS), st.data())
-def test_damaged_bytes_are_called_damaged(decoder, data) -> None:
-    """One byte changed or the end cut off: either it is noticed, or nothing that was stored has changed."""
+def test_damaged_bytes_are_detected_or_harmless(decoder, data) -> None:
+    """One changed byte or a missing end: an error, or the stored values."""
     payload, decode = decoder
     at = data.draw(st.integers(0, len(payload) - 1))
     if data.draw(st.booleans()):
@@ -103,19 +105,19 @@ def test_damaged_bytes_are_called_damaged(decoder, data) -> None:
     assert decode(payload) == found
 
 
-def test_columns_that_cannot_be_read_are_called_damaged() -> None:
-    """An operator that does not exist, and no JSON at all."""
+def test_columns_that_cannot_be_read_are_an_error() -> None:
+    """An unknown operator, and invalid JSON."""
     assert COLUMNS == codec.decode_columns(codec.encode_columns(COLUMNS))
     for text in ('[["CPU","MEDIAN"]]', "garbage"):
         with pytest.raises(CodecError):
             codec.decode_columns(text)
 
 
-# --- ticks that wait as one ------------------------------------------------------------------------------------------
+# --- merged ticks ----------------------------------------------------------------------------------------------------
 
 
 def contents(*ticks: TickRecord) -> dict[object, bytes]:
-    """What a store would have after these ticks, by what it keeps them by."""
+    """The contents of a store after these ticks, by their keys."""
     kept: dict[object, bytes] = {}
     for one in ticks:
         kept |= {(each.metric, each.first_slot): each.values.tobytes() for each in one.blocks}
@@ -127,8 +129,8 @@ def contents(*ticks: TickRecord) -> dict[object, bytes]:
 @given(
     st.lists(st.tuples(st.integers(0, 12), st.sampled_from((CPU, MEMORY)), st.integers(0, 99)), min_size=2, max_size=6)
 )
-def test_ticks_merged_store_what_they_would_have_stored_one_by_one(parts) -> None:
-    """Within the longest window, with blocks and minutes that come again and the newest last."""
+def test_merged_ticks_store_the_same_as_single_ones(parts) -> None:
+    """Within the longest window, with repeated blocks and minutes, the newest last."""
     ticks = [
         tick(
             START + 60 * at,
@@ -151,8 +153,8 @@ def merged_metrics(older: TickRecord, newer: TickRecord) -> list[float]:
     return [one.values[0, 0] for one in merged.blocks]
 
 
-def test_merging_leaves_out_what_the_newer_tick_outdates() -> None:
-    """Samples from elsewhere, on another grid, or before the longest window."""
+def test_merging_drops_samples_that_the_newer_tick_makes_obsolete() -> None:
+    """Samples of another source, of another resolution, or from before the longest window."""
     older = tick(START, blocks=[block(1, slot=START // RESOLUTION - 3)])
     newer = tick(START + 60, blocks=[block(2, slot=START // RESOLUTION + 1)])
     assert [1, 2] == merged_metrics(older, newer)
@@ -161,8 +163,8 @@ def test_merging_leaves_out_what_the_newer_tick_outdates() -> None:
     assert [2] == merged_metrics(older, replace(newer, end=START + 901.0))
 
 
-def test_what_waits_is_bounded_and_the_oldest_minutes_are_given_up() -> None:
-    """Both windows of a minute go together where they do not fit."""
+def test_the_queue_is_bounded_and_drops_its_oldest_minutes() -> None:
+    """Both windows of a minute are dropped together."""
     size = minute(0, when=START).values.nbytes
     merged, lost = tick(START), 0
     for k in range(1, 10):
@@ -173,7 +175,7 @@ def test_what_waits_is_bounded_and_the_oldest_minutes_are_given_up() -> None:
 
 
 def test_columns_and_nodes_of_an_hour_are_the_union_of_its_minutes() -> None:
-    """In chunks of 128 nodes, sorted; a minute that replaces leaves nothing of what stood there."""
+    """In chunks of 128 nodes, sorted; a minute that is stored again replaces all of the earlier one."""
     first = Grid(np.array([0]), COLUMNS[:1], tuple(f"n{i:03}" for i in range(200)), np.ones((1, 1, 200), np.float32))
     other = Grid(np.array([60]), ((MEMORY, Operator.AVG),), ("z", "a"), np.full((1, 1, 2), 2, np.float32))
     again = Grid(np.array([60]), COLUMNS[:1], ("a",), np.full((1, 1, 1), 3, np.float32))
@@ -191,8 +193,8 @@ def test_columns_and_nodes_of_an_hour_are_the_union_of_its_minutes() -> None:
     assert np.isnan([low.values[0, 0, 0], low.values[1, 1, 0], high.values[1, 1, -1]]).all()
 
 
-def test_samples_of_no_nodes_are_stored_too() -> None:
-    """The block of a source that answered with nothing."""
+def test_a_block_without_nodes_is_stored() -> None:
+    """That of a source with an empty response."""
     nothing = SampleBlock(CPU, 0, (), np.empty((4, 0)), np.empty((4, 0), dtype=np.uint16))
     values, offsets = codec.decode_samples(codec.encode_samples(nothing), slots=4, nodes=0)
     assert (4, 0) == values.shape == offsets.shape

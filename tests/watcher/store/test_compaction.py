@@ -1,4 +1,4 @@
-"""The limit of the database: fixed, or growing with the fleet."""
+"""The size limit of the database: fixed, or growing with the fleet."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ import pytest
 from tests.watcher.store.ticks import COLUMNS, FIFTEEN, FIVE, START, minute, opened, save, tick
 from watcher.store.commands import database_at
 from watcher.store.compaction import Compactor, default_max_size
-from watcher.store.database import Database
+from watcher.store.engines.database import Database
+from watcher.store.settings import StoreSettings
 
 GIB = 1 << 30
 DAY = 86400.0
@@ -22,7 +23,7 @@ def test_the_default_limit_holds_the_retention_of_any_fleet() -> None:
 
 
 class FullDatabase:
-    """A database, of which this many bytes are used."""
+    """A database with this number of used bytes."""
 
     def __init__(self, database: Database, used: int) -> None:
         self._database = database
@@ -50,10 +51,10 @@ def large_tick(nodes: int) -> Any:
         (None, 3 * GIB, 3 * GIB + 1, True),
     ],
 )
-async def test_a_limit_that_grows_keeps_what_is_stored(
+async def test_a_growing_limit_keeps_the_stored_history(
     tmp_path: Path, max_size: int | None, opened_with: int, used: int, cut: bool
 ) -> None:
-    """A limit that is set does not."""
+    """A configured limit does not."""
     assert cut == await is_cut(tmp_path / "a.db", max_size=max_size, opened_with=opened_with, used=used, nodes=2)
 
 
@@ -67,10 +68,10 @@ async def test_a_limit_grows_with_the_largest_fleet_since_the_start(tmp_path: Pa
 async def is_cut(
     path: Path, *, used: int, nodes: int, max_size: int | None = None, opened_with: int = 0, retention: float = DAY
 ) -> bool:
-    """Whether a database that uses this many bytes is cut after a tick of so many nodes."""
+    """Whether a database with this number of bytes is shortened after a tick with this number of nodes."""
     async with opened(path) as store:
         await save(store, tick(START))
-    compactor = Compactor(retention=retention, max_size=max_size, decisions=DAY, max_decisions=100)
+    compactor = Compactor(StoreSettings(retention=retention, max_size=max_size, max_decisions=100))
     compactor.opened(opened_with)
     compactor.stored(large_tick(nodes))
     compactor.stored(large_tick(1))

@@ -24,7 +24,7 @@ VECTORS = Path(__file__).parents[2] / "vectors"
 
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where settings are looked for."""
+    """The working directory, in which settings are searched."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -37,7 +37,7 @@ def as_watcher(name: str) -> tuple[str, str]:
 
 
 def filled(place: str, *, watcher: str = "", offset: int = 0) -> None:
-    """An hour that is closed and one that is open, with two lists of nodes."""
+    """A closed hour and an open one, with two lists of nodes."""
 
     async def run() -> None:
         async with opened(place, watcher=watcher) as store:
@@ -55,7 +55,7 @@ def filled(place: str, *, watcher: str = "", offset: int = 0) -> None:
 
 
 def content(place: str, *, watcher: str = "") -> Any:
-    """What a start would find, and the history."""
+    """The state for a start, and the history."""
 
     async def history() -> list[tuple[Any, ...]]:
         async with opened(place, watcher=watcher) as store:
@@ -70,9 +70,9 @@ def content(place: str, *, watcher: str = "") -> Any:
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_there_and_back_again(server_database: str, tmp_path: Path) -> None:
-    """From a file to a server beside another watcher, and from there to another file: all is as it was, and the counts
-    that were told are those of the tables."""
+def test_a_copy_to_a_server_and_back_equals_the_original(server_database: str, tmp_path: Path) -> None:
+    """From a file to a server beside another watcher, and from there to another file; the printed counts are those of
+    the tables."""
     file, other = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     filled(file)
     filled(server_database, watcher="neighbour", offset=100)
@@ -93,8 +93,8 @@ def test_there_and_back_again(server_database: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_the_service_goes_on_from_the_copy(server_database: str, tmp_path: Path) -> None:
-    """New ticks and the rewriting of the copied hour."""
+def test_the_service_continues_from_the_copy(server_database: str, tmp_path: Path) -> None:
+    """New ticks, and the compaction of the copied hour."""
     file = f"sqlite:///{tmp_path / 'a.db'}"
     filled(file)
     assert 0 == copy(file, server_database, *as_watcher("a")).exit_code
@@ -111,8 +111,8 @@ def test_the_service_goes_on_from_the_copy(server_database: str, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_what_is_there_is_replaced_only_where_that_is_wanted(server_database: str, tmp_path: Path) -> None:
-    """And of several watchers one has to be named."""
+def test_existing_rows_are_replaced_only_on_request(server_database: str, tmp_path: Path) -> None:
+    """And of several watchers one must be named."""
     file = f"sqlite:///{tmp_path / 'a.db'}"
     filled(file)
     filled(server_database, watcher="a", offset=50)
@@ -133,8 +133,8 @@ def test_what_is_there_is_replaced_only_where_that_is_wanted(server_database: st
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_copy_that_fails_in_the_middle_leaves_nothing(server_database: str, tmp_path: Path) -> None:
-    """The target refuses the last table: not even the rows before it are kept, and those that it replaced are."""
+def test_a_copy_that_fails_in_the_middle_changes_nothing(server_database: str, tmp_path: Path) -> None:
+    """The target refuses the last table: the rows before it are rolled back, and the replaced ones are kept."""
     file = f"sqlite:///{tmp_path / 'a.db'}"
     filled(file)
     filled(server_database, watcher="a", offset=50)
@@ -167,8 +167,8 @@ def test_rows_of_another_file_are_replaced_only_if_that_is_wanted(tmp_path: Path
     assert content(second) == content(target)
 
 
-def test_an_error_in_the_progress_is_not_damage(tmp_path: Path) -> None:
-    """Neither of the source nor of the target; the copy is rolled back."""
+def test_an_error_in_the_progress_output_causes_no_damage(tmp_path: Path) -> None:
+    """Neither to the source nor to the target; the copy is rolled back."""
     source, target = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
     filled(source)
 
@@ -181,7 +181,7 @@ def test_an_error_in_the_progress_is_not_damage(tmp_path: Path) -> None:
 
 
 def test_a_database_in_use_is_not_copied(tmp_path: Path) -> None:
-    """Neither from nor to."""
+    """Neither as source nor as target."""
     file = f"sqlite:///{tmp_path / 'a.db'}"
     filled(file)
 
@@ -201,16 +201,16 @@ def test_a_database_in_use_is_not_copied(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_does_not_exist_is_not_copied(tmp_path: Path) -> None:
-    """And nothing is made on either side."""
+def test_a_missing_source_is_not_copied(tmp_path: Path) -> None:
+    """And nothing is created."""
     failed = copy("sqlite:///none.db", "sqlite:///b.db")
     assert 1 == failed.exit_code
     assert "none.db has nothing to copy: the database does not exist" in failed.stderr
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_source_of_an_older_schema_is_upgraded_as_serve_would(tmp_path: Path) -> None:
-    """Unless that is not wanted."""
+def test_a_source_of_an_older_schema_is_upgraded_as_by_serve(tmp_path: Path) -> None:
+    """Unless upgrades are disabled."""
     with closing(sqlite3.connect("old.db")) as connection:
         connection.executescript((VECTORS / "store_0001.sql").read_text())
     refused = copy("sqlite:///old.db", "sqlite:///b.db", "--set", "store.upgrade=false")
@@ -222,8 +222,8 @@ def test_a_source_of_an_older_schema_is_upgraded_as_serve_would(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_password_that_is_wrong_is_not_told(server_database: str, tmp_path: Path) -> None:
-    """Neither of the source nor of the target."""
+def test_a_wrong_password_is_not_shown(server_database: str, tmp_path: Path) -> None:
+    """Neither that of the source nor that of the target."""
     secret = new_secret()
     wrong = re.sub(r":[^:@]*@", f":{secret}@", server_database)
     filled(f"sqlite:///{tmp_path / 'a.db'}")

@@ -1,4 +1,5 @@
-"""Decisions of parts in the store: kept for a while, asked for at once, bounded, and never in anybody's way."""
+"""Stored decisions: kept for a while, found at once, bounded in number and size, and without delay for their
+callers."""
 
 import asyncio
 import logging
@@ -26,9 +27,9 @@ from watcher.core.decisions import (
     DecisionsUnavailable,
     StoredDecision,
 )
-from watcher.store import database, sqlite
-from watcher.store.decision_queue import DecisionQueue
-from watcher.store.decision_store import StoreDecisions
+from watcher.store.decisions.queue import DecisionQueue
+from watcher.store.decisions.store import StoreDecisions
+from watcher.store.engines import database, sqlite
 from watcher.store.store import Store
 
 pytestmark = pytest.mark.slow
@@ -44,7 +45,7 @@ def some(
     payload: bytes = b"why",
     kind: DecisionKind = "placement",
 ) -> StoredDecision:
-    """Decisions of one moment, `number` microseconds apart; the moment is the same for a whole run of a test."""
+    """A decision, `number` microseconds after a moment that is the same for a whole run of the tests."""
     return StoredDecision(BEGUN - int(ago * SECOND) + number, "default", pod, f"uid-{pod}", payload, kind=kind)
 
 
@@ -63,11 +64,11 @@ async def found_in(store: Store, *, kind: DecisionKind = "placement", **query: A
     return await StoreDecisions(store).decisions(DecisionQuery(kind=kind, **query))
 
 
-# --- what goes in comes out ------------------------------------------------------------------------------------------
+# --- stored decisions ------------------------------------------------------------------------------------------------
 
 
 async def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: str) -> None:
-    """The newest first, or the oldest; of a range; so many; and how many there are at all."""
+    """The newest or the oldest first; of a range; a limited number; and the number of all."""
     web = [some(number) for number in range(5)]
     other = [some(100, pod="db"), StoredDecision(BEGUN - 5 * SECOND, "kube-system", "web", "u", b"\0\xff")]
 
@@ -83,10 +84,10 @@ async def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: s
     async with opened(place) as store:
         assert DecisionsExtent(0) == await StoreDecisions(store).placements_held()
         StoreDecisions(store).keep_decisions([*web, *other])
-        await check(store)  # written or not
+        await check(store)  # written or queued
         await written(place, 7)
         await check(store)
-        StoreDecisions(store).keep_decisions([*web, *other])  # again: they wait, and are in the table
+        StoreDecisions(store).keep_decisions([*web, *other])  # again, while they are queued and in the table
         assert 7 == (await StoreDecisions(store).placements_held()).count
         await check(store)
     async with opened(place) as store:
@@ -94,7 +95,7 @@ async def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: s
 
 
 async def test_decisions_are_found_by_namespace_part_of_the_name_and_node(place: str) -> None:
-    """A text with the wildcards of SQL is a text; an outcome that is written counts."""
+    """Wildcards of SQL are plain text; a written outcome counts."""
     odd = StoredDecision(BEGUN - 5 * SECOND, "kube-system", "a%b_c", "u", b"")
     async with opened(place) as store:
         StoreDecisions(store).keep_decisions([some(1), some(2, pod="web-1"), odd])
@@ -114,8 +115,8 @@ async def test_decisions_are_found_by_namespace_part_of_the_name_and_node(place:
         assert [odd] == await found_in(store, part="%", limit=1)
 
 
-async def test_what_became_of_a_decision_comes_later(place: str) -> None:
-    """With it, while it waits, or when it is long written; one that nobody knows changes nothing."""
+async def test_the_outcome_of_a_decision_may_come_later(place: str) -> None:
+    """With the decision, while it is queued, or after it was written; the outcome of an unknown one changes nothing."""
     first, second = some(1), some(2)
 
     async with opened(place) as store:
@@ -137,8 +138,8 @@ async def test_what_became_of_a_decision_comes_later(place: str) -> None:
         assert b"more is known" == (await all_of(store))[1].payload
 
 
-async def test_a_file_of_schema_0002_keeps_what_it_has(tmp_path: Path) -> None:
-    """And has room for decisions after it."""
+async def test_a_file_of_schema_0002_keeps_its_rows(tmp_path: Path) -> None:
+    """And stores decisions afterwards."""
     path = tmp_path / "a.db"
 
     async with opened(path) as store:
@@ -159,8 +160,8 @@ async def test_a_file_of_schema_0002_keeps_what_it_has(tmp_path: Path) -> None:
     assert cells_of(tick(START).blocks) == cells_of(found.blocks)
 
 
-async def test_a_copy_has_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """load-watcher db copy, which counts them."""
+async def test_a_copy_has_the_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """load-watcher db copy counts them."""
     monkeypatch.chdir(tmp_path)
     there, here = tmp_path / "a.db", tmp_path / "b.db"
 
@@ -177,8 +178,8 @@ async def test_a_copy_has_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.real
-async def test_replicas_answer_for_each_other(server_database: str) -> None:
-    """Whichever of them the scheduler asked, in one cluster; watchers of another are not asked."""
+async def test_replicas_find_decisions_of_each_other(server_database: str) -> None:
+    """The scheduler may have asked any of them, in one cluster; watchers of other clusters are excluded."""
     async with (
         opened(server_database, watcher="one/a") as a,
         opened(server_database, watcher="one/b") as b,
@@ -197,8 +198,8 @@ async def test_replicas_answer_for_each_other(server_database: str) -> None:
 # --- kinds -----------------------------------------------------------------------------------------------------------
 
 
-async def test_each_kind_is_found_and_counted_by_itself(place: str) -> None:
-    """Of all pods, newest or oldest first, whether they are written yet or not."""
+async def test_each_kind_is_found_and_counted_separately(place: str) -> None:
+    """For all pods, newest or oldest first, queued or written."""
     shadows = [some(number, kind="shadow") for number in range(5)]
     placement = some(5)
     again = some(3, kind="shadow", payload=b"observed")
@@ -224,11 +225,12 @@ async def test_each_kind_is_found_and_counted_by_itself(place: str) -> None:
         await check(store, again)
 
 
-async def test_each_kind_is_kept_as_long_as_the_others_and_as_many(place: str) -> None:
+async def test_each_kind_has_the_same_retention_and_limit(place: str) -> None:
     async with opened(place, max_decisions=100) as store:
         StoreDecisions(store).keep_decisions([some(number, ago=7200, kind="shadow") for number in range(150)])
         StoreDecisions(store).keep_decisions([some(number, ago=7100) for number in range(100)])
         await written(place, 200)
+        await eventually(lambda: not store.decision_queue.batch(), what="an empty queue")  # it is read, too
         assert some(50, ago=7200, kind="shadow") == (await found_in(store, kind="shadow", limit=1000))[-1]
     async with opened(place, decisions=3600.0) as store:
         assert [] == await found_in(store, kind="shadow", limit=1000)
@@ -237,11 +239,11 @@ async def test_each_kind_is_kept_as_long_as_the_others_and_as_many(place: str) -
         assert [some(1, kind="shadow")] == await found_in(store, kind="shadow", limit=1000)
 
 
-# --- no longer than they should --------------------------------------------------------------------------------------
+# --- retention -------------------------------------------------------------------------------------------------------
 
 
-async def test_decisions_go_when_their_time_is_over(place: str) -> None:
-    """They are not told from that moment on, and removed with the next tick or the next decision."""
+async def test_decisions_are_removed_after_their_retention(place: str) -> None:
+    """They are not returned from that moment on, and deleted with the next tick or the next decision."""
     old, new = some(1, ago=7200), some(2, ago=60)
 
     async with opened(place) as store:
@@ -257,8 +259,8 @@ async def test_decisions_go_when_their_time_is_over(place: str) -> None:
         assert [some(4, ago=0), new] == await all_of(store)
 
 
-async def test_of_too_many_the_oldest_go_first(place: str) -> None:
-    """With the decisions that come, so that the table is bounded also while there are no ticks."""
+async def test_of_too_many_decisions_the_oldest_are_removed(place: str) -> None:
+    """With each new decision, so that the table is bounded without ticks too."""
     async with opened(place, max_decisions=100) as store:
         for first in range(0, 300, 50):
             StoreDecisions(store).keep_decisions([some(number) for number in range(first, first + 50)])
@@ -268,7 +270,7 @@ async def test_of_too_many_the_oldest_go_first(place: str) -> None:
 
 
 async def test_a_pod_with_many_decisions_displaces_no_others(place: str) -> None:
-    """It has more than a hundredth of them, so its own oldest go first."""
+    """Its share is at most a hundredth, so its own oldest ones are removed first."""
     others = [some(number, ago=600, pod=f"other-{number}") for number in range(80)]
     async with opened(place, max_decisions=100) as store:
         StoreDecisions(store).keep_decisions(others)
@@ -280,8 +282,8 @@ async def test_a_pod_with_many_decisions_displaces_no_others(place: str) -> None
         assert [some(number) for number in range(299, 279, -1)] == await all_of(store)
 
 
-async def test_they_count_against_the_size_of_the_database(tmp_path: Path) -> None:
-    """The oldest hour goes first, whatever is in it."""
+async def test_decisions_count_in_the_size_of_the_database(tmp_path: Path) -> None:
+    """The oldest hour is removed first, with all its contents."""
     path = tmp_path / "a.db"
     half_a_megabyte = [bytes(10_000)] * 50
 
@@ -297,8 +299,8 @@ async def test_they_count_against_the_size_of_the_database(tmp_path: Path) -> No
     assert 50 == count(path, "decision", where=f"time >= {some(0, ago=10800.0).time}")
 
 
-async def test_what_a_watcher_left_stays_for_as_long_as_its_decisions(tmp_path: Path) -> None:
-    """If that is longer than its windows."""
+async def test_the_rows_of_a_removed_watcher_stay_for_the_retention_of_decisions(tmp_path: Path) -> None:
+    """If it is longer than that of its windows."""
     path = tmp_path / "a.db"
 
     async with opened(path, retention=3600.0, decisions=86400.0) as store:
@@ -306,11 +308,12 @@ async def test_what_a_watcher_left_stays_for_as_long_as_its_decisions(tmp_path: 
     assert [(START + 0.25 + 86400.0,)] == query(path, "SELECT keep_until FROM tick")
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_is_bounded_and_the_oldest_is_lost() -> None:
-    """In number and in bytes; what is replaced counts once, and what took a part's place is not settled with it."""
+def test_the_queue_is_bounded_and_drops_its_oldest_decisions() -> None:
+    """In number and in bytes. A replaced decision counts once, and one that replaces a decision in a batch stays in the
+    queue."""
     waiting = DecisionQueue(most=3, most_bytes=100)
     decisions = [some(n, kind="shadow" if n % 2 else "placement") for n in range(5)]
     waiting.add(decisions, [DecisionOutcome(each.time, "n", "o") for each in decisions], lost=7)
@@ -331,8 +334,8 @@ def test_what_waits_is_bounded_and_the_oldest_is_lost() -> None:
     assert [some(6, payload=b"newer")] == list(waiting.batch().decisions)
 
 
-async def test_decisions_are_told_while_they_cannot_be_written(tmp_path: Path) -> None:
-    """Another program holds the database: keeping returns at once, questions are answered, and nothing is lost."""
+async def test_decisions_are_found_while_they_cannot_be_written(tmp_path: Path) -> None:
+    """Another program locks the database: keep_decisions returns at once, queries are answered, and nothing is lost."""
     path = tmp_path / "a.db"
 
     async with opened(path) as store:
@@ -350,10 +353,10 @@ async def test_decisions_are_told_while_they_cannot_be_written(tmp_path: Path) -
 
 
 @pytest.mark.real
-async def test_a_full_disk_loses_the_oldest_counts_them_and_says_so_once(
+async def test_a_full_disk_drops_the_oldest_with_a_count_and_one_log_line(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Keeping goes on returning at once; with room again the newest are written."""
+    """keep_decisions still returns at once; with free space, the newest are written."""
     caplog.set_level(logging.INFO)
     path = small_disk / "a.db"
     half_a_megabyte = bytes(range(256)) * 2048
@@ -375,10 +378,10 @@ async def test_a_full_disk_loses_the_oldest_counts_them_and_says_so_once(
     assert "storing decisions in the database fails: database or disk is full" == told[0]
 
 
-async def test_decisions_that_cannot_be_stored_are_given_up_and_the_next_are_kept(
+async def test_decisions_that_cannot_be_stored_are_dropped_and_the_next_are_stored(
     place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is wrong with them, not with the disk, must not be tried for ever."""
+    """If the fault is in the decisions and not in the disk, there is no endless retry."""
     async with opened(place) as store:
         StoreDecisions(store).keep_decisions([StoredDecision(2**70, "default", "web", "u", b"")])
         await eventually(partial(lost, store, 1), what="it to be given up")
@@ -392,8 +395,8 @@ def lost(store: Store, number: int) -> bool:
     return store.status.lost_decisions == number
 
 
-async def test_closing_tries_once_more(tmp_path: Path) -> None:
-    """What could not be written, because another program held the database for longer than SQLite waits."""
+async def test_close_tries_to_write_again(tmp_path: Path) -> None:
+    """Decisions that another program blocked for longer than SQLite waits."""
     path = tmp_path / "a.db"
 
     async with opened(path) as store:
@@ -405,14 +408,14 @@ async def test_closing_tries_once_more(tmp_path: Path) -> None:
     assert 1 == count(path, "decision")
 
 
-async def test_closing_writes_what_waits(place: str) -> None:
-    """And after it there is nobody to ask."""
+async def test_close_writes_the_queue(place: str) -> None:
+    """Afterwards, queries fail."""
     store = store_at(place)
     await store.open()
     StoreDecisions(store).keep_decisions([some(number) for number in range(20)])
     await store.close()
     assert 20 == count(place, "decision")
-    StoreDecisions(store).keep_decisions([some(21)])  # a request that is still being answered
+    StoreDecisions(store).keep_decisions([some(21)])  # a request that is still running
     with pytest.raises(DecisionsUnavailable, match="not open"):
         await all_of(store)
 
@@ -421,13 +424,14 @@ def stand_still() -> None:
     time.sleep(0.5)
 
 
-async def test_who_is_cancelled_just_as_the_answer_comes_ends(tmp_path: Path) -> None:
-    """Else a task that asks again and again, like shadow mode's, goes on for ever, and the service never ends."""
+async def test_a_query_that_is_cancelled_when_its_result_arrives_ends(tmp_path: Path) -> None:
+    """Otherwise a task with repeated queries, such as shadow mode, would run forever, and the service would never
+    end."""
     async with opened(tmp_path / "store.db") as store:
         asking = asyncio.create_task(all_of(store))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        stand_still()  # then the answer is there, and nobody was woken up for it
+        stand_still()  # then the result exists, and the waiting task is not scheduled yet
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking

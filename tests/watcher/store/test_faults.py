@@ -1,4 +1,4 @@
-"""The store where things go wrong: killed, disk full, and files that are damaged, newer, or somebody else's."""
+"""The store under faults: SIGKILL, a full disk, and files that are damaged, newer, or of other programs."""
 
 import asyncio
 import json
@@ -39,10 +39,12 @@ from tests.watcher.store.ticks import (
     tick,
     url_of,
 )
-from watcher.model import FindingKind, Remedy, TickRecord
-from watcher.store import sqlite
+from watcher.core.windows.records import TickRecord
+from watcher.model import FindingKind, Remedy
 from watcher.store.commands import current, database_at, upgrade
+from watcher.store.engines import sqlite
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS, Rows
 
@@ -52,14 +54,15 @@ pytestmark = pytest.mark.slow
 
 
 class Writer:
-    """The process of store_writer.py; `round` lets a child of it write for a while and kills it."""
+    """The process of store_writer.py; `round` lets a child write for a while, and kills it."""
 
     def __init__(self, place: str) -> None:
         command = [sys.executable, "-m", "tests.watcher.store.store_writer", place]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def round(self, *, seconds: float) -> list[int]:
-        """The ticks that were acknowledged before the kill, at least one. The pause chooses the moment of the kill."""
+        """The ticks that were acknowledged before the kill, at least one. The pause determines the moment of the
+        kill."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
@@ -74,7 +77,7 @@ class Writer:
     def _line(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the writer ended by itself"
+        assert line, "the writer ended before the kill"
         return line.strip()
 
     def __enter__(self) -> "Writer":
@@ -85,7 +88,7 @@ class Writer:
 
 
 def assert_one_whole_tick(found: TickRecord | None) -> int:
-    """All of the newest tick is there, and nothing of a later one; its number."""
+    """All of the newest tick exists, and nothing of a later one; returns its number."""
     assert found is not None
     number = number_of(found.end)
     expected = {(one.metric, one.first_slot): one for one in numbered(number).blocks}
@@ -99,7 +102,8 @@ def assert_one_whole_tick(found: TickRecord | None) -> int:
 
 
 async def check_after_kill(place: str, acknowledged: int) -> None:
-    """The database is whole, the lock free, nothing that was acknowledged lost, in the samples or in the history."""
+    """The database is intact, the lock is free, and no acknowledged tick is missing in the samples or in the
+    history."""
     store = store_at(place)
     number = assert_one_whole_tick(await store.open())
     assert number >= acknowledged
@@ -114,20 +118,20 @@ async def check_after_kill(place: str, acknowledged: int) -> None:
         assert [("ok",)] == query(place, "PRAGMA integrity_check")
 
 
-async def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> None:
-    """While ticks are written and hours rewritten: what was stored is there, whole, and the next start goes on."""
+async def test_a_kill_at_any_moment_loses_no_stored_tick(place: str) -> None:
+    """While ticks are written and hours compacted: stored ticks are complete, and the next start continues."""
     moments = random.Random(20260101)
     least, longest = (25, 0.06) if place.startswith("sqlite") else (5, 0.15)
     done = 0
     with Writer(place) as writer:
-        # On a machine that is so slow that no hour was rewritten yet, longer and longer, until one was.
+        # On a machine that is so slow that no hour was compacted yet: with longer and longer rounds.
         while done < least or not count(place, "window_hour"):
             stored = writer.round(seconds=moments.uniform(0, longest * (1 + done // least)))
             await check_after_kill(place, stored[-1])
             done += 1
 
 
-# --- a disk that is full ---------------------------------------------------------------------------------------------
+# --- a full disk -----------------------------------------------------------------------------------------------------
 
 
 MANY = tuple(f"node-{i}" for i in range(2000))
@@ -141,7 +145,7 @@ def large(number: int) -> TickRecord:
 
 
 async def save_until_full(store: Store) -> int:
-    """How many ticks were saved, the one that did not fit included."""
+    """The number of saved ticks, including the one that did not fit."""
     for number in range(60):
         one = large(number)
         store.save(one)
@@ -156,11 +160,11 @@ async def save_until_full(store: Store) -> int:
 
 
 @pytest.mark.real
-async def test_a_full_disk_is_reported_once_and_nothing_is_lost_when_there_is_room_again(
+async def test_a_full_disk_is_reported_once_and_nothing_is_lost_once_there_is_space(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Saving goes on returning at once; status says what is wrong and since when; with more room everything that
-    waited is stored, the whole gap included."""
+    """save still returns at once; the status has the error and its begin. With more space, all queued ticks are stored
+    without a gap."""
     caplog.set_level(logging.INFO)
     path = small_disk / "a.db"
 
@@ -186,10 +190,10 @@ async def test_a_full_disk_is_reported_once_and_nothing_is_lost_when_there_is_ro
 
 
 @pytest.mark.real
-async def test_closing_tries_once_more_and_says_what_it_could_not_store(
+async def test_close_tries_to_write_again_and_reports_unstored_ticks(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The failure is still told once, although it was tried twice; with room, the tick that waited is stored."""
+    """The failure is reported once, although two attempts failed; with space, the queued tick is stored."""
     path = small_disk / "a.db"
 
     async def run(*, room: bool) -> int:
@@ -213,8 +217,8 @@ async def test_closing_tries_once_more_and_says_what_it_could_not_store(
 
 
 @pytest.mark.real
-async def test_a_disk_that_is_full_at_the_start_is_no_reason_to_set_a_database_aside(small_disk: Path) -> None:
-    """The start says what is wrong and what helps; with room it opens the same file."""
+async def test_a_disk_that_is_full_at_the_start_does_not_set_the_database_aside(small_disk: Path) -> None:
+    """The start fails with a remedy; with space, it opens the same file."""
     path = small_disk / "a.db"
 
     async with opened(path) as store:
@@ -232,7 +236,7 @@ async def test_a_disk_that_is_full_at_the_start_is_no_reason_to_set_a_database_a
     assert START + 0.25 == restored.end
 
 
-# --- files that cannot be used ---------------------------------------------------------------------------------------
+# --- unusable files --------------------------------------------------------------------------------------------------
 
 
 def filled(path: Path) -> None:
@@ -292,7 +296,7 @@ def newer(path: Path) -> None:
 
 
 def newer_and_killed(path: Path) -> None:
-    """The newer version stands in the log alone, as a newer service killed right after its upgrade leaves it."""
+    """Only the log has the newer version, as after the kill of a newer service right after its upgrade."""
     code = (
         "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
         "c.execute(\"UPDATE alembic_version SET version_num = '9999'\"); c.commit(); os._exit(0)"
@@ -321,13 +325,13 @@ def spoilt(tmp_path: Path, healthy: Path, request: pytest.FixtureRequest) -> Pat
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    """Every file but the lock, and the index of the log, which holds nothing that is not in the log."""
+    """All files except the lock and the index of the log, whose content is in the log."""
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.suffix != ".lock" and "-shm" not in one.name}
 
 
 @pytest.mark.parametrize(("spoilt", "message"), UNUSABLE, indirect=["spoilt"], ids=[s.__name__ for s, _ in UNUSABLE])
-async def test_an_unusable_file_is_refused_with_a_way_out_and_not_touched(spoilt: Path, message: str) -> None:
-    """The message says which it is; no byte changes, and the lock is free again."""
+async def test_an_unusable_file_is_refused_with_a_remedy_and_not_changed(spoilt: Path, message: str) -> None:
+    """The error names the file; no byte changes, and the lock is free again."""
     before = bytes_of(spoilt.parent)
     for _ in range(2):
         with pytest.raises(StoreUnusable, match=message) as refused:
@@ -338,8 +342,8 @@ async def test_an_unusable_file_is_refused_with_a_way_out_and_not_touched(spoilt
 
 
 @pytest.mark.parametrize(("spoilt", "message"), UNUSABLE, indirect=["spoilt"], ids=[s.__name__ for s, _ in UNUSABLE])
-async def test_an_unusable_file_is_set_aside_whole_where_that_is_wanted(spoilt: Path, message: str) -> None:
-    """It is renamed with all that belongs to it, a finding says so, and a new database takes ticks."""
+async def test_an_unusable_file_is_set_aside_with_all_its_files_if_configured(spoilt: Path, message: str) -> None:
+    """It is renamed with its log, a finding reports it, and a new database stores ticks."""
     before = bytes_of(spoilt.parent)
 
     async with opened(spoilt, on_unusable="set-aside") as store:
@@ -356,8 +360,8 @@ async def test_an_unusable_file_is_set_aside_whole_where_that_is_wanted(spoilt: 
     assert await restored_at(spoilt) is not None
 
 
-def test_two_files_set_aside_in_one_second_do_not_meet(tmp_path: Path) -> None:
-    """Nothing is ever renamed over another file."""
+def test_two_files_set_aside_in_one_second_have_different_names(tmp_path: Path) -> None:
+    """No file is overwritten by a rename."""
     targets = []
     for content in ("first", "second", "third"):
         path = tmp_path / "a.db"
@@ -367,12 +371,12 @@ def test_two_files_set_aside_in_one_second_do_not_meet(tmp_path: Path) -> None:
     assert "a.db.unusable-20231114T220000Z" == targets[0].name
 
 
-async def test_damage_that_shows_while_running_is_a_status_and_not_the_end(tmp_path: Path, healthy: Path) -> None:
-    """Pages overwritten under a running service: the status says that the file is damaged, and so does the history; the
-    process goes on, and the next start looks at every page."""
+async def test_damage_that_is_detected_while_running_is_a_status(tmp_path: Path, healthy: Path) -> None:
+    """Pages are overwritten under a running service: status and history report the damage, the process continues, and
+    the next start checks all pages."""
     path = tmp_path / "a.db"
     shutil.copy(healthy, path)
-    with closing(sqlite3.connect(path)) as connection:  # far out of retention, and larger than any cache
+    with closing(sqlite3.connect(path)) as connection:  # far beyond the retention, and larger than any cache
         connection.execute("INSERT INTO window_hour VALUES ('', '5m', 0, x'', zeroblob(8388608))")
         connection.commit()
 
@@ -392,8 +396,8 @@ async def test_damage_that_shows_while_running_is_a_status_and_not_the_end(tmp_p
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_path: Path, replaced: bool) -> None:
-    """Or replaced by another: SQLite itself would go on writing into what nobody will ever open."""
+async def test_a_file_that_is_moved_while_the_service_runs_is_detected(tmp_path: Path, replaced: bool) -> None:
+    """Or replaced: SQLite itself would continue to write into a file that nobody opens again."""
     path = tmp_path / "a.db"
 
     async with opened(path) as store:
@@ -407,8 +411,8 @@ async def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_
     assert f"{path} was moved or replaced while it was open; restart the service" == error
 
 
-async def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, healthy: Path) -> None:
-    """Damage in the history of a file too large to be read at every start is found once a run has met it."""
+async def test_a_large_file_is_checked_completely_after_damage(tmp_path: Path, healthy: Path) -> None:
+    """A file that is too large for a check at each start is checked after a run has detected damage."""
     path = tmp_path / "a.db"
     shutil.copy(healthy, path)
     with closing(sqlite3.connect(path)) as connection:
@@ -425,7 +429,7 @@ async def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Pat
 
 
 async def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A minute whose bytes are not what was written is left out with a warning when its hour is rewritten."""
+    """A minute with damaged bytes is left out with a warning when its hour is compacted."""
     path = tmp_path / "a.db"
 
     async with opened(path) as store:
@@ -443,7 +447,7 @@ async def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: p
     assert [r for r in caplog.records if r.levelname == "WARNING" and "is lost" in r.message]
 
 
-# --- places that do not fit ------------------------------------------------------------------------------------------
+# --- paths and locks -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -460,10 +464,10 @@ async def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: p
         ("postgresql://x:secret@y:port/z", "invalid database URL"),
     ],
 )
-def test_a_url_without_a_file_is_refused_without_showing_a_password(url: str, message: str) -> None:
-    """At once, before anything is opened."""
+def test_a_url_without_a_file_is_an_error_without_the_password(url: str, message: str) -> None:
+    """Before anything is opened."""
     with pytest.raises(StoreError, match=message) as refused:
-        Store(url=url, retention=1, max_size=1, on_unusable="fail", upgrade=True)
+        Store(StoreSettings(url=url))
     assert refused.value.hint
     assert "secret" not in str(refused.value) + refused.value.hint
 
@@ -475,21 +479,21 @@ def test_a_relative_url_is_relative_to_the_working_directory(tmp_path: Path, mon
     assert f"{tmp_path}/a.db has schema" in current(database_at(f"sqlite:///{tmp_path}/a.db")).text
 
 
-async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    """And how to make it."""
+async def test_the_error_of_a_missing_directory_names_it(tmp_path: Path) -> None:
+    """And how to create it."""
     with pytest.raises(StoreError, match=f"the directory {tmp_path}/no/such of the database does not exist") as refused:
         await restored_at(tmp_path / "no/such/a.db")
     assert f"mkdir -p {tmp_path}/no/such" == refused.value.hint
 
 
-async def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
-    """Also where set-aside is wanted: a directory is nothing that we renamed."""
+async def test_a_directory_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
+    """Also with set-aside: a directory is not renamed."""
     with pytest.raises(StoreError, match="is a directory"):
         await store_at(tmp_path, on_unusable="set-aside").open()
     assert tmp_path.is_dir()
 
 
-async def test_a_device_in_its_place_is_named(tmp_path: Path) -> None:
+async def test_a_device_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
     device = tmp_path / "null"
     os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     with pytest.raises(StoreError, match="is a device"):
@@ -497,8 +501,8 @@ async def test_a_device_in_its_place_is_named(tmp_path: Path) -> None:
     assert stat.S_ISCHR(device.stat().st_mode)
 
 
-def test_a_directory_that_may_not_be_written_is_named() -> None:
-    """As an unprivileged user meets it; run as one, because root may write anywhere."""
+def test_a_directory_without_the_right_to_write_is_an_error() -> None:
+    """For an unprivileged user; root may write to any directory."""
     code = (
         "import os, sys\n"
         "from watcher.store.commands import upgrade, database_at; from watcher.store.errors import StoreError\n"
@@ -513,8 +517,8 @@ def test_a_directory_that_may_not_be_written_is_named() -> None:
     assert answer.stdout.startswith(f"{folder} is not writable for user")
 
 
-async def test_two_names_of_one_file_meet_at_one_lock(tmp_path: Path) -> None:
-    """A symbolic link is no way around it."""
+async def test_two_paths_of_one_file_have_one_lock(tmp_path: Path) -> None:
+    """For example a symbolic link."""
     (tmp_path / "link.db").symlink_to(tmp_path / "a.db")
 
     async with opened(tmp_path / "a.db"):
@@ -523,8 +527,8 @@ async def test_two_names_of_one_file_meet_at_one_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_hard_link_to_the_file_is_no_way_around_the_lock(tmp_path: Path) -> None:
-    """In another process; a killed process holds no lock, and the database of the first stays as it is."""
+async def test_a_hard_link_to_the_file_has_the_same_lock(tmp_path: Path) -> None:
+    """In another process. A killed process holds no lock, and the database of the first one is unchanged."""
     first, second = tmp_path / "a.db", tmp_path / "elsewhere" / "b.db"
     second.parent.mkdir()
     hold = (
@@ -553,16 +557,16 @@ async def test_a_hard_link_to_the_file_is_no_way_around_the_lock(tmp_path: Path)
             pass
 
 
-async def test_a_lock_left_by_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
-    """Whatever stands in it."""
+async def test_the_lock_file_of_a_killed_process_does_not_prevent_a_start(tmp_path: Path) -> None:
+    """For any content."""
     path = tmp_path / "a.db"
     for left in ('{"pid": 1, "owner": "killed"}', "garbage", ""):
         path.with_name("a.db.lock").write_text(left)
         await restored_at(path)
 
 
-async def test_a_lock_held_by_a_process_that_wrote_nothing_into_it_still_refuses(tmp_path: Path) -> None:
-    """A holder on a full disk cannot say who it is."""
+async def test_a_lock_without_content_is_still_respected(tmp_path: Path) -> None:
+    """A process on a full disk holds the lock and could not write its id."""
     path = tmp_path / "a.db"
 
     async with opened(path):
@@ -572,7 +576,7 @@ async def test_a_lock_held_by_a_process_that_wrote_nothing_into_it_still_refuses
 
 
 async def test_an_error_in_a_query_is_not_damage(tmp_path: Path) -> None:
-    """It stays what it is, and the next start does not check the whole file."""
+    """It stays the same error, and the next start does not check the whole file."""
 
     def wrong(_: Rows) -> None:
         raise ValueError("a value that the caller computed")

@@ -1,4 +1,4 @@
-"""The stored maxima of forecasts: what a start finds, what a copy has, and what is deleted."""
+"""The stored maxima of forecasts: after a start, in a copy, and their deletion."""
 
 import dataclasses
 from pathlib import Path
@@ -13,9 +13,11 @@ from click.testing import CliRunner
 from load_watcher.main import main
 from tests.waiting import eventually
 from tests.watcher.store.ticks import CPU, NODES, ORIGIN, RESOLUTION, START, block, count, opened, save, tick
-from watcher.model import MaximaHour, Provenance, StoredMaxima, TickRecord
-from watcher.store import codec, database
+from watcher.core.windows.records import MaximaHour, StoredMaxima, TickRecord
+from watcher.model import Provenance
+from watcher.store import codec
 from watcher.store.codec import CodecError
+from watcher.store.engines import database
 
 HOUR = START // 3600
 
@@ -42,7 +44,7 @@ def expected(*hours: MaximaHour, own: bool = True) -> dict[tuple[int, str, bool]
     return {(each.hour, ORIGIN.expression, own): (each.nodes, each.codes.tobytes()) for each in hours}
 
 
-async def test_hours_are_found_again_and_replaced_by_newer_versions(place: str) -> None:
+async def test_stored_hours_are_found_and_replaced_by_newer_versions(place: str) -> None:
     first, second, more = hour(HOUR - 1), hour(HOUR, value=50), hour(HOUR, value=60, nodes=(*NODES, "node-d"))
     async with opened(place) as store:
         await save(store, with_maxima(START, first, second), with_maxima(START + 60, more))
@@ -107,7 +109,7 @@ async def test_a_database_of_schema_0006_gets_the_table(place: str) -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-async def test_a_watcher_finds_what_only_others_of_its_cluster_have(server_database: str) -> None:
+async def test_a_watcher_finds_hours_that_only_others_of_its_cluster_have(server_database: str) -> None:
     async with opened(server_database, watcher="blue/a") as store:
         await save(store, with_maxima(START, hour(HOUR - 1), hour(HOUR, value=50)))
     async with opened(server_database, watcher="green/a") as store:

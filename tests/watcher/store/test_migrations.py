@@ -1,4 +1,4 @@
-"""The schema: what migrations make is what the store expects, all of it or nothing."""
+"""The schema: migrations create what the store expects, completely or not at all."""
 
 import shutil
 import sqlite3
@@ -19,9 +19,9 @@ from alembic.script import ScriptDirectory
 from tests.watcher.store.ticks import CPU, FIFTEEN, START, cells_of, opened, query, restored_at, save, store_at, tick
 from watcher.core.decisions import DecisionQuery, StoredDecision
 from watcher.model import Operator
-from watcher.store import database, sqlite
 from watcher.store.commands import current, database_at, upgrade, vacuum
-from watcher.store.decision_store import StoreDecisions
+from watcher.store.decisions.store import StoreDecisions
+from watcher.store.engines import database, sqlite
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.tables import REVISIONS, metadata
 
@@ -49,13 +49,13 @@ def tables_of(engine: sa.Engine) -> set[str]:
 
 
 def test_the_revisions_that_the_store_knows_are_those_of_the_migrations() -> None:
-    """One line of descent, oldest first."""
+    """In one line, oldest first."""
     scripts = ScriptDirectory(str(database.migrations_folder()))
     assert list(REVISIONS) == [script.revision for script in scripts.walk_revisions()][::-1]
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_migrations_make_the_tables_that_the_store_expects(engine: sa.Engine, new: bool) -> None:
+def test_migrations_create_the_tables_that_the_store_expects(engine: sa.Engine, new: bool) -> None:
     """Alembic finds no difference, and a new database has the newest revision without the migrations."""
     if new:
         with engine.begin() as connection:
@@ -67,9 +67,9 @@ def test_migrations_make_the_tables_that_the_store_expects(engine: sa.Engine, ne
         assert [] == compare_metadata(MigrationContext.configure(connection), metadata)
 
 
-def test_a_failing_migration_leaves_nothing_behind(engine: sa.Engine, place: str, tmp_path: Path) -> None:
-    """Neither its first statements nor those of the migrations before it in the same run; without the BEGIN of our
-    own, SQLite's driver would have committed each DDL statement by itself."""
+def test_a_failing_migration_changes_nothing(engine: sa.Engine, place: str, tmp_path: Path) -> None:
+    """Neither its first statements nor those of earlier migrations in the same run. Without the store's own BEGIN,
+    SQLite's driver would commit each DDL statement."""
     migrate(engine)
     before = tables_of(engine)
     folder = tmp_path / "migrations"
@@ -91,8 +91,8 @@ def test_a_failing_migration_leaves_nothing_behind(engine: sa.Engine, place: str
 
 
 async def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_path: Path) -> None:
-    """The file that an earlier version wrote: its samples, its open hour and its closed one are there afterwards, for
-    the same watcher, and it goes on."""
+    """A file of an earlier version: its samples, its open hour and its closed one remain, for the same watcher, and the
+    service continues."""
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript((VECTORS / "store_0001.sql").read_text())
@@ -117,8 +117,8 @@ async def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_
     assert [("ok",)] == query(path, "PRAGMA integrity_check")
 
 
-def test_migrations_go_down_and_up_again(engine: sa.Engine) -> None:
-    """Every one undoes what it did."""
+def test_migrations_can_be_reverted_and_repeated(engine: sa.Engine) -> None:
+    """Each revert removes all changes of its migration."""
     config = Config()
     config.set_main_option("script_location", str(database.migrations_folder()))
     migrate(engine)
@@ -131,8 +131,8 @@ def test_migrations_go_down_and_up_again(engine: sa.Engine) -> None:
     assert before == tables_of(engine)
 
 
-async def test_decisions_of_two_tables_come_into_one(engine: sa.Engine, place: str) -> None:
-    """What schema 0005 kept apart is there afterwards: rows of both tables with one time, and of two watchers."""
+async def test_decisions_of_two_tables_are_merged_into_one(engine: sa.Engine, place: str) -> None:
+    """Schema 0005 had two tables: rows of both with equal times, and of two watchers."""
     now = int(time.time()) * 1_000_000
     placement = {
         "watcher": "",
@@ -175,7 +175,7 @@ async def test_decisions_of_two_tables_come_into_one(engine: sa.Engine, place: s
     ] == query(place, everything)
 
 
-def test_upgrade_makes_a_database_and_then_changes_nothing(place: str) -> None:
+def test_upgrade_creates_a_database_and_the_second_one_changes_nothing(place: str) -> None:
     """`load-watcher db upgrade` twice, and `db current` before and after."""
     one = database_at(place)
     assert "does not exist yet" in current(one).text
@@ -185,8 +185,8 @@ def test_upgrade_makes_a_database_and_then_changes_nothing(place: str) -> None:
     assert f"{one.name} has schema {REVISIONS[-1]}, the newest known to this version" == current(one).text
 
 
-def test_asking_for_the_version_of_a_file_changes_none(tmp_path: Path) -> None:
-    """Neither where there is none, nor where it is up to date."""
+def test_the_version_is_read_without_a_change(tmp_path: Path) -> None:
+    """Neither for a missing file, nor for one that is up to date."""
     path = tmp_path / "a.db"
     one = database_at(f"sqlite:///{path}")
     current(one)
@@ -199,8 +199,8 @@ def test_asking_for_the_version_of_a_file_changes_none(tmp_path: Path) -> None:
     assert before == path.read_bytes()
 
 
-def test_an_older_schema_is_refused_where_upgrades_are_not_wanted(place: str) -> None:
-    """With the command that does it; where they are wanted, and for a new database, it is not."""
+def test_an_older_schema_is_refused_if_upgrades_are_disabled(place: str) -> None:
+    """With the command for the upgrade. With upgrades, and for a new database, it is not refused."""
     one = database_at(place)
     with pytest.raises(StoreError, match=f"has schema 0001, but {REVISIONS[-1]} is needed") as refused:
         one.check_age("0001", upgrade=False)
@@ -212,7 +212,7 @@ def test_an_older_schema_is_refused_where_upgrades_are_not_wanted(place: str) ->
 
 
 async def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
-    """As `touch` leaves it, or SQLite itself when nothing was ever written."""
+    """From `touch`, or from SQLite if nothing was written."""
     path = tmp_path / "a.db"
 
     path.touch()

@@ -1,6 +1,6 @@
-"""The store on a real PostgreSQL: several watchers in one database, and a server that comes and goes.
+"""The store on a real PostgreSQL: several watchers in one database, and restarts of the server.
 
-What the store promises wherever it is, test_store.py and test_faults.py hold against both databases.
+test_store.py and test_faults.py test both databases.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ from tests.watcher.store.ticks import (
     store_at,
     tick,
 )
-from watcher.model import Operator, TickRecord
+from watcher.core.windows.records import TickRecord
+from watcher.model import Operator
 from watcher.store.commands import current, database_at, upgrade
 from watcher.store.errors import StoreError, StoreInUse, StoreUnreachable, StoreUnusable
 from watcher.store.store import Store
@@ -43,27 +44,27 @@ EVERYTHING: dict[str, Any] = {"window": "15m", "start": 0, "end": 2**40}
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
-    """A server that tests of this module stop and kill; each finds it running."""
+    """A server that tests of this module stop and kill; it runs when a test begins."""
     with PostgreSQL(tmp_path_factory.mktemp("fragile")) as server:
         yield server
 
 
 @pytest.fixture
 def frail(fragile: PostgreSQL) -> Iterator[PostgreSQL]:
-    """The same, running again after the test whatever became of it."""
+    """The same; it is started again after the test if necessary."""
     yield fragile
     if not fragile.is_running():
         fragile.start()
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Lines about saving and tidying, up to the reason."""
+    """Log lines about saving and tidying, up to the reason."""
     about = [message for message in caplog.messages if message.startswith(("saving to", "tidying"))]
     return [message.partition(":")[0].partition(" after")[0] for message in about]
 
 
 async def untouched(store: Store) -> None:
-    """Wait until the store leaves the database alone: it tidies after a tick."""
+    """Wait until the store does not use the database any more: it tidies after a tick."""
     await eventually(lambda: not store._tidy_again and store._slices is None, what="the tidying")
 
 
@@ -71,7 +72,7 @@ async def untouched(store: Store) -> None:
 
 
 async def test_watchers_of_two_clusters_do_not_see_each_other(server_database: str) -> None:
-    """Samples, windows and what is forgotten of them: each its own, over closed hours and a restart."""
+    """Samples, windows and their deletion are separate, over closed hours and a restart."""
     async with opened(server_database, watcher="one/a") as a, opened(server_database, watcher="two/a") as b:
         for k in (0, 1, 60):
             await save(a, tick(START + 60 * k))
@@ -91,8 +92,8 @@ async def test_watchers_of_two_clusters_do_not_see_each_other(server_database: s
 
 
 async def test_replicas_share_their_history_and_not_their_samples(server_database: str) -> None:
-    """What one has not got, closed hours and open ones, another of the cluster has; where both have a minute, one's own
-    counts. A replica that is new knows the past, and loads no samples of another."""
+    """A minute that one lacks, in closed and open hours, comes from another of the cluster; if both have it, its own
+    counts. A new replica has the past, and loads no samples of others."""
 
     def minutes(value: float, *ks: int) -> list[TickRecord]:
         times = [START + 60 * k for k in ks]
@@ -121,8 +122,10 @@ async def test_replicas_share_their_history_and_not_their_samples(server_databas
     assert expected == found
 
 
-async def test_a_second_watcher_of_the_same_name_is_refused_by_the_name_of_the_first(server_database: str) -> None:
-    """While the first goes on; once that is closed the name is free. Beside it, `db` looks and upgrades."""
+async def test_a_second_watcher_with_the_same_name_is_refused_with_the_process_of_the_first(
+    server_database: str,
+) -> None:
+    """While the first one runs; once it is closed, the name is free. `db` can read and upgrade beside it."""
 
     async with opened(server_database, watcher="a") as store:
         with pytest.raises(StoreInUse) as refused:
@@ -136,7 +139,7 @@ async def test_a_second_watcher_of_the_same_name_is_refused_by_the_name_of_the_f
     assert await restored_at(server_database, watcher="a") is not None
 
 
-async def test_of_watchers_that_start_at_once_one_makes_the_tables(
+async def test_of_watchers_that_start_at_once_one_creates_the_tables(
     server_database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And none fails."""
@@ -153,8 +156,9 @@ async def test_of_watchers_that_start_at_once_one_makes_the_tables(
     assert 6 == count(server_database, "tick")
 
 
-async def test_what_a_watcher_left_goes_when_it_was_not_to_be_kept_any_longer(server_database: str) -> None:
-    """A pod of another name came in its place: an hour after its last tick nothing of it is wanted, unless it runs."""
+async def test_rows_of_a_watcher_that_ended_are_removed_after_their_retention(server_database: str) -> None:
+    """For example of a pod that was replaced by one with another name: an hour after its last tick nothing of it
+    remains, unless it runs."""
     async with opened(server_database, watcher="gone", retention=3600.0, decisions=0.0) as store:
         await save(store, tick(START))
     async with (
@@ -173,8 +177,8 @@ async def test_what_a_watcher_left_goes_when_it_was_not_to_be_kept_any_longer(se
         )
 
 
-async def test_the_cap_holds_for_each_watcher_by_itself(server_database: str) -> None:
-    """One whose windows are too large loses its own."""
+async def test_the_limit_is_that_of_each_watcher(server_database: str) -> None:
+    """A watcher with too large windows loses its own."""
     async with opened(server_database, watcher="other") as store:
         await save(store, tick(START))
     async with opened(server_database, watcher="noisy", max_size=2**19) as store:
@@ -183,14 +187,14 @@ async def test_the_cap_holds_for_each_watcher_by_itself(server_database: str) ->
     assert 2 == count(server_database, "window_minute", where="watcher = 'other'")
 
 
-# --- a server that comes and goes ------------------------------------------------------------------------------------
+# --- outages of the server -------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_down_at_the_start_is_waited_for(
+async def test_a_server_that_is_down_at_the_start_is_awaited(
     frail: PostgreSQL, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The start succeeds without it, ticks wait; with the server back the next tick stores them all. One line when it
-    was missed and one when it was back."""
+    """The start succeeds, and ticks are queued; when the server is back, the next tick stores all of them. One log line
+    when it fails and one when it is back."""
     caplog.set_level(logging.INFO)
     url = frail.new_database()
     frail.stop()
@@ -220,10 +224,8 @@ async def test_a_server_that_is_down_at_the_start_is_waited_for(
     assert cells_of(one for k in range(4) for one in tick(START + 60 * k).blocks) == cells_of(restored.blocks)
 
 
-async def test_a_server_that_is_killed_in_flight_is_waited_for(
-    frail: PostgreSQL, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing of the ticks before, while and after is missing, and neither is the watcher's lock."""
+async def test_ticks_survive_a_kill_of_the_server(frail: PostgreSQL, caplog: pytest.LogCaptureFixture) -> None:
+    """None of the ticks before, during and after it is missing, and the watcher has its lock again."""
     caplog.set_level(logging.INFO)
     url = frail.new_database()
 
@@ -241,10 +243,10 @@ async def test_a_server_that_is_killed_in_flight_is_waited_for(
     assert ["saving to the database fails", "saving to the database works again"] == told(caplog)
 
 
-async def test_a_server_that_was_restarted_between_two_ticks_is_not_worth_a_word(
+async def test_a_restart_of_the_server_between_two_ticks_is_not_logged(
     frail: PostgreSQL, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The connection is tried before it is used, and made anew, with its lock."""
+    """The connection is tested before its use, and opened again with its lock."""
     caplog.set_level(logging.INFO)
     url = frail.new_database()
 
@@ -257,10 +259,11 @@ async def test_a_server_that_was_restarted_between_two_ticks_is_not_worth_a_word
     assert [] == told(caplog)
 
 
-async def test_a_watcher_whose_name_was_taken_while_it_was_cut_off_waits_until_it_is_free(
+async def test_a_watcher_whose_name_was_taken_during_an_outage_waits_until_it_is_free(
     server_database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody writes over the other's rows: the lock goes with the connection, and no write goes without it."""
+    """It does not overwrite rows of the other: the lock belongs to the connection, and nothing is written without
+    it."""
     caplog.set_level(logging.INFO)
 
     async with opened(server_database, watcher="a") as first:
@@ -283,8 +286,8 @@ CUT_OFF = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
              WHERE application_name LIKE 'load-watcher on %' AND datname = current_database()"""
 
 
-async def test_tables_that_are_gone_are_made_again(server_database: str) -> None:
-    """A database restored from a backup of before may have none."""
+async def test_missing_tables_are_created_again(server_database: str) -> None:
+    """A restored backup may not have them."""
     async with opened(server_database, watcher="a") as store:
         await save(store, tick(START))
         await untouched(store)
@@ -296,7 +299,7 @@ async def test_tables_that_are_gone_are_made_again(server_database: str) -> None
         assert [START + 60, START + 120] == found[0].time.tolist()
 
 
-# --- databases that cannot be used -----------------------------------------------------------------------------------
+# --- unusable databases ----------------------------------------------------------------------------------------------
 
 
 def newer(url: str) -> None:
@@ -320,8 +323,8 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("spoil", "message"), UNUSABLE, ids=[spoil.__name__ for spoil, _ in UNUSABLE])
-async def test_an_unusable_database_is_refused_and_not_touched(spoil, message: str, server_database: str) -> None:
-    """With "set-aside" the service goes on without it: others use it, so nothing of it is renamed."""
+async def test_an_unusable_database_is_refused_and_not_changed(spoil, message: str, server_database: str) -> None:
+    """With "set-aside", the service runs without it: others use the database, so nothing is renamed."""
     spoil(server_database)
     tables = query(server_database, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
     with pytest.raises(StoreUnusable, match=message) as refused:
@@ -336,8 +339,8 @@ async def test_an_unusable_database_is_refused_and_not_touched(spoil, message: s
     assert sorted(tables) == sorted(after)
 
 
-async def test_a_schema_of_its_own_is_enough(server_database: str) -> None:
-    """Beside another program that has tables by our names."""
+async def test_a_separate_schema_is_sufficient(server_database: str) -> None:
+    """Beside another program with tables of the same names."""
     of_another_program(server_database)
     query(server_database, "CREATE SCHEMA load_watcher")
     url = f"{server_database}?options=-csearch_path%3Dload_watcher"
@@ -349,8 +352,10 @@ async def test_a_schema_of_its_own_is_enough(server_database: str) -> None:
         await restored_at(f"{server_database}?options=-csearch_path%3Dnone", watcher="a")
 
 
-async def test_a_user_who_may_not_make_tables_is_told_so(server_database: str, postgresql: PostgreSQL) -> None:
-    """At the start, which fails: waiting would not help."""
+async def test_without_the_right_to_create_tables_the_start_fails_with_a_hint(
+    server_database: str, postgresql: PostgreSQL
+) -> None:
+    """A retry would not help."""
     secret = new_secret()
     query(server_database, f"CREATE ROLE guest LOGIN PASSWORD '{secret}'")
     try:
@@ -365,11 +370,11 @@ async def test_a_user_who_may_not_make_tables_is_told_so(server_database: str, p
 # --- secrets and drivers ---------------------------------------------------------------------------------------------
 
 
-async def test_the_password_comes_from_a_file_and_is_read_for_each_connection(
+async def test_the_password_is_read_from_a_file_for_each_connection(
     server_database: str, postgresql: PostgreSQL, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may change while the service runs; a wrong one is waited out like a server that is away. No log, error or
-    status has it."""
+    """It may change while the service runs; a wrong one is retried like an unavailable server. No log, error or status
+    has it."""
     caplog.set_level(logging.DEBUG)
     first, second, wrong = new_secret(), new_secret(), new_secret()
     query(server_database, f"CREATE ROLE owner LOGIN PASSWORD '{first}'; GRANT ALL ON SCHEMA public TO owner")
@@ -399,14 +404,14 @@ async def test_the_password_comes_from_a_file_and_is_read_for_each_connection(
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
-def test_every_spelling_of_the_scheme_means_it(server_database: str, scheme: str) -> None:
+def test_all_spellings_of_the_scheme_are_accepted(server_database: str, scheme: str) -> None:
     """libpq has two, SQLAlchemy one more."""
     assert "does not exist yet" in current(database_at(server_database.replace("postgresql", scheme, 1))).text
 
 
 @pytest.mark.parametrize("where", ["user:{}@", "user@"])
 def test_no_error_shows_a_password(where: str) -> None:
-    """Of a URL that leads nowhere, with the password in the usual place and among the parameters."""
+    """For an unreachable URL, with the password in the usual place and among the parameters."""
     secret = new_secret()
     ending = "" if "{}" in where else f"?password={secret}"
     database = database_at(f"postgresql://{where.format(secret)}127.0.0.1:{free_port()}/load_watcher{ending}")
@@ -416,8 +421,8 @@ def test_no_error_shows_a_password(where: str) -> None:
     assert secret not in shown
 
 
-def test_without_psycopg_the_extra_is_named() -> None:
-    """As an installation without it finds it; SQLite needs none of it."""
+def test_without_psycopg_the_error_names_the_extra() -> None:
+    """SQLite does not need it."""
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
         "from watcher.store.commands import database_at; from watcher.store.errors import StoreError\n"

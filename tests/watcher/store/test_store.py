@@ -1,4 +1,4 @@
-"""The store on a healthy disk: what goes in comes out, exactly and no longer than it should."""
+"""The store without faults: stored values are returned exactly, for the time of their retention."""
 
 import asyncio
 import os
@@ -42,10 +42,11 @@ from tests.watcher.store.ticks import (
     tick,
     url_of,
 )
-from watcher.model import CARRIED, FindingKind, Operator, SampleBlock, TickRecord, WindowRecord
+from watcher.core.windows.records import CARRIED, SampleBlock, TickRecord, WindowRecord
+from watcher.core.windows.stored_series import StoredSeries
+from watcher.model import FindingKind, Operator
 from watcher.store.commands import current, database_at, vacuum
 from watcher.store.errors import StoreError, StoreInUse
-from watcher.store.series import StoredSeries
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS
 
@@ -58,7 +59,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def random_block(metric: str, slot: int, nodes: tuple[str, ...], seed: int) -> SampleBlock:
-    """Values with any bits, NaN of any kind and infinities included."""
+    """Values with any bits, including all kinds of NaN and infinities."""
     random = np.random.default_rng(seed)
     values = random.integers(0, 2**64, (4, len(nodes)), dtype=np.uint64).view(np.float64)
     values = np.where(random.random(values.shape) < 0.3, np.nan, values)
@@ -73,8 +74,8 @@ several_ticks = st.lists(
 
 @settings(max_examples=12, deadline=None)
 @given(several_ticks)
-async def test_a_start_finds_the_samples_of_the_last_window_bit_for_bit(ticks) -> None:
-    """Whatever values, times and node names a run of ticks had, each replacing the block before its own."""
+async def test_a_start_restores_the_samples_of_the_longest_window_exactly(ticks) -> None:
+    """For any values, times and node names of a sequence of ticks, in which each block replaces the previous one."""
     with tempfile.TemporaryDirectory() as folder:
         await check_samples(Path(folder) / "a.db", ticks)
 
@@ -82,8 +83,8 @@ async def test_a_start_finds_the_samples_of_the_last_window_bit_for_bit(ticks) -
 @pytest.mark.real
 @settings(max_examples=4, deadline=None)
 @given(several_ticks)
-async def test_a_start_finds_the_samples_on_a_server_too(shared_database, ticks) -> None:
-    """The same, each run of ticks by a watcher of its own."""
+async def test_a_start_restores_the_samples_from_a_server_too(shared_database, ticks) -> None:
+    """The same, with a separate watcher for each sequence."""
     await check_samples(shared_database, ticks, watcher=f"{uuid.uuid4()}")
 
 
@@ -110,7 +111,7 @@ async def check_samples(place: Path | str, ticks: Any, **options: str) -> None:
 
 
 async def kept_after(place: str, *ticks: TickRecord) -> set[tuple[str, int]]:
-    """(metric, first slot) of the blocks that a start finds after these ticks."""
+    """(metric, first slot) of the blocks after these ticks and a restart."""
     async with opened(place) as store:
         await save(store, *ticks)
     found = await restored_at(place)
@@ -121,36 +122,36 @@ async def kept_after(place: str, *ticks: TickRecord) -> set[tuple[str, int]]:
 SLOT = START // RESOLUTION
 
 
-async def test_samples_that_no_window_reaches_are_forgotten(place: str) -> None:
-    """At 15 minutes of longest window and 4 slots a block, one block before the window stays, no more."""
+async def test_samples_before_the_longest_window_are_removed(place: str) -> None:
+    """With a longest window of 15 minutes and 4 slots a block, one block before the window stays."""
     ticks = [tick(START + 60 * k, blocks=[block(k, slot=SLOT + 4 * k - 3)]) for k in range(20)]
     kept = await kept_after(place, *ticks)
     assert {(CPU, SLOT + 4 * k - 3) for k in range(4, 20)} == kept
 
 
-async def test_samples_from_elsewhere_are_forgotten_metric_by_metric(place: str) -> None:
-    """A changed expression must not share a window with the old one; the other metric's samples stay."""
+async def test_samples_of_another_source_are_removed_per_metric(place: str) -> None:
+    """A changed expression must not share a window with the earlier one; samples of the other metric stay."""
     both = tick(START, blocks=[block(1, slot=SLOT - 3), block(1, slot=SLOT - 3, metric=MEMORY)])
     changed = tick(START + 60, blocks=[block(2, slot=SLOT + 1)], origin=replace(ORIGIN, expression="another"))
     kept = await kept_after(place, both, changed)
     assert {(MEMORY, SLOT - 3), (CPU, SLOT + 1)} == kept
 
 
-async def test_samples_on_another_grid_are_forgotten(place: str) -> None:
-    """Slot numbers of another resolution mean other times."""
+async def test_samples_of_another_resolution_are_removed(place: str) -> None:
+    """Their slot numbers mean other times."""
     coarse = tick(START + 60, blocks=[block(2, slot=(START + 60) // 30)], resolution=30)
     kept = await kept_after(place, tick(START), coarse)
     assert {(CPU, (START + 60) // 30)} == kept
 
 
-async def test_samples_after_the_newest_one_are_forgotten(place: str) -> None:
-    """After the clock has stepped back by an hour, a start must not find samples of the time to come."""
+async def test_samples_after_the_newest_one_are_removed(place: str) -> None:
+    """After the clock was set back by an hour, a start must not restore samples from the future."""
     kept = await kept_after(place, tick(START + 3600), tick(START))
     assert {(CPU, SLOT - 3)} == kept
 
 
-async def test_lists_of_nodes_are_stored_once_and_go_with_what_used_them(place: str) -> None:
-    """Equal lists are one row; one that nothing refers to any more is removed."""
+async def test_lists_of_nodes_are_stored_once_and_removed_with_their_last_use(place: str) -> None:
+    """Equal lists are one row."""
 
     counts = []
     async with opened(place, retention=60.0) as store:
@@ -172,7 +173,7 @@ Reference = dict[tuple[str, int], WindowRecord]
 
 
 def expected_history(reference: Reference, window: str, host: str, column: object) -> dict[int, float]:
-    """time -> value (None where not known) of every minute of a window."""
+    """time -> value (None if unknown) of each minute of a window."""
     points = {}
     for (label, when), record in reference.items():
         if label == window:
@@ -195,8 +196,8 @@ def assert_history_is(found: list[StoredSeries], reference: Reference, window: s
 
 
 def changing_day(seed: int) -> list[TickRecord]:
-    """Four hours of ticks two minutes apart, in which nodes and columns come and go, minutes are missed, and once the
-    clock steps back over an hour that is closed."""
+    """Four hours of ticks two minutes apart, in which nodes and columns appear and disappear, minutes are missed, and
+    once the clock is set back over a closed hour."""
     random = np.random.default_rng(seed)
     pool = [f"node-{i:03}" for i in range(300)]
     times = [START + 120 * k for k in range(75)] + [START + 120 * k + 60 for k in range(20, 120)]
@@ -214,9 +215,9 @@ def changing_day(seed: int) -> list[TickRecord]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_history_equals_what_was_saved_over_open_and_closed_hours(place: str, seed: int) -> None:
-    """Minute by minute, with nodes and columns that change within the hour, for a node that was always there, some that
-    were not, and names beside all chunks."""
+async def test_the_history_equals_the_saved_values_in_open_and_closed_hours(place: str, seed: int) -> None:
+    """Minute by minute, with nodes and columns that change within the hour: for a node that always exists, some that do
+    not, and unknown names."""
     ticks = changing_day(seed)
     reference: Reference = {(record.window.label, record.time): record for one in ticks for record in one.records}
 
@@ -235,7 +236,7 @@ async def test_history_equals_what_was_saved_over_open_and_closed_hours(place: s
 
 
 async def save_all(store: Store, place: str, ticks: list[TickRecord]) -> None:
-    """Save as fast as the store takes them, and wait until all hours but the last one's are rewritten."""
+    """Save as fast as the store accepts ticks, and wait until all hours except the last one are compacted."""
     for one in ticks:
         store.save(one)
         await asyncio.sleep(0)
@@ -248,9 +249,9 @@ def minutes_of_closed_hours(place: str, last: TickRecord) -> int:
     return count(place, "window_minute", where=f"time NOT BETWEEN {hour} AND {hour + 3599}")
 
 
-async def test_a_minute_that_is_stored_again_replaces_all_of_itself(place: str) -> None:
-    """Also where its hour was rewritten before, and the node of it is not in the new one; before and after that hour is
-    rewritten again."""
+async def test_a_minute_that_is_stored_again_replaces_the_earlier_one_completely(place: str) -> None:
+    """Also after its hour was compacted, and if its node is missing in the new one; before and after that hour is
+    compacted again."""
     again = tick(START, blocks=[], records=[minute(5, when=START, nodes=("node-b",))])
 
     expected = float((START + 60) % 8192)
@@ -267,8 +268,8 @@ async def test_a_minute_that_is_stored_again_replaces_all_of_itself(place: str) 
     np.testing.assert_array_equal([a, b, a, b], values)
 
 
-async def test_a_node_that_is_new_has_gaps_where_others_have_values(place: str) -> None:
-    """The times of the hours before it came are there, also for a name that sorts before all that they know."""
+async def test_a_new_node_has_gaps_for_the_time_before_it(place: str) -> None:
+    """The response has the times of earlier hours, also for a name that sorts before all others."""
     late = tick(START + 3600, blocks=[], records=[minute(7, when=START + 3600, nodes=("a", *NODES, "z"))])
 
     async with opened(place) as store:
@@ -308,8 +309,8 @@ async def test_windows_from_before_the_start_are_added_and_compacted(place: str)
         await store.add_history(past)
 
 
-async def test_history_gives_what_was_asked_for(place: str) -> None:
-    """Range inclusive on both ends, one window, chosen metrics and operators; nothing for what is not there."""
+async def test_the_history_has_only_the_requested_values(place: str) -> None:
+    """Inclusive range, one window, selected metrics and operators; nothing for unknown ones."""
 
     async with opened(place) as store:
         await save(store, *(tick(START + 60 * k) for k in range(5)))
@@ -328,8 +329,9 @@ async def test_history_gives_what_was_asked_for(place: str) -> None:
     assert answers["metric"] == answers["window"] == answers["host"] == []
 
 
-async def test_windows_go_when_their_retention_is_over(place: str) -> None:
-    """Minutes to the minute, rewritten hours when all of them is too old; samples of the last window stay."""
+async def test_windows_are_removed_after_their_retention(place: str) -> None:
+    """Single minutes exactly, compacted hours when all of their minutes are too old; samples of the longest window
+    stay."""
     async with opened(place, retention=7200.0) as store:
         await save(store, *(tick(START + 600 * k) for k in range(36)))
         last = START + 600 * 35
@@ -342,8 +344,8 @@ async def test_windows_go_when_their_retention_is_over(place: str) -> None:
     assert restored.blocks
 
 
-async def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_for_ever(place: str) -> None:
-    """Hours to come are kept as long as retention says, and go beyond that."""
+async def test_a_clock_that_is_set_back_neither_stops_the_store_nor_keeps_hours_forever(place: str) -> None:
+    """Hours in the future are kept for the retention, and then removed."""
 
     async with opened(place, retention=7200.0) as store:
         await save_all(store, place, [tick(START + 90 * 86400), tick(START + 90 * 86400 + 3600)])
@@ -355,8 +357,8 @@ async def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_
     assert [START, START + 60, START + 3600] == result
 
 
-async def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(place: str) -> None:
-    """A clock that goes to and fro between two hours closes each of them with every tick."""
+async def test_minutes_that_arrive_while_their_hour_is_compacted_are_kept(place: str) -> None:
+    """A clock that alternates between two hours closes each of them at each tick."""
     nodes = tuple(f"node-{i}" for i in range(1500))
     times = [START + 60 * k + 3600 * (k % 2) for k in range(30)]
 
@@ -374,9 +376,9 @@ async def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(place: s
     assert sorted(times) == found
 
 
-async def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_first(place: str) -> None:
-    """Noise beyond the cap: the database shrinks below it, the newest minutes and all samples are there, and a finding
-    says that history is shorter than retention."""
+async def test_the_database_stays_within_its_limit_and_loses_the_oldest_windows(place: str) -> None:
+    """Incompressible values beyond the limit: the database becomes smaller than the limit, the newest minutes and all
+    samples remain, and a finding states that the history is shorter than the retention."""
     cap = 2**20
     file = Path(place.removeprefix("sqlite:///"))
 
@@ -399,7 +401,7 @@ async def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_fi
 
 
 async def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothing(place: str) -> None:
-    """Ticks that come while another program holds the database wait as one; when it lets go, all of them are stored."""
+    """Ticks are queued as one while another program locks the database, and stored when it releases the lock."""
     async with opened(place) as store:
         with locked(place):
             store.save(tick(START))
@@ -433,10 +435,12 @@ async def test_a_write_of_more_than_30_s_is_reported_until_it_ends(
             store.save(tick(START + 120))
             assert f"saving to the database fails: {path} has not responded for 360" in caplog.text
             assert not store.status.ok
+            passed[0] = 0.0
         await eventually(lambda: store.status.last_saved == START + 120.25, what="the last tick")
-        assert store.status.ok
+        await eventually(lambda: store.status.ok, what="the end of the failure")
 
 
+@pytest.mark.slow
 async def test_windows_that_wait_are_dropped_beyond_64_mib_and_counted(tmp_path: Path) -> None:
     """The oldest first."""
     nodes, path = tuple(f"node-{number}" for number in range(50_000)), tmp_path / "a.db"
@@ -455,11 +459,9 @@ async def test_windows_that_wait_are_dropped_beyond_64_mib_and_counted(tmp_path:
     assert times[dropped:] == series.time.tolist()
 
 
-async def test_a_tick_that_failed_is_stored_before_those_that_came_meanwhile(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Locked for longer than the five seconds that SQLite waits: the newest tick is the last one afterwards, and
-    neither window nor sample of the one that failed is missing."""
+async def test_a_tick_that_failed_is_stored_before_later_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The database is locked for longer than the five seconds that SQLite waits. Afterwards the newest tick is the last
+    one, and no window or sample of the failed one is missing."""
     path = tmp_path / "a.db"
 
     async with opened(path) as store:
@@ -479,10 +481,10 @@ async def test_a_tick_that_failed_is_stored_before_those_that_came_meanwhile(
     assert "saving to the database fails: database is locked" in caplog.messages
 
 
-async def test_a_tick_that_cannot_be_stored_is_given_up_and_the_next_is_stored(
+async def test_a_tick_that_cannot_be_stored_is_dropped_and_the_next_is_stored(
     place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is wrong with the record, not with the disk, must not be tried for ever."""
+    """If the fault is in the record and not in the disk, there is no endless retry."""
     async with opened(place) as store:
         store.save(tick(START, records=[replace(minute(1, when=START), time=2**70)]))
         await eventually(lambda: store.status.dropped == 1, what="the tick to be given up")
@@ -491,8 +493,9 @@ async def test_a_tick_that_cannot_be_stored_is_given_up_and_the_next_is_stored(
     assert ["cannot store a tick; its data is dropped"] == [r.message for r in caplog.records if r.levelname == "ERROR"]
 
 
-async def test_close_stores_what_waits(place: str) -> None:
-    """SIGTERM right after a tick loses nothing; after it the store takes no more, and closing again is nothing."""
+async def test_close_stores_the_queued_tick(place: str) -> None:
+    """SIGTERM right after a tick loses nothing. Afterwards the store accepts no ticks, and a second close does
+    nothing."""
     store = store_at(place)
     await store.open()
     for k in range(5):
@@ -523,13 +526,13 @@ async def test_a_compaction_that_failed_is_reported_until_it_succeeds(tmp_path: 
         assert count(path, "window_minute", where="time = 0") == 0
 
 
-async def test_a_store_that_was_never_opened_closes(tmp_path: Path) -> None:
-    """The order of a failed start."""
+async def test_a_store_that_was_not_opened_can_be_closed(tmp_path: Path) -> None:
+    """As after a failed start."""
     await store_at(tmp_path / "a.db").close()
     assert [] == list(tmp_path.iterdir())
 
 
-async def test_status_says_what_is_stored_and_how_large_it_is(tmp_path: Path) -> None:
+async def test_the_status_has_the_stored_times_and_the_size(tmp_path: Path) -> None:
     """Before the first tick, after it, and after a restart."""
     path = tmp_path / "a.db"
 
@@ -546,11 +549,11 @@ async def test_status_says_what_is_stored_and_how_large_it_is(tmp_path: Path) ->
         assert START + 0.25 == store.status.last_saved
 
 
-# --- who has it ------------------------------------------------------------------------------------------------------
+# --- the lock --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
-    """Process, what it serves, and the file; the first goes on, and the file is free when it is closed."""
+async def test_a_second_service_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:
+    """With its address and the file. The first one continues, and the file is free when it is closed."""
     path = tmp_path / "a.db"
 
     async with opened(path, owner="load-watcher on 127.0.0.1:2020") as store:
@@ -565,9 +568,8 @@ async def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Pa
     assert await restored_at(path) is not None
 
 
-async def test_vacuum_gives_back_what_is_free(place: str) -> None:
-    """And says how much; the ticks are still there. A file must be closed for it; on a server, it runs beside a
-    watcher."""
+async def test_vacuum_releases_free_space(place: str) -> None:
+    """It prints the amount; the ticks remain. A file must be closed for it; on a server, it runs beside a watcher."""
     nodes = tuple(f"node-{i}" for i in range(3000))
     noise = np.random.default_rng(1).random((2, len(nodes))).astype(np.float32)
     times = [START + 60 * k for k in range(20)]

@@ -1,4 +1,4 @@
-"""The load of the whole fleet over time, from the windows that a store has."""
+"""The load of the whole fleet over time, from stored windows."""
 
 import asyncio
 from functools import partial
@@ -11,7 +11,8 @@ from tests.waiting import eventually
 from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, count, is_stored, opened, save, store_at, tick
 from watcher.core.koordinator.report import Capacity
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend, TrendDocument
-from watcher.model import Operator, TickRecord, WindowRecord
+from watcher.core.windows.records import TickRecord, WindowRecord
+from watcher.model import Operator
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
 
@@ -21,7 +22,7 @@ NAN = float("nan")
 
 
 def loads(when: int, *, nodes: tuple[str, ...], cpu: list[float], memory: list[float] | None = None) -> TickRecord:
-    """A tick with one minute of the 5-minute window; the deviation is another number than all means."""
+    """A tick with one minute of the 5-minute window; the deviation differs from all means."""
     values = [cpu, [77.0] * len(cpu), memory or [NAN] * len(cpu)]
     return tick(when, blocks=[], records=[WindowRecord(FIVE, when, nodes, COLUMNS, np.array(values, dtype=np.float32))])
 
@@ -35,7 +36,7 @@ async def trend_of(
 
 
 async def test_each_step_has_the_mean_of_its_last_minute_weighted_by_capacity(tmp_path: Path) -> None:
-    """A node without known capacity has the mean of the others, and one without a value does not count."""
+    """A node without a known capacity has the mean of the others, and one without a value does not count."""
     sizes = CapacityWeights({"a": Capacity(1000, 3), "b": Capacity(3000, 1)})
     nodes = ("a", "b", "c")
     async with opened(tmp_path / "db") as store:
@@ -56,8 +57,8 @@ async def test_each_step_has_the_mean_of_its_last_minute_weighted_by_capacity(tm
     assert ([30.0, 10.0], [40.0, None], False) == (equal.cpu, equal.memory, equal.weighted)
 
 
-async def test_compacted_hours_and_new_minutes_make_one_line(tmp_path: Path) -> None:
-    """Whether all is read at once or as it comes, over more nodes than a chunk has."""
+async def test_compacted_hours_and_new_minutes_make_one_series(tmp_path: Path) -> None:
+    """Read at once or in parts, with more nodes than a chunk has."""
     nodes = tuple(f"node-{number:03}" for number in range(300))
     path = tmp_path / "db"
     ticks = [loads(START + 60 * k, nodes=nodes, cpu=[float(k % 90)] * 299 + [NAN]) for k in range(130)]
@@ -82,7 +83,7 @@ async def test_compacted_hours_and_new_minutes_make_one_line(tmp_path: Path) -> 
 
 
 def shape_of(document: TrendDocument) -> tuple[list[int], list[int], list[int]]:
-    """What does not depend on the rounding of compacted hours."""
+    """The values that do not depend on the rounding of compacted hours."""
     return document.time, document.nodes, [round(value or 0.0) for value in document.cpu]
 
 
@@ -94,7 +95,7 @@ async def test_without_stored_windows_the_reason_is_given(tmp_path: Path) -> Non
         await trend_of(store_at(tmp_path / "db"))
 
 
-async def test_what_is_too_old_is_removed(tmp_path: Path) -> None:
+async def test_steps_that_are_too_old_are_removed(tmp_path: Path) -> None:
     async with opened(tmp_path / "db") as store:
         await save(store, *(loads(START + 300 * k, nodes=("a",), cpu=[50.0]) for k in range(4)))
         trend, _ = await trend_of(store)

@@ -1,4 +1,4 @@
-"""Ticks for the store's tests: small, and such that any two can be told apart."""
+"""Ticks for tests of the store: small, and all different."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from tests.waiting import eventually
-from watcher.model import Operator, Provenance, SampleBlock, TickRecord, Window, WindowRecord
+from watcher.core.windows.records import SampleBlock, TickRecord, WindowRecord
+from watcher.model import Operator, Provenance, Window
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 
 FIVE, FIFTEEN = Window("5m", 300), Window("15m", 900)
@@ -25,20 +27,15 @@ Cells = dict[tuple[str, int, str], tuple[bytes, int]]
 
 
 def url_of(place: Path | str) -> str:
-    """The URL of a file, or the one that is given."""
+    """The URL of a file, or the given URL."""
     return f"sqlite:///{place}" if isinstance(place, Path) else place
 
 
 def store_at(place: Path | str, **settings: Any) -> Store:
     """A store that is not open yet, in a file or at a URL."""
-    defaults: dict[str, Any] = {
-        "retention": 86400.0,
-        "max_size": 2**30,
-        "on_unusable": "fail",
-        "upgrade": True,
-        "owner": "a test",
-    }
-    return Store(url=url_of(place), **(defaults | settings))
+    more = {name: settings.pop(name) for name in ("owner", "watcher", "maxima", "monotonic") if name in settings}
+    section = StoreSettings(**{"url": url_of(place), "max_size": 2**30, **settings})
+    return Store(section, **{"owner": "a test", **more})
 
 
 @asynccontextmanager
@@ -52,7 +49,7 @@ async def opened(place: Path | str, **settings: Any) -> AsyncIterator[Store]:
 
 
 async def restored_at(place: Path | str, **settings: Any) -> TickRecord | None:
-    """What a start would find."""
+    """The state that a start restores."""
     store = store_at(place, **settings)
     try:
         return await store.open()
@@ -61,7 +58,7 @@ async def restored_at(place: Path | str, **settings: Any) -> TickRecord | None:
 
 
 def block(value: float, *, slot: int, metric: str = CPU, nodes: tuple[str, ...] = NODES, slots: int = 4) -> SampleBlock:
-    """Every cell with the same value, one second into its slot."""
+    """All cells have the same value, one second after the start of the slot."""
     shape = (slots, len(nodes))
     return SampleBlock(metric, slot, nodes, np.full(shape, float(value)), np.full(shape, 1000, dtype=np.uint16))
 
@@ -82,7 +79,7 @@ def tick(
     resolution: int = RESOLUTION,
     origin: Provenance = ORIGIN,
 ) -> TickRecord:
-    """A tick at `when`: unless told otherwise, the samples of its last minute and one minute of both windows."""
+    """A tick at `when`: by default with the samples of its last minute and one minute of both windows."""
     value = float(when % 8192)
     if blocks is None:
         blocks = [block(value, slot=when // RESOLUTION - 3)]
@@ -102,14 +99,15 @@ def tick(
 
 
 async def save(store: Store, *ticks: TickRecord) -> None:
-    """Save them one after the other, each when the one before is stored."""
+    """Save ticks one after the other, each when the previous one is stored."""
     for one in ticks:
         store.save(one)
         await eventually(partial(is_stored, store, one), what=f"the tick {one.timestamp}")
 
 
 async def save_beyond_the_cap(store: Store, *, ticks: int) -> None:
-    """Save windows of 1,000 nodes that do not compress, one every two minutes, until the store reports its limit."""
+    """Save windows of 1,000 nodes that cannot be compressed, one every two minutes, until the store reports its
+    limit."""
     nodes = tuple(f"node-{i}" for i in range(1000))
     random = np.random.default_rng(5)
     for when in range(START, START + 120 * ticks, 120):
@@ -122,7 +120,7 @@ async def save_beyond_the_cap(store: Store, *, ticks: int) -> None:
 
 @contextmanager
 def locked(place: str) -> Iterator[None]:
-    """Another program keeps the store from writing: it holds the file, or dumps or alters a table of the server."""
+    """Another program blocks the store: it locks the file, or dumps or alters a table of the server."""
     if place.startswith("sqlite:///"):
         with closing(sqlite3.connect(place.removeprefix("sqlite:///"), isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")
@@ -137,17 +135,17 @@ def locked(place: str) -> Iterator[None]:
 
 
 def is_stored(store: Store, one: TickRecord) -> bool:
-    """Whether this is the tick that was stored last."""
+    """Whether this tick was stored last."""
     return store.status.last_saved == one.end
 
 
 def count(place: Path | str, table: str, *, where: str = "true") -> int:
-    """Rows of a table, read beside the store."""
+    """Rows of a table, read with another connection."""
     return int(query(place, f"SELECT count(*) FROM {table} WHERE {where}")[0][0])
 
 
 def query(place: Path | str, statement: str) -> list[tuple[Any, ...]]:
-    """The rows that a statement gives, or what it changes, beside the store."""
+    """The rows of a statement, or the number of changed ones, with another connection."""
     url = url_of(place)
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
@@ -160,7 +158,7 @@ def query(place: Path | str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def cells_of(blocks: Iterable[SampleBlock]) -> Cells:
-    """Cell by cell what blocks say, a later block over an earlier one; values as their bytes, so NaN equals itself."""
+    """The cells of the blocks, a later block over an earlier one; values as bytes, so that NaN equals itself."""
     cells: Cells = {}
     for one in blocks:
         for row in range(len(one.values)):

@@ -1,4 +1,4 @@
-"""Clocks that are set, forward and back: in a running process, across a restart, and against the source."""
+"""Clocks that are set forward and back: in a running process, across a restart, and against the source."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ async def store_until_now(refresher: Refresher, source: MemorySource, clock: Fak
 
 
 @pytest.mark.parametrize("step", [-step for step in STEPS])
-def test_restored_samples_from_the_future_are_set_aside(step: float) -> None:
-    """A restart with a clock behind the database: windows would stand still until the clock reaches their end."""
+def test_restored_samples_from_the_future_are_dropped(step: float) -> None:
+    """After a restart with a clock behind the database: otherwise windows would not change until the clock reaches
+    their end."""
     records = Records()
 
     async def after(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
@@ -46,8 +47,8 @@ def test_restored_samples_from_the_future_are_set_aside(step: float) -> None:
     play(after, records=records, clock=FakeClock(T0 + step))
 
 
-def test_single_restored_samples_from_the_future_are_left_out() -> None:
-    """The clock went back and right again before the restart: a block of the wrong time is still stored."""
+def test_single_restored_samples_from_the_future_are_dropped() -> None:
+    """The clock was set back and corrected before the restart: a block with the wrong time is still stored."""
     records = Records()
 
     async def before(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
@@ -67,9 +68,9 @@ def test_single_restored_samples_from_the_future_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("offset", [sign * step for step in STEPS for sign in (1, -1)])
-def test_load_is_as_old_as_the_clock_of_its_source_states(offset: float, caplog: pytest.LogCaptureFixture) -> None:
-    """A clock of load-watcher that is behind asks for the past of the source, which is not the current load; one that
-    is ahead finds only old samples."""
+def test_the_age_of_a_load_is_by_the_clock_of_its_source(offset: float, caplog: pytest.LogCaptureFixture) -> None:
+    """If load-watcher's clock is behind, it queries the past of the source, which is not the current load; if it is
+    ahead, it finds only old samples."""
     caplog.set_level(logging.INFO, logger="watcher.tick.fetching")
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
@@ -100,7 +101,7 @@ def test_load_is_as_old_as_the_clock_of_its_source_states(offset: float, caplog:
 
 @pytest.mark.parametrize("step", [sign * step for step in STEPS for sign in (1, -1)])
 def test_a_clock_that_is_set_while_the_process_runs(step: float) -> None:
-    """The clock of the source is right. Load never looks younger than it is, and is fresh once the clock is right."""
+    """The clock of the source is right. A load never looks newer than it is, and is fresh once the clock is right."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 2 * 86400, T0 + 45), wave)
@@ -160,7 +161,7 @@ def test_a_clock_that_is_set_together_with_that_of_its_source(step: float) -> No
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_restart_with_a_clock_ahead_of_the_database(step: float) -> None:
-    """The stored samples are as old as the clock says: beyond max_staleness they are not served as fresh."""
+    """The stored samples have the age by this clock: beyond max_staleness they are not served as fresh."""
     records = Records()
 
     async def after(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:

@@ -1,4 +1,5 @@
-"""The nodes of the cluster, from a small API server over a real socket: read, followed, refused, away and back."""
+"""The nodes of the cluster from a small API server over a real socket: listed, followed, refused, unavailable and
+back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,13 +28,13 @@ LABEL = "kubernetes.io/hostname"
 
 
 def put(server: FakeKube, name: str, address: str, *, hostname: str = "", labels: Any = None, **metadata: Any) -> None:
-    """A node as the API server has it."""
+    """A node as the API server stores it."""
     addresses = [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": hostname or name}]
     server.put(NODES, name, metadata={"labels": labels or {}, **metadata}, status={"addresses": addresses})
 
 
 def follow(server: FakeKube, work: Callable[[ClusterNodes], Awaitable[None]], *, label: str = LABEL) -> None:
-    """Let `work` use a started list of the cluster's nodes, which is closed afterwards, without a trace."""
+    """Run `work` with a started list of the cluster's nodes; it is closed afterwards, and no task remains."""
 
     async def inside() -> None:
         nodes = ClusterNodes(lambda: KubeAccess(server.url, "a test", token="a-token"), label=label)
@@ -56,7 +57,7 @@ async def known(nodes: ClusterNodes) -> NodeIndex:
 
 
 async def means(nodes: ClusterNodes, name: str, *, is_now: str) -> None:
-    """Wait until a name means this node."""
+    """Wait until a name matches this node."""
 
     async def meant():
         index = await nodes.index()
@@ -65,8 +66,8 @@ async def means(nodes: ClusterNodes, name: str, *, is_now: str) -> None:
     await eventually(meant, what=f"{name} to mean {is_now or 'no node'}")
 
 
-def test_a_node_is_read_with_all_that_it_is_known_by():
-    """Addresses, the label of the settings, when it was created; and a node of which none of that is told."""
+def test_a_node_has_all_its_names():
+    """Addresses, the configured label, the creation time; and a node without any of these."""
     with FakeKube() as server:
         created = "2026-01-02T03:04:05Z"
         put(
@@ -85,8 +86,8 @@ def test_a_node_is_read_with_all_that_it_is_known_by():
         follow(server, work, label="rack/name")
 
 
-def test_nodes_that_come_change_and_go_are_followed():
-    """And what does not concern their names leaves all as it is, with what was worked out."""
+def test_nodes_that_appear_change_and_disappear_are_followed():
+    """A change that does not affect names keeps the index."""
     with FakeKube() as server:
         put(server, "a", "10.0.0.1")
 
@@ -98,20 +99,20 @@ def test_nodes_that_come_change_and_go_are_followed():
             await means(nodes, "10.0.0.3", is_now="b")
             server.delete(NODES, "a")
             await means(nodes, "10.0.0.1", is_now="")
-            assert before.resolve(("10.0.0.1",)).nodes == ("a",)  # whoever still holds it sees no change
+            assert before.resolve(("10.0.0.1",)).nodes == ("a",)  # earlier readers of the index see no change
 
             index = await nodes.index()
             put(server, "b", "10.0.0.3", annotations={"heartbeat": "1"})
             seen = server.versions(NODES)["b"]
-            heard = nodes._informer.objects  # nothing else shows that a change came which changes nothing
+            heard = nodes._informer.objects  # a change without an effect is not visible otherwise
             await eventually(lambda: heard["b"].metadata.resource_version == seen, what="the heartbeat")
             assert index is await nodes.index()
 
         follow(server, work)
 
 
-def test_without_the_permission_there_are_no_names_and_the_verb_is_named():
-    """Nobody waits for it; once it is granted, the nodes are there."""
+def test_without_the_right_there_are_no_names_and_the_verb_is_reported():
+    """Callers do not wait for it. Once it is granted, the nodes are known."""
     with FakeKube(forbidden={("list", NODES)}) as server:
         put(server, "a", "10.0.0.1")
 
@@ -130,8 +131,8 @@ def test_without_the_permission_there_are_no_names_and_the_verb_is_named():
         follow(server, work)
 
 
-def test_while_the_api_is_away_the_last_list_stands():
-    """Gone in the middle, the nodes stay; back again, what changed meanwhile is seen."""
+def test_while_the_api_is_unavailable_the_last_list_stays():
+    """When it is back, changes made meanwhile are applied."""
     with FakeKube() as server:
         put(server, "a", "10.0.0.1")
 
@@ -151,8 +152,8 @@ def test_while_the_api_is_away_the_last_list_stands():
         follow(server, work)
 
 
-def test_nobody_waits_longer_than_asked():
-    """An API that does not answer: the wait ends, and is not begun again."""
+def test_no_caller_waits_longer_than_requested():
+    """An API that does not respond: the wait ends, and is not repeated."""
     with FakeKube(delay=600.0) as server:
 
         async def work(nodes: ClusterNodes) -> None:
@@ -183,15 +184,15 @@ IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
         ({"provider.name": "host", "kubernetes.node_names": "on"}, IN_CLUSTER, True),
     ],
 )
-def test_when_names_are_those_of_the_cluster(tmp_path: Path, flags, environ, expected):
-    """By itself wherever a cluster is known and its names are not the source's anyhow."""
+def test_when_names_of_the_cluster_are_used(tmp_path: Path, flags, environ, expected):
+    """By default if a cluster is known and the source does not have its names already."""
     (tmp_path / "config").write_text("{}")
     settings = load(flags=flags, environ=environ, cwd=tmp_path)
     assert expected == wanted(settings, environ=environ)
 
 
-def test_the_clusters_own_kubeconfig_comes_first(tmp_path: Path):
-    """Before that of the provider."""
+def test_the_kubeconfig_of_the_cluster_takes_precedence(tmp_path: Path):
+    """Over that of the provider."""
     for name in ("one", "other"):
         (tmp_path / name).write_text("{}")
     flags = PROMETHEUS | {"kubernetes.kubeconfig": "one"}
@@ -205,8 +206,8 @@ def test_the_clusters_own_kubeconfig_comes_first(tmp_path: Path):
     assert load(flags=PROMETHEUS, environ={}, cwd=tmp_path)[KubernetesSettings].path is None
 
 
-def test_a_context_is_one_of_a_kubeconfig(tmp_path: Path):
-    """Its own, or that of the provider; a file that nobody reads need not exist."""
+def test_a_context_belongs_to_a_kubeconfig(tmp_path: Path):
+    """Its own, or that of the provider; a file that is not read need not exist."""
     (tmp_path / "config").write_text("{}")
     chosen = PROMETHEUS | {"kubernetes.context": "production"}
     with pytest.raises(SettingsError, match=r"kubernetes\.kubeconfig: is not set, and kubernetes\.context"):
@@ -223,8 +224,8 @@ def test_a_context_is_one_of_a_kubeconfig(tmp_path: Path):
         load(flags=flags | {"kubernetes.kubeconfig": "nowhere"}, environ={}, cwd=tmp_path)
 
 
-async def test_who_only_explains_names_asks_once(tmp_path: Path):
-    """For doctor: the index, or the error with its hint."""
+async def test_a_single_listing_returns_the_index_or_the_error(tmp_path: Path):
+    """For doctor: the error has its hint."""
     with FakeKube() as server:
         put(server, "a", "10.0.0.1", labels={LABEL: "host-a"})
         flags = PROMETHEUS | {"kubernetes.kubeconfig": str(server.kubeconfig(tmp_path / "config"))}
@@ -238,8 +239,8 @@ async def test_who_only_explains_names_asks_once(tmp_path: Path):
             await read_index(settings)
 
 
-def test_the_size_of_nodes_is_known_with_them():
-    """Of those that tell it."""
+def test_the_capacity_of_nodes_is_known():
+    """If the node object has one."""
     with FakeKube() as server:
         server.node("a", cpu="4", memory="8Gi")
         put(server, "bare", "10.0.0.1")

@@ -1,4 +1,4 @@
-"""Values that a failed source returns for many nodes at once are an outage from the first sample on."""
+"""Equal values that a failed source returns for many nodes are an outage from the first sample on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODES = [f"n{number:02}" for number in range(10)]
 
 
 def load(number: int) -> Callable[[float], float]:
-    """A load of 60 to 71 % that differs between nodes and moves."""
+    """A load of 60 to 71 % that differs between nodes and varies."""
     return lambda time: 60.0 + ((time + 17.0 * number) * 7.3 % 11.0)
 
 
@@ -99,7 +99,7 @@ def test_zeros_of_many_nodes_are_never_served(share: int, remembers: bool) -> No
 
 
 def test_zeros_that_begin_on_few_nodes_are_removed_again() -> None:
-    """The first two zeros are believed, as of idle nodes, until the others follow."""
+    """The first two zeros count as those of idle nodes until the others follow."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         put(source, T0 - 1200, T0)
@@ -267,7 +267,7 @@ EACH = 15  # seconds between samples
 
 
 def fleet_load(number: int, time: float) -> float:
-    """A load of 60 to 71 %, with many digits, that differs between nodes and moves."""
+    """A load of 60 to 71 % with many digits that differs between nodes and varies."""
     return 60.0 + ((time + 17.0 * number) * 7.3 % 11.0) + (time * 0.618033 % 1.0) / 3.0
 
 
@@ -322,7 +322,7 @@ def test_faults_of_whole_fleets_never_enter_a_mean(size: int, fault: Callable[[i
         ([(10.0, 45.0), (12.0, 45.0)], False),  # two integers are equal by chance
         ([(10.0, 45.0), (12.0, 47.0)], False),  # or two differences
         ([(10.0, 45.0), (12.0, 45.0), (14.0, 45.0)], True),
-        ([(10.5, 45.0), (12.123456, 45.0)], True),  # a source with digits does not return integers
+        ([(10.5, 45.0), (12.123456, 45.0)], True),  # a source with decimal digits does not return integers
         ([(10.123456, 45.123456), (12.654321, 47.654321)], True),
         ([(10.0, 45.0), (12.0, 46.0), (14.0, 45.0)], False),  # two of three
         ([(10.0, 100.0), (12.0, 100.0), (14.0, 100.0)], False),  # saturated

@@ -1,4 +1,4 @@
-"""Forecasts in the refresh: samples in, bounds out, and what a restart, a rename and another source keep."""
+"""Forecasts in the refresh: from samples to bounds, and the effects of a restart, a rename and another source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from watcher.core.forecast.document import NodeForecast, node_forecasts
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.forecast.states import ForecastState
-from watcher.model import MaximaHour, Provenance, SeriesBatch, StoredMaxima
+from watcher.core.windows.records import MaximaHour, StoredMaxima
+from watcher.model import Provenance, SeriesBatch
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderUnreachable
 from watcher.tick.shared import RefreshConfig
@@ -32,7 +33,7 @@ ORIGIN = Provenance("Memory", f"{CPU.name} by node", "percent", 0.0)
 
 
 def wave(time: float) -> float:
-    """A load between 50 and 61, so that its exporter is not taken for frozen."""
+    """A load between 50 and 61, so that its exporter does not look frozen."""
     return 50.0 + (time * 7.3 % 11.0)
 
 
@@ -87,7 +88,7 @@ Story = Callable[[Refresher, MemorySource, FakeClock], Coroutine[Any, Any, None]
 def play(
     story: Story, *, records: Records | None = None, of: MemorySource | None = None, config: RefreshConfig = CONFIG
 ) -> None:
-    """Run a story against a refresher of its own."""
+    """Run a test with its own refresher."""
 
     async def run() -> None:
         the_source, clock = of or source(), FakeClock(NOW)
@@ -106,7 +107,7 @@ def forecast(refresher: Refresher, node: str = "a") -> NodeForecast:
     return next(iter(node_forecasts(table, (node,), types=(CPU.type,), horizons=(6,))))
 
 
-def test_a_new_service_has_no_bound_and_says_how_much_history_it_has():
+def test_a_new_service_has_no_bound_and_states_the_length_of_its_history():
     async def story(refresher, of, clock):
         await refresher.tick()
         assert ForecastState.SHORT_HISTORY == forecast(refresher).state
@@ -131,7 +132,7 @@ def test_stored_days_give_bounds_and_columns_after_the_first_windows():
     play(story, records=StoredDays())
 
 
-def test_the_first_answer_has_bounds_if_maxima_come_at_once():
+def test_the_first_response_has_bounds_if_the_maxima_arrive_at_once():
     """As in the demo."""
 
     async def story(refresher, of, clock):
@@ -142,7 +143,7 @@ def test_the_first_answer_has_bounds_if_maxima_come_at_once():
     play(story, of=source(SourceOfMaxima, remembers=True))
 
 
-def test_stored_days_of_another_unit_are_kept_apart():
+def test_stored_days_of_another_unit_are_not_used():
     async def story(refresher, of, clock):
         await refresher.tick()
         assert ForecastState.SHORT_HISTORY == forecast(refresher).state
@@ -181,7 +182,7 @@ def test_a_tick_stores_the_newest_hour_once_per_five_minutes_and_never_a_part_ov
     play(story, records=records)
 
 
-def test_what_only_another_replica_stored_is_stored_again():
+def test_hours_that_only_another_replica_stored_are_stored_again():
     records = StoredDays(own=False)
 
     async def story(refresher, of, clock):

@@ -1,4 +1,4 @@
-"""The tick and the names of the cluster: known at once, late, not at all, or other ones than before."""
+"""The names of the cluster in the tick: known at once, later, never, or changed since the last run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.tick.test_tick import Records, every, kinds, numbers, served, wave
 from watcher.core.naming.evidence import KnownNode
 from watcher.core.naming.name_resolver import NodeIndex
-from watcher.model import TickRecord
+from watcher.core.windows.records import TickRecord
 from watcher.tick.shared import NAMES_S, NAMES_WHEN_SERVING_S, RefreshConfig
 from watcher.tick.tick import Refresher
 
@@ -25,7 +25,7 @@ NODES = {"a": "10.0.0.1", "b": "10.0.0.2"}
 
 @dataclass
 class Told:
-    """A cluster as the test tells it: addresses by node name, None while they are not known."""
+    """A cluster set by the test: addresses by node name, None while they are unknown."""
 
     nodes: dict[str, str] | None = None
     says: str = ""
@@ -33,10 +33,10 @@ class Told:
     patience: list[float] = field(default_factory=list)
 
     async def start(self) -> None:
-        """Nothing to begin."""
+        """Does nothing."""
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing."""
 
     async def wait_known(self, patience: float) -> None:
         self.patience.append(patience)
@@ -53,7 +53,7 @@ class Told:
 
 
 class Tale:
-    """A refresher with its source, its cluster, its clock and its store, and its successor after a restart."""
+    """A refresher with its source, cluster, clock and store, and its successor after a restart."""
 
     def __init__(self, directory: Told | None, *, restored: TickRecord | None = None, **options: Any) -> None:
         self.directory = directory
@@ -71,25 +71,25 @@ class Tale:
         )
 
     def load(self, *names: str, seconds: float = 1200.0) -> None:
-        """Samples of the last minutes, until a moment ago."""
+        """Add samples of the last minutes, until a second ago."""
         until = self.clock.wall - 1.0
         for name in names:
             for metric in (CPU, MEMORY):
                 self.source.put(name, every(15, until - seconds, until), wave, metric=metric)
 
     async def tick(self, *names: str) -> dict[str, Any]:
-        """A minute later, with its samples; what is served then."""
+        """Tick a minute later with new samples; return the served nodes."""
         self.clock.pass_time(60)
         self.load(*names, seconds=60.0)
         await self.refresher.tick()
         return served(self.refresher)
 
     def restart(self, directory: Told | None) -> Tale:
-        """Another one that goes on with what this one stored."""
+        """A refresher that continues with the stored state of this one."""
         return Tale(directory, restored=self.records.restored(), clock=self.clock, source=self.source)
 
     def reasons(self, kind: str) -> dict[str, str]:
-        """What was found, by node."""
+        """The reasons of the findings, by node."""
         return {entry.node: entry.reason for entry in self.refresher.findings.entries() if entry.kind == kind}
 
 
@@ -105,8 +105,8 @@ def play(tale: Tale, story: Callable[[Tale], Coroutine[Any, Any, None]]) -> None
     asyncio.run(run())
 
 
-def test_nodes_go_by_the_names_of_the_cluster_from_the_first_answer_on() -> None:
-    """Addresses become names; a stranger keeps its own; a node without series is told of."""
+def test_nodes_have_the_names_of_the_cluster_from_the_first_response_on() -> None:
+    """Addresses become names; an unknown one stays; a node without series is reported."""
 
     async def story(tale: Tale) -> None:
         tale.load(A, "b", "10.0.0.99:9100")
@@ -115,13 +115,13 @@ def test_nodes_go_by_the_names_of_the_cluster_from_the_first_answer_on() -> None
         assert {"10.0.0.99:9100"} == tale.reasons("unknown_node").keys()
         assert {"c"} == tale.reasons("missing").keys()
         windows = numbers(served(tale.refresher)["a"])
-        assert ("AVG", "15m") in windows  # the past that was fetched afterwards too
+        assert ("AVG", "15m") in windows  # also the past that was fetched later
 
     play(Tale(Told({**NODES, "c": "10.0.0.3"})), story)
 
 
-def test_names_that_come_late_take_the_history_along() -> None:
-    """No node under two names, no window lost, nobody missed: what was kept is there under the new name."""
+def test_names_that_are_known_later_keep_the_history() -> None:
+    """No node has two names, no window is lost, and no node is missing: the earlier samples are under the new name."""
 
     async def story(tale: Tale) -> None:
         tale.load(A, B, "elsewhere")
@@ -140,8 +140,8 @@ def test_names_that_come_late_take_the_history_along() -> None:
     play(Tale(Told(None), source=MemorySource(remembers=False)), story)
 
 
-def test_names_of_which_none_is_a_node_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """All is well but for the only thing that counts, so it is said once; and once when it has passed."""
+def test_if_no_name_matches_a_node_there_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """And one line when a name matches."""
     caplog.set_level(logging.INFO, logger="watcher.tick")
 
     async def story(tale: Tale) -> None:
@@ -158,8 +158,8 @@ def test_names_of_which_none_is_a_node_are_one_warning(caplog: pytest.LogCapture
     assert "the source has stranger, the cluster a;" in told[0]
 
 
-def test_a_restart_goes_on_under_the_names_of_the_cluster() -> None:
-    """What was stored is served at once, and its samples count on, for a source that remembers nothing too."""
+def test_a_restart_continues_with_the_names_of_the_cluster() -> None:
+    """Stored windows are served at once, and their samples count, also for a source without a past."""
 
     async def before(tale: Tale) -> None:
         tale.load(A, B)
@@ -178,7 +178,7 @@ def test_a_restart_goes_on_under_the_names_of_the_cluster() -> None:
 
 
 def test_after_a_restart_without_the_cluster_no_node_has_two_names() -> None:
-    """Names are those of the source until it is back; the history is fetched anew, and then gets the names again."""
+    """Names are those of the source until the cluster is back; the history is fetched again, and then renamed."""
 
     async def before(tale: Tale) -> None:
         tale.load(A, B)
@@ -205,8 +205,8 @@ def test_after_a_restart_without_the_cluster_no_node_has_two_names() -> None:
     play(first.restart(Told(None)), after)
 
 
-def test_names_that_were_the_clusters_anyhow_need_no_cluster() -> None:
-    """Where the source has the names of nodes, a restart without the cluster loses nothing."""
+def test_names_that_the_source_has_too_need_no_cluster() -> None:
+    """If the source has the names of nodes, a restart without the cluster loses nothing."""
 
     async def before(tale: Tale) -> None:
         tale.load("a", "b")
@@ -221,8 +221,8 @@ def test_names_that_were_the_clusters_anyhow_need_no_cluster() -> None:
     play(first.restart(Told(None)), after)
 
 
-def test_what_was_stored_without_names_gets_them() -> None:
-    """As after an upgrade, or a start that the cluster was too slow for."""
+def test_samples_that_were_stored_without_names_get_them() -> None:
+    """As after an upgrade, or a start before the cluster responded."""
 
     async def before(tale: Tale) -> None:
         tale.load(A, B)
@@ -240,8 +240,8 @@ def test_what_was_stored_without_names_gets_them() -> None:
     play(first.restart(Told(NODES)), after)
 
 
-def test_switched_off_the_source_has_its_names_back() -> None:
-    """A reload without the cluster: nothing of the old names is left, and nobody is missed."""
+def test_without_the_cluster_the_source_has_its_own_names_again() -> None:
+    """After a reload without the cluster, no earlier name remains, and no node is missing."""
 
     async def story(tale: Tale) -> None:
         tale.load(A, B)
@@ -255,8 +255,8 @@ def test_switched_off_the_source_has_its_names_back() -> None:
     play(Tale(Told(NODES)), story)
 
 
-def test_a_node_replaced_under_its_address_starts_anew() -> None:
-    """It does not inherit the load of the one before, which is gone from the list at once."""
+def test_a_node_that_was_replaced_at_its_address_has_no_earlier_load() -> None:
+    """The earlier node is removed from the list at once."""
 
     async def story(tale: Tale) -> None:
         tale.load(A, B)
@@ -273,8 +273,8 @@ def test_a_node_replaced_under_its_address_starts_anew() -> None:
     play(Tale(Told(NODES)), story)
 
 
-def test_the_first_answer_waits_a_moment_and_no_longer() -> None:
-    """A later one has more time: what was stored, or the last one, is being served meanwhile."""
+def test_the_first_response_waits_shortly_for_names() -> None:
+    """A later tick may wait longer, because the earlier windows are served meanwhile."""
 
     async def story(tale: Tale) -> None:
         assert isinstance(tale.directory, Told)
@@ -287,20 +287,20 @@ def test_the_first_answer_waits_a_moment_and_no_longer() -> None:
 
 
 @pytest.mark.slow
-def test_no_tick_outlasts_its_deadline_for_the_sake_of_names() -> None:
-    """Whatever the cluster does: it is given up, and the tick ends with the names that it has."""
+def test_no_tick_exceeds_its_deadline_because_of_names() -> None:
+    """If the cluster hangs, the wait is cancelled, and the tick ends with the known names."""
 
     async def story(tale: Tale) -> None:
         tale.load(A)
-        while tale.refresher.published is None:  # on a machine that stands still the deadline may hit the fetch
+        while tale.refresher.published is None:  # on a machine that is paused, the deadline may end the fetch
             await tale.refresher.tick()
         assert [A] == list(served(tale.refresher))
 
     play(Tale(Told(None, hangs=True), config=RefreshConfig(interval=2.0)), story)
 
 
-def test_trouble_with_the_cluster_is_a_finding() -> None:
-    """Whatever becomes of the names."""
+def test_a_failure_of_the_cluster_is_a_finding() -> None:
+    """For any names."""
 
     async def story(tale: Tale) -> None:
         tale.load(A)
@@ -311,8 +311,8 @@ def test_trouble_with_the_cluster_is_a_finding() -> None:
 
 
 @pytest.mark.parametrize("back", [120.0, 86400.0])
-def test_a_clock_that_is_set_back_forgets_since_when_a_name_means_a_node(back: float) -> None:
-    """Or its samples would be refused until that time comes again."""
+def test_a_clock_that_is_set_back_removes_the_times_of_names(back: float) -> None:
+    """Otherwise samples would be refused until that time is reached again."""
 
     async def story(tale: Tale) -> None:
         tale.load(A)

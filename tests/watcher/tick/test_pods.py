@@ -1,4 +1,4 @@
-"""Pods within the tick: when they are asked for, what is kept, and that their troubles are theirs alone."""
+"""Pods in the tick: when they are fetched, what is kept, and failures that affect only pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 from tests.fakes.sources import FakeClock, MemorySource, PodSource
 from tests.watcher.tick.test_names import Told
 from watcher.core.pods.coverage import PodGaps
-from watcher.core.pods.table import PodOrigin, PodUsage, PublishedPods
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import PodOrigin, PodUsage
 from watcher.sources.base import NoPodUsage, PodFetch
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.tick.pods import WANTED_FOR_S
@@ -26,7 +27,7 @@ Story = Callable[[Refresher, PodSource, FakeClock], Coroutine[Any, Any, None]]
 
 
 def play(story: Story, *, source: MemorySource | None = None, directory: Told | None = None, **config: Any) -> None:
-    """Run a story against a refresher of its own, with a node that answers."""
+    """Run a test with its own refresher and a node that responds."""
 
     async def run() -> None:
         the_source, clock = source or PodSource(), FakeClock(T0)
@@ -43,7 +44,7 @@ def play(story: Story, *, source: MemorySource | None = None, directory: Told | 
 
 
 async def minutes(refresher: Refresher, source: PodSource, clock: FakeClock, count: int) -> None:
-    """So many minutes with one pod that uses one core more each time."""
+    """This number of minutes, with one pod that uses one core more in each."""
     for number in range(count):
         if number:
             clock.pass_time(60)
@@ -73,16 +74,16 @@ def pods_of(refresher: Refresher) -> PublishedPods:
 
 
 def findings(refresher: Refresher) -> dict[str, str]:
-    """kind -> reason, of those about pods."""
+    """kind -> reason of the findings about pods."""
     return {entry.kind: entry.reason for entry in refresher.findings.entries() if entry.metric == "pods"}
 
 
-# --- of which nodes ---------------------------------------------------------------------------------------------------
+# --- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def test_nodes_without_readings_are_a_finding_with_the_cause():
-    """And not nodes without usage. Causes and nodes with pods are as the source knows them; it measures n5, which runs
-    no pods, and none run on n6."""
+    """Nodes without usage have none. The source knows the causes and the nodes with pods: it measures n5, which runs no
+    pods, and n6 runs none."""
     causes = {"n2": "not scraped", "n3": "not scraped"}
     gaps = PodGaps("no agent", causes, frozenset({"n1", "n2", "n3", "n4", "n5"}))
     source = GapSource(gaps=gaps, idle=frozenset({"n5"}))
@@ -101,8 +102,8 @@ def test_nodes_without_readings_are_a_finding_with_the_cause():
     play(story, source=source, pods="on")
 
 
-def test_a_node_whose_readings_end_becomes_one_without_pod_usage():
-    """After refresh.max_staleness; its own load and the pods of the other node go on."""
+def test_a_node_whose_readings_end_has_no_pod_usage():
+    """After refresh.max_staleness; its own load and the pods of the other node stay."""
     source = PodSource()
     source.put("n2", np.arange(T0 - 120, T0 + 3600, 15.0).tolist(), lambda time: 50 + time % 7)
 
@@ -118,7 +119,7 @@ def test_a_node_whose_readings_end_becomes_one_without_pod_usage():
     play(story, source=source, pods="on")
 
 
-def test_a_source_that_cannot_say_why_does_not_end_the_refresh():
+def test_a_source_without_causes_does_not_end_the_refresh():
     source = GapSource(gaps=ProviderUnreachable("no route"))
     source.put("n2", np.arange(T0 - 120, T0 + 3600, 15.0).tolist(), lambda time: 50 + time % 7)
 
@@ -129,11 +130,11 @@ def test_a_source_that_cannot_say_why_does_not_end_the_refresh():
     play(story, source=source, pods="on")
 
 
-# --- when ------------------------------------------------------------------------------------------------------------
+# --- times -----------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_wants_pods_and_nobody_is_asked():
-    """The default: they cost more than all nodes, and most users never look at them."""
+def test_by_default_pods_are_not_fetched():
+    """They cost more than all nodes, and most users never need them."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         await minutes(refresher, source, clock, 3)
@@ -144,8 +145,8 @@ def test_nobody_wants_pods_and_nobody_is_asked():
     play(story)
 
 
-def test_pods_are_asked_for_while_somebody_wants_them():
-    """From the tick after the first who wants to know, until a quarter of an hour after the last."""
+def test_pods_are_fetched_while_clients_request_them():
+    """From the tick after the first request, until a quarter of an hour after the last one."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         assert "" == refresher.pods.want()
@@ -162,8 +163,8 @@ def test_pods_are_asked_for_while_somebody_wants_them():
     play(story)
 
 
-def test_on_is_always_and_off_is_never():
-    """Whoever asks; off says so."""
+def test_on_fetches_always_and_off_never():
+    """For any requests; with off, the response states it."""
 
     async def on(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         await minutes(refresher, source, clock, 20)
@@ -179,8 +180,8 @@ def test_on_is_always_and_off_is_never():
 
 
 @pytest.mark.parametrize(("every", "asked"), [(15.0, 5), (7.0, 5), (60.0, 5), (55.0, 5), (240.0, 2)])
-def test_once_a_minute_however_often_ticks_come(every: float, asked: int):
-    """In the first four minutes; ticks that come a little early count."""
+def test_pods_are_fetched_once_a_minute_at_any_tick_interval(every: float, asked: int):
+    """In the first four minutes; ticks that are slightly early count."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         source.pods["a/x"] = ("n1", T0 - 5, 1.0, 1.0)
@@ -192,11 +193,11 @@ def test_once_a_minute_however_often_ticks_come(every: float, asked: int):
     play(story, pods="on", interval=max(60.0, every))
 
 
-# --- what ------------------------------------------------------------------------------------------------------------
+# --- readings --------------------------------------------------------------------------------------------------------
 
 
 def test_minutes_become_windows():
-    """Served with the time of the source and what it says of itself; each table with a tag of its own."""
+    """Served with the time and origin of the source; each table has its own tag."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         await minutes(refresher, source, clock, 6)
@@ -218,8 +219,8 @@ def test_minutes_become_windows():
     play(story, pods="on")
 
 
-def test_bad_readings_are_findings_and_good_ones_stay():
-    """Reviewed like any sample."""
+def test_invalid_readings_are_findings_and_valid_ones_stay():
+    """The review is that of samples."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         source.pods["a/bad"] = ("n1", T0 + 3600, 1.0, 1.0)
@@ -230,8 +231,8 @@ def test_bad_readings_are_findings_and_good_ones_stay():
     play(story, pods="on")
 
 
-def test_what_is_asked_in_another_way_begins_anew():
-    """A rate over another span must not share a mean with the one before."""
+def test_another_expression_removes_the_earlier_readings():
+    """A rate over another span must not share a mean with the earlier ones."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         await minutes(refresher, source, clock, 4)
@@ -245,8 +246,8 @@ def test_what_is_asked_in_another_way_begins_anew():
     play(story, pods="on")
 
 
-def test_a_clock_that_steps_back_begins_anew():
-    """What is known lies in the future, where it would stop all that follows from being newer."""
+def test_a_clock_that_is_set_back_removes_the_readings():
+    """They are in the future, so later ones would not count as newer."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         await minutes(refresher, source, clock, 3)
@@ -260,8 +261,8 @@ def test_a_clock_that_steps_back_begins_anew():
     play(story, pods="on")
 
 
-def test_a_reload_keeps_pods_and_who_wants_them():
-    """Until the new refresher's first answer, which goes on from what was."""
+def test_a_reload_keeps_pods_and_requests():
+    """The new refresher continues with them."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         refresher.pods.want()
@@ -278,7 +279,7 @@ def test_a_reload_keeps_pods_and_who_wants_them():
 
 
 def test_nodes_of_pods_have_the_names_of_the_cluster():
-    """As the nodes' own load has; a node that the cluster does not know keeps its name, with a finding."""
+    """Like nodes with a load. A node that the cluster does not know keeps its name, with a finding."""
     cluster = Told({"node-a": "10.0.0.1", "node-b": "10.0.0.2"})
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
@@ -296,7 +297,7 @@ def test_nodes_of_pods_have_the_names_of_the_cluster():
     play(story, directory=cluster, pods="on")
 
 
-def test_a_reload_with_longer_windows_begins_anew():
+def test_a_reload_with_longer_windows_removes_the_readings():
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         await minutes(refresher, source, clock, 3)
         config = RefreshConfig(pods="on", windows=refresher.config.windows[:2])
@@ -310,7 +311,7 @@ def test_a_reload_with_longer_windows_begins_anew():
     play(story, pods="on")
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -322,8 +323,8 @@ def test_a_reload_with_longer_windows_begins_anew():
     ],
     ids=["unreachable", "refused", "bug"],
 )
-def test_failing_pods_never_fail_the_nodes(error, finding, counted, caplog):
-    """What is known stays, with its true age, and one line in the log says so."""
+def test_a_failure_of_pods_does_not_affect_the_nodes(error, finding, counted, caplog):
+    """The known pods stay with their real age, and one line is logged."""
     caplog.set_level(logging.INFO, logger="watcher.tick.pods")
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
@@ -352,7 +353,7 @@ def test_failing_pods_never_fail_the_nodes(error, finding, counted, caplog):
 
 
 class Crooked(PodSource):
-    """One that somebody else wrote: more pods than nodes."""
+    """Pods of a third-party provider: more pods than nodes."""
 
     async def fetch_pods(self, now: float) -> PodFetch:
         column = np.ones(2)
@@ -360,8 +361,8 @@ class Crooked(PodSource):
         return PodFetch(usage, PodOrigin("Crooked", "cores", 60.0, "bytes", "rss"))
 
 
-def test_an_answer_that_breaks_us_costs_pods_alone():
-    """The tick goes on to its end."""
+def test_an_inconsistent_response_affects_only_pods():
+    """The tick continues to its end."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         await refresher.tick()
@@ -373,14 +374,14 @@ def test_an_answer_that_breaks_us_costs_pods_alone():
 
 
 def pods_snapshot_time(refresher: Refresher) -> float:
-    """When the nodes were published last."""
+    """The time of the published snapshot of nodes."""
     assert refresher.published is not None
     return refresher.published.snapshot.timestamp
 
 
 @pytest.mark.parametrize("pods", ["auto", "on"])
-def test_a_source_without_pods_says_so(pods: str):
-    """To each client that requests them, and with what to do; in a finding only if the settings require pods."""
+def test_a_source_without_pods_is_reported(pods: str):
+    """To each client that requests them, with a remedy; a finding only if the settings require pods."""
 
     async def story(refresher: Refresher, source: Any, clock: FakeClock) -> None:
         assert "" == refresher.pods.want() == refresher.pods.impossible_reason
@@ -400,7 +401,7 @@ def test_a_source_without_pods_says_so(pods: str):
 
 
 def test_a_source_whose_pods_are_gone_serves_none():
-    """The series are there no more, and the source is well: what they said is no answer either."""
+    """The source responds without their series, so the earlier readings are not served either."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         await minutes(refresher, source, clock, 2)
@@ -413,8 +414,8 @@ def test_a_source_whose_pods_are_gone_serves_none():
     play(story, pods="on")
 
 
-def test_a_source_that_hangs_is_given_up_at_the_deadline():
-    """The nodes were published before, and stay well."""
+def test_a_source_that_hangs_is_cancelled_at_the_deadline():
+    """The nodes were published before, and stay."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         source.pods_hang = True
@@ -429,8 +430,8 @@ def test_a_source_that_hangs_is_given_up_at_the_deadline():
     play(story)
 
 
-def test_a_source_that_is_down_is_not_asked_for_pods():
-    """Once is enough to know."""
+def test_an_unavailable_source_is_not_queried_for_pods():
+    """The failed query of nodes is sufficient."""
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         source.down = ProviderUnreachable("gone")

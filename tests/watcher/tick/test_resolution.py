@@ -14,7 +14,8 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.store.ticks import store_at
 from tests.watcher.tick.test_tick import numbers, served, wave
 from watcher.core.windows.history import History
-from watcher.model import SeriesBatch, TickRecord
+from watcher.core.windows.records import TickRecord
+from watcher.model import SeriesBatch
 from watcher.tick.bounds import ResolutionChooser
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
@@ -35,7 +36,7 @@ class Run:
         self.restored: TickRecord | None = None
 
     def load(self, *nodes: str, cadence: float, seconds: float = 1200.0) -> None:
-        """Samples of CPU and Memory up to now, at multiples of the cadence and a phase of each node."""
+        """Add samples of CPU and Memory up to now, at multiples of the cadence and with a phase per node."""
         for number, node in enumerate(nodes):
             since = self.until.get(node, self.clock.wall - seconds)
             phase = 0.25 + 0.5 * number
@@ -69,7 +70,7 @@ Life = Callable[[Run], Awaitable[None]]
 
 
 def play(path: Path, *lives: Life, config: RefreshConfig = AUTO, **source: Any) -> Run:
-    """Run the lives of one watcher one after the other, on the same database."""
+    """Run several processes of one watcher one after the other, with the same database."""
     run = Run(path)
     run.source = MemorySource(**source)
 
@@ -108,8 +109,8 @@ def test_averages_are_over_all_samples_of_the_source(tmp_path: Path, cadence: fl
     play(tmp_path, life)
 
 
-def test_a_fixed_resolution_reports_what_it_drops(tmp_path: Path) -> None:
-    """Once, with the share and the cure; upstream's default of Telegraf is 10 s."""
+def test_a_fixed_resolution_reports_dropped_samples(tmp_path: Path) -> None:
+    """Once, with their share and the remedy; the default interval of Telegraf is 10 s."""
 
     async def life(run: Run) -> None:
         run.load("a", "b", cadence=10.0)
@@ -228,7 +229,8 @@ def after_restart(expected: int) -> Life:
 
 @pytest.mark.parametrize(("first", "second"), [(15, 5), (5, 15)])
 def test_another_setting_keeps_the_stored_samples(tmp_path: Path, first: int, second: int) -> None:
-    """A source without history cannot be asked again: the stored samples move to the new slots, in the database too."""
+    """A source without history cannot be queried again: the stored samples move to the new slots, in the database
+    too."""
 
     async def before(run: Run) -> None:
         run.load("a", cadence=15.0)

@@ -1,4 +1,4 @@
-"""The tick: what is asked of a source, what is published, and what a failing part costs."""
+"""The tick: the queries of a source, the published snapshots, and the effects of failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.review.settings import ReviewSettings
-from watcher.model import Operator, StoredMaxima, TickRecord
+from watcher.core.windows.records import StoredMaxima, TickRecord
+from watcher.model import Operator
 from watcher.sources.errors import ProviderPartial, ProviderUnreachable
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
@@ -29,7 +30,7 @@ T0 = 1_700_000_010.0
 
 @dataclass
 class Records:
-    """A store that keeps what it is given."""
+    """A store that keeps the records."""
 
     saved: list[TickRecord] = field(default_factory=list)
 
@@ -46,14 +47,14 @@ class Records:
         ]
 
     def restored(self) -> TickRecord:
-        """What a store would give back at the next start."""
+        """The record that a store returns at the next start."""
         last = self.saved[-1]
         blocks = {(block.metric, block.first_slot): block for record in self.saved for block in record.blocks}
         return dataclasses.replace(last, blocks=tuple(blocks.values()), records=(), silent={}, maxima=())
 
 
 def wave(time: float) -> float:
-    """A load that moves, so that nobody takes its exporter for frozen."""
+    """A load that varies, so that its exporter does not look frozen."""
     return 50.0 + (time * 7.3 % 11.0)
 
 
@@ -72,7 +73,7 @@ def play(
     config: RefreshConfig | None = None,
     records: Records | None = None,
 ) -> None:
-    """Run a story against a refresher of its own."""
+    """Run a test with its own refresher."""
 
     async def run() -> None:
         the_source, the_clock, the_records = source or MemorySource(), clock or FakeClock(T0), records or Records()
@@ -88,7 +89,7 @@ def play(
 
 
 def served(refresher: Refresher, window: str = "15m") -> dict[str, Any]:
-    """The nodes of the document as the wire has them."""
+    """The nodes of the document in the format of the API."""
     assert refresher.published is not None
     of = {known.label: known for known in refresher.published.snapshot.windows}
     document = refresher.published.document(Selection(of[window]))
@@ -104,11 +105,12 @@ def kinds(refresher: Refresher) -> set[str]:
     return {entry.kind for entry in refresher.findings.entries()}
 
 
-# --- ready -----------------------------------------------------------------------------------------------------------
+# --- readiness -------------------------------------------------------------------------------------------------------
 
 
-def test_a_source_that_forgets_is_ready_with_its_first_window() -> None:
-    """Half of five minutes of samples make one. Once ready is always ready: later trouble has names of its own."""
+def test_a_source_without_a_past_is_ready_with_its_first_window() -> None:
+    """Half of the samples of five minutes make a window. The service stays ready; later failures have their own
+    states."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         waiting = []
@@ -132,8 +134,8 @@ def test_a_source_that_forgets_is_ready_with_its_first_window() -> None:
 
 
 @pytest.mark.parametrize("remembers", [True, False])
-def test_no_source_keeps_a_service_from_being_ready_for_ever(remembers: bool) -> None:
-    """Where samples are too rare for any window, more waiting brings none."""
+def test_readiness_does_not_wait_forever(remembers: bool) -> None:
+    """If samples are too rare for any window, waiting does not help."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(400, T0 - 1200, T0 + 400), wave)
@@ -147,8 +149,8 @@ def test_no_source_keeps_a_service_from_being_ready_for_ever(remembers: bool) ->
     play(story, source=MemorySource(remembers=remembers))
 
 
-def test_a_source_that_remembers_is_ready_when_its_past_was_fetched() -> None:
-    """One tick, if it answers; while slices of the past are missing, windows lack what is in them."""
+def test_a_source_with_a_past_is_ready_when_the_past_was_fetched() -> None:
+    """One tick if it responds; while slices of the past are missing, windows are incomplete."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0 + 600), wave)
@@ -175,8 +177,8 @@ def test_a_source_that_remembers_is_ready_when_its_past_was_fetched() -> None:
 
 
 @pytest.mark.parametrize(("age", "ready"), [(250.0, True), (350.0, False)])
-def test_windows_of_a_file_that_is_young_enough_make_ready(age: float, ready: bool) -> None:
-    """Before the source was asked; from an old file they are none to schedule by."""
+def test_restored_windows_make_the_service_ready_if_they_are_recent(age: float, ready: bool) -> None:
+    """Before the first query of the source; old windows are not used for scheduling."""
     records = Records()
 
     async def before(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
@@ -195,8 +197,8 @@ def test_windows_of_a_file_that_is_young_enough_make_ready(age: float, ready: bo
 # --- spans -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_answer_does_not_wait_for_the_past() -> None:
-    """The newest two minutes are asked for and published first; the rest follows in slices, newest first."""
+def test_the_first_response_does_not_wait_for_the_past() -> None:
+    """The newest two minutes are fetched and published first; the rest follows in slices, newest first."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0), wave)
@@ -219,8 +221,8 @@ def test_the_first_answer_does_not_wait_for_the_past() -> None:
     play(story)
 
 
-def test_a_tick_asks_only_for_what_is_new() -> None:
-    """After the start, a fetch reaches back to the one before and two minutes of overlap."""
+def test_a_tick_fetches_only_new_samples() -> None:
+    """After the start, a fetch begins two minutes before the end of the previous one."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0 + 600), wave)
@@ -235,7 +237,7 @@ def test_a_tick_asks_only_for_what_is_new() -> None:
 
 @pytest.mark.parametrize(("cadence", "overlap"), [(30, 120), (60, 120), (75, 150), (90, 180), (120, 240)])
 def test_fetches_overlap_by_two_cadences(cadence: int, overlap: int) -> None:
-    """At least two minutes; a sample that appears one cadence late is in its slot."""
+    """At least two minutes; a sample that appears one cadence late gets its slot."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(cadence, T0 - 1200, T0 + 600), wave)
@@ -248,8 +250,8 @@ def test_fetches_overlap_by_two_cadences(cadence: int, overlap: int) -> None:
     play(story)
 
 
-def test_late_nodes_are_not_lost() -> None:
-    """A node whose samples appear a minute late still gets them into their slots."""
+def test_late_samples_are_not_lost() -> None:
+    """A node whose samples appear a minute late still gets them in their slots."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0 + 120), wave)
@@ -264,7 +266,7 @@ def test_late_nodes_are_not_lost() -> None:
 
 
 def test_a_gap_is_fetched_newest_first() -> None:
-    """After six minutes without the source the newest two minutes come first, then the hole is filled."""
+    """After six minutes without the source, the newest two minutes are fetched first, then the gap is filled."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0 + 1200), wave)
@@ -295,7 +297,7 @@ def test_a_gap_is_fetched_newest_first() -> None:
 def test_the_recovery_of_a_metric_is_logged_once(
     remembers: bool, reported: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A gap is backfilled only from a source that remembers it."""
+    """A gap is filled only by a source with a past."""
     source = MemorySource(remembers=remembers)
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
@@ -312,8 +314,10 @@ def test_the_recovery_of_a_metric_is_logged_once(
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_a_past_that_cannot_be_had_is_no_failure_of_the_source(hangs: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """It has answered for the present, so it is up; what is missing is asked for again at the next tick."""
+def test_a_failed_query_of_the_past_is_not_a_failure_of_the_source(
+    hangs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The source has responded for the present, so it is up; the missing slice is fetched again at the next tick."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0 + 120), wave)
@@ -336,13 +340,13 @@ def test_a_past_that_cannot_be_had_is_no_failure_of_the_source(hangs: bool, capl
         assert ("AVG", "15m") in numbers(served(refresher)["a"])
 
     with caplog.at_level(logging.INFO, logger="watcher"):
-        # What hangs is waited for until the deadline, by which a busy machine is to have done the rest.
+        # A hanging query is awaited until the deadline; until then, a busy machine should have done the rest.
         play(story, config=RefreshConfig(interval=5.0))
     assert "down" not in caplog.text
 
 
-def test_a_metric_that_failed_gets_its_past_when_it_is_back() -> None:
-    """One failing query costs its metric, not the tick; what it missed is fetched for it alone."""
+def test_the_past_of_a_metric_that_failed_is_fetched_when_it_is_back() -> None:
+    """One failing query affects its metric, not the tick; the missed time is fetched for this metric only."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         for metric in (CPU, MEMORY):
@@ -377,9 +381,9 @@ async def tick_on(refresher: Refresher, clock: FakeClock, *, times: int) -> None
         await refresher.tick()
 
 
-def test_who_is_missing_from_a_partial_answer_keeps_the_last_values(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody leaves the list and nothing falls while the last samples are young enough; the source's words are a
-    finding, its health, and one line when it begins and one when it ends."""
+def test_nodes_that_a_partial_response_lacks_keep_their_last_values(caplog: pytest.LogCaptureFixture) -> None:
+    """No node leaves the list while its last samples are not stale. The warning of the source is a finding and in its
+    health, with one log line when it begins and one when it ends."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         ten_nodes(source)
@@ -415,8 +419,8 @@ def test_who_is_missing_from_a_partial_answer_keeps_the_last_values(caplog: pyte
     assert "cannot fetch metric" not in caplog.text
 
 
-def test_what_a_partial_answer_lacked_is_fetched_once_it_is_whole() -> None:
-    """Those who were missing for ten minutes have their windows again with the first whole answer."""
+def test_samples_that_partial_responses_lacked_are_fetched_from_the_complete_one() -> None:
+    """Nodes that were missing for ten minutes have their windows again with the first complete response."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         ten_nodes(source)
@@ -437,8 +441,8 @@ def test_what_a_partial_answer_lacked_is_fetched_once_it_is_whole() -> None:
     play(story)
 
 
-def test_much_of_a_fleet_missing_from_partial_answers_is_a_partial_outage() -> None:
-    """The rule for monitoring that goes holds for a store that goes: no remnant is served."""
+def test_many_nodes_missing_from_partial_responses_are_a_partial_outage() -> None:
+    """The rule for failed exporters applies to a failed store: no incomplete list is served."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         ten_nodes(source)
@@ -455,7 +459,7 @@ def test_much_of_a_fleet_missing_from_partial_answers_is_a_partial_outage() -> N
     play(story)
 
 
-def test_a_start_while_answers_are_partial_fetches_all_of_the_past_later() -> None:
+def test_after_a_start_with_partial_responses_the_whole_past_is_fetched_later() -> None:
     """The slices of the first tick lack the same nodes as its present."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
@@ -472,8 +476,8 @@ def test_a_start_while_answers_are_partial_fetches_all_of_the_past_later() -> No
     play(story)
 
 
-def test_a_metric_that_is_withheld_in_part_is_held_like_one_that_failed() -> None:
-    """Its finding has the kind of its trouble, and the source is partial, not down."""
+def test_a_partly_withheld_metric_is_handled_like_a_failed_one() -> None:
+    """Its finding has the kind of the failure, and the source is partial, not down."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         for metric in (CPU, MEMORY):
@@ -494,8 +498,8 @@ def test_a_metric_that_is_withheld_in_part_is_held_like_one_that_failed() -> Non
     play(story)
 
 
-def test_a_source_without_memory_is_not_asked_for_the_past() -> None:
-    """This host, or metrics-server: one fetch a tick, no slices."""
+def test_a_source_without_a_past_is_not_queried_for_it() -> None:
+    """This host, or metrics-server: one fetch per tick, no slices."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", [T0], 5.0)
@@ -507,11 +511,11 @@ def test_a_source_without_memory_is_not_asked_for_the_past() -> None:
     play(story, source=MemorySource(remembers=False))
 
 
-# --- what is published -----------------------------------------------------------------------------------------------
+# --- published snapshots ---------------------------------------------------------------------------------------------
 
 
 def test_the_first_sample_of_the_present_is_served_at_once() -> None:
-    """A source that knows only the present takes its first sample while the first tick waits for it."""
+    """Such a source takes its first sample while the first tick waits for it."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", [T0 + 1.0], 5.0)
@@ -529,8 +533,8 @@ def test_the_first_sample_of_the_present_is_served_at_once() -> None:
 
 
 @pytest.mark.parametrize("age", [0.0, 14.0, 70.0])
-def test_a_fresh_start_has_the_whole_of_the_longest_window(age: float) -> None:
-    """It ends with the newest sample, and so begins earlier the older that is."""
+def test_a_first_start_fetches_the_whole_longest_window(age: float) -> None:
+    """It ends with the newest sample, so it begins earlier if that is older."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1500 - age, T0 - age), wave)
@@ -541,8 +545,8 @@ def test_a_fresh_start_has_the_whole_of_the_longest_window(age: float) -> None:
     play(story)
 
 
-def test_a_node_falls_back_to_the_window_it_has() -> None:
-    """Fresh nodes give Latest, then 5 minutes, then 10, beside old ones with 15; each says which it is."""
+def test_a_node_has_the_longest_window_that_its_samples_fill() -> None:
+    """New nodes have Latest, then 5 minutes, then 10, beside old ones with 15; the rollup names the window."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("old", every(15, T0 - 1200, T0), wave)
@@ -558,8 +562,8 @@ def test_a_node_falls_back_to_the_window_it_has() -> None:
     play(story)
 
 
-def test_a_dead_source_leaves_the_last_windows_with_their_true_age(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is replaced; one line when it goes, one when it is back."""
+def test_after_an_outage_begins_the_last_windows_stay_with_their_real_age(caplog: pytest.LogCaptureFixture) -> None:
+    """One log line when it begins, one when it ends."""
     caplog.set_level(logging.INFO, logger="watcher")
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
@@ -586,8 +590,9 @@ def test_a_dead_source_leaves_the_last_windows_with_their_true_age(caplog: pytes
     assert lines[1].startswith("Memory is back after 120 s")
 
 
-def test_a_source_without_what_plug_ins_score_by_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """It answers, so nothing is down; without this line nothing would say why. Network is no matter."""
+def test_a_source_without_cpu_and_memory_has_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """It responds, so nothing is down; without this line the reason would be unknown. A missing network metric has no
+    warning."""
     caplog.set_level(logging.INFO, logger="watcher")
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
@@ -608,8 +613,8 @@ def test_a_source_without_what_plug_ins_score_by_is_one_warning(caplog: pytest.L
     ]
 
 
-def test_a_hanging_source_ends_with_the_deadline_of_the_tick() -> None:
-    """A tick takes 0.8 intervals at most, whatever the source does, and life goes on."""
+def test_a_tick_with_a_hanging_source_ends_at_its_deadline() -> None:
+    """A tick takes at most 0.8 intervals, and the next ones run."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.hang = True
@@ -620,7 +625,7 @@ def test_a_hanging_source_ends_with_the_deadline_of_the_tick() -> None:
         source.put("a", [T0], 5.0)
 
         async def published():
-            await refresher.tick()  # whose deadline is too short for a busy machine now and then
+            await refresher.tick()  # whose deadline is sometimes too short for a busy machine
             return refresher.published
 
         await eventually(published, what="a tick that is not late")
@@ -629,7 +634,7 @@ def test_a_hanging_source_ends_with_the_deadline_of_the_tick() -> None:
 
 
 def test_two_ticks_never_overlap() -> None:
-    """A tick that finds another one running is skipped and counted, and that is a sign of life."""
+    """A tick that is due while another one runs is skipped and counted, and counts as a sign of life."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.hang = True
@@ -647,9 +652,7 @@ def test_two_ticks_never_overlap() -> None:
     play(story)
 
 
-def test_a_cancelled_tick_leaves_the_history_whole() -> None:
-    """Stopping in the middle of a fetch loses that fetch and nothing else."""
-
+def test_a_cancelled_tick_loses_only_its_fetch() -> None:
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0 + 600), wave)
         await refresher.tick()
@@ -672,8 +675,9 @@ def test_a_cancelled_tick_leaves_the_history_whole() -> None:
 # --- outages ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_partial_outage_keeps_the_last_values_and_then_refuses_the_list() -> None:
-    """Half of the exporters die: their nodes stay with `age_s` until max_staleness; then there is no remnant."""
+def test_in_a_partial_outage_the_last_values_are_served_and_then_the_list_is_refused() -> None:
+    """Half of the exporters fail: their nodes stay with `age_s` until max_staleness; then the incomplete list is
+    refused."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         for i in range(10):
@@ -716,8 +720,8 @@ async def until_half_is_lost(refresher: Refresher, clock: FakeClock) -> None:
     assert len(refresher.published.snapshot.lost) == 5
 
 
-def test_a_restart_during_a_partial_outage_publishes_no_remnant() -> None:
-    """What was refused before kill -9 is refused after it, from the first document on, until the nodes are back."""
+def test_after_a_restart_during_a_partial_outage_the_list_is_still_refused() -> None:
+    """After kill -9, from the first document on, until the nodes are back."""
     records, source, clock = Records(), MemorySource(), FakeClock(T0)
     half_lost(source)
 
@@ -743,8 +747,8 @@ def test_a_restart_during_a_partial_outage_publishes_no_remnant() -> None:
     play(after, source=source, clock=clock, records=records)
 
 
-def test_a_reload_during_a_partial_outage_publishes_no_remnant() -> None:
-    """SIGHUP with other settings of the review: the guard goes on with what it knows."""
+def test_after_a_reload_during_a_partial_outage_the_list_is_still_refused() -> None:
+    """SIGHUP with other settings of the review: the guard keeps its state."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         half_lost(source)
@@ -774,8 +778,8 @@ def test_an_outage_after_a_reload_is_judged_by_the_new_limits() -> None:
     play(story, config=RefreshConfig(limits=ReviewSettings(outage_fraction=0.9)))
 
 
-def test_a_provider_that_fails_in_an_unforeseen_way_is_down() -> None:
-    """A fault of ours or of a library must not look like a source that is well."""
+def test_an_unexpected_exception_of_a_provider_is_an_outage() -> None:
+    """A bug in load-watcher or a library must not look like a working source."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0), wave)
@@ -789,8 +793,8 @@ def test_a_provider_that_fails_in_an_unforeseen_way_is_down() -> None:
     play(story)
 
 
-def test_one_node_of_many_goes_by_itself() -> None:
-    """A single dead node is left out after max_staleness, and the list goes on."""
+def test_a_single_failed_node_is_removed() -> None:
+    """It is left out after max_staleness, and the list is served."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         for i in range(10):
@@ -806,8 +810,8 @@ def test_one_node_of_many_goes_by_itself() -> None:
     play(story)
 
 
-def test_a_frozen_exporter_is_quarantined_until_it_moves() -> None:
-    """Five equal samples of everything that ought to move: the node is left out, with a finding."""
+def test_a_frozen_exporter_is_quarantined_until_its_values_change() -> None:
+    """Five equal samples of all varying metrics: the node is left out with a finding."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         for i in range(9):
@@ -824,8 +828,8 @@ def test_a_frozen_exporter_is_quarantined_until_it_moves() -> None:
     play(story)
 
 
-def test_observe_mode_reports_and_changes_nothing() -> None:
-    """review.mode = observe: what is impossible or frozen stays as it came, and is reported."""
+def test_observe_mode_only_reports() -> None:
+    """review.mode = observe: impossible or frozen values stay."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         for i in range(9):
@@ -838,8 +842,8 @@ def test_observe_mode_reports_and_changes_nothing() -> None:
     play(story, config=RefreshConfig(limits=ReviewSettings(mode="observe")))
 
 
-def test_a_dropped_sample_is_carried_and_said() -> None:
-    """An impossible value is dropped, the one before stands in for at most two slots, both are findings."""
+def test_a_dropped_sample_is_replaced_with_a_finding() -> None:
+    """An impossible value is dropped, the previous one replaces it for at most two slots; both are findings."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0), wave)
@@ -856,8 +860,8 @@ def test_a_dropped_sample_is_carried_and_said() -> None:
 # --- clocks ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_steps_back_empties_the_history_and_keeps_what_is_published() -> None:
-    """The published snapshot stays with an age from the monotonic clock; the past is fetched anew."""
+def test_a_clock_that_is_set_back_empties_the_history_and_keeps_the_published_snapshot() -> None:
+    """The snapshot has an age by the monotonic clock; the past is fetched again."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 6000, T0), wave)
@@ -880,8 +884,8 @@ def test_a_clock_that_steps_back_empties_the_history_and_keeps_what_is_published
     play(story)
 
 
-def test_a_clock_that_steps_forward_and_back_keeps_what_is_published() -> None:
-    """Until the source has samples of the new time. The age is from the monotonic clock, so the list is not stale."""
+def test_a_clock_that_is_set_forward_and_back_keeps_the_published_snapshot() -> None:
+    """Until the source has samples of the new time. The age is by the monotonic clock, so the list is not stale."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0), wave)
@@ -912,8 +916,8 @@ def test_a_clock_that_steps_forward_and_back_keeps_what_is_published() -> None:
     play(story)
 
 
-def test_a_stale_list_becomes_stale_without_a_step_of_the_clock() -> None:
-    """The source responds, but with no new samples."""
+def test_a_list_without_new_samples_becomes_stale() -> None:
+    """Without a change of the clock: the source responds, but has no new samples."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0), wave)
@@ -927,8 +931,8 @@ def test_a_stale_list_becomes_stale_without_a_step_of_the_clock() -> None:
     play(story)
 
 
-def test_an_emptied_history_that_nothing_fills_leaves_what_is_published() -> None:
-    """After a step back the source may have nothing yet of the time that it is now."""
+def test_the_published_snapshot_stays_while_the_emptied_history_has_no_samples() -> None:
+    """After the clock was set back, the source may not have samples of the new time yet."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0), wave)
@@ -944,7 +948,7 @@ def test_an_emptied_history_that_nothing_fills_leaves_what_is_published() -> Non
 
 
 def test_a_small_correction_of_the_clock_changes_nothing() -> None:
-    """NTP slews and steps by seconds all the time."""
+    """NTP sets clocks by seconds."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0 + 600), wave)
@@ -958,8 +962,8 @@ def test_a_small_correction_of_the_clock_changes_nothing() -> None:
     play(story)
 
 
-def test_a_source_whose_clock_differs_is_reported() -> None:
-    """Skew between us and the source is a finding, not a guess."""
+def test_a_difference_of_the_clock_of_the_source_is_reported() -> None:
+    """As a finding."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0), wave)
@@ -973,7 +977,7 @@ def test_a_source_whose_clock_differs_is_reported() -> None:
 
 
 def test_a_restart_continues_exactly() -> None:
-    """What was stored is served before the source is asked, under its own times; then only the hole is fetched."""
+    """Stored windows are served before the first query, with their times; then only the gap is fetched."""
     records = Records()
     source = MemorySource()
     source.put("a", every(15, T0 - 1200, T0 + 1200), wave)
@@ -1004,9 +1008,9 @@ def test_a_restart_continues_exactly() -> None:
     play(after, source=source, clock=clock, records=records)
 
 
-def test_a_crash_before_the_past_was_fetched_costs_no_sample() -> None:
-    """Only the first publish was stored: after the restart the older minutes are fetched all the same, newest first,
-    and so is the hole that a crash leaves when it falls between the two parts of a catching up."""
+def test_a_crash_before_the_past_was_fetched_loses_no_sample() -> None:
+    """Only the first snapshot was stored: after the restart, the older minutes are fetched, newest first, and so is the
+    gap that a crash leaves between the two parts of a backfill."""
     records, source, clock = Records(), MemorySource(), FakeClock(T0)
     source.put("a", every(15, T0 - 1200, T0 + 1200), wave)
 
@@ -1014,7 +1018,7 @@ def test_a_crash_before_the_past_was_fetched_costs_no_sample() -> None:
         if records.saved:
             await refresher.restore(records.restored())
         await refresher.tick()
-        records.saved.pop()  # what the tick stored once the past was there
+        records.saved.pop()  # the state that the tick stored with the complete past
 
     async def after(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         await refresher.restore(records.restored())
@@ -1032,8 +1036,9 @@ def test_a_crash_before_the_past_was_fetched_costs_no_sample() -> None:
     play(after, source=source, clock=clock, records=records)
 
 
-def test_samples_of_another_source_are_served_but_not_continued() -> None:
-    """The expression changed: the old windows stand under their old source until the first tick; then all is new."""
+def test_samples_of_another_expression_are_served_until_the_first_tick() -> None:
+    """The expression changed: the old windows are served with their origin until the first tick; then all samples are
+    new."""
     records = Records()
     old = MemorySource(source="Old")
     old.put("a", every(15, T0 - 1200, T0), lambda t: wave(t) / 10)
@@ -1060,8 +1065,9 @@ def test_samples_of_another_source_are_served_but_not_continued() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("east", "west"), ("", "west"), ("east", "")])
-def test_samples_of_another_cluster_are_not_even_published(before: str, after: str) -> None:
-    """The same expression of the same source under another name of the cluster: nodes of equal name are others."""
+def test_samples_of_another_cluster_are_not_published(before: str, after: str) -> None:
+    """With the same expression of the same source under another name of the cluster, nodes with equal names are
+    different ones."""
     records, clock = Records(), FakeClock(T0)
     old, new = MemorySource(), MemorySource()
     for i in range(5):
@@ -1087,8 +1093,8 @@ def test_samples_of_another_cluster_are_not_even_published(before: str, after: s
     play(second, source=new, clock=clock, records=records, config=RefreshConfig(cluster=after))
 
 
-def test_what_a_database_has_of_two_clusters_is_told_apart() -> None:
-    """A metric that only the former had leaves its samples behind for a while: they hold nothing up."""
+def test_samples_of_two_clusters_in_a_database_are_distinguished() -> None:
+    """Samples of a metric that only the earlier cluster had remain stored for a while, and are ignored."""
     records, clock = Records(), FakeClock(T0)
     source = MemorySource()
     for metric in (CPU, MEMORY):
@@ -1110,8 +1116,8 @@ def test_what_a_database_has_of_two_clusters_is_told_apart() -> None:
     play(second, source=source, clock=clock, records=records, config=config)
 
 
-def test_a_host_that_comes_back_under_another_name_is_another_node() -> None:
-    """A container recreated on the same database: the old name is neither served nor waited for."""
+def test_a_host_with_a_new_name_is_another_node() -> None:
+    """A container that is created again with the same database: the old name is neither served nor awaited."""
     records = Records()
     clock = FakeClock(T0)
     old, new = (
@@ -1137,8 +1143,8 @@ def test_a_host_that_comes_back_under_another_name_is_another_node() -> None:
     play(after, source=new, clock=clock, records=records)
 
 
-def test_a_source_that_changes_while_running_starts_that_metric_anew() -> None:
-    """Discovery found another expression: old and new samples share no window, the past is fetched again."""
+def test_a_changed_expression_of_a_running_service_restarts_its_metric() -> None:
+    """Discovery found another expression: old and new samples share no window, and the past is fetched again."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0 + 600), wave)
@@ -1156,8 +1162,8 @@ def test_a_source_that_changes_while_running_starts_that_metric_anew() -> None:
     play(story)
 
 
-def test_a_reload_continues_with_the_samples_it_has() -> None:
-    """Other settings, same source: nothing is lost, and what is published stays until the first tick."""
+def test_a_reload_continues_with_the_samples() -> None:
+    """Other settings, same source: nothing is lost, and the published snapshot stays until the first tick."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 900, T0), wave)
@@ -1175,8 +1181,8 @@ def test_a_reload_continues_with_the_samples_it_has() -> None:
     play(story, source=MemorySource(remembers=False))
 
 
-def test_the_first_minute_on_record_has_the_windows_that_backfill_brought() -> None:
-    """It is recorded before the past is there, and again when it is."""
+def test_the_first_stored_minute_has_the_windows_of_the_backfill() -> None:
+    """It is stored before the past is fetched, and again afterwards."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1500, T0), wave)
@@ -1190,8 +1196,8 @@ def test_the_first_minute_on_record_has_the_windows_that_backfill_brought() -> N
     play(story)
 
 
-def test_windows_are_recorded_once_a_minute_and_samples_at_every_tick() -> None:
-    """AVG and STD of CPU and Memory; quick ticks do not multiply the records."""
+def test_windows_are_stored_once_a_minute_and_samples_at_each_tick() -> None:
+    """AVG and STD of CPU and Memory; short intervals do not multiply the records."""
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         clock.wall = T0 - T0 % 60 + 5.0

@@ -22,14 +22,11 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from watcher.arrays import F64, I64, U8
 from watcher.core.forecast.maxima import DAY_SLOTS, HOUR_SLOTS, decode
-
-if TYPE_CHECKING:
-    from watcher.arrays import F64, I64, U8
 
 RATE = 0.04
 LOWEST = -0.2

@@ -11,21 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from watcher.arrays import F64, I64, U8, Bool
 from watcher.core.forecast.bound import Calibration, least_history
 from watcher.core.forecast.history import CHUNK_COLUMNS, MaximaHistory
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, decode, span_maxima
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.forecast.states import STATES, ForecastState
 from watcher.model import METRIC_BY_KEY
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from watcher.arrays import F64, I64, U8, Bool
 
 Number = TypeVar("Number", bound=Any)
 METRICS = tuple(METRIC_BY_KEY[key].name for key in ("CPU", "Memory"))

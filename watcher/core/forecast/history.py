@@ -10,15 +10,12 @@ Pure: no I/O, no clock. Not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from watcher.arrays import F64, I64, U8, Bool
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, encode
-from watcher.model import MaximaHour
-
-if TYPE_CHECKING:
-    from watcher.arrays import F64, I64, U8, Bool
+from watcher.core.windows.records import MaximaHour
 
 CHUNK_COLUMNS = 250
 SLACK_SLOTS = 2 * HOUR_SLOTS

@@ -8,12 +8,9 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from watcher.arrays import F64, U8
+from watcher.arrays import F64, U8
 
 SLOT_S = 300
 HOUR_SLOTS = 3600 // SLOT_S

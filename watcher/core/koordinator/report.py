@@ -25,7 +25,8 @@ import numpy as np
 from watcher.arrays import F64, I64, Bool
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.kubernetes.times import time_text
-from watcher.core.pods.table import SLOT_S, Pod, PublishedPods, by_node
+from watcher.core.pods.published import PublishedPods
+from watcher.core.pods.table import SLOT_S, Pod, by_node
 from watcher.model import METRIC_BY_KEY, Snapshot
 
 API_VERSION: Literal["slo.koordinator.sh/v1alpha1"] = "slo.koordinator.sh/v1alpha1"

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import msgspec
 import numpy as np
 
 from watcher.arrays import F32, F64, I64, Bool
-from watcher.core.pods.coverage import PodCoverage
-from watcher.core.publishing.documents import LARGEST, nullable, to_wire
-from watcher.core.publishing.wire import PodAverages, PodMinutes, PodPressure, PodsDocument
+from watcher.core.publishing.documents import LARGEST
 from watcher.core.review.findings import some_of
 from watcher.core.review.known_nodes import refused_names
 from watcher.model import Finding, FindingKind, Remedy, Window
@@ -231,7 +228,7 @@ def _widen(table: PodTable, pods: Sequence[Pod]) -> tuple[PodTable, Mapping[Pod,
     if not new:
         return table, row
     order = sorted(range(len(table.pods) + len(new)), key=[*table.pods, *new].__getitem__)
-    wide = _rows(
+    wide = rows_of(
         PodTable(
             (*table.pods, *new),
             (*table.nodes, *[""] * len(new)),
@@ -265,7 +262,7 @@ def _padded(values: Floats, more: int) -> Floats:
     return np.concatenate([values, np.full((*values.shape[:-1], more), np.nan, dtype=values.dtype)], axis=-1)
 
 
-def _rows(table: PodTable, rows: I64) -> PodTable:
+def rows_of(table: PodTable, rows: I64) -> PodTable:
     """Return a table with only these rows, in this order."""
     chosen = rows.tolist()
     return PodTable(
@@ -341,7 +338,7 @@ def _without_gone(table: PodTable, *, oldest: float, silent_s: float) -> PodTabl
     newest = np.full(len(index), -np.inf)
     np.maximum.at(newest, node, table.sampled)
     keep = (table.sampled >= oldest) & (table.sampled >= newest[node] - silent_s)
-    return table if keep.all() else _rows(table, np.flatnonzero(keep))
+    return table if keep.all() else rows_of(table, np.flatnonzero(keep))
 
 
 def averages(table: PodTable, window: Window, *, cadence_s: float) -> tuple[F64, F64]:
@@ -369,152 +366,6 @@ def _means(rings: Iterable[F64 | F32], window: Window, *, cadence_s: float) -> l
         enough = (count >= 2) & (2 * count >= expected)
         means.append(np.divide(total, count, out=np.full(len(count), np.nan), where=enough))
     return means
-
-
-# --- published pods --------------------------------------------------------------------------------------------------
-
-
-class PublishedPods:
-    """A table as it is served, replaced as a whole by the next table. `tag` makes its ETags unique; `age_s` is the age
-    of the newest reading in seconds when it was published at `monotonic` seconds. `cadence_s` is the refresh interval
-    in seconds. `coverage` is that of the readings if not given.
-    """
-
-    def __init__(
-        self,
-        table: PodTable,
-        *,
-        origin: PodOrigin,
-        windows: Sequence[Window],
-        cadence_s: float,
-        timestamp: float,
-        tag: str,
-        monotonic: float,
-        age_s: float,
-        coverage: PodCoverage | None = None,
-    ) -> None:
-        self.table = table
-        self.coverage = PodCoverage(table.measured()) if coverage is None else coverage
-        self.origin = origin
-        self.windows = tuple(windows)
-        self.cadence_s = cadence_s
-        self.timestamp = timestamp
-        self.tag = tag
-        self.monotonic = monotonic
-        self.age_s = age_s
-        self.nodes = frozenset(table.nodes)
-        self.namespaces = frozenset(namespace for namespace, _ in table.pods)
-
-    def age(self, monotonic: float) -> float:
-        """Return the age of the newest reading in seconds at `monotonic` (seconds of the monotonic clock)."""
-        return max(0.0, self.age_s + monotonic - self.monotonic)
-
-    def rows(self, nodes: Collection[str] | None = None, namespaces: Collection[str] | None = None) -> I64:
-        """Return the rows of the pods on these nodes and in these namespaces; None means all."""
-        table = self.table
-        wanted = (
-            (nodes is None or node in nodes) and (namespaces is None or namespace in namespaces)
-            for node, (namespace, _) in zip(table.nodes, table.pods, strict=True)
-        )
-        return np.flatnonzero(np.fromiter(wanted, dtype=bool, count=len(table.pods)))
-
-    def minutes(self) -> tuple[F64, F64]:
-        """Return the readings of each minute (cores, bytes), each [k, n] and read-only, rounded as in the document."""
-        minutes = _rounded_cores(self.table.recent_cores), np.rint(self.table.recent_memory)
-        for each in minutes:
-            each.flags.writeable = False
-        return minutes
-
-    def document(
-        self,
-        rows: I64 | None = None,
-        *,
-        nodes: Collection[str] | None = None,
-        minutes: int = 0,
-        reason: str = "",
-    ) -> PodsDocument:
-        """Return the document with all pods, or only with the pods in `rows` and the coverage of `nodes`, and the
-        readings of the last `minutes`. `reason` says why there are no pods."""
-        table, coverage = self.table if rows is None else _rows(self.table, rows), self.coverage.on(nodes)
-        return PodsDocument(
-            timestamp=int(self.timestamp),
-            source=self.origin.source,
-            every_s=self.cadence_s,
-            cores_from=self.origin.cores,
-            cores_span_s=self.origin.span_s,
-            bytes_from=self.origin.memory,
-            bytes_kind=self.origin.memory_kind,
-            namespace=[namespace for namespace, _ in table.pods],
-            pod=[name for _, name in table.pods],
-            node=list(table.nodes),
-            time=np.round(table.sampled, 3).tolist(),
-            cores=_cores(table.cores),
-            bytes=_bytes(table.memory),
-            averages=[self._averages(table, window) for window in self.windows],
-            measured={node: round(time, 3) for node, time in sorted(coverage.measured.items())},
-            unknown=dict(coverage.unknown),
-            valid_s=coverage.valid_s,
-            pressure=_pressure(table.pressure),
-            minutes=_minutes(table, minutes) if minutes else msgspec.UNSET,
-            reason=reason or msgspec.UNSET,
-        )
-
-    def _averages(self, table: PodTable, window: Window) -> PodAverages:
-        cores, memory = averages(table, window, cadence_s=self.cadence_s)
-        pressure = pressure_averages(table, window, cadence_s=self.cadence_s)
-        return PodAverages(
-            window=window.label,
-            cores=_cores(cores),
-            bytes=_bytes(memory),
-            pressure=msgspec.UNSET if pressure is None else _pressure(pressure),
-        )
-
-    def body(
-        self,
-        rows: I64 | None = None,
-        *,
-        nodes: Collection[str] | None = None,
-        minutes: int = 0,
-        reason: str = "",
-    ) -> bytes:
-        """Return `document` as JSON, encoded one column at a time, because a single call of the encoder would hold the
-        GIL until it is done."""
-        document = self.document(rows, nodes=nodes, minutes=minutes, reason=reason)
-        if document.minutes:
-            lists: list[list[Any]] = [document.minutes.cores, document.minutes.bytes]
-            for each in lists:
-                each[:] = [msgspec.Raw(msgspec.json.encode(minute)) for minute in each]
-        pressures = (document.pressure, *(each.pressure for each in document.averages))
-        for part in (*(each for each in pressures if each), *document.averages, document):
-            for name in part.__struct_fields__:
-                value = getattr(part, name)
-                if isinstance(value, list) and name != "averages":
-                    setattr(part, name, msgspec.Raw(msgspec.json.encode(value)))
-        return msgspec.json.encode(document)
-
-
-def _pressure(pressure: F64) -> PodPressure | msgspec.UnsetType:
-    if np.isnan(pressure).all():
-        return msgspec.UNSET
-    return PodPressure(*(nullable(to_wire(np.round(row, 3))) for row in pressure))
-
-
-def _minutes(table: PodTable, minutes: int) -> PodMinutes:
-    cores, memory = table.recent_cores[-minutes:], table.recent_memory[-minutes:]
-    return PodMinutes(table.head * SLOT_S, [_cores(each) for each in cores], [_bytes(each) for each in memory])
-
-
-def _rounded_cores(values: F64) -> F64:
-    """Round cores to nanocores, the resolution of Kubernetes quantities, and for the wire."""
-    return to_wire(np.round(values, 9))
-
-
-def _cores(values: F64) -> list[float | None]:
-    return nullable(_rounded_cores(values))
-
-
-def _bytes(values: F64) -> list[int | None]:
-    return [None if value != value else int(value) for value in np.rint(values).tolist()]
 
 
 def by_node(nodes: Sequence[str]) -> Mapping[str, I64]:

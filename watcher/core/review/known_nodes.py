@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 
 from watcher.core.review.findings import some_of
-from watcher.model import SampleBlock, SeriesBatch, TickRecord
+from watcher.core.windows.records import SampleBlock, TickRecord
+from watcher.model import SeriesBatch
 
 NameT = TypeVar("NameT", str, tuple[str, str])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from watcher.core.clocks import AHEAD_S, NAMED_S
 from watcher.core.config import quantities, values
 from watcher.core.config.fields import SettingsTable
 from watcher.core.config.quantities import MINUTE
+from watcher.core.review.clocks import AHEAD_S, NAMED_S
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from watcher.core.windows.records import CARRIED, SampleBlock
 from watcher.core.windows.statistics import MAX_CADENCE_S
-from watcher.model import CARRIED, SampleBlock
 
 SLICE_S = 120.0  # longest time range of one backfill query, in seconds
 OVERLAP_S = 120.0  # a fetch begins at least this many seconds before the previous end, so that late nodes are not lost

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from watcher.arrays import F64
-from watcher.core.windows.stored_series import StoredSeriesLike
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import MetricWindows, Snapshot
 
 HOT_PERCENT = 85.0
@@ -80,7 +80,7 @@ def hot_rows(windows: MetricWindows) -> list[int]:
     return np.flatnonzero(current_load(windows) >= HOT_PERCENT).tolist()
 
 
-def stored_start(series: StoredSeriesLike, start: LoadStart, *, gap_s: float) -> LoadStart | None:
+def stored_start(series: StoredSeries, start: LoadStart, *, gap_s: float) -> LoadStart | None:
     """Return the start of a load by its stored means, which reach back from `start`; None if they do not continue it.
     Stored means that are more than `gap_s` seconds apart do not belong to one load."""
     earliest, high = start.since, True

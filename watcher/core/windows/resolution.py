@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from watcher.arrays import F64, I64
-from watcher.model import CARRIED, SampleBlock, SeriesBatch
+from watcher.core.windows.records import CARRIED, SampleBlock
+from watcher.model import SeriesBatch
 
 ALMOST_NONE = 0.01
 """Share of dropped samples up to which a width counts as that of the source: jitter moves a few samples to the slot of

@@ -18,8 +18,9 @@ from watcher.arrays import F64, I64, Bool
 from watcher.core.review import faults
 from watcher.core.review.outage import OutageDecision, OutageGuard
 from watcher.core.windows.history import History, name_order
+from watcher.core.windows.records import WindowRecord
 from watcher.core.windows.silent_nodes import last_samples
-from watcher.model import DEFAULT_OPERATORS, Finding, MetricWindows, Operator, Provenance, Snapshot, WindowRecord
+from watcher.model import DEFAULT_OPERATORS, Finding, MetricWindows, Operator, Provenance, Snapshot
 
 
 def take_snapshot(

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,26 +139,14 @@ async def in_thread(call: Callable[[], T]) -> T:
     """Run a blocking call in a daemon thread. If it never returns (for example because of a hanging disk), it blocks
     neither the other checks nor the exit of the process.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(outcome: Callable[[], None]) -> None:
-        if not future.done():
-            outcome()
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # a call in progress cannot be cancelled
 
     def run() -> None:
         try:
-            value = call()
+            outcome.set_result(call())
         except Exception as error:
-            outcome = _later(future.set_exception, error)
-        else:
-            outcome = _later(future.set_result, value)
-        with suppress(RuntimeError):  # the event loop is closed: the result is no longer needed
-            loop.call_soon_threadsafe(settle, outcome)
+            outcome.set_exception(error)
 
     threading.Thread(target=run, name="doctor", daemon=True).start()
-    return await future
-
-
-def _later(call: Callable[[T], None], argument: T) -> Callable[[], None]:
-    return lambda: call(argument)
+    return await asyncio.wrap_future(outcome)

@@ -13,14 +13,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from watcher.core.messages import nearest
+from watcher.core.publishing.selection import Selection, Shape
 from watcher.model import DEFAULT_OPERATORS, MetricType, Operator, Window, default_window
-
-if TYPE_CHECKING:
-    from watcher.core.publishing.selection import Selection, Shape
 
 SHOWN_CHARACTERS = 256  # maximum length of a name quoted in a message
 MAX_PARAMETERS = 5_000

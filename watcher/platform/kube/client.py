@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -37,20 +35,17 @@ from watcher.core.kubernetes.errors import (
 )
 from watcher.core.kubernetes.objects import ACCESS_REVIEWS
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, ResourceList, list_decoder
-from watcher.core.messages import hide_secrets, printable
+from watcher.core.messages import hide_secrets
 from watcher.decoding.json_text import JsonDecoder
+from watcher.platform.kube.connection_errors import connection_error
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.parameters import EVERYTHING, PatchKind, Selector
 from watcher.platform.kube.refusals import error_of, read_status
 from watcher.platform.kube.responses import Listing, WatchEvent, read_event, read_item, read_large_page, read_page
 from watcher.platform.kube.responses import seconds_ahead as _seconds_ahead
 from watcher.platform.memory import BUDGET
-from watcher.platform.net.failures import name_problem
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body, read_start
-from watcher.platform.net.resolver import HINT as NAMES_HINT
-from watcher.platform.net.resolver import NameServerSilent, unanswered
 from watcher.platform.net.session import client_session
-from watcher.platform.net.tls import tls_cure, tls_error, tls_reason
 
 log = logging.getLogger(__name__)
 
@@ -421,7 +416,9 @@ class KubeClient:
             yield
         except (KubeError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             host = urlsplit(self._server).hostname or "" if self._server else None
-            message = error if isinstance(error, KubeError) else _translate(error, what=resource.full_name, host=host)
+            message = (
+                error if isinstance(error, KubeError) else connection_error(error, what=resource.full_name, host=host)
+            )
             if isinstance(message, KubeUnauthorized) or (isinstance(message, KubeRefused) and message.status is None):
                 retired, self._current = self._current, None
                 if retired is not None and not retired.users:
@@ -475,29 +472,3 @@ def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         if hasattr(socket, option):  # macOS has other names
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return connected
-
-
-def _translate(error: Exception, *, what: str, host: str | None) -> KubeError:
-    """The KubeError that corresponds to a failure below HTTP."""
-    if refused := tls_error(error):
-        names = {
-            "authority": "certificate-authority in the kubeconfig (ca.crt of the service account)",
-            "client": "client-certificate and client-key in the kubeconfig",
-            "address": "server (or tls-server-name) in the kubeconfig",
-        }
-        return KubeRefused(tls_reason(refused), hint=tls_cure(refused, **names))
-    if isinstance(error, TimeoutError):
-        silent = unanswered([host or ""])
-        return KubeUnreachable(silent or f"no response to the request for {what} in time", hint=silent and NAMES_HINT)
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        hint = NAMES_HINT if isinstance(error.os_error, NameServerSilent) else ""
-        return KubeUnreachable(name_problem(error), hint=hint)
-    said = printable(str(error)) or type(error).__name__
-    if isinstance(error, aiohttp.ClientPayloadError) and "not completed" in said:  # with the repr of another error
-        said = "the connection ended within the response"
-    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
-        # asyncio replaces the system's message by the address; aiohttp's has "ssl:default" even without TLS
-        said = os.strerror(error.errno)
-    if isinstance(error, (aiohttp.ClientResponseError, HttpProcessingError, ValueError)):
-        return KubeMalformed(f"the response for {what} is not valid HTTP: {said}")
-    return KubeUnreachable(f"the connection failed during the request for {what}: {said}")

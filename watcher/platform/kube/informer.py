@@ -49,6 +49,7 @@ from watcher.core.kubernetes.errors import (
     KubeUnreachable,
 )
 from watcher.core.kubernetes.wire import ItemT, Resource, key_of
+from watcher.core.messages import with_hint
 from watcher.platform.kube.client import ANY_VERSION, NEWEST, WATCH_S, KubeClient
 from watcher.platform.kube.parameters import EVERYTHING, Selector
 from watcher.platform.kube.responses import WatchEvent
@@ -344,7 +345,7 @@ class Informer(Generic[ItemT]):
         if isinstance(error, KubeGone):
             log.debug("the watch of %s expired, listing again: %s", self.resource.full_name, error)
         elif not self._warned:
-            message = f"{error}. {error.hint}" if error.hint else str(error)
+            message = with_hint(error)
             log.warning("cannot watch %s; the local copy may be out of date: %s", self.resource.full_name, message)
             self._warned = True
         self.error = error

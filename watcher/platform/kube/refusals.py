@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,11 +17,9 @@ from watcher.core.kubernetes.errors import (
     KubeUnauthorized,
     KubeUnreachable,
 )
+from watcher.core.kubernetes.wire import Resource
 from watcher.core.messages import printable
 from watcher.decoding.json_text import decode_json
-
-if TYPE_CHECKING:
-    from watcher.core.kubernetes.wire import Resource
 
 PASSING = (429, 500, 502, 503, 504)
 PAGE_NOT_FOUND = "404 page not found"

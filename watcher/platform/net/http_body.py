@@ -44,42 +44,25 @@ def answer_bound(most: int | None = None) -> AnswerBound:
     return AnswerBound(size, size // BYTES_PER_VALUE)
 
 
-class BoundedBody:
-    """Collects the decompressed chunks of an answer, and raises AnswerTooLarge at the first chunk beyond the bound."""
-
-    def __init__(self, bound: AnswerBound) -> None:
-        self._bound = bound
-        self._chunks: list[bytes] = []
-        self.size = self._values = 0
-
-    def add(self, chunk: bytes) -> None:
-        self.size += len(chunk)
-        self._values += len(chunk) - len(chunk.translate(None, _DELIMITERS))
-        if self.size > self._bound.bytes or self._values > self._bound.values:
-            self._chunks.clear()  # the error refers to this object, and may be kept for long
-        if self.size > self._bound.bytes:
-            raise AnswerTooLarge(f"the answer is larger than {self._bound.bytes >> 20} MiB")
-        if self._values > self._bound.values:
-            raise AnswerTooLarge(f"the answer has more than {self._bound.values:,} JSON values")
-        self._chunks.append(chunk)
-
-    def content(self) -> bytes:
-        """The whole body. The chunks are gone afterwards."""
-        body = b"".join(self._chunks)
-        self._chunks.clear()
-        return body
-
-
 async def read_body(response: aiohttp.ClientResponse, bound: AnswerBound) -> bytes:
-    """The decompressed body of a response. Raises AnswerTooLarge, and closes the connection on any failure."""
-    body = BoundedBody(bound)
+    """The decompressed body of a response. Raises AnswerTooLarge at the first chunk beyond the bound, and closes the
+    connection on any failure."""
+    chunks: list[bytes] = []
+    size = values = 0
     try:
         async for chunk in response.content.iter_any():
-            body.add(chunk)
+            chunks.append(chunk)
+            size += len(chunk)
+            values += len(chunk) - len(chunk.translate(None, _DELIMITERS))
+            if size > bound.bytes:
+                raise AnswerTooLarge(f"the answer is larger than {bound.bytes >> 20} MiB")
+            if values > bound.values:
+                raise AnswerTooLarge(f"the answer has more than {bound.values:,} JSON values")
     except BaseException:
+        chunks.clear()  # the error refers to these variables, and may be kept for long
         response.close()
         raise
-    return body.content()
+    return b"".join(chunks)
 
 
 async def read_start(response: aiohttp.ClientResponse, most: int = ERROR_BYTES) -> bytes:

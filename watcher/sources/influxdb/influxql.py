@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
 from watcher.decoding.json_text import decode_json
 from watcher.sources.http import SourceConnection
 from watcher.sources.influxdb.cpu_load import Points
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.influxdb.queries import FieldQuery, QueryTemplate, database_of
 from watcher.sources.influxdb.responses import read_influxql
+from watcher.sources.settings import ProviderSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +24,11 @@ class RawResponse:
     clock_offset_s: float | None = None
 
 
-class QueryLanguage(Protocol):
-    """Protocol of the two query languages. Each has its own connections."""
-
-    name: str
-
-    async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:
-        """Response with the points between the two times (unix milliseconds). May raise any aiohttp error;
-        `translated` converts them."""
-        ...
-
-    def read(self, body: RawResponse) -> list[Points]:
-        """Parse the series. Slow, so it must not run in the event loop. Raises ProviderError."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class InfluxQL:
     """The query language of InfluxDB 1.x at /query, which 2.x and 3.x also support."""
 
-    name = "influxql"
-
-    def __init__(self, config: InfluxConfig, connection: SourceConnection) -> None:
-        self._config, self._connection = config, connection
-
-    async def close(self) -> None:
-        """The connection belongs to the transport, which closes it."""
+    def __init__(self, settings: ProviderSettings, connection: SourceConnection) -> None:
+        self._settings, self._connection = settings, connection
 
     async def version(self) -> str:
         """Version reported by the server, "" if it reports none. Raises the same errors as `ask`."""
@@ -63,13 +41,16 @@ class InfluxQL:
             return ""
 
     async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:
-        """Send a query with chunking, because a server may truncate an unchunked response at 10,000 rows."""
-        query = {"db": self._config.read_from, "q": source.influxql(since, until), "epoch": "ms", "chunked": "true"}
+        """The response with the points between two times (unix milliseconds), with chunking, because a server may
+        truncate an unchunked response at 10,000 rows. May raise any aiohttp error."""
+        database = database_of(self._settings)
+        query = {"db": database, "q": source.influxql(since, until), "epoch": "ms", "chunked": "true"}
         answer = await self._connection.get("/query", query)
         return RawResponse(answer.body, answer.content_type, answer.clock_offset_s)
 
     def read(self, body: RawResponse) -> list[Points]:
-        """Parse a body with one JSON document per series."""
+        """Parse a body with one JSON document per series. Slow, so it must not run in the event loop. Raises
+        ProviderError."""
         return read_influxql(body.content, content_type=body.content_type)
 
 

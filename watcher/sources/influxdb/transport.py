@@ -9,19 +9,21 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from watcher.core.messages import install_extra, printable
 from watcher.sources.errors import ProviderRefused
 from watcher.sources.http import Credentials, SourceConnection
 from watcher.sources.influxdb.cpu_load import Points
-from watcher.sources.influxdb.influxql import InfluxQL, QueryLanguage
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.influxdb.influxql import InfluxQL
+from watcher.sources.influxdb.queries import FieldQuery, QueryTemplate
 from watcher.sources.influxdb.responses import error_of
+from watcher.sources.settings import ProviderSettings
+
+if TYPE_CHECKING:
+    from watcher.sources.influxdb.flux import Flux
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +37,25 @@ class InfluxResponse:
 # --- transport -------------------------------------------------------------------------------------------------------
 
 
-class InfluxTransport:
+class InfluxTransport(SourceConnection):
     """Sends queries with at most MAX_CONNECTIONS at a time and returns parsed responses. The first query determines the
     query language."""
 
-    def __init__(self, config: InfluxConfig) -> None:
-        self._config = config
-        self._credentials = Credentials(config, scheme="Token")
-        self._connection = SourceConnection(config, credentials=self._credentials.headers, refusal=error_of)
-        self._languages: list[QueryLanguage] = []
-        self._influxql: InfluxQL | None = None
-        self._chosen: QueryLanguage | None = None
+    def __init__(self, settings: ProviderSettings) -> None:
+        self._login = Credentials(settings, scheme="Token")
+        super().__init__(settings, credentials=self._login.headers, refusal=error_of)
+        self._influx = settings
+        self._influxql = InfluxQL(settings, self)
+        self._flux: Flux | None = None
+        self._chosen: InfluxQL | Flux | None = None
         self._choosing = asyncio.Lock()
-        self.worker = self._connection.worker
-
-    @property
-    def address(self) -> str:
-        """Address of the server; it contains no credentials."""
-        return self._connection.address
-
-    def start(self) -> None:
-        """Log if TLS verification is disabled. Sends no request."""
-        self._connection.start()
 
     async def close(self) -> None:
         """Close the connections of both languages."""
-        for language in self._languages:
-            await language.close()
-        await self._connection.close()
-        self._languages, self._influxql, self._chosen = [], None, None
+        if self._flux is not None:
+            await self._flux.close()
+        await super().close()
+        self._flux = self._chosen = None
 
     def doubt(self) -> None:
         """Determine the query language again, unless it is configured: after an outage the server may have another
@@ -84,29 +76,29 @@ class InfluxTransport:
             body = await language.ask(source, since, until)
             return InfluxResponse(await self.worker.run(language.read, body), body.clock_offset_s)
 
-        return await self._connection.retried(attempt, deadline=deadline)
+        return await self.retried(attempt, deadline=deadline)
 
     # --- choice of the query language --------------------------------------------------------------------------------
 
-    async def _language(self) -> QueryLanguage:
+    async def _language(self) -> InfluxQL | Flux:
         """The configured or detected query language. Raises ProviderRefused if it cannot be determined."""
         async with self._choosing:
             if self._chosen is None:
-                dialect, why = (self._config.dialect, "provider.dialect is set")
+                dialect, why = (self._influx.dialect, "provider.dialect is set")
                 if dialect is None:
                     dialect, why = await self._found_out()
-                self._chosen = self._flux() if dialect == "flux" else self._plain()
+                self._chosen = self._flux_client() if dialect == "flux" else self._influxql
                 log.info("querying %s in %s: %s", self.address, dialect, why)
             return self._chosen
 
     async def _found_out(self) -> tuple[str, str]:
-        version = await self._plain().version()
+        version = await self._influxql.version()
         number = version.removeprefix("v")
         why = f"the server is InfluxDB {printable(version)}"
         if number.startswith(("1.", "3.")):
             return "influxql", why
         if number.startswith("2.") or "cloud" in version.lower():
-            if self._config.bucket is None:
+            if self._influx.bucket is None:
                 return "influxql", f"{why} and provider.bucket is not set"
             return "flux", f"{why} and provider.bucket is set"
         raise ProviderRefused(
@@ -114,24 +106,15 @@ class InfluxTransport:
             hint='Check provider.address, or set provider.dialect to "influxql" (1.x, 3.x) or "flux" (2.x).',
         )
 
-    def _plain(self) -> InfluxQL:
-        if self._influxql is None:
-            self._influxql = InfluxQL(self._config, self._connection)
-            self._languages.append(self._influxql)
-        return self._influxql
-
-    def _flux(self) -> QueryLanguage:
-        for language in self._languages:
-            if language.name == "flux":
-                return language
-        try:
-            # Imported on demand: an optional dependency, whose import takes a third of a second.
-            from watcher.sources.influxdb.flux import Flux
-        except ImportError as error:
-            raise ProviderRefused(
-                f"dialect flux needs a library that is not installed ({error.name})",
-                hint=f"Set provider.dialect = 'influxql' and provider.database, or {install_extra('influxdb')}.",
-            ) from error
-        language = Flux(self._config, self._connection, self._credentials)
-        self._languages.append(language)
-        return language
+    def _flux_client(self) -> Flux:
+        if self._flux is None:
+            try:
+                # Imported on demand: an optional dependency, whose import takes a third of a second.
+                from watcher.sources.influxdb.flux import Flux
+            except ImportError as error:
+                raise ProviderRefused(
+                    f"dialect flux needs a library that is not installed ({error.name})",
+                    hint=f"Set provider.dialect = 'influxql' and provider.database, or {install_extra('influxdb')}.",
+                ) from error
+            self._flux = Flux(self._influx, self, self._login)
+        return self._flux

@@ -18,12 +18,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from watcher.arrays import F64
-from watcher.core.clocks import AHEAD_S
+from watcher.core.config.settings import Settings
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeError, KubeForbidden, KubeMalformed, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.node_facts import capacities_of
@@ -32,6 +31,7 @@ from watcher.core.kubernetes.quantity import nano
 from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import key_of
 from watcher.core.pods.coverage import PodGaps
+from watcher.core.review.clocks import AHEAD_S
 from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.platform.kube.client import KubeClient
@@ -44,9 +44,6 @@ from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRef
 from watcher.sources.fetching import BEHIND_S
 from watcher.sources.metrics_server.pods import PodReader
 from watcher.sources.settings import ProviderSettings
-
-if TYPE_CHECKING:
-    from watcher.core.config.settings import Settings
 
 log = logging.getLogger(__name__)
 

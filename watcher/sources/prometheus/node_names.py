@@ -118,6 +118,10 @@ class NodeEvidenceReader:
     def __init__(self, matchers: Sequence[Matcher]) -> None:
         self.cluster: NodeIndex | None = None  # nodes from the Kubernetes API
         self._matchers = matchers
+        self._of_nodes = known_nodes_query(matchers=matchers)
+        self._of_targets = targets_query(matchers=matchers)
+        self._of_host_names = host_names_query(matchers=matchers)
+        self._of_machines = machines_query(matchers=matchers)
         self._facts: dict[str, _Facts] = {}
         self._indexes: tuple[_Facts, NodeIndex] | None = None
         self._evidence: dict[str, tuple[_Known, NamingEvidence]] = {}
@@ -164,10 +168,10 @@ class NodeEvidenceReader:
 
         index, of_nodes = self.cluster, _NONE
         if index is None or not index.nodes:
-            of_nodes = await read(known_nodes_query(matchers=self._matchers))
+            of_nodes = await read(self._of_nodes)
             index = await asyncio.to_thread(self._index_of, of_nodes)
         found = await identified("nodes", index)
-        of_targets = await read(targets_query(matchers=self._matchers)) if found.clusters else _NONE
+        of_targets = await read(self._of_targets) if found.clusters else _NONE
         if of_targets.unknown is not None:
             raise of_targets.unknown
         is_part = bool(of_targets.rows) and await asyncio.to_thread(_has_more, found.clusters, of_targets)
@@ -175,7 +179,7 @@ class NodeEvidenceReader:
             needed = [of_nodes, of_targets] if of_nodes.rows else [of_targets]
             failed = [facts.failed for facts in needed if facts.failed]
             return Decision(found.nodes, of_nodes.missing or of_targets.missing, failed)
-        host_names = await read(host_names_query(matchers=self._matchers))
+        host_names = await read(self._of_host_names)
         found = await identified("host names", index, host_names)
         used = [of_nodes, of_targets, host_names]
         of_pods = _NONE
@@ -184,7 +188,7 @@ class NodeEvidenceReader:
             found = await identified(asked, index, host_names, of_pods)
             used.append(of_pods)
         if is_part or found.needs_machines:
-            machines = await read(machines_query(matchers=self._matchers))
+            machines = await read(self._of_machines)
             found = await identified(f"machines {asked}", index, host_names, of_pods, machines)
             used.append(machines)
         for facts in used:

@@ -1,9 +1,9 @@
 // Pages of agents and QoS Resource Managers, proxied by the service, read-only.
 
-import { ApiError, ask } from "../api.js";
+import { ApiError, ask } from "../common/api.js";
 import { missing } from "../terms/definitions.js";
-import { el, numbers, renew, select, table, told } from "../dom.js";
-import { bytes, clock, count, limits, plain, seconds } from "../format.js";
+import { el, numbers, renew, select, table, told } from "../common/dom.js";
+import { bytes, clock, count, limits, plain, seconds } from "../common/format.js";
 import { linked } from "../placements/podlink.js";
 import { cpusOf, socketsOf } from "./cpus.js";
 

@@ -1,6 +1,6 @@
 // The CPUs of a machine by socket and NUMA node, and the owner of each CPU.
 
-import { el } from "../dom.js";
+import { el } from "../common/dom.js";
 
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 

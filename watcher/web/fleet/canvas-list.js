@@ -3,8 +3,8 @@
 //   layout(width, items) -> height    paint(context, active)    hit(x, y) -> index or -1
 //   place(index) -> { x, y }          step(index, key) -> index, or null for other keys
 
-import { onThemeChange } from "../theme.js";
-import { el } from "../dom.js";
+import { onThemeChange } from "../common/theme.js";
+import { el } from "../common/dom.js";
 
 let ids = 0;
 

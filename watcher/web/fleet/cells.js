@@ -2,9 +2,9 @@
 // each group is a block with a heading; blocks are placed beside each other where they fit.
 
 import { STRONG, mark, signed } from "./trend.js";
-import { colour, heat } from "../theme.js";
+import { colour, heat } from "../common/theme.js";
 import { LABELS, STATES } from "../load.js";
-import { NONE, seconds } from "../format.js";
+import { NONE, seconds } from "../common/format.js";
 
 const GAP = 2;
 const TILE_HEIGHT = 46; // a cell with text

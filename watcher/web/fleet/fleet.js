@@ -1,18 +1,18 @@
 // The view of all nodes: problems first, then the nodes as cells or as a table, and their distribution.
 
-import { ApiError, ask } from "../api.js";
+import { ApiError, ask } from "../common/api.js";
 import { CanvasList } from "./canvas-list.js";
 import { Cells, paintCell } from "./cells.js";
-import { choice, el, field, numbers, renew, select, svg, told } from "../dom.js";
+import { choice, el, field, numbers, renew, select, svg, told } from "../common/dom.js";
 import { groupOf, grouped, groupings, meanOf } from "./groups.js";
 import { NodeTable } from "./table.js";
 import { NOTABLE, STRONG, signed, trendsOf } from "./trend.js";
 import { overTime } from "./over-time.js";
-import { NONE, count, moment, percent, seconds } from "../format.js";
+import { NONE, count, moment, percent, seconds } from "../common/format.js";
 import { BOUNDS, LABELS, METRICS, STATES, boundsOf, chosen, histogram, totals } from "../load.js";
 import { problemsPanel } from "../problems/problems.js";
 import { term } from "../terms/definitions.js";
-import { colour, heat, onThemeChange } from "../theme.js";
+import { colour, heat, onThemeChange } from "../common/theme.js";
 
 const DIGIT = 7.7; // width of a digit in the chart, in pixels
 const SORTS = [["load", "load"], ["rising", "rising fastest"], ["deviation", "deviation"], ["age", "longest silent"], ["name", "name"]];

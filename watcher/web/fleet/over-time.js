@@ -1,7 +1,7 @@
 // The load of the whole fleet over the stored time, as a line for CPU and one for memory.
 
-import { el, svg } from "../dom.js";
-import { clock, count, moment, percent, seconds } from "../format.js";
+import { el, svg } from "../common/dom.js";
+import { clock, count, moment, percent, seconds } from "../common/format.js";
 import { missing, term } from "../terms/definitions.js";
 
 const HEIGHT = 120, LEFT = 44, RIGHT = 12, TOP = 8, BOTTOM = 20; // pixels

@@ -1,7 +1,7 @@
 // The table of all nodes: headers sort, pages of 100 rows, names can be copied, and all rows can be saved as CSV.
 
-import { el, renew } from "../dom.js";
-import { count, percent, NONE } from "../format.js";
+import { el, renew } from "../common/dom.js";
+import { count, percent, NONE } from "../common/format.js";
 import { METRICS } from "../load.js";
 import { signed } from "./trend.js";
 

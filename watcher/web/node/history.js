@@ -1,8 +1,8 @@
 // Charts of the stored windows of a node, with the bounds of its forecasts. The chart library is loaded on first use.
 
-import { el, styles } from "../dom.js";
-import { clock, moment, percent } from "../format.js";
-import { colour, onThemeChange } from "../theme.js";
+import { el, styles } from "../common/dom.js";
+import { clock, moment, percent } from "../common/format.js";
+import { colour, onThemeChange } from "../common/theme.js";
 
 const CHARTS = [["CPU", "AVG", "CPU, mean by window"], ["Memory", "AVG", "Memory, mean by window"], ["CPU", "STD", "CPU, deviation by window"], ["Memory", "STD", "Memory, deviation by window"]];
 /** Names of the metrics of pressure, and their texts. */

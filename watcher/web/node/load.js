@@ -1,10 +1,10 @@
 // The load of a node as a state in words and as bars with requests and limits.
 
-import { el } from "../dom.js";
-import { NONE, bytes, cores, moment, percent, seconds } from "../format.js";
+import { el } from "../common/dom.js";
+import { NONE, bytes, cores, moment, percent, seconds } from "../common/format.js";
 import { LABELS, METRICS, STATES } from "../load.js";
 import { term } from "../terms/definitions.js";
-import { heat } from "../theme.js";
+import { heat } from "../common/theme.js";
 
 const HOT_PERCENT = 85, BUSY_PERCENT = 60; // as in the definitions of these terms
 const OUTSIDE_PERCENT = 5; // least share of the capacity that is used outside of pods to be listed

@@ -1,8 +1,8 @@
 // The view of one node: its load with requests and limits, the pods that make it, history, findings and scores.
 
-import { ApiError, ask, post } from "../api.js";
-import { choice, el, renew, table } from "../dom.js";
-import { NONE, bytes, cores, count, percent, plain, seconds } from "../format.js";
+import { ApiError, ask, post } from "../common/api.js";
+import { choice, el, renew, table } from "../common/dom.js";
+import { NONE, bytes, cores, count, percent, plain, seconds } from "../common/format.js";
 import { STATES, chosen } from "../load.js";
 import { pasted } from "../score/manifest.js";
 import { HistoryCharts } from "./history.js";

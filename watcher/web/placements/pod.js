@@ -1,8 +1,8 @@
 // The page of one pod: why the pod runs on its node, and why not on another one, as `load-watcher why`.
 
-import { ApiError, ask } from "../api.js";
-import { el, renew, select, table, told } from "../dom.js";
-import { NONE, count, moment, seconds } from "../format.js";
+import { ApiError, ask } from "../common/api.js";
+import { el, renew, select, table, told } from "../common/dom.js";
+import { NONE, count, moment, seconds } from "../common/format.js";
 import { highlightHref, nodeLink, podHref } from "./podlink.js";
 import { amountOf, score } from "../score/why.js";
 

@@ -1,7 +1,7 @@
 // Links to the page of a pod's placement. Every view that names a pod uses them.
 
-import { el } from "../dom.js";
-import { NONE } from "../format.js";
+import { el } from "../common/dom.js";
+import { NONE } from "../common/format.js";
 
 /** The address of the placement page of a pod; `at`, in unix seconds, selects the newest decision at or before that time. */
 export function podHref(namespace, name, at = null) {

@@ -1,8 +1,8 @@
 // Problems with their cures, grouped by node and cause, and the queries to the source.
 
-import { ask } from "../api.js";
-import { el, field, numbers, renew, select, table } from "../dom.js";
-import { NONE, count, moment, seconds } from "../format.js";
+import { ask } from "../common/api.js";
+import { el, field, numbers, renew, select, table } from "../common/dom.js";
+import { NONE, count, moment, seconds } from "../common/format.js";
 import { badge, cure, sentence } from "./problems.js";
 import { TERMS, term } from "../terms/definitions.js";
 

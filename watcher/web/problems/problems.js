@@ -1,7 +1,7 @@
 // Problems as sentences: the list at the top of the fleet, the state in the header, and rows of the view of findings.
 
-import { el } from "../dom.js";
-import { count } from "../format.js";
+import { el } from "../common/dom.js";
+import { count } from "../common/format.js";
 import { copyButton } from "../fleet/table.js";
 import { linked } from "../terms/definitions.js";
 

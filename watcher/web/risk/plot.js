@@ -1,6 +1,6 @@
 // Painter for canvas-list.js: a scatter plot with lines and two linear axes. A pointer hits the nearest dot.
 
-import { colour } from "../theme.js";
+import { colour } from "../common/theme.js";
 
 const LEFT = 52, RIGHT = 16, TOP = 14, BOTTOM = 42;
 const DOT = 5;

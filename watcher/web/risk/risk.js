@@ -1,15 +1,15 @@
 // The view of mean and deviation of every node, and of the score of TargetLoadPacking.
 
-import { ask, post } from "../api.js";
+import { ask, post } from "../common/api.js";
 import { CanvasList } from "../fleet/canvas-list.js";
 import { term } from "../terms/definitions.js";
-import { choice, el, field, numbers, renew } from "../dom.js";
+import { choice, el, field, numbers, renew } from "../common/dom.js";
 import { describe, openNode } from "../fleet/fleet.js";
-import { count, percent } from "../format.js";
+import { count, percent } from "../common/format.js";
 import { METRICS, STATES } from "../load.js";
 import { EXAMPLE } from "../score/manifest.js";
 import { Plot } from "./plot.js";
-import { colour, heat, onThemeChange } from "../theme.js";
+import { colour, heat, onThemeChange } from "../common/theme.js";
 
 const DEFAULTS = { margin: 1, target: 40 }; // defaults of the plug-ins
 

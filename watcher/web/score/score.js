@@ -1,8 +1,8 @@
 // The score explorer: ranks the nodes for a pod manifest, by a profile of the settings or by one that the user enters.
 
-import { ApiError, ask, post } from "../api.js";
-import { el, field, renew, select, table } from "../dom.js";
-import { NONE, count, seconds } from "../format.js";
+import { ApiError, ask, post } from "../common/api.js";
+import { el, field, renew, select, table } from "../common/dom.js";
+import { NONE, count, seconds } from "../common/format.js";
 import { profileText, pasted, remember, rememberProfile } from "./manifest.js";
 import { TEMPLATES } from "./profiles.js";
 import { linked } from "../terms/definitions.js";

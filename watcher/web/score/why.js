@@ -1,7 +1,7 @@
 // Explanation of a node's score: the reason of each plug-in first, inputs and steps on request.
 
-import { el } from "../dom.js";
-import { NONE, bytes, plain, seconds } from "../format.js";
+import { el } from "../common/dom.js";
+import { NONE, bytes, plain, seconds } from "../common/format.js";
 
 /** The reasons of the filters that reject the node; if none does, the reasons of the scoring plug-ins. */
 export function reasonOf(node) {

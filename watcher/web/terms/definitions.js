@@ -2,7 +2,7 @@
 //
 // docs/reference/glossary.md explains the same terms; tests/real/test_node_page.py compares the links with its headings.
 
-import { el, renewing, styles } from "../dom.js";
+import { el, renewing, styles } from "../common/dom.js";
 
 /** URL of docs/ with a trailing slash, from the metadata of the package; "" as long as no documentation is published.
  *  Without it, terms lead to the definitions in this page (#/terms), and pages are named with their path. */

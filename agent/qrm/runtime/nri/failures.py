@@ -10,28 +10,11 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-KINDS = (
-    "bad-frame",
-    "checkpoint",
-    "device",
-    "disconnected",
-    "dropped",
-    "internal",
-    "kubelet",
-    "late",
-    "missed",
-    "plugin",
-    "refused",
-    "slow",
-    "unknown-pod",
-    "unreachable",
-    "update",
-)
 REMEMBERED = 100
 
 
 class Unanswered(RuntimeError):
-    """The plug-in cannot decide about a container; `kind` is one of KINDS."""
+    """The plug-in cannot decide about a container; `kind` as in NriFindings."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +22,9 @@ class Unanswered(RuntimeError):
 
 
 class NriFindings:
-    """The last failures, and the number of failures of each kind. `clock` returns unix seconds."""
+    """The last failures, and the number of failures of each kind: bad-frame, checkpoint, device, disconnected, dropped,
+    internal, kubelet, late, missed, plugin, refused, slow, unknown-pod, unreachable, update. `clock` returns unix
+    seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.counts: Counter[str] = Counter()

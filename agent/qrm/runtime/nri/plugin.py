@@ -174,7 +174,7 @@ class NriPlugin:
         for each in self._table.containers:
             wanted = manager.properties(each.pod_uid, each.name)
             has = properties_in(actual[each.id], wanted or ())
-            manager.set_applied(each.id, has)
+            manager.applier.set_applied(each.id, has)
             if not has:
                 without.add(each.id)
         self._findings.without = frozenset(without)
@@ -209,7 +209,7 @@ class NriPlugin:
             if container.id not in due:
                 await collect(pod, container, properties)
         for container_id in due:
-            self._rounds.manager.apply_again(container_id)
+            self._rounds.manager.applier.apply_again(container_id)
         due.pop(without, None)
         names.pop(without, None)
         self._findings.applied(names)
@@ -251,7 +251,7 @@ class NriPlugin:
             self._findings.add("late", f"{_called(request)}, is created after its sandbox was removed: ignoring it")
             return pb.CreateContainerResponse()
         self._table.add_container(request.pod, request.container)
-        self._rounds.manager.set_applied(request.container.id, None)  # a runtime may use an id again
+        self._rounds.manager.applier.set_applied(request.container.id, None)  # a runtime may use an id again
         if self._held():
             return pb.CreateContainerResponse()
         try:
@@ -261,9 +261,11 @@ class NriPlugin:
             raise
         except Unanswered as error:
             return self._after_failure(request, error)
+        except OSError as error:
+            return self._after_failure(request, Unanswered("checkpoint", error_text(error)))
         response, properties = found
         if properties:
-            self._rounds.manager.set_applied(request.container.id, properties)
+            self._rounds.manager.applier.set_applied(request.container.id, properties)
         return response
 
     def _after_failure(self, request: pb.CreateContainerRequest, error: Unanswered) -> pb.CreateContainerResponse:
@@ -289,13 +291,11 @@ class NriPlugin:
         self._originals.drop(container.id)
 
     async def _created(self, request: pb.CreateContainerRequest) -> tuple[pb.CreateContainerResponse, Properties]:
-        """The answer, and the properties that it sets. Raises CallFailed for an inadmissible pod, and Unanswered."""
+        """The answer, and the properties that it sets. Raises CallFailed for an inadmissible pod, Unanswered, and
+        OSError if the allocations cannot be stored."""
         container = request.container
         pod = self._known(request.pod, container)
-        try:
-            admission = await self._rounds.admit(pod)
-        except OSError as error:
-            raise Unanswered("checkpoint", error_text(error)) from None
+        admission = await self._rounds.admit(pod)
         if not admission.admitted:
             raise self._refusal(pod, admission, request)
         try:
@@ -307,15 +307,10 @@ class NriPlugin:
             rejected = Admission(False, UNEXPECTED_ERROR, f"container {container.name}: {error}", unanswered=silent)
             self._rounds.reject(pod, container.name, rejected)
             raise self._refusal(pod, rejected, request) from None
-        except OSError as error:
-            raise Unanswered("checkpoint", error_text(error)) from None
         self._rounds.accept(pod, container.name)
         if options is None:
             return pb.CreateContainerResponse(), {}
-        try:
-            updates = await self._updates(without=container.id)
-        except OSError as error:
-            raise Unanswered("checkpoint", error_text(error)) from None
+        updates = await self._updates(without=container.id)
         # The requests may have changed since the allocation; other containers may have the rest of it then.
         options = options_of(self._rounds.manager.allocations.of(pod.uid, container.name))
         adjust = await self._adjustment(request, options)
@@ -330,10 +325,7 @@ class NriPlugin:
             raise Unanswered("device", unreadable)
         if unreadable:
             self._findings.add("device", f"{_called(request)} starts without devices: {unreadable}")
-        try:
-            await self._originals.record(container.id, properties_in(container.linux.resources, options.properties))
-        except OSError as error:
-            raise Unanswered("checkpoint", error_text(error)) from None
+        await self._originals.record(container.id, properties_in(container.linux.resources, options.properties))
         return adjustment(options, container, devices)
 
     def _known(self, sandbox: pb.PodSandbox, container: pb.Container) -> QrmPod:
@@ -374,7 +366,7 @@ class NriPlugin:
         except (Unanswered, OSError) as error:
             kind = getattr(error, "kind", "checkpoint")
             self._findings.add(kind, f"UpdateContainer: {error_text(error)}; the next round resizes the container")
-            self._rounds.manager.apply_again(request.container.id)
+            self._rounds.manager.applier.apply_again(request.container.id)
             updates = []  # other containers may still have the CPUs that this one was allocated
         return pb.UpdateContainerResponse(update=updates)
 

@@ -73,9 +73,9 @@ class RoundUpdates:
             failed, why = set(due), f"UpdateContainers: {error}"
         for id, (_, _, properties) in due.items():
             if id in failed:
-                self._manager.apply_again(id)
+                self._manager.applier.apply_again(id)
             else:
-                self._manager.confirm(id, properties)
+                self._manager.applier.confirm(id, properties)
         refused |= failed
         if failed:
             self._findings.add("update", f"containers keep their properties until the next round: {why}")

@@ -1,4 +1,4 @@
-"""Pods as the manager wants them, from the API and from the kubelet."""
+"""The pods of the node from the Kubernetes API and from the kubelet, as the manager's pod type."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def understood(**content: Any) -> QrmPod | None:
     return qrm_pod(msgspec.convert({"metadata": {}, **content}, QrmPodObject))
 
 
-def test_everything_that_plugins_want():
+def test_a_pod_of_the_api_is_read_with_all_fields_that_plugins_use():
     requests = {"cpu": "250m", "memory": "1Gi", "example.org/card": "2", "ephemeral-storage": "0"}
     found = understood(
         metadata={
@@ -68,7 +68,7 @@ def test_everything_that_plugins_want():
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_pods_that_have_ended_are_none(phase: str):
+def test_pods_that_have_ended_are_left_out(phase: str):
     assert understood(status={"phase": phase}) is None
 
 
@@ -82,8 +82,8 @@ def of_api(**metadata: Any) -> QrmPod:
     return found
 
 
-def test_a_static_pod_is_the_same_to_the_api_and_the_kubelet():
-    """The kubelet itself has the source in the annotation; the mirror pod belongs to the node."""
+def test_a_static_pod_from_the_kubelet_equals_its_mirror_pod_from_the_api():
+    """The kubelet's own pod has its source in an annotation; the mirror pod is owned by the node."""
     local = understood(metadata={"uid": HASH, "annotations": {"kubernetes.io/config.source": "file"}})
     mirror = of_api(uid="m", annotations={"kubernetes.io/config.mirror": HASH}, ownerReferences=[OF_KUBELET])
     assert local is not None
@@ -98,8 +98,8 @@ def test_a_static_pod_is_the_same_to_the_api_and_the_kubelet():
         {**OF_KUBELET, "kind": "ReplicaSet"},
     ],
 )
-def test_annotations_of_users_are_not_the_identity_of_a_pod(owner: dict[str, Any]):
-    """A user of the API can set both; the uid of another pod stays that of the other pod."""
+def test_annotations_of_a_user_do_not_change_the_uid_or_make_a_pod_static(owner: dict[str, Any]):
+    """A user of the API can set both annotations. The uid of another pod stays that of the other pod."""
     claims = {
         "kubernetes.io/config.source": "file",
         "kubernetes.io/config.hash": "victim",
@@ -135,8 +135,8 @@ class Listed:
         return 0.0
 
 
-def test_a_kubelet_that_lists_nothing_after_its_restart_ends_no_pod(caplog: pytest.LogCaptureFixture):
-    """Its pods keep their allocations until it has lacked them for half a minute, and are not updated meanwhile."""
+def test_an_empty_list_of_a_restarted_kubelet_ends_no_pod(caplog: pytest.LogCaptureFixture):
+    """The pods keep their allocations until they were missing for half a minute, and are not updated meanwhile."""
     pod = QrmPod("u", "shop", "web", containers=(PodContainer("c", {"cpu": 1.0}, id="running"),))
     kubelet = Listed(pod)
     source = LingeringPods(kubelet)
@@ -154,8 +154,8 @@ def test_a_kubelet_that_lists_nothing_after_its_restart_ends_no_pod(caplog: pyte
     assert source.listing(monotonic=31.0, max_age=60.0) == [pod]
 
 
-def test_of_two_pods_with_one_uid_the_one_that_claims_it_is_refused(caplog: pytest.LogCaptureFixture):
-    """The API gives a pod its uid; of two mirror pods, the older one could not know the other's."""
+def test_of_two_pods_with_one_uid_the_one_whose_annotation_has_the_uid_is_refused(caplog: pytest.LogCaptureFixture):
+    """The API gives a pod its uid. Of two mirror pods, the older one could not know the uid of the other."""
     real = QrmPod("victim", "bank", "db", created=1795946400.0)
     forged = QrmPod("victim", "a", "hog", static=True, created=1795942800.0)
     static = QrmPod(HASH, "kube-system", "etcd", static=True, created=1795939200.0)
@@ -181,8 +181,10 @@ def test_of_two_pods_with_one_uid_the_one_that_claims_it_is_refused(caplog: pyte
         ("1", ["3", None], [3.0, None]),
     ],
 )
-def test_containers_share_what_only_the_pod_requests(whole: str, own: list[str | None], expected: list[float | None]):
-    """A container without a request gets CPUs too, so that it does not run on those of others."""
+def test_containers_without_requests_share_the_request_of_the_pod(
+    whole: str, own: list[str | None], expected: list[float | None]
+):
+    """A container without a request gets CPUs too, so that it does not run on the CPUs of other containers."""
     containers = [
         {"name": f"c{at}", "resources": {"requests": {} if cpu is None else {"cpu": cpu}}} for at, cpu in enumerate(own)
     ]
@@ -210,13 +212,13 @@ def test_pod_level_requests_and_a_resize_that_the_node_cannot_grant():
     assert found.containers[0].requests == {"cpu": 6.0, "memory": 2.0**31}, "the container has what the pod requests"
 
 
-def test_a_quantity_that_is_none():
+def test_an_invalid_quantity_is_an_error():
     with pytest.raises(ValueError, match="many"):
         understood(spec={"containers": [{"name": "c", "resources": {"requests": {"cpu": "many"}}}]})
 
 
 class Known:
-    """Who knows these pods, heard of `age` seconds ago."""
+    """A source with these pods, `age` seconds old, or the reason `why` it has none."""
 
     def __init__(self, *names: str, age: float = 0.0, why: str = "") -> None:
         self.pods = [QrmPod(name, "ns", name) for name in names]
@@ -239,7 +241,7 @@ def names(*sources: Known) -> list[str]:
     return [pod.name for pod in NodePodSources(sources).listing(monotonic=0.0)]
 
 
-def test_who_knows_well_is_believed_then_who_knows_at_all():
+def test_the_first_source_with_recent_pods_is_used_then_the_first_with_any():
     assert names(Known("b", "a")) == ["a", "b"]
     assert names(Known("api"), Known("kubelet")) == ["api"]
     assert names(Known("api", age=61.0), Known("kubelet")) == ["kubelet"]
@@ -250,7 +252,7 @@ def test_who_knows_well_is_believed_then_who_knows_at_all():
         names()
 
 
-def test_the_age_is_that_of_the_pods_in_use():
+def test_the_age_is_that_of_the_source_in_use():
     def age(*sources: Known) -> float | None:
         return NodePodSources(sources).age(monotonic=0.0)
 
@@ -261,7 +263,7 @@ def test_the_age_is_that_of_the_pods_in_use():
     assert age(Known(why="it is away")) is None
 
 
-async def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):
+async def test_api_pods_are_those_of_the_node_and_follow_its_changes(tmp_path: Path):
     with FakeKube() as kube:
         kube.pod("shop/web", node="node-1")
         kube.pod("shop/other", node="node-2")
@@ -277,7 +279,7 @@ async def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):
             listed = await eventually(lambda: pods.listing(monotonic=1.0), what="the pods", ignoring=(PodsUnknown,))
             assert [pod.key for pod in listed] == ["shop/web"]
             again = pods.listing(monotonic=2.0)
-            assert again[0] is listed[0], "what did not change is not read again"
+            assert again[0] is listed[0], "an unchanged pod is not read again"
             kube.delete(PODS, "shop/web")
             kube.pod("shop/new", node="node-1")
             await eventually(
@@ -288,7 +290,7 @@ async def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):
             await client.close()
 
 
-async def test_a_kubelet_that_nobody_hears():
+async def test_pods_are_unknown_if_the_kubelet_does_not_respond():
     source = kubelet_pods(kubelet_access("http://127.0.0.1:9"), interval=10.0)
     with pytest.raises(PodsUnknown, match="the kubelet has not responded yet"):
         source.listing(monotonic=0.0, max_age=1.0)

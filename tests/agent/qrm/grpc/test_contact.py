@@ -36,14 +36,14 @@ def test_a_plugin_that_managers_do_not_call_regularly_is_alive_while_it_is_regis
     assert (contact.error, contact.live, contact.silent_for) == (None, False, 5.0)
 
 
-def test_a_refusal_is_no_contact():
+def test_a_refused_registration_is_not_a_contact():
     contact = ManagerContact(clock := Clock(), called_regularly=True)
     clock.now += SILENT_S
     contact.registered("no handler registered for plugin type: ResourcePlugin")
     assert (contact.live, contact.silent_for) == (False, SILENT_S)
 
 
-def test_silence_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture):
+def test_the_begin_and_the_end_of_a_silence_are_logged_once(caplog: pytest.LogCaptureFixture):
     contact = ManagerContact(clock := Clock(), called_regularly=True)
     report = SilenceReport({"cpu": contact}, where="/var/lib/katalyst/plugin-socks")
     with caplog.at_level("INFO"):

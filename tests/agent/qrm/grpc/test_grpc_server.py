@@ -1,4 +1,4 @@
-"""A plug-in of ours on a real socket, asked by our endpoint."""
+"""A built-in plug-in of load-watcher on a real socket, called by the manager's endpoint."""
 
 import asyncio
 import os
@@ -21,12 +21,13 @@ from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
 from agent.qrm.grpc.socket_server import SocketServer
 from agent.qrm.main import Checkpoint
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.store.checkpoint import fnv1a
@@ -80,7 +81,7 @@ def test_an_admission_over_the_socket(tmp_path: Path):
     run(test())
 
 
-def test_no_preference_and_impossible_over_the_socket(tmp_path: Path):
+def test_hints_without_preference_and_without_a_possible_node_over_the_socket(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (_, endpoint):
             assert await endpoint.hints(ask("cpu", "p", "online-micro_service", 2)) is None
@@ -89,7 +90,7 @@ def test_no_preference_and_impossible_over_the_socket(tmp_path: Path):
     run(test())
 
 
-def test_what_cannot_be_allocated_is_an_error_with_its_reason(tmp_path: Path):
+def test_a_failed_allocation_is_an_error_with_its_reason(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (_, endpoint):
             with pytest.raises(PluginCallError, match="the plug-in for cpu failed in Allocate: UNKNOWN: no available"):
@@ -102,10 +103,10 @@ def test_what_cannot_be_allocated_is_an_error_with_its_reason(tmp_path: Path):
     run(test())
 
 
-def test_a_decision_that_cannot_be_kept_was_not_made(tmp_path: Path):
+def test_an_allocation_that_cannot_be_stored_is_undone(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (server, endpoint):
-            server.state.path = tmp_path / "gone" / "cpu_plugin_state"  # as if the disk had been taken away
+            server.state.path = tmp_path / "gone" / "cpu_plugin_state"  # as if the disk had been removed
             with pytest.raises(PluginCallError, match="cannot write the decision to disk: No such file or directory"):
                 await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
             assert await endpoint.allocations() == {}
@@ -113,8 +114,8 @@ def test_a_decision_that_cannot_be_kept_was_not_made(tmp_path: Path):
     run(test())
 
 
-def test_methods_about_whole_pods_are_not_there(tmp_path: Path):
-    """As in Katalyst's plug-ins; the manager asks for containers, in the scope pod too."""
+def test_methods_for_whole_pods_are_not_implemented(tmp_path: Path):
+    """As in Katalyst's plug-ins. The manager asks for containers, in the scope pod too."""
 
     async def test() -> None:
         async with serving(tmp_path) as (_, endpoint), grpc.aio.insecure_channel(f"unix:{endpoint.socket}") as channel:
@@ -123,8 +124,8 @@ def test_methods_about_whole_pods_are_not_there(tmp_path: Path):
                 with pytest.raises(grpc.aio.AioRpcError) as told:
                     await method(pb.PodResourceRequest(pod_uid="p", resource_name="cpu"))
                 assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED, pod_scope=True)
-            manager = Manager(settings, Allocations(), save=nothing, monotonic=lambda: 0.0)
+            settings = AllocationSettings(policy=TopologyPolicy.RESTRICTED, scope="pod")
+            manager = Manager(settings, Allocations(), nodes=frozenset({0, 1}), save=nothing, monotonic=lambda: 0.0)
             await manager.plugins.register("cpu", endpoint)
             containers = tuple(PodContainer(name, {"cpu": 20.0}) for name in ("a", "b"))
             pod = QrmPod("p", annotations={ROLE_ANNOTATION: "storage-service"}, containers=containers)
@@ -133,21 +134,21 @@ def test_methods_about_whole_pods_are_not_there(tmp_path: Path):
             assert admission.decided["a"] == admission.decided["b"]
 
     async def nothing() -> None:
-        """Nothing is kept."""
+        """No allocation is stored."""
 
     run(test())
 
 
 class Unkeepable(CpuPlugin):
-    """Has a document that is no JSON, once it has given something away."""
+    """After its first allocation, its document cannot be written as JSON."""
 
     def document(self) -> dict[str, Any]:
         return {**super().document(), "odd": object() if self.allocations() else ""}
 
 
-def test_a_document_that_cannot_be_written(tmp_path: Path):
+def test_an_allocation_whose_document_is_not_json_is_undone(tmp_path: Path):
     async def test() -> None:
-        plugin = Unkeepable(SEED, DEFAULT_ROLES, CpuSettings())
+        plugin = Unkeepable(SEED, DEFAULT_ROLES, PoolSettings())
         async with serving(tmp_path, plugin=plugin) as (server, endpoint):
             with pytest.raises(PluginCallError, match=r"failed in Allocate: UNKNOWN: .*TypeError"):
                 await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
@@ -158,7 +159,7 @@ def test_a_document_that_cannot_be_written(tmp_path: Path):
 
 
 def test_a_request_of_katalysts_manager(tmp_path: Path):
-    """The role is only in an annotation, the CPUs of a reclaimed pod are thousandths under the name cpu."""
+    """The role is only in an annotation; the CPUs of a reclaimed pod are thousandths under the name cpu."""
     batch = {ROLE_ANNOTATION: "ETL", QOS_ANNOTATION: "reclaimed_cores"}
     own = {ROLE_ANNOTATION: "storage-service"}
 
@@ -187,7 +188,7 @@ def test_registration(tmp_path: Path):
     run(test())
 
 
-def test_nobody_on_the_socket(tmp_path: Path):
+def test_a_call_without_a_process_on_the_socket_fails(tmp_path: Path):
     async def test() -> None:
         with pytest.raises(PluginCallError, match="failed in GetInfo: UNAVAILABLE"):
             await ask_info(tmp_path / "none.sock")
@@ -200,7 +201,7 @@ def test_nobody_on_the_socket(tmp_path: Path):
 
 
 class Odd(pb_grpc.ResourcePluginServicer):
-    """Answers for another pod, and hangs when it is to remove one."""
+    """Responds for another pod, and hangs in RemovePod."""
 
     async def GetTopologyHints(self, request, context):  # noqa: N802
         return pb.ResourceHintsResponse(pod_uid="somebody else", resource_name="cpu")
@@ -212,7 +213,7 @@ class Odd(pb_grpc.ResourcePluginServicer):
         await asyncio.Event().wait()
 
 
-def test_odd_plugins(tmp_path: Path):
+def test_responses_for_another_pod_or_container_are_errors(tmp_path: Path):
     async def test() -> None:
         path = tmp_path / "odd.sock"
         served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(Odd(), server)])
@@ -237,8 +238,8 @@ def test_odd_plugins(tmp_path: Path):
     run(test())
 
 
-def test_bytes_that_are_no_message(tmp_path: Path):
-    """gRPC hands on None for them."""
+def test_bytes_that_are_not_a_message_are_an_error(tmp_path: Path):
+    """gRPC passes None for them."""
 
     async def nonsense(_request: bytes, _context: Any) -> bytes:
         return b"\xff\xff"
@@ -266,7 +267,7 @@ def test_bytes_that_are_no_message(tmp_path: Path):
 
 
 class Slow(pb_grpc.ResourcePluginServicer):
-    """Answers once it is let."""
+    """Responds once `let` is set."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -278,7 +279,7 @@ class Slow(pb_grpc.ResourcePluginServicer):
         return pb.RemovePodResponse()
 
 
-def test_a_plugin_that_hangs_holds_up_one_call_and_not_each(tmp_path: Path):
+def test_a_plugin_that_hangs_delays_only_the_first_call(tmp_path: Path):
     async def test() -> None:
         path, slow, now = tmp_path / "slow.sock", Slow(), [1000.0]
         served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(slow, server)])
@@ -290,11 +291,11 @@ def test_a_plugin_that_hangs_holds_up_one_call_and_not_each(tmp_path: Path):
             slow.let.set()
             with pytest.raises(PluginCallError, match="PAUSED: an earlier call timed out; the plug-in is not"):
                 await endpoint.remove_pod("p")
-            assert slow.asked <= 1  # on a busy machine the first may not even have arrived
+            assert slow.asked <= 1  # on a busy machine, the first call may not have arrived
             now[0] += 0.2 * BACKOFF_CALLS
 
             async def answered():
-                now[0] += 0.2 * BACKOFF_CALLS  # on a busy machine it may be late once more
+                now[0] += 0.2 * BACKOFF_CALLS  # on a busy machine, it may be late again
                 await endpoint.remove_pod("p")
                 return True
 
@@ -306,8 +307,8 @@ def test_a_plugin_that_hangs_holds_up_one_call_and_not_each(tmp_path: Path):
     run(test())
 
 
-def test_a_plugin_that_goes_in_the_middle_of_a_call_fails_that_call_and_not_who_asked(tmp_path: Path):
-    """gRPC cancels the call, which to asyncio looks as if somebody had cancelled the caller."""
+def test_a_plugin_that_ends_during_a_call_fails_the_call_but_not_its_caller(tmp_path: Path):
+    """gRPC cancels the call; to asyncio this looks as if the caller had been cancelled."""
 
     async def test() -> None:
         path, slow = tmp_path / "slow.sock", Slow()
@@ -336,7 +337,7 @@ def test_a_plugin_that_goes_in_the_middle_of_a_call_fails_that_call_and_not_who_
 # --- the state file ----------------------------------------------------------------------------------------------
 
 
-def test_the_state_is_there_after_a_restart(tmp_path: Path):
+def test_the_state_is_restored_after_a_restart(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (_, endpoint):
             before = await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
@@ -347,7 +348,7 @@ def test_the_state_is_there_after_a_restart(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"machineState": {}, "crc32": 1}', b"[1]"])
-def test_a_state_that_cannot_be_used_is_set_aside(tmp_path: Path, content: bytes):
+def test_an_invalid_state_file_is_set_aside(tmp_path: Path, content: bytes):
     (tmp_path / "cpu_plugin_state").write_bytes(content)
 
     async def test() -> None:
@@ -371,7 +372,7 @@ def test_a_state_of_another_machine_is_set_aside(tmp_path: Path):
     assert list(tmp_path.glob("cpu_plugin_state.corrupt-*"))
 
 
-def test_two_files_set_aside_in_a_second_are_both_kept(tmp_path: Path):
+def test_two_files_that_are_set_aside_within_a_second_are_both_kept(tmp_path: Path):
     for content in ("one", "two", "three"):
         (tmp_path / "state").write_text(content)
         set_aside(tmp_path / "state", "a test")
@@ -402,8 +403,8 @@ def test_a_state_with_the_checksum_of_earlier_versions_is_read(tmp_path: Path):
         state.read()
 
 
-def test_a_write_is_on_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """First the content, under another name, then the name, then the directory that has it."""
+def test_a_write_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """First the content under another name, then the new name, then the directory."""
     path, forced = tmp_path / "state", []
     really = os.fsync
 
@@ -421,9 +422,9 @@ def test_a_write_is_on_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest
     assert [each.name for each in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path):
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
     write_atomic(tmp_path / "s", b"before")
-    (tmp_path / f".s.{os.getpid()}").mkdir()  # the new file cannot be made
+    (tmp_path / f".s.{os.getpid()}").mkdir()  # the new file cannot be created
     with pytest.raises(OSError, match="Is a directory"):
         write_atomic(tmp_path / "s", b"after")
     assert (tmp_path / "s").read_bytes() == b"before"
@@ -434,7 +435,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path):
 PROCESS = """
 import asyncio, os, sys
 from pathlib import Path
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.roles import DEFAULT_ROLES
 from tests.agent.qrm.plugins.test_plugins import SEED
 from tests.agent.qrm.grpc.test_grpc_server import serving
@@ -444,7 +445,7 @@ class Dying(CpuPlugin):
         return os._exit(9) if request.pod_name == "deadly" else super().allocate(request)
 
 async def main():
-    async with serving(Path(sys.argv[1]), plugin=Dying(SEED, DEFAULT_ROLES, CpuSettings())):
+    async with serving(Path(sys.argv[1]), plugin=Dying(SEED, DEFAULT_ROLES, PoolSettings())):
         print("serving", flush=True)
         await asyncio.Event().wait()
 
@@ -460,9 +461,9 @@ def start_process(directory: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_plugin_that_dies_in_the_middle_of_a_call(tmp_path: Path):
-    """The pod has nothing, here as there. The channel finds the process that comes after it by itself, and what was
-    answered before is known to it."""
+def test_a_plugin_that_is_killed_during_a_call(tmp_path: Path):
+    """Neither the manager nor the plug-in has an allocation of the pod. The channel finds the next process by itself,
+    which knows the earlier allocations."""
 
     def pod(name: str) -> QrmPod:
         annotations = {ROLE_ANNOTATION: "storage-service", QOS_ANNOTATION: "dedicated_cores"}
@@ -470,9 +471,9 @@ def test_a_plugin_that_dies_in_the_middle_of_a_call(tmp_path: Path):
 
     async def test() -> None:
         allocations, checkpoint = Allocations(), Checkpoint(tmp_path / "checkpoint", QrmMetrics())
-        settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED)
+        settings = AllocationSettings(policy=TopologyPolicy.RESTRICTED)
         save = partial(checkpoint.save, allocations)
-        manager = Manager(settings, allocations, save=save, monotonic=lambda: 0.0)
+        manager = Manager(settings, allocations, nodes=frozenset({0, 1}), save=save, monotonic=lambda: 0.0)
         endpoint = PluginEndpoint("cpu", tmp_path / "cpu.sock")
         process = await asyncio.to_thread(start_process, tmp_path)
         try:

@@ -45,14 +45,14 @@ def test_a_resource_without_an_entry_has_no_preference():
 
 
 def test_of_two_entries_for_a_resource_the_last_counts():
-    """On the wire they are a map, and that is how a reader of maps takes them."""
+    """On the wire they are a map, and readers of maps use the last entry of a key."""
     response = pb.ResourceHintsResponse()
     add_hints(response, "cpu", ())
     add_hints(response, "cpu", HINTS["one hint"])
     assert hints_of(response, "cpu") == HINTS["one hint"]
 
 
-def test_bytes_of_a_message_as_go_wrote_them():
+def test_a_message_encoded_by_go_is_read():
     (case,) = group("raw_checkpoint_corruption")
     expected = dict(case["info"])
     assert info_from_bytes(bytes.fromhex(case["hex"])) == AllocationInfo(**expected)
@@ -90,7 +90,7 @@ def test_a_request_without_a_hint_has_an_empty_one_for_an_aligned_plugin():
     assert not request_from_message(message).nodes
 
 
-# --- what managers other than load-watcher's send --------------------------------------------------------------------
+# --- requests of other managers --------------------------------------------------------------------------------------
 
 ROLE, LABEL = "kubernetes.io/pod-role", "katalyst.kubewharf.io/pod_role"
 TYPE, POD_TYPE = "kubernetes.io/resource-type", "katalyst.kubewharf.io/pod_type"
@@ -110,7 +110,7 @@ MILLICPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
 def test_the_role_is_the_annotation_of_the_pod(
     sent: str, labels: dict[str, str], annotations: dict[str, str], role: str
 ):
-    """Katalyst's manager sends the label as the role, and the annotations unread."""
+    """Katalyst's manager sends the label as the role, and passes the annotations on."""
     message = pb.ResourceRequest(pod_role=sent, resource_name="cpu", labels=labels, annotations=annotations)
     assert request_for_plugin(message, external=True).pod_role == role
 

@@ -11,17 +11,18 @@ import grpc
 import grpc.aio
 import pytest
 
-from agent.qrm.grpc.grpc_server import LegacyRegistration, PluginServer, PodResources
+from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_client import Observe, PluginEndpoint
-from agent.qrm.grpc.pod_resources import container_resources
+from agent.qrm.grpc.pod_resources import PodResources, container_resources
 from agent.qrm.grpc.protos import qrm_podresources_v1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_podresources_v1_pb2_grpc as pb_grpc
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2 as plugin_pb
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as plugin_grpc
+from agent.qrm.grpc.registration import LegacyRegistration, ResourcePlugins
 from agent.qrm.grpc.socket_server import SocketServer
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.pods import PodContainer, QrmPod
@@ -53,16 +54,21 @@ async def world(
 ) -> AsyncIterator[tuple[Manager, Any, Any]]:
     """A manager with these plug-ins over sockets, its pod-resources API and its registration for old plug-ins."""
     manager = Manager(
-        ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED), Allocations(), save=save, monotonic=float
+        AllocationSettings(policy=TopologyPolicy.RESTRICTED),
+        Allocations(),
+        nodes=frozenset({0, 1}),
+        save=save,
+        monotonic=float,
     )
     servers: list[Any] = []
     for plugin in plugins:
         path = directory / f"{plugin.resource}.sock"
         servers.append(PluginServer(plugin, path, StateFile(path.with_suffix(".state"))))
-    cpus = SEED.all - cpu_plugin().settings.reserved
+    cpus = SEED.all - cpu_plugin().reserved
     listing = PodResources(manager, lambda: [POD], cpus=cpus)
     servers.append(SocketServer(directory / "pod-resources.sock", [listing.add_to]))
-    legacy = LegacyRegistration(manager, directory, open_endpoint=partial(PluginEndpoint, observe=observe))
+    itself = ResourcePlugins(manager, open_endpoint=partial(PluginEndpoint, observe=observe))
+    legacy = LegacyRegistration(itself, directory)
     servers.append(SocketServer(directory / "kubelet.sock", [legacy.add_to]))
     for server in servers:
         await server.start()
@@ -89,7 +95,7 @@ def registration(**changes: Any) -> plugin_pb.RegisterRequest:
     )
 
 
-def test_what_containers_have_and_what_there_is(tmp_path: Path):
+def test_list_and_allocatable_resources_of_the_pod_resources_api(tmp_path: Path):
     async def test() -> None:
         async with world(tmp_path, cpu_plugin(), memory_plugin()) as (manager, listing, registering):
             for resource in ("cpu", "memory"):
@@ -114,13 +120,13 @@ def test_what_containers_have_and_what_there_is(tmp_path: Path):
     run(test())
 
 
-def test_a_set_that_is_none_hides_nobody():
-    """A checkpoint may say it."""
+def test_an_invalid_cpu_set_does_not_hide_other_containers():
+    """A checkpoint may contain one."""
     infos = {"cpu": AllocationInfo("CpusetCpus", False, True, 2.0, "0-")}
     assert list(container_resources("c", {}, infos).cpu_ids) == []
 
 
-def test_a_plugin_that_does_not_answer_hides_nobody_else(tmp_path: Path):
+def test_a_plugin_that_does_not_respond_does_not_hide_others(tmp_path: Path):
     async def test() -> None:
         async with world(tmp_path, cpu_plugin()) as (manager, listing, registering):
             await registering.Register(registration())
@@ -160,7 +166,7 @@ def test_calls_to_old_plugins_are_counted_too(tmp_path: Path):
         ({"endpoint": "nobody.sock"}, "the plug-in for cpu failed in GetResourcePluginOptions: UNAVAILABLE"),
     ],
 )
-def test_old_plugins_that_cannot_be_registered_are_told_why(tmp_path: Path, changes: dict[str, str], told: str):
+def test_the_refused_registration_of_an_old_plugin_names_the_reason(tmp_path: Path, changes: dict[str, str], told: str):
     async def test() -> None:
         async with world(tmp_path) as (manager, _, registering):
             with pytest.raises(grpc.aio.AioRpcError) as raised:

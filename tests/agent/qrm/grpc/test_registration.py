@@ -1,4 +1,4 @@
-"""Plug-ins found in a directory, over real sockets, and admitted pods through all of it."""
+"""Plug-ins that are discovered in a directory, over real sockets, and pods that are admitted with them."""
 
 import asyncio
 import logging
@@ -14,14 +14,14 @@ import pytest
 
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_api import PluginCallError
-from agent.qrm.grpc.plugin_client import PluginEndpoint, PluginInfo
+from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2_grpc as pb_grpc
-from agent.qrm.grpc.registration import LONGEST_PAUSE_S, Gone, Handler, Registry, ResourcePlugins
+from agent.qrm.grpc.registration import LONGEST_PAUSE_S, Gone, Registry, ResourcePlugins
 from agent.qrm.grpc.socket_server import SocketServer
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.pods import PodContainer, QrmPod
@@ -45,8 +45,8 @@ def manager(directory: Path, allocations: Allocations | None = None) -> Manager:
     async def save() -> None:
         await asyncio.to_thread(write_atomic, directory / "checkpoint", encode(kept))
 
-    settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED)
-    return Manager(settings, kept, save=save, monotonic=Clock())
+    settings = AllocationSettings(policy=TopologyPolicy.RESTRICTED)
+    return Manager(settings, kept, nodes=frozenset({0, 1}), save=save, monotonic=Clock())
 
 
 @asynccontextmanager
@@ -63,13 +63,13 @@ def run(test) -> None:
     asyncio.run(test)
 
 
-def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_path: Path):
+def test_registration_admission_and_checkpoint_after_a_restart(tmp_path: Path):
     """The proposal's flow from end to end: discovery, hints, merge, allocate, checkpoint, restart."""
 
     async def test() -> None:
         of = manager(tmp_path)
-        registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
-        await registry.reconcile()  # the directory is not there yet
+        registry = Registry(tmp_path / "plugins", ResourcePlugins(of), monotonic=Clock())
+        await registry.reconcile()  # the directory does not exist yet
         async with (
             plugin_at(tmp_path / "plugins" / "cpu.sock", cpu_plugin()) as cpu,
             plugin_at(tmp_path / "plugins" / "below" / "memory.sock", memory_plugin()) as memory,
@@ -103,17 +103,17 @@ def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_pa
     run(test())
 
 
-def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
+def test_a_socket_that_is_created_again_is_registered_again(tmp_path: Path):
     async def test() -> None:
         of = manager(tmp_path)
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=Clock())
         for _ in range(2):
             async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()) as cpu:
                 await registry.reconcile()
                 assert cpu.contact.error == ""
                 cpu.contact.error = None
                 await registry.reconcile()
-                assert cpu.contact.error is None  # once is enough
+                assert cpu.contact.error is None  # registered once
         await registry.close()
         assert of.plugins.states == {"cpu": False}
 
@@ -121,7 +121,7 @@ def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
 
 
 class Introduces(pb_grpc.RegistrationServicer):
-    """Somebody who says this of himself, and hears what became of it."""
+    """A plug-in with this information, which notes the registration status that it gets."""
 
     def __init__(self, **info: Any) -> None:
         self.info = info
@@ -155,14 +155,14 @@ class Introduces(pb_grpc.RegistrationServicer):
         ),
     ],
 )
-def test_who_cannot_be_registered_is_told_why(tmp_path: Path, info: dict[str, Any], error: str):
+def test_a_plugin_that_cannot_be_registered_gets_the_reason(tmp_path: Path, info: dict[str, Any], error: str):
     async def test() -> None:
         clock, introduces = Clock(), Introduces(**info)
         served = SocketServer(
             tmp_path / "x.sock", [lambda server: pb_grpc.add_RegistrationServicer_to_server(introduces, server)]
         )
-        handlers: dict[str, Handler] = {"ResourcePlugin": ResourcePlugins(manager(tmp_path))}
-        registry = Registry(tmp_path, handlers, monotonic=clock)
+        plugins = ResourcePlugins(manager(tmp_path))
+        registry = Registry(tmp_path, plugins, monotonic=clock)
         await served.start()
         try:
             for now, times in ((0.0, 1), (0.4, 1), (0.5, 2), (1.4, 2), (1.5, 3)):  # pauses of 0.5 s, then 1 s
@@ -176,8 +176,8 @@ def test_who_cannot_be_registered_is_told_why(tmp_path: Path, info: dict[str, An
     run(test())
 
 
-@pytest.mark.parametrize("says", [b"\xff\xff", None], ids=["who it is", "its options"])
-def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, says: bytes | None):
+@pytest.mark.parametrize("says", [b"\xff\xff", None], ids=["GetInfo", "GetOptions"])
+def test_an_invalid_response_of_a_plugin_does_not_prevent_other_registrations(tmp_path: Path, says: bytes | None):
     async def info(_request: bytes, _context: Any) -> bytes:
         whole = pb.PluginInfo(type="ResourcePlugin", name="odd", supported_versions=["v1alpha1"])
         return says or whole.SerializeToString()
@@ -196,10 +196,10 @@ def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, s
     async def test() -> None:
         of = manager(tmp_path)
         clock = Clock()
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
 
         async def found():
-            clock.now += LONGEST_PAUSE_S  # on a busy machine a first question may be late
+            clock.now += LONGEST_PAUSE_S  # on a busy machine, a first call may be late
             await registry.reconcile()
             return of.plugins.states == {"cpu": True}
 
@@ -217,7 +217,7 @@ def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, s
 
 
 class Mute(Introduces):
-    """Is asked who it is, by so many at the moment, and never answers."""
+    """Never responds to GetInfo; counts the calls that wait."""
 
     asking = 0
 
@@ -230,7 +230,7 @@ class Mute(Introduces):
 
 
 def why_not(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the log says of a socket."""
+    """The reason that the log has for a socket."""
     return [each.getMessage() for each in caplog.records if str(path) in each.getMessage()]
 
 
@@ -240,24 +240,26 @@ def never_said(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_who_does_not_say_who_it_is_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The others are taken on while it is still being asked; then that is given up, and told of once."""
+def test_a_plugin_that_does_not_answer_getinfo_does_not_delay_others(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Others are registered while the call is pending. Then the call times out, which is logged once."""
     path, mute = tmp_path / "a.sock", Mute()
     meanwhile = False
 
     class Notes(ResourcePlugins):
-        async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
+        async def register(self, resource: str, endpoint: Path) -> Gone:
             nonlocal meanwhile
-            gone = await super().register(info, endpoint)
+            gone = await super().register(resource, endpoint)
             meanwhile = mute.asking > 0
             return gone
 
     async def test() -> None:
         clock, of = Clock(), manager(tmp_path)
-        registry = Registry(tmp_path, {"ResourcePlugin": Notes(of)}, monotonic=clock)
+        registry = Registry(tmp_path, Notes(of), monotonic=clock)
 
         async def registered_meanwhile():
-            clock.now += LONGEST_PAUSE_S  # on a busy machine one question may be late, or the other be given up before
+            clock.now += (
+                LONGEST_PAUSE_S  # on a busy machine, a call may be late, or the other one may have timed out before
+            )
             async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
                 await registry.reconcile()
                 return of.plugins.states == {"cpu": True} and meanwhile
@@ -277,16 +279,18 @@ def test_who_does_not_say_who_it_is_holds_nobody_up(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.slow
-def test_who_accepts_and_says_nothing_at_all_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """It may be no gRPC that listens there."""
+def test_a_socket_that_accepts_and_never_responds_does_not_delay_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """The server at the socket may not be a gRPC server."""
     path = tmp_path / "a.sock"
 
     async def test() -> None:
         clock, of = Clock(), manager(tmp_path)
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
 
         async def found():
-            clock.now += LONGEST_PAUSE_S  # on a busy machine a first question may be late
+            clock.now += LONGEST_PAUSE_S  # on a busy machine, a first call may be late
             await registry.reconcile()
             return of.plugins.states == {"cpu": True}
 
@@ -297,13 +301,13 @@ def test_who_accepts_and_says_nothing_at_all_holds_nobody_up(tmp_path: Path, cap
 
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
-        silent.listen()  # whoever comes is connected, whether accept is called or not
+        silent.listen()  # a client is connected whether accept is called or not
         run(test())
     assert why_not(path, caplog) == never_said(path)
 
 
 class Deaf(Introduces):
-    """Does not want to hear what became of it."""
+    """Refuses NotifyRegistrationStatus."""
 
     async def GetInfo(self, request, context):  # noqa: N802
         self.told.append("asked")
@@ -313,13 +317,13 @@ class Deaf(Introduces):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nobody listens")
 
 
-def test_who_does_not_listen_is_tried_again_no_later_for_that(tmp_path: Path):
+def test_a_plugin_that_refuses_its_registration_status_is_retried_after_the_usual_pauses(tmp_path: Path):
     async def test() -> None:
         clock, deaf = Clock(), Deaf(type="CSIPlugin", name="disk")
         served = SocketServer(
             tmp_path / "x.sock", [lambda server: pb_grpc.add_RegistrationServicer_to_server(deaf, server)]
         )
-        registry = Registry(tmp_path, {}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(manager(tmp_path)), monotonic=clock)
         await served.start()
         try:
             for now, times in ((0.0, 1), (0.5, 2), (1.4, 2), (1.5, 3)):  # pauses of 0.5 s, then 1 s
@@ -332,10 +336,10 @@ def test_who_does_not_listen_is_tried_again_no_later_for_that(tmp_path: Path):
     run(test())
 
 
-def test_a_dead_socket_is_tried_again_and_then_found(tmp_path: Path):
+def test_a_socket_without_a_process_is_retried_and_found_later(tmp_path: Path):
     async def test() -> None:
         clock, of = Clock(), manager(tmp_path)
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
         async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
             pass
         leave_behind(tmp_path / "cpu.sock")
@@ -350,15 +354,15 @@ def test_a_dead_socket_is_tried_again_and_then_found(tmp_path: Path):
     run(test())
 
 
-def test_a_plugin_that_comes_back_is_found_at_the_first_look(tmp_path: Path):
-    """However often it was called in vain meanwhile, and though the socket before it was given a pause."""
+def test_a_restarted_plugin_is_registered_in_the_next_round(tmp_path: Path):
+    """Although calls failed meanwhile, and the earlier socket is in a pause."""
 
     async def test() -> None:
         clock, of, path = Clock(), manager(tmp_path), tmp_path / "cpu.sock"
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=clock)
         async with plugin_at(path, cpu_plugin()):
             await registry.reconcile()
-            # Another user of the same path: gRPC would have all of them wait for its pauses, which grow.
+            # Another user of the same path: gRPC would let both wait for its growing pauses.
             other = PluginEndpoint("cpu", path)
             await other.open()
         leave_behind(path)
@@ -376,10 +380,10 @@ def test_a_plugin_that_comes_back_is_found_at_the_first_look(tmp_path: Path):
     run(test())
 
 
-def test_a_socket_whose_mode_is_changed_stays_who_it_is(tmp_path: Path):
+def test_a_socket_whose_mode_changes_is_not_registered_again(tmp_path: Path):
     async def test() -> None:
         of, path = manager(tmp_path), tmp_path / "cpu.sock"
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=Clock())
         async with plugin_at(path, cpu_plugin()):
             await registry.reconcile()
             path.chmod(0o600)
@@ -395,13 +399,13 @@ def leave_behind(path: Path) -> None:
         dead.bind(str(path))
 
 
-def test_run_goes_on(tmp_path: Path):
-    """The loop itself, on its own clock: a plug-in that appears later is found."""
+def test_run_registers_a_plugin_that_appears_later(tmp_path: Path):
+    """With the real clock."""
 
     async def test() -> None:
         of = manager(tmp_path)
         looking: Callable[[], float] = asyncio.get_running_loop().time
-        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=looking, every=0.01)
+        registry = Registry(tmp_path, ResourcePlugins(of), monotonic=looking, every=0.01)
         running = asyncio.create_task(registry.run())
         async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
             await eventually(lambda: of.plugins.states == {"cpu": True}, what="the plug-in to be found")
@@ -425,7 +429,7 @@ def test_a_directory_that_cannot_be_read_is_reported_once(tmp_path: Path, caplog
             await super().reconcile()
 
     async def test() -> None:
-        registry = Counted(directory, {}, monotonic=Clock(), every=0.001)
+        registry = Counted(directory, ResourcePlugins(manager(tmp_path)), monotonic=Clock(), every=0.001)
         running = asyncio.create_task(registry.run())
         await eventually(lambda: registry.scans >= 5, what="five scans")
         running.cancel()
@@ -441,7 +445,7 @@ def test_a_plugin_that_died_and_left_its_socket_is_reported_once(tmp_path: Path,
 
     async def test() -> None:
         of = manager(tmp_path)
-        registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        registry = Registry(tmp_path / "plugins", ResourcePlugins(of), monotonic=Clock())
         path = tmp_path / "plugins" / "cpu.sock"
 
         async def round_() -> None:

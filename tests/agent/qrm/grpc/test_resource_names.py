@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.grpc.grpc_server import LegacyRegistration
 from agent.qrm.grpc.plugin_api import PluginCallError
 from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2 as registration_pb
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
-from agent.qrm.grpc.registration import Registry, ResourcePlugins
+from agent.qrm.grpc.registration import LegacyRegistration, Registry, ResourcePlugins
 from agent.qrm.grpc.resource_names import is_resource_name
 from agent.qrm.grpc.socket_server import SocketServer
 from tests.agent.qrm.grpc.test_registration import Clock, manager
@@ -29,7 +28,7 @@ def test_qualified_names():
 
 
 class Hostile(registration_grpc.RegistrationServicer, pb_grpc.ResourcePluginServicer):
-    """A plug-in that registers with a name, and answers with it."""
+    """A plug-in that registers with a name, and responds with it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,7 +71,7 @@ async def test_an_invalid_name_is_not_registered_and_shortened_in_messages(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ):
     of = manager(tmp_path)
-    registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+    registry = Registry(tmp_path / "plugins", ResourcePlugins(of), monotonic=Clock())
     hostile, server = served(name, tmp_path / "plugins" / "evil.sock")
     await server.start()
     try:
@@ -109,7 +108,7 @@ async def test_a_plugin_cannot_register_itself_with_an_invalid_name(tmp_path: Pa
             raise Refused(message)
 
     of = manager(tmp_path)
-    legacy = LegacyRegistration(of, tmp_path)
+    legacy = LegacyRegistration(ResourcePlugins(of), tmp_path)
     request = pb.RegisterRequest(version="v1alpha1", resource_name=HUGE, endpoint="evil.sock")
     with pytest.raises(Refused, match="is not a resource name") as caught:
         await legacy.Register(request, Context())

@@ -1,4 +1,4 @@
-"""Sockets that other processes find by their path, and files in their directory that are not theirs."""
+"""Sockets that other processes find by their path, and other files in their directory."""
 
 import asyncio
 import shutil
@@ -41,7 +41,7 @@ async def answers_again(path: Path) -> None:
     await eventually(lambda: answers(path), what="an answer at the path", ignoring=(PluginCallError,))
 
 
-def test_a_path_too_long_is_refused_by_its_length(tmp_path: Path):
+def test_a_path_that_is_too_long_is_an_error_with_its_length(tmp_path: Path):
     path = tmp_path / ("x" * 107)
     with pytest.raises(CannotServe, match="but the path of this socket can have at most 106: use a shorter directory"):
         run(SocketServer(path, []).start())
@@ -83,7 +83,7 @@ def test_the_socket_of_a_dead_process_is_removed(tmp_path: Path):
     run(test())
 
 
-def test_a_directory_in_the_way_is_named(tmp_path: Path):
+def test_the_error_names_a_directory_at_the_path_of_the_socket(tmp_path: Path):
     (tmp_path / "cpu.sock").mkdir()
     with pytest.raises(CannotServe, match=r"cannot remove .*cpu\.sock: Is a directory"):
         run(SocketServer(tmp_path / "cpu.sock", []).start())
@@ -134,7 +134,7 @@ def replace_with_dead_socket(path: Path) -> None:
 
 
 @pytest.mark.parametrize("act", [remove, remove_directory, replace_with_dead_socket])
-def test_a_socket_that_is_gone_is_served_again(tmp_path: Path, act: Callable[[Path], None]):
+def test_a_removed_socket_is_served_again(tmp_path: Path, act: Callable[[Path], None]):
     path = tmp_path / "socks" / "cpu.sock"
 
     async def test() -> None:
@@ -149,7 +149,7 @@ def test_a_socket_that_is_gone_is_served_again(tmp_path: Path, act: Callable[[Pa
     run(test())
 
 
-def test_the_socket_of_a_running_process_stays_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_the_socket_of_a_running_process_is_not_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "cpu.sock"
 
     async def test() -> None:
@@ -205,7 +205,7 @@ class SlowService:
 
 @asynccontextmanager
 async def calling(path: Path, slow: SlowService) -> AsyncIterator[asyncio.Future[bytes]]:
-    """A call that is running."""
+    """A task with a pending call."""
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         method: Any = channel.unary_unary("/slow/Call")
         call = asyncio.ensure_future(method(b"x"))
@@ -214,7 +214,7 @@ async def calling(path: Path, slow: SlowService) -> AsyncIterator[asyncio.Future
 
 
 def test_a_call_completes_while_another_process_has_the_path(tmp_path: Path):
-    """The socket of the other process is at its path all the time, also if this process is killed meanwhile."""
+    """The socket of the other process stays at its path, also if the first process is killed meanwhile."""
     path = tmp_path / "cpu.sock"
 
     async def test() -> None:
@@ -257,7 +257,7 @@ def test_a_directory_that_is_emptied_while_calls_end_is_served_again(tmp_path: P
     run(test())
 
 
-def test_a_server_that_is_stopped_while_it_creates_its_socket_leaves_nothing(tmp_path: Path):
+def test_a_server_that_is_stopped_while_it_creates_its_socket_leaves_no_file(tmp_path: Path):
     path = tmp_path / "cpu.sock"
 
     async def test() -> None:

@@ -13,8 +13,8 @@ from agent.qrm.pods import PodContainer, QrmPod
 
 
 class Kernel:
-    """The CPUs that containers have, by pod, and what was written. A write fails if it gives a CPU that another
-    container has."""
+    """The CPUs of containers by pod, and what was written. A write fails if it sets a CPU that another container
+    has."""
 
     def __init__(self, **has: str) -> None:
         self.has: dict[str, CpuSet] = {name: parse(cpus) for name, cpus in has.items()}
@@ -53,7 +53,7 @@ class Kernel:
 
 
 def test_a_cpu_leaves_one_container_before_the_next_gets_it() -> None:
-    """Whatever the sizes of the sets: here, each container gains as many as it loses."""
+    """For any sizes of the sets: here, each container gains as many CPUs as it loses."""
     kernel = Kernel(a="0-1", b="2-3", c="4-5")
     kernel.round()
     for name, cpus in (("a", "2-3"), ("b", "4-5"), ("c", "6-7")):
@@ -64,7 +64,7 @@ def test_a_cpu_leaves_one_container_before_the_next_gets_it() -> None:
     assert ({}, []) == (kernel.round(), kernel.written)
 
 
-def test_containers_that_wait_for_each_other_first_give_away() -> None:
+def test_containers_that_exchange_cpus_lose_their_old_ones_first() -> None:
     kernel = Kernel(a="0-2", b="3-5")
     kernel.round()
     kernel.decide("a", "0-1,3")
@@ -101,14 +101,14 @@ def test_cpus_of_a_refused_container_go_to_no_other() -> None:
     assert (["c 6-8"], []) == (kernel.written, kernel.shared)
     kernel.decide("b", "1-3,5")
     assert "ns/b/c" in kernel.round()
-    assert ["b 5"] == kernel.written, "what it loses, it loses at once"
+    assert ["b 5"] == kernel.written, "it loses its CPUs at once"
     kernel.refuses = set()
     assert {} == kernel.round()
     assert (["a 0", "b 1-3,5"], []) == (kernel.written, kernel.shared)
 
 
-def test_after_a_restart_the_checkpoint_says_what_containers_have() -> None:
-    """What changed while the manager did not run is in the right order too, and a refused write keeps its CPUs."""
+def test_after_a_restart_the_old_cpus_are_those_of_the_checkpoint() -> None:
+    """Changes while the manager did not run are applied in the right order too, and a refused write keeps its CPUs."""
     kernel = Kernel(a="0-3", b="4-5")
     kernel.decide("a", "0-5")
     kernel.decide("b", "6-7")
@@ -131,7 +131,7 @@ def test_a_container_that_may_have_all_cpus_loses_them_first() -> None:
 
 
 def test_a_container_with_unknown_cpus_keeps_all_of_them_if_its_update_fails() -> None:
-    """It may have all CPUs. Others get only CPUs of its own new set, which it does not lose."""
+    """It may have all CPUs. Others get only CPUs of its new set, which it keeps."""
     kernel = Kernel(a="0-1", b="2-3")
     kernel.round()
     kernel.has["z"] = parse("0-7")
@@ -167,7 +167,7 @@ def test_other_properties_do_not_wait_for_cpus() -> None:
     assert "b 1-3" not in kernel.written
 
 
-def test_all_is_applied_again_after_a_minute() -> None:
+def test_all_values_are_applied_again_after_a_minute() -> None:
     kernel = Kernel(a="0-1", b="2-3")
     kernel.round()
     kernel.now += REFRESH_S
@@ -177,7 +177,7 @@ def test_all_is_applied_again_after_a_minute() -> None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_random_partitions_with_refusals_never_share_a_cpu(seed: int) -> None:
-    """Each container keeps a CPU that no other wants, so that no set is empty meanwhile."""
+    """Each container keeps a CPU that no other container gets, so that no set is ever empty."""
     chance = random.Random(seed)
     names, cpus = "abcdef"[: chance.randint(2, 6)], list(range(16))
 
@@ -203,8 +203,8 @@ def test_random_partitions_with_refusals_never_share_a_cpu(seed: int) -> None:
         assert {name: text(each) for name, each in kernel.has.items()} == wanted
 
 
-def test_errors_of_two_pods_with_one_name_are_two() -> None:
-    """A pod that ends, and its successor."""
+def test_errors_of_two_pods_with_one_name_are_separate() -> None:
+    """A pod that ends, and the pod that replaces it."""
     kernel = Kernel(old="0-1", new="2-3")
     kernel.refuses = {"old"}
     container = PodContainer("c", id="id-old"), PodContainer("c", id="id-new")

@@ -1,4 +1,5 @@
-"""The manager over plug-ins of the test's own: what upstream's tests say, its faults mended, and what must never be."""
+"""The manager with plug-ins of the test: upstream's test cases, with its faults fixed, and states that must not
+occur."""
 
 import asyncio
 import math
@@ -8,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from agent.cpuset import CpuSet
 from agent.qrm.grpc.plugin_api import PluginCallError, PluginOptions, Quantity
 from agent.qrm.manager.admission import (
     ADMISSION_GRACE_S,
     Admission,
     ApplyFailed,
     ContainerRef,
-    ManagerSettings,
     NotAllocated,
     Reconciled,
     ReleaseResult,
@@ -24,6 +25,7 @@ from agent.qrm.manager.applying import REFRESH_S
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.registered_plugins import PLUGIN_ABSENCE_GRACE_S, PLUGIN_STARTUP_S
 from agent.qrm.manager.request import ContainerType, ResourceRequest
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
 from tests.agent.qrm.vectors import cases, group
@@ -35,7 +37,7 @@ ON_0, ON_1 = (Hint(frozenset({node}), preferred=True) for node in (0, 1))
 
 @dataclass
 class Fake:
-    """A plug-in that gives `gives` of its resource, and remembers what it was asked."""
+    """A plug-in that gives `gives` of its resource, and notes the requests."""
 
     resource: str = "cpu"
     gives: float = 2.0
@@ -55,7 +57,7 @@ class Fake:
 
     def _check(self, method: str) -> None:
         if self.failing:
-            raise PluginCallError(self.resource, method, "UNKNOWN", "it was told to fail")
+            raise PluginCallError(self.resource, method, "UNKNOWN", "it fails on request")
 
     def _read(self, request: ResourceRequest, method: str) -> None:
         """Refuse what Katalyst's plug-ins refuse: any number of quantities other than one, under another name."""
@@ -107,12 +109,22 @@ class Fake:
 class World:
     """A manager, its clock and its disk."""
 
-    def __init__(self, allocations: Allocations | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        allocations: Allocations | None = None,
+        *,
+        cpus: CpuSet | None = None,
+        recent: float = ADMISSION_GRACE_S,
+        **settings: Any,
+    ) -> None:
         self.now, self.saves, self.full = 1000.0, 0, False
         self.set: list[tuple[str, Properties]] = []
         self.manager = Manager(
-            ManagerSettings(BOTH, **{"policy": TopologyPolicy.RESTRICTED, **settings}),
+            AllocationSettings(**{"policy": TopologyPolicy.RESTRICTED, **settings}),
             allocations or Allocations(),
+            nodes=BOTH,
+            cpus=cpus,
+            recent=recent,
             save=self.save,
             monotonic=lambda: self.now,
         )
@@ -160,7 +172,7 @@ def named(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["allocate, then lower request", "allocate, then higher request"])
-def test_what_is_stored_is_enough_or_not(name: str):
+def test_the_plugin_is_called_if_the_stored_allocation_is_too_small(name: str):
     case = named(name)
     ((resource, stored),) = case["stored"].items()
 
@@ -199,7 +211,7 @@ def test_pods_are_not_admitted_if_a_plugin_fails(case: dict[str, Any]):
 
 @dataclass
 class Refusing(Fake):
-    """Goes on, and has nothing to give."""
+    """Runs, and has nothing to allocate."""
 
     full: bool = True
 
@@ -211,7 +223,7 @@ class Refusing(Fake):
 
 @dataclass
 class Forgetful(Fake):
-    """Cannot be told that a pod has gone."""
+    """Fails in RemovePod."""
 
     away: bool = True
 
@@ -246,7 +258,7 @@ def test_a_resource_that_an_admitted_pod_lacks_is_logged_once_and_tried_again(ca
         fake.full = True
         assert not (await world.manager.admit(pod("q"))).admitted
         await world.manager.reconcile([asked], world.apply)
-        assert world.manager.missing("q", "c") == {}, "it has gone"
+        assert world.manager.missing("q", "c") == {}, "the pod is deleted"
 
     run(test())
 
@@ -310,7 +322,7 @@ def test_unknown_property():
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "0x10", "9223372036854775808", "9" * 5000, "-" + "9" * 5000, "٣"])
-def test_what_is_no_number_of_64_bits(text: str):
+def test_a_value_beyond_64_bits_is_an_error(text: str):
     with pytest.raises(BadProperty, match="which is not a whole number"):
         properties_of({"cpu": AllocationInfo("CpuShares", allocation_result=text)})
 
@@ -325,7 +337,7 @@ def test_what_is_no_number_of_64_bits(text: str):
         ("Unified.io.max", "x" * 4097, "to 4097 characters; 4096 are allowed"),
     ],
 )
-def test_what_a_runtime_cannot_set(name: str, text: str, why: str):
+def test_a_property_that_a_runtime_cannot_set_is_an_error(name: str, text: str, why: str):
     with pytest.raises(BadProperty, match=why):
         properties_of({"cpu": AllocationInfo(name, allocation_result=text)})
 
@@ -333,7 +345,7 @@ def test_what_a_runtime_cannot_set(name: str, text: str, why: str):
 @pytest.mark.parametrize(
     ("name", "value"), [("CpuShares", 0), ("CpuQuota", -1), ("OomScoreAdj", -1000), ("OomScoreAdj", 1000)]
 )
-def test_what_a_runtime_can_set(name: str, value: int):
+def test_properties_that_a_runtime_can_set(name: str, value: int):
     assert properties_of({"cpu": AllocationInfo(name, allocation_result=str(value))}) == {name: value}
 
 
@@ -350,7 +362,7 @@ def test_capacity():
         assert removed == ()
         fake.gives = 1.0
         capacity, allocatable, _ = await world.manager.plugins.capacity()
-        assert (capacity, allocatable) == ({"disk": 1.0}, {"disk": 3.0})  # what is given away stays
+        assert (capacity, allocatable) == ({"disk": 1.0}, {"disk": 3.0})  # the allocated amount stays allocatable
         await world.manager.plugins.deregister("disk")
         world.now += PLUGIN_ABSENCE_GRACE_S
         assert await world.manager.plugins.capacity() == ({}, {}, ())
@@ -364,7 +376,7 @@ def test_capacity():
     ("name", "node", "asked", "gone"),
     [
         ("example.org/disk", True, True, True),
-        ("example.org/disk", False, True, False),  # it said so itself
+        ("example.org/disk", False, True, False),  # the plug-in itself reported the resource
         ("example.org/disk", True, False, True),
         ("hugepages-2Mi", True, False, True),
         ("disk", True, True, True),
@@ -372,8 +384,8 @@ def test_capacity():
         ("requests.example.org/disk", True, False, False),
     ],
 )
-def test_what_nobody_has_goes_from_the_status_too(name: str, node: bool, asked: bool, gone: bool):
-    """No allocation tells what it is: the plug-in does, and its name where it was never asked."""
+def test_an_unallocated_resource_is_removed_from_the_node_status_too(name: str, node: bool, asked: bool, gone: bool):
+    """No allocation shows whether it is a resource of the node: the plug-in does, or its name if it was never asked."""
 
     async def test() -> None:
         fake = Fake(name, node=node)
@@ -399,15 +411,15 @@ def test_container_types():
     assert {each.name: [kind.name, index] for each, kind, index in found} == case["expected"]
 
 
-def test_the_first_container_is_the_main_one_and_sidecars_of_kubernetes_are_sidecars():
+def test_the_first_container_is_the_main_one_and_restartable_init_containers_are_sidecars():
     containers = (PodContainer("proxy", init=True, restarts=True), PodContainer("a"), PodContainer("b"))
     kinds = [kind for _, kind, _ in pod(containers=containers).typed()]
     assert kinds == [ContainerType.SIDECAR, ContainerType.MAIN, ContainerType.SIDECAR]
 
 
 @cases("manager_behaviour")
-def test_every_case_is_tested(case: dict[str, Any]):
-    """Whoever adds cases to the vectors is told to add their test."""
+def test_every_case_of_the_vectors_is_tested(case: dict[str, Any]):
+    """A new case in the vectors needs a test."""
     assert case["test"] in {
         *("allocate, then lower request", "allocate, then higher request", "plugin error, no qos annotation"),
         *("plugin error, shared_cores", "plugin error, reclaimed_cores", "plugin error, system_cores"),
@@ -419,7 +431,7 @@ def test_every_case_is_tested(case: dict[str, Any]):
 # --- admission ---------------------------------------------------------------------------------------------------
 
 
-def test_the_hint_of_the_merge_goes_to_the_plugins():
+def test_plugins_get_the_merged_hint():
     async def test() -> None:
         cpu, memory = Fake(), Fake("memory", offers=(ON_1,), prop="CpusetMems", result="1", gives=5)
         world = await World().with_(cpu, memory)
@@ -431,8 +443,9 @@ def test_the_hint_of_the_merge_goes_to_the_plugins():
     run(test())
 
 
-def test_all_or_nothing():
-    """The second resource fails: the first one's plug-in is told at once, and nothing is kept."""
+def test_a_pod_gets_all_resources_or_none():
+    """The second resource fails: the plug-in of the first one releases its allocation at once, and nothing is
+    stored."""
 
     async def test() -> None:
         cpu, memory = Fake(), Fake("memory", offers=None, failing=False, result="x", prop="CpusetMems")
@@ -450,8 +463,8 @@ def test_all_or_nothing():
     run(test())
 
 
-def test_what_a_refused_pod_could_not_give_back_is_told():
-    """Because a plug-in is away: it is asked again in each round."""
+def test_the_allocation_of_a_refused_pod_that_was_not_released_is_reported():
+    """Its plug-in does not respond, and is asked again in each round."""
 
     async def test() -> None:
         cpu, disk = Forgetful(), Refusing("disk", prop="", offers=None)
@@ -474,7 +487,7 @@ def test_what_a_refused_pod_could_not_give_back_is_told():
     run(test())
 
 
-def test_a_checkpoint_that_cannot_be_written_admits_nobody():
+def test_no_pod_is_admitted_if_the_checkpoint_cannot_be_written():
     async def test() -> None:
         world = await World().with_(fake := Fake())
         world.full = True
@@ -486,8 +499,8 @@ def test_a_checkpoint_that_cannot_be_written_admits_nobody():
     run(test())
 
 
-def test_after_a_restart_stored_hints_count_and_nobody_is_asked():
-    """Upstream takes every hint for nil until the plug-in is back."""
+def test_after_a_restart_the_stored_hints_are_used_without_a_call():
+    """Upstream takes each hint as nil until the plug-in is back."""
 
     async def test() -> None:
         before = await World().with_(Fake())
@@ -504,8 +517,8 @@ def test_after_a_restart_stored_hints_count_and_nobody_is_asked():
     run(test())
 
 
-def test_after_a_restart_a_pool_may_be_smaller_than_what_was_asked_for():
-    """Load took the rest. Who has nothing yet is not let in with less."""
+def test_after_a_restart_a_container_of_a_smaller_pool_is_admitted():
+    """The pool shrank by its load. A new container is not admitted with fewer CPUs than it requests."""
 
     async def test() -> None:
         allocations = Allocations()
@@ -518,8 +531,8 @@ def test_after_a_restart_a_pool_may_be_smaller_than_what_was_asked_for():
     run(test())
 
 
-def test_after_a_restart_what_comes_from_anywhere_needs_no_plugin():
-    """A pod of a pool has no hints to keep; one that is new waits."""
+def test_after_a_restart_an_allocation_without_hints_is_kept_without_its_plugin():
+    """A pod of a pool has no hints. A new pod waits for the plug-in."""
 
     async def test() -> None:
         allocations = Allocations()
@@ -535,8 +548,8 @@ def test_after_a_restart_what_comes_from_anywhere_needs_no_plugin():
     run(test())
 
 
-def test_what_a_checkpoint_says_is_set_as_far_as_it_can_be():
-    """Its checksum is right; CPUs may have gone since."""
+def test_an_invalid_allocation_of_the_checkpoint_fails_only_for_its_container():
+    """The checksum of the file is right; CPUs may be offline since."""
 
     async def test() -> None:
         allocations = Allocations()
@@ -551,7 +564,7 @@ def test_what_a_checkpoint_says_is_set_as_far_as_it_can_be():
     run(test())
 
 
-def test_the_newest_plugin_is_asked():
+def test_the_plugin_that_registered_last_is_called():
     async def test() -> None:
         old, new = Fake(), Fake()
         world = await World().with_(old, new)
@@ -564,9 +577,9 @@ def test_the_newest_plugin_is_asked():
     run(test())
 
 
-def test_a_resource_under_another_name():
+def test_a_resource_may_be_requested_under_another_name():
     async def test() -> None:
-        world = await World(names={"best-effort-cpu": "cpu"}).with_(fake := Fake())
+        world = await World(names=(("best-effort-cpu", "cpu"),)).with_(fake := Fake())
         assert (await world.manager.admit(pod(requests={"best-effort-cpu": 2.0}))).admitted
         assert fake.asked[0].resource_name == "cpu"
         assert fake.asked[0].resource_requests == {"cpu": 2.0}
@@ -576,8 +589,8 @@ def test_a_resource_under_another_name():
     run(test())
 
 
-@pytest.mark.parametrize("pod_scope", [False, True])
-def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(pod_scope: bool):
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(scope: str):
     """Katalyst's plug-ins refuse a request with two names; a pod of reclaimed_cores is then inadmissible."""
 
     async def test() -> None:
@@ -590,7 +603,7 @@ def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(pod_scope:
             PodContainer("log", requests),
         )
         batch = replace(pod(qos="reclaimed_cores"), containers=containers)
-        world = await World(names={milli: "cpu"}, pod_scope=pod_scope).with_(fake := Fake())
+        world = await World(names=((milli, "cpu"),), scope=scope).with_(fake := Fake())
         assert (await world.manager.admit(batch)).admitted
         assert [(each.container_name, each.resource_requests) for each in fake.asked] == [
             (each.name, {"cpu": 1.5}) for each in containers
@@ -600,8 +613,10 @@ def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(pod_scope:
 
 
 @pytest.mark.parametrize(("pod_level", "expected"), [({}, 7.0), ({"cpu": 9.0}, 9.0)])
-def test_a_hint_for_the_whole_pod_is_for_what_kube_scheduler_counts(pod_level: dict[str, float], expected: float):
-    """An init container runs beside the sidecars before it; pod-level requests take the place of the sum."""
+def test_the_hint_of_a_whole_pod_is_for_the_request_that_kube_scheduler_counts(
+    pod_level: dict[str, float], expected: float
+):
+    """An init container runs beside the sidecars before it; a pod-level request replaces the sum."""
 
     async def test() -> None:
         containers = (
@@ -610,17 +625,17 @@ def test_a_hint_for_the_whole_pod_is_for_what_kube_scheduler_counts(pod_level: d
             PodContainer("log", {"cpu": 1.0}, init=True, restarts=True),
             PodContainer("main", {"cpu": 3.0}),
         )
-        world = await World(pod_scope=True).with_(fake := Fake())
+        world = await World(scope="pod").with_(fake := Fake())
         await world.manager.admit(replace(pod(), containers=containers, requests=pod_level))
         assert fake.hinted[0].resource_requests == {"cpu": expected}
 
     run(test())
 
 
-def test_cpus_asked_for_in_thousandths():
+def test_cpus_may_be_requested_in_thousandths():
     async def test() -> None:
         milli = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
-        world = await World(names={milli: "cpu"}).with_(fake := Fake())
+        world = await World(names=((milli, "cpu"),)).with_(fake := Fake())
         assert (await world.manager.admit(pod(requests={milli: 1500.0}, qos="reclaimed_cores"))).admitted
         assert fake.asked[0].resource_requests == {"cpu": 1.5}
         world = await World().with_(plain := Fake(milli, gives=1500.0))
@@ -630,16 +645,16 @@ def test_cpus_asked_for_in_thousandths():
     run(test())
 
 
-def test_a_card_for_who_does_not_ask():
+def test_a_pod_of_a_nic_role_gets_a_card_without_a_request():
     async def test() -> None:
         nic = Fake("NIC", gives=0, result="", prop="", scalar=False, offers=(ON_1,))
-        world = await World(nic_roles=frozenset({"enhanced"})).with_(nic)
+        world = await World(nic_roles=("enhanced",)).with_(nic)
         role = {"kubernetes.io/pod-role": "enhanced"}
         assert (await world.manager.admit(pod(annotations=role))).decided == {"c": {"NIC": ON_1}}
         assert (await world.manager.admit(pod("q"))).decided == {"c": {}} | {"c": {"*": Hint(BOTH, preferred=True)}}
-        asks = await World(nic_roles=frozenset({"enhanced"}), names={"card": "NIC"}).with_(nic)
+        asks = await World(nic_roles=("enhanced",), names=(("card", "NIC"),)).with_(nic)
         admission = await asks.manager.admit(pod("r", annotations=role, requests={"card": 1.0}))
-        assert admission.decided == {"c": {"NIC": ON_1}}, "who asks for one by another name asks once"
+        assert admission.decided == {"c": {"NIC": ON_1}}, "a request under another name counts once"
 
     run(test())
 
@@ -656,8 +671,8 @@ def test_a_card_for_who_does_not_ask():
         (-2.0, "0-1", "the invalid quantity -2.0"),
     ],
 )
-def test_answers_that_cannot_be_kept(gives: float, result: str, reason: str):
-    """Not at the admission, nor in a round later: then what there was before stays."""
+def test_an_invalid_allocation_is_an_error_and_not_stored(gives: float, result: str, reason: str):
+    """Neither at the admission nor in a later round, in which the earlier allocation stays."""
 
     async def test() -> None:
         world = await World(cpus=frozenset(range(16))).with_(fake := Fake(gives=gives, result=result))
@@ -670,7 +685,7 @@ def test_answers_that_cannot_be_kept(gives: float, result: str, reason: str):
         before = world.manager.allocations.of("p", "c")
         fake.has["p"]["c"] = {"cpu": AllocationInfo("CpusetCpus", False, True, gives, result)}
         done = await world.manager.reconcile([asked], world.apply)
-        if gives == 1.0:  # a pool may become smaller than what somebody asked for
+        if gives == 1.0:  # a pool may become smaller than a request
             assert not done.failed
         else:
             assert reason in failures(done)["ns/p/c"]
@@ -679,7 +694,7 @@ def test_answers_that_cannot_be_kept(gives: float, result: str, reason: str):
     run(test())
 
 
-def test_two_resources_that_claim_one_property():
+def test_of_two_resources_that_set_one_property_the_second_is_an_error():
     async def test() -> None:
         world = await World().with_(Fake(), Fake("reclaimed", result="2-3"))
         admission = await world.manager.admit(pod(requests={"cpu": 2.0, "reclaimed": 2.0}))
@@ -689,7 +704,7 @@ def test_two_resources_that_claim_one_property():
     run(test())
 
 
-def test_numa_nodes_that_are_not_there():
+def test_hints_with_unknown_numa_nodes_are_ignored():
     async def test() -> None:
         strange = Hint(frozenset({7}), preferred=True)
         world = await World().with_(fake := Fake(offers=(strange, ON_1)))
@@ -700,7 +715,7 @@ def test_numa_nodes_that_are_not_there():
     run(test())
 
 
-def test_stored_hints_of_numa_nodes_that_are_there_no_more():
+def test_stored_hints_with_unknown_numa_nodes_are_ignored():
     async def test() -> None:
         hints = wire_hints([Hint(frozenset({1 << 40}), preferred=True)])
         info = AllocationInfo("CpusetCpus", False, True, 2.0, "0-1", resource_hints=hints)
@@ -712,9 +727,9 @@ def test_stored_hints_of_numa_nodes_that_are_there_no_more():
     run(test())
 
 
-def test_one_decision_for_a_pod():
+def test_in_the_scope_pod_there_is_one_hint_per_pod():
     async def test() -> None:
-        world = await World(pod_scope=True).with_(fake := Fake(offers=(ON_1,)))
+        world = await World(scope="pod").with_(fake := Fake(offers=(ON_1,)))
         init = PodContainer("i", {"cpu": 1.0}, init=True)
         containers = (init, PodContainer("a", {"cpu": 1.0}), PodContainer("b", {"cpu": 1.0}))
         admission = await world.manager.admit(pod(containers=containers))
@@ -724,24 +739,24 @@ def test_one_decision_for_a_pod():
     run(test())
 
 
-def test_one_decision_for_a_pod_holds_after_a_restart():
-    """What its main container has is compared with what that one asks for, not with the sum."""
+def test_the_hint_of_a_pod_is_kept_after_a_restart():
+    """The allocation of the main container is compared with its own request, not with the sum."""
 
     async def test() -> None:
         two = pod(containers=(PodContainer("a", {"cpu": 2.0}), PodContainer("b", {"cpu": 2.0})))
-        before = await World(pod_scope=True).with_(Fake(offers=(ON_1,)))
+        before = await World(scope="pod").with_(Fake(offers=(ON_1,)))
         assert (await before.manager.admit(two)).admitted
-        world = await World(before.manager.allocations, pod_scope=True).with_(Fake(offers=()))
+        world = await World(before.manager.allocations, scope="pod").with_(Fake(offers=()))
         again = await world.manager.admit(two)
         assert again.decided == {name: {"cpu": ON_1} for name in ("a", "b")}
 
     run(test())
 
 
-def test_without_a_policy_nobody_is_asked_for_hints():
+def test_without_a_policy_plugins_are_not_asked_for_hints():
     async def test() -> None:
         for whole_pods in (False, True):
-            world = await World(pod_scope=whole_pods, policy=TopologyPolicy.NONE).with_(Fake())
+            world = await World(scope="pod" if whole_pods else "container", policy=TopologyPolicy.NONE).with_(Fake())
             assert (await world.manager.admit(pod())).offered == {"c": {}}
 
     run(test())
@@ -750,8 +765,8 @@ def test_without_a_policy_nobody_is_asked_for_hints():
 # --- all or nothing, without Katalyst's exceptions ---
 
 
-def test_a_pod_has_all_that_it_requests_or_is_not_admitted():
-    """Also a pod without a QoS level, and of two containers the second one that does not fit."""
+def test_a_pod_gets_all_its_requests_or_is_not_admitted():
+    """Also a pod without a QoS level, and a pod whose second container does not fit."""
 
     async def test() -> None:
         cpu = Fake(offers=None)
@@ -781,8 +796,8 @@ class Slow(Fake):
         return await super().allocate(request)
 
 
-def test_a_round_does_not_take_up_a_pod_whose_admission_is_under_way():
-    """Its first container has an allocation then, which goes with the refusal of the second one."""
+def test_a_round_skips_a_pod_whose_admission_is_pending():
+    """Its first container has an allocation, which is released when the second one is refused."""
 
     async def test() -> None:
         fake = Slow(offers=None)
@@ -802,7 +817,9 @@ def test_a_round_does_not_take_up_a_pod_whose_admission_is_under_way():
 # --- resizes ---
 
 
-def test_a_resize_is_tried_each_round_and_the_old_allocation_stays_until_it_stands(caplog: pytest.LogCaptureFixture):
+def test_a_resize_is_retried_each_round_and_the_old_allocation_stays_until_it_succeeds(
+    caplog: pytest.LogCaptureFixture,
+):
     async def test() -> None:
         world = await World().with_(fake := Refusing(full=False))
         await world.manager.admit(pod())
@@ -826,7 +843,7 @@ def test_a_resize_is_tried_each_round_and_the_old_allocation_stays_until_it_stan
     run(test())
 
 
-def test_a_resize_of_which_the_plugin_gives_a_part_is_not_a_success():
+def test_a_resize_that_the_plugin_grants_in_part_is_a_failure():
     async def test() -> None:
         world = await World().with_(fake := Fake())
         await world.manager.admit(pod())
@@ -840,19 +857,19 @@ def test_a_resize_of_which_the_plugin_gives_a_part_is_not_a_success():
     run(test())
 
 
-# --- pods that have gone -----------------------------------------------------------------------------------------
+# --- deleted pods ------------------------------------------------------------------------------------------------
 
 
-def test_who_has_gone_gives_back_what_he_had():
+def test_allocations_of_a_deleted_pod_are_released():
     async def test() -> None:
         world = await World().with_(fake := Fake())
         await world.manager.admit(pod("a"))
         await world.manager.reconcile([], world.apply)
-        assert fake.removed == []  # it was admitted just now; nobody who lists pods may have heard of it
+        assert fake.removed == []  # it was just admitted; the list of pods may be older
         world.now += ADMISSION_GRACE_S
         fake.failing = True
         await world.manager.reconcile([], world.apply)
-        assert world.manager.allocations.pods == {"a"}  # the plug-in is to be told again
+        assert world.manager.allocations.pods == {"a"}  # RemovePod is to be called again
         fake.failing = False
         await world.manager.reconcile([], world.apply)
         assert fake.removed == ["a"]
@@ -861,7 +878,7 @@ def test_who_has_gone_gives_back_what_he_had():
     run(test())
 
 
-def test_a_plugin_that_was_away_is_told_of_those_who_left():
+def test_a_plugin_that_registers_again_releases_pods_that_were_deleted_meanwhile():
     async def test() -> None:
         world = await World().with_(fake := Fake())
         await world.manager.admit(pod("a"))
@@ -880,7 +897,7 @@ def test_a_plugin_that_was_away_is_told_of_those_who_left():
 # --- containers --------------------------------------------------------------------------------------------------
 
 
-def test_what_a_container_is_created_with():
+def test_the_options_with_which_a_container_is_created():
     async def test() -> None:
         world = await World().with_(Fake(result="5-6,10"), Fake("memory", prop="CpusetMems", result="1,2"))
         asked = pod(requests={"cpu": 2.0, "memory": 2.0})
@@ -898,7 +915,7 @@ def test_what_a_container_is_created_with():
     run(test())
 
 
-def test_of_two_resources_that_set_one_variable_the_first_counts(caplog: pytest.LogCaptureFixture):
+def test_if_two_resources_set_one_variable_the_first_counts(caplog: pytest.LogCaptureFixture):
     async def test() -> None:
         allocations = Allocations()
         for resource in ("b", "a"):
@@ -912,8 +929,8 @@ def test_of_two_resources_that_set_one_variable_the_first_counts(caplog: pytest.
     run(test())
 
 
-def test_who_wants_to_know_is_told_before_a_container_is_created():
-    """After what it has is on disk; and if it cannot be told, the container is not created."""
+def test_prestartcontainer_is_called_before_a_container_is_created():
+    """After the allocation is on disk. If the call fails, the container is not created."""
 
     async def test() -> None:
         asking = replace(ALIGNED, pre_start=True)
@@ -931,7 +948,7 @@ def test_who_wants_to_know_is_told_before_a_container_is_created():
     run(test())
 
 
-def test_containers_are_set_once_and_again_after_a_minute():
+def test_values_are_written_once_and_again_after_a_minute():
     async def test() -> None:
         world = await World().with_(Fake())
         await world.manager.admit(pod())
@@ -945,7 +962,7 @@ def test_containers_are_set_once_and_again_after_a_minute():
     run(test())
 
 
-def test_a_container_that_cannot_be_set_does_not_stop_the_others():
+def test_a_failed_update_of_a_container_does_not_stop_the_others():
     async def test() -> None:
         world = await World().with_(Fake())
         pods = [pod("a", annotations={"refuse": ""}), pod("b")]
@@ -954,12 +971,12 @@ def test_a_container_that_cannot_be_set_does_not_stop_the_others():
         assert await world.manager.reconcile(pods, world.apply) == Reconciled(
             (ContainerRef("b", "c", "ns/b"),), {ContainerRef("a", "c", "ns/a"): "the runtime refuses"}
         )
-        assert (await world.manager.reconcile(pods, world.apply)).failed  # and is tried again
+        assert (await world.manager.reconcile(pods, world.apply)).failed  # and is retried
 
     run(test())
 
 
-def test_who_loses_cpus_comes_before_who_gains_them():
+def test_containers_that_lose_cpus_are_updated_first():
     async def test() -> None:
         world = await World().with_(fake := Fake())
         pods = [pod(uid) for uid in ("a", "b", "c")]
@@ -976,8 +993,8 @@ def test_who_loses_cpus_comes_before_who_gains_them():
     run(test())
 
 
-def test_a_plugin_that_never_tells_what_it_gave_is_asked_for_more():
-    """All that is stored it gave since it registered."""
+def test_a_plugin_that_does_not_report_its_allocations_is_asked_for_more():
+    """All stored allocations were made since it registered."""
 
     async def test() -> None:
         world = await World().with_(fake := Fake(offers=None))
@@ -988,7 +1005,7 @@ def test_a_plugin_that_never_tells_what_it_gave_is_asked_for_more():
     run(test())
 
 
-def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
+def test_a_plugin_that_lost_its_state_gives_no_pod_the_cpus_of_another():
     """A new pod waits until the plug-in was asked again for the pods with earlier allocations."""
 
     async def test() -> None:
@@ -1004,14 +1021,14 @@ def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
             assert world.manager.plugins.registrations == times
             world.now += passed
             await world.manager.reconcile([old], world.apply)
-        assert world.manager.plugins.registrations == times + 1, "who was refused is tried again"
+        assert world.manager.plugins.registrations == times + 1, "the refused pod is retried"
         assert [request.pod_uid for request in fake.asked] == ["old"]
         assert (await world.manager.admit(new, active={"old", "new"})).admitted
 
     run(test())
 
 
-def test_a_plugin_that_knows_nothing_yet_is_not_believed():
+def test_a_plugin_that_just_started_is_not_asked_for_allocations():
     async def test() -> None:
         world = await World().with_(Fake())
         await world.manager.admit(pod())
@@ -1026,7 +1043,7 @@ def test_a_plugin_that_knows_nothing_yet_is_not_believed():
     run(test())
 
 
-def test_one_plugin_that_fails_does_not_hide_the_others():
+def test_a_failing_plugin_does_not_hide_the_others():
     async def test() -> None:
         world = await World().with_(Fake(), Fake("memory", failing=True))
         assert set(await world.manager.topology_aware(pod(), "c")) == {"cpu"}

@@ -1,4 +1,4 @@
-"""Plug-ins that fail, answer for other plug-ins, or send invalid names: one message each, and no other harm."""
+"""Plug-ins that fail, respond for other plug-ins, or send invalid names: one message each, without other effects."""
 
 import logging
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 
 async def rounds(world: World, *pods: Any, times: int = 20) -> None:
-    """What the manager calls in its rounds, with the capacity for the node and queries of pod resources."""
+    """The calls of the manager's rounds, with the capacity for the node and queries of pod resources."""
     for _ in range(times):
         world.now += 3.0
         await world.manager.reconcile(pods, world.apply)
@@ -41,7 +41,7 @@ async def rounds(world: World, *pods: Any, times: int = 20) -> None:
 
 
 @pytest.mark.parametrize(("fault", "live", "warnings"), [("died", False, 1), ("hangs", False, 4), ("refuses", True, 4)])
-async def test_a_failure_of_every_round_is_logged_when_it_begins_and_when_it_ends(
+async def test_a_failure_in_every_round_is_logged_when_it_begins_and_when_it_ends(
     caplog: pytest.LogCaptureFixture, fault: str, live: bool, warnings: int
 ):
     plugin = Failing()
@@ -52,11 +52,11 @@ async def test_a_failure_of_every_round_is_logged_when_it_begins_and_when_it_end
     await rounds(world)
     assert {"cpu": live} == world.manager.plugins.states
     told = lines(caplog, logging.WARNING)
-    # A plug-in that has died is one fault; otherwise each method may fail for a reason of its own.
+    # A plug-in that has died is one fault; otherwise, each method may fail for its own reason.
     assert len(told) <= warnings
     assert "the plug-in for cpu failed in" in told[0]
     assert len(set(told)) == len(told)
-    plugin.fault = "paused"  # says nothing by itself
+    plugin.fault = "paused"  # logs nothing by itself
     await rounds(world)
     assert lines(caplog, logging.WARNING) == told
     plugin.fault = ""
@@ -64,7 +64,7 @@ async def test_a_failure_of_every_round_is_logged_when_it_begins_and_when_it_end
     assert {"cpu": True} == world.manager.plugins.states
     assert lines(caplog, logging.WARNING) == told
     assert 1 <= len(lines(caplog, logging.INFO)) <= warnings
-    plugin.fault = fault  # begins again, so it is logged again
+    plugin.fault = fault  # fails again, so it is logged again
     await rounds(world)
     assert len(lines(caplog, logging.WARNING)) > len(told)
 
@@ -93,7 +93,7 @@ async def test_a_plugin_that_registers_again_after_it_died_is_live(caplog: pytes
 
 @dataclass
 class Thief(Fake):
-    """A plug-in that also answers for cpu."""
+    """A plug-in that also responds for cpu."""
 
     resource: str = "evil.io/stealcpu"
     prop: str = ""

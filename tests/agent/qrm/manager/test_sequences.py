@@ -1,4 +1,4 @@
-"""What holds after any sequence of pods, resizes and restarts, with the real manager, plug-ins on sockets, and disk."""
+"""Invariants after any sequence of pods, resizes and restarts, with the real manager, plug-ins on sockets, and disk."""
 
 import asyncio
 import shutil
@@ -16,14 +16,15 @@ from agent.cpuset import CpuSet
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.main import Checkpoint
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.memory import MemoryPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.runtime import dry_run
@@ -42,15 +43,15 @@ sizes = st.sampled_from([0.5, 1.0, 2.0, 3.0, 5.0, 20.0])
 def fresh(resource: str) -> ResourcePlugin:
     if resource == "memory":
         return MemoryPlugin(SMALL, DEFAULT_ROLES, reserved={0: 100})
-    return CpuPlugin(SMALL, DEFAULT_ROLES, CpuSettings(cpuset.parse("0,2"), min_online=2, min_offline=2))
+    return CpuPlugin(SMALL, DEFAULT_ROLES, PoolSettings(min_online=2, min_offline=2), reserved=cpuset.parse("0,2"))
 
 
 class Node(RuleBasedStateMachine):
-    """A node's life. Its pods may not run without what they ask for (dedicated_cores)."""
+    """The node, whose pods must get what they request (dedicated_cores)."""
 
     @initialize(policy=st.sampled_from([TopologyPolicy.BEST_EFFORT, TopologyPolicy.RESTRICTED]))
     def start(self, policy: TopologyPolicy) -> None:
-        # The path of a unix socket has 107 bytes at most, and pytest's own directories nearly as many.
+        # The path of a unix socket has at most 107 bytes, and pytest's own directories nearly as many.
         self.directory = Path(tempfile.mkdtemp(prefix="qrm-"))
         self.runner = asyncio.Runner()
         self.policy, self.now, self.number = policy, 0.0, count()
@@ -64,8 +65,10 @@ class Node(RuleBasedStateMachine):
     def begin(self, allocations: Allocations) -> None:
         checkpoint = Checkpoint(self.path, QrmMetrics())
         self.manager = Manager(
-            ManagerSettings(frozenset(SMALL.nodes), self.policy, recent=0.0),
+            AllocationSettings(policy=self.policy),
             allocations,
+            nodes=frozenset(SMALL.nodes),
+            recent=0.0,
             save=lambda: checkpoint.save(allocations),
             monotonic=lambda: self.now,
         )
@@ -103,10 +106,10 @@ class Node(RuleBasedStateMachine):
             self.runner.close()
             shutil.rmtree(self.directory)
 
-    # --- what may happen ---------------------------------------------------------------------------------------------
+    # --- steps -------------------------------------------------------------------------------------------------------
 
     def admit_one(self, role: str, cpus: list[float]) -> bool:
-        """Whether it was admitted; then it has all it asks for, else nobody has anything of it."""
+        """Whether it was admitted; then it has all that it requests, otherwise no plug-in has an allocation of it."""
         uid = f"pod-{next(self.number)}"
         containers = tuple(
             PodContainer(f"c{i}", {"cpu": cpu, "memory": 100 * cpu}, id=f"{uid}-{i}") for i, cpu in enumerate(cpus)
@@ -135,7 +138,7 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
     def admit_again(self, data: st.DataObject) -> None:
-        """As a kubelet that starts anew asks for it."""
+        """As a restarted kubelet asks for it."""
         uid = data.draw(st.sampled_from(sorted(self.pods)))
         before = self.manager.allocations.of(uid, "c0")
         assert self.runner.run(self.manager.admit(self.pods[uid], active=self.pods.keys())).admitted
@@ -174,7 +177,8 @@ class Node(RuleBasedStateMachine):
         assert self.manager.allocations == before
 
     def reconcile(self) -> None:
-        """A round, after which manager and plug-ins know the same, and nobody is on CPUs that are another's own."""
+        """A round. Then manager and plug-ins have the same allocations, and no container has an exclusive CPU of
+        another."""
         self.now += 100.0
         done = self.runner.run(self.manager.reconcile(list(self.pods.values()), dry_run))
         assert not done.failed
@@ -190,10 +194,10 @@ class Node(RuleBasedStateMachine):
             others = [cpus for other, cpus in own.items() if other != uid]
             assert not any(mine & cpus for mine in each.values() for cpus in others)
 
-    # --- what holds --------------------------------------------------------------------------------------------------
+    # --- invariants --------------------------------------------------------------------------------------------------
 
     def own(self) -> dict[str, CpuSet]:
-        """The CPUs of pods that have them to themselves, as the manager has it."""
+        """The exclusive CPUs by pod, in the manager's allocations."""
         found: dict[str, CpuSet] = {}
         for uid, pod in self.pods.items():
             if DEFAULT_ROLES.is_exclusive(pod.role):

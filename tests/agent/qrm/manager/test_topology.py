@@ -1,4 +1,4 @@
-"""Hints merged: golden cases of the Topology Manager, and the same as the product of all lists."""
+"""Merged hints: golden cases of the Topology Manager, and equality with the product of all lists."""
 
 import itertools
 from typing import Any
@@ -14,11 +14,11 @@ from agent.qrm.manager.topology import (
     Hints,
     Merged,
     TopologyPolicy,
-    compare,
     merge,
     most_of_narrowest,
     single_numa_hints,
 )
+from tests.agent.qrm.manager.hint_order import compare
 from tests.agent.qrm.vectors import cases
 
 
@@ -91,7 +91,7 @@ def collected(given: list[Hints | None]) -> list[tuple[str, list[Hint]]]:
 
 
 def by_product(policy: TopologyPolicy, given: list[Hints | None]) -> Hint:
-    """The rule as it is written down: each combination in turn against the best so far."""
+    """The rule as documented: each combination in turn, compared with the best one so far."""
     lists = [found for _, found in collected(given)]
     if policy is TopologyPolicy.SINGLE_NUMA_NODE:
         lists = single_numa_hints(lists)
@@ -108,7 +108,7 @@ def by_product(policy: TopologyPolicy, given: list[Hints | None]) -> Hint:
 
 
 @given(merging, providers)
-def test_the_same_as_the_product_of_all_lists(policy: TopologyPolicy, given: list[Hints | None]):
+def test_the_merged_hint_equals_that_of_the_product_of_all_lists(policy: TopologyPolicy, given: list[Hints | None]):
     found = merge(policy, NODES, given)
     assert set(found.hints.values()) == {by_product(policy, given)}
     assert found.admit == (policy is TopologyPolicy.BEST_EFFORT or by_product(policy, given).preferred)
@@ -139,7 +139,7 @@ def numeric_by_product(given: list[Hints | None], aligned: str) -> Merged:
 
 
 def agree(hints: list[Hint]) -> bool:
-    """Of those that are to be aligned, in their order."""
+    """The resources that are to be aligned, in their order."""
     for one, other in itertools.pairwise(hints):
         if one.nodes is None and other.nodes is None:
             if one.preferred != other.preferred:
@@ -153,11 +153,11 @@ def agree(hints: list[Hint]) -> bool:
 
 
 @given(providers, st.sampled_from(["", "a", "ab", "bd", "abcd"]))
-def test_numeric_is_the_same_as_the_product_of_all_lists(given: list[Hints | None], aligned: str):
+def test_the_numeric_hint_equals_that_of_the_product_of_all_lists(given: list[Hints | None], aligned: str):
     assert merge(TopologyPolicy.NUMERIC, NODES, given, aligned=list(aligned)) == numeric_by_product(given, aligned)
 
 
-def test_numeric_refuses_an_empty_list_and_not_one_with_a_hint_of_anywhere():
+def test_numeric_refuses_an_empty_list_but_admits_a_hint_without_nodes():
     card = Hint(None, preferred=False)
     assert merge(TopologyPolicy.NUMERIC, NODES, [{"gpu": []}]) == Merged({}, admit=False)
     assert merge(TopologyPolicy.NUMERIC, NODES, [{"gpu": [card]}]) == Merged({"gpu": card}, admit=True)
@@ -171,7 +171,7 @@ def test_the_order_of_providers_does_not_matter(policy: TopologyPolicy, given: l
     assert set(merge(policy, NODES, given).hints.values()) == set(merge(policy, NODES, shuffled).hints.values())
 
 
-def test_more_numa_nodes_than_can_be_weighed_are_refused():
+def test_numeric_refuses_more_than_eight_numa_nodes():
     assert merge(TopologyPolicy.NONE, range(9), []).admit
     with pytest.raises(ValueError, match="at most 8 NUMA nodes, but this machine has 9; use the policy best-effort"):
         merge(TopologyPolicy.NUMERIC, range(9), [])
@@ -179,7 +179,7 @@ def test_more_numa_nodes_than_can_be_weighed_are_refused():
 
 @pytest.mark.parametrize("policy", [TopologyPolicy.BEST_EFFORT, TopologyPolicy.RESTRICTED])
 def test_hints_of_64_numa_nodes_are_merged(policy: TopologyPolicy):
-    """Whatever a plug-in offers, the number of sets that are compared is bounded."""
+    """The number of compared sets is bounded, whatever a plug-in offers."""
     pairs = [Hint(frozenset(nodes), preferred=True) for nodes in itertools.combinations(range(64), 2)]
     single = [Hint(frozenset({node}), preferred=True) for node in range(64)]
     same = merge(policy, range(64), [{"cpu": pairs, "memory": pairs, "NIC": None}])
@@ -190,7 +190,7 @@ def test_hints_of_64_numa_nodes_are_merged(policy: TopologyPolicy):
 
 
 def every_set(preferred: int = 1) -> list[Hint]:
-    """Of the nodes of a large machine, those of so many nodes preferred."""
+    """All sets of nodes of a large machine; those of the smallest size are preferred."""
     return [
         Hint(frozenset(nodes), preferred=len(nodes) == preferred)
         for size in range(1, 9)
@@ -199,13 +199,14 @@ def every_set(preferred: int = 1) -> list[Hint]:
 
 
 LARGE = {"cpu": every_set(), "memory": every_set(), **{f"r{i}": every_set(2) for i in range(4)}}
-"""Eight nodes, six resources with each of the 255 sets of nodes: the product has 10**14 members, and of those that are
-one inside the other there are more than anybody waits for."""
+"""Eight nodes, six resources with each of the 255 sets of nodes: the product has 10**14 members, too many to enumerate,
+even restricted to sets that contain each other.
+"""
 
 
 @pytest.mark.parametrize("policy", [TopologyPolicy.BEST_EFFORT, TopologyPolicy.RESTRICTED])
 def test_hints_of_a_large_machine_are_merged_without_their_product(policy: TopologyPolicy):
-    """No two of the single nodes and pairs are the same: not preferred, on as few nodes as all need."""
+    """The single nodes and the pairs are all different: the result is not preferred, on as few nodes as all need."""
     found = merge(policy, range(8), [LARGE])
     assert found == Merged(
         dict.fromkeys(LARGE, Hint(frozenset({0}), preferred=False)), policy is TopologyPolicy.BEST_EFFORT
@@ -214,11 +215,11 @@ def test_hints_of_a_large_machine_are_merged_without_their_product(policy: Topol
     assert set(same.hints.values()) == {Hint(frozenset({0, 1, 2}), preferred=True)}
 
 
-def test_numeric_gives_up_what_cannot_become_the_best():
+def test_numeric_skips_combinations_that_cannot_become_the_best():
     found = merge(TopologyPolicy.NUMERIC, range(8), [LARGE])
     narrow, wide = Hint(frozenset({0}), preferred=True), Hint(frozenset({0, 1}), preferred=True)
     assert found == Merged({name: wide if name.startswith("r") else narrow for name in LARGE}, admit=True)
-    # Each of the others would be somewhere else: one of them can be, the rest go with it.
+    # Each of the others has another node: one of them can be aligned, the rest follow it.
     alone = {f"r{i}": [Hint(each.nodes, preferred=each.nodes == {i}) for each in every_set()] for i in range(4)}
     everywhere = [Hint(frozenset(range(8)), preferred=True)]
     apart = merge(TopologyPolicy.NUMERIC, range(8), [{"cpu": everywhere, "memory": everywhere, **alone}])

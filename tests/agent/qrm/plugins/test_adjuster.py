@@ -1,4 +1,4 @@
-"""The adjuster: from what is known of the node to pools of another size, with the reason."""
+"""The adjuster: sizes of the pools, and their reason, from the state of the node."""
 
 import asyncio
 import time
@@ -13,11 +13,10 @@ from agent.cgroups.detection import find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.cluster.node_windows import WatcherLoadWindows
 from agent.qrm.grpc.grpc_server import PluginServer
-from agent.qrm.main import layout_finder
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage, ResizeDecision, WindowReading
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
-from agent.qrm.plugins.resize import ResizeSettings
+from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.settings import read_settings
@@ -36,11 +35,11 @@ ALL = ("5m", "10m", "15m")
 
 @dataclass
 class World:
-    """A CPU plug-in with an online and an offline pod, what is told of them, and a clock."""
+    """A CPU plug-in with an online and an offline pod, their measured use, and a clock."""
 
     directory: Path
     plugin: ResourcePlugin = field(default_factory=lambda: cpu_plugin(reserved=""))
-    settings: ResizeSettings = field(default_factory=ResizeSettings)
+    settings: PoolSettings = field(default_factory=PoolSettings)
     seen: WindowReading = field(default_factory=WindowReading)
     used: dict[str, float] = field(default_factory=dict)
     pods: tuple[QrmPod, ...] | None = ()
@@ -60,7 +59,7 @@ class World:
         )
 
     def admit(self, *pods: tuple[str, str, float]) -> None:
-        """Of these names, roles and CPUs; each has a container with its name as id."""
+        """Pods with these names, roles and CPUs; each has a container with its name as id."""
         for name, role, cpus in pods:
             self.plugin.allocate(ask("cpu", name, role, cpus))
             containers = (PodContainer("container0", {"cpu": cpus}, id=f"id-{name}"),)
@@ -71,7 +70,7 @@ class World:
         return self.used
 
     def read(self, pods: Iterable[QrmPod] = (), *, monotonic: float = 0.0, max_age: float = 0.0) -> Any:
-        """Both interfaces have a `read`: with a clock it is the windows'."""
+        """Both interfaces have a `read`; the one with a clock reads the windows."""
         return self.seen if monotonic else self.read_usage()
 
     def tick(self, seconds: float = 0.0) -> ResizeDecision | None:
@@ -88,7 +87,7 @@ def decided(world: World, seconds: float = 0.0) -> dict[str, Any]:
     return found.as_json()
 
 
-def test_the_seeds_resize_from_load(tmp_path: Path):
+def test_the_proposals_resize_from_load(tmp_path: Path):
     """28.75 % of 80 CPUs, four of them offline: 1.25 x 19 + 4 CPUs are 28, reached two by two, every 30 seconds."""
     world = World(tmp_path)
     world.admit(("p1", "online-micro_service", 4), ("p2", "ETL", 2))
@@ -111,8 +110,8 @@ def test_the_seeds_resize_from_load(tmp_path: Path):
     assert world.plugin.allocations()["p1"]["container0"].allocation_result == "0-13,40-53"
 
 
-def test_what_is_decided_is_kept(tmp_path: Path):
-    world = World(tmp_path, settings=ResizeSettings(step_down=0))
+def test_a_resize_is_stored(tmp_path: Path):
+    world = World(tmp_path, settings=PoolSettings(step_down=0))
     world.says(20.0)
     size = decided(world)["to"]
     kept = StateFile(tmp_path / "state").read()
@@ -122,7 +121,7 @@ def test_what_is_decided_is_kept(tmp_path: Path):
 
 async def test_a_state_that_cannot_be_written_again_is_reported_again(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Once for each outage: in between, the state was written."""
-    world = World(tmp_path / "state", settings=ResizeSettings(step_down=0))
+    world = World(tmp_path / "state", settings=PoolSettings(step_down=0))
     adjusting = asyncio.create_task(world.adjuster.run(0.0))
 
     async def fails(number: int) -> None:
@@ -146,14 +145,14 @@ async def test_a_state_that_cannot_be_written_again_is_reported_again(tmp_path: 
     adjusting.cancel()
 
 
-def test_nothing_is_decided_before_the_pods_are_known(tmp_path: Path):
+def test_no_resize_while_the_pods_are_unknown(tmp_path: Path):
     world = World(tmp_path, pods=None)
     world.says(5.0)
     assert world.tick() is None
     assert world.adjuster.last is None
 
 
-def test_without_data_everything_stays(tmp_path: Path):
+def test_without_data_the_sizes_stay(tmp_path: Path):
     world = World(tmp_path)
     world.seen = WindowReading(missing={"5m": "no windows from load-watcher: no answer"})
     found = decided(world)
@@ -166,7 +165,7 @@ def test_without_data_everything_stays(tmp_path: Path):
     ("percent", "age", "why"),
     [(20.0, 91.0, "hold: the windows are 91 s old"), (91.0, 1.0, "hold: equal"), (20.0, None, "hold: no data")],
 )
-def test_stale_windows_take_nothing_away(percent: float, age: float | None, why: str, tmp_path: Path):
+def test_stale_windows_shrink_no_pool(percent: float, age: float | None, why: str, tmp_path: Path):
     world = World(tmp_path)
     world.says(percent, age=age or 0.0)
     if age is None:
@@ -175,9 +174,9 @@ def test_stale_windows_take_nothing_away(percent: float, age: float | None, why:
     assert (found["action"], found["to"]) == (why, 76)
 
 
-def test_growth_needs_no_watcher(tmp_path: Path):
-    """What the pool's containers use now is enough to grow, and not to shrink."""
-    world = World(tmp_path, settings=ResizeSettings(step_down=0))
+def test_a_pool_grows_without_the_watcher(tmp_path: Path):
+    """The current use of the pool's containers is enough to grow it, and not to shrink it."""
+    world = World(tmp_path, settings=PoolSettings(step_down=0))
     world.admit(("p1", "online-micro_service", 4))
     world.says(20.0)
     small = decided(world)["to"]
@@ -189,8 +188,8 @@ def test_growth_needs_no_watcher(tmp_path: Path):
     assert decided(world, 60.0)["action"] == "hold: no windows of the node"
 
 
-def test_what_is_not_measured_counts_as_used(tmp_path: Path):
-    """An exclusive pod of which nothing is known uses what it asked for, an offline one too, up to its pool."""
+def test_pods_without_a_measurement_count_with_their_requests(tmp_path: Path):
+    """An exclusive pod without a known use counts with its request, an offline pod too, up to the size of its pool."""
     world = World(tmp_path)
     world.admit(("p1", "storage-service", 20), ("p2", "ETL", 3), ("p3", "transcoding", 3))
     world.says(50.0)
@@ -199,21 +198,21 @@ def test_what_is_not_measured_counts_as_used(tmp_path: Path):
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 3])
-def test_machines_too_small_for_two_pools(cpus: int, tmp_path: Path):
+def test_machines_with_few_cpus_have_both_pools(cpus: int, tmp_path: Path):
     small = type(SEED)({cpu: each for cpu, each in machine("seed80_adjacent").cpus.items() if cpu < cpus})
-    world = World(tmp_path, plugin=CpuPlugin(small, DEFAULT_ROLES, CpuSettings()))
+    world = World(tmp_path, plugin=CpuPlugin(small, DEFAULT_ROLES, PoolSettings()))
     for percent in (5.0, 100.0):
         world.says(percent)
         found = decided(world, 60.0)
         assert 1 <= found["to"] <= cpus
         assert found["pools"]["online"]
         assert found["pools"]["offline"]
-        # Where one CPU is both pools', offline pods have none to be offered.
+        # If one CPU is in both pools, none can be offered to offline pods.
         assert (found["offline_headroom_cpus"] == 0.0) == (cpus == 1)
 
 
-def test_the_last_changes_are_remembered(tmp_path: Path):
-    """Each resize, and each new reason not to; not every tick."""
+def test_the_last_changes_are_kept(tmp_path: Path):
+    """Each resize, and each new reason not to resize, but not each tick."""
     world = World(tmp_path)
     world.says(28.0)
     for _ in range(10):
@@ -222,19 +221,19 @@ def test_the_last_changes_are_remembered(tmp_path: Path):
     assert actions == ["down", "hold: shrunk 5 s ago", "down", "hold: shrunk 5 s ago"]
 
 
-def test_another_plugin_is_none_of_its_business(tmp_path: Path):
+def test_another_plugin_than_the_builtin_one_is_an_error(tmp_path: Path):
     with pytest.raises(TypeError, match="the adjuster needs the built-in CPU plug-in, not qrm_memory_plugin"):
         World(tmp_path, plugin=memory_plugin()).tick()
 
 
-# --- what is known ---------------------------------------------------------------------------------------------------
+# --- sources ---------------------------------------------------------------------------------------------------------
 
 
 async def test_windows_of_the_watcher():
     service = FakeService(published=publish(snapshot_of({"node-1": {"CPU": steady(26), "Memory": steady(40)}})))
 
     async def test(address: str, node: str) -> WindowReading:
-        # The service's clock stands at 1000, and so does ours.
+        # The clock of the service and that of the test are both 1000.
         client = NodeClient(
             address, node, windows=ALL, operators=(Operator.AVG,), backoff=0.01, monotonic=lambda: 1000.0
         )
@@ -271,7 +270,7 @@ async def test_windows_of_the_watcher():
         assert "ahead of the clock of the watcher" in found.missing["15m"]
 
 
-async def test_usage_from_control_groups(tmp_path: Path):
+async def test_usage_is_read_from_control_groups(tmp_path: Path):
     uid, now = "0f5d1f0e-1111-2222-3333-444455556666", [100.0]
     fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.SYSTEMD)
     paths = {name: fake.container_path(uid, name * 64, "Burstable") for name in ("a", "b")}
@@ -292,14 +291,14 @@ async def test_usage_from_control_groups(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("nest", "found"), [("crane", True), ("kubelet", False), (None, False)])
-async def test_usage_of_groups_that_are_in_another(tmp_path: Path, nest: str | None, found: bool):
-    """A kubelet with --cgroup-root=/crane, by the settings."""
+async def test_usage_is_read_from_control_groups_below_another_root(tmp_path: Path, nest: str | None, found: bool):
+    """A kubelet with --cgroup-root=/crane, in the settings."""
     fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.CGROUPFS, nest="crane")
     fake.add(fake.container_path("0f5d1f0e-1111-2222-3333-444455556666", "a" * 64, "Burstable"))
     given = {"cgroup": str(fake.root), **({"cgroup_nest": nest} if nest else {})}
     settings, problems = read_settings(given, cwd=tmp_path)
     assert not problems
-    usage = LocalUsage(layout_finder(settings), monotonic=lambda: 100.0)
+    usage = LocalUsage(settings.find_layout, monotonic=lambda: 100.0)
     await usage.read([])
     usage.close()
     assert ("" if found else "no kubelet groups found") in usage.failure

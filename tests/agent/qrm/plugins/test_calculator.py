@@ -1,4 +1,4 @@
-"""Which CPUs are taken: golden cases of Katalyst and of the kubelet, and properties of any machine."""
+"""Which CPUs are taken: golden cases of Katalyst and of the kubelet, and properties for any machine."""
 
 from typing import Any
 
@@ -69,8 +69,8 @@ def test_free_cpus(case: dict[str, Any]):
 
 
 @cases("seed_layouts")
-def test_the_seeds_machine(case: dict[str, Any]):
-    """The proposal's CPU numbers come out if siblings are neighbours, or there are none."""
+def test_the_proposals_machine(case: dict[str, Any]):
+    """The proposal's CPU numbers result if siblings have adjacent numbers, or if there are none."""
     m = machine(case["topology"])
     reserved, _ = take_single_by_numa_balance(m, m.all, 4)
     offline, online = take_by_numa_balance(m, m.all, 4, reverse=True)
@@ -112,7 +112,7 @@ def asked(draw: st.DrawFn) -> tuple[CpuTopology, CpuSet, int]:
 
 
 @given(asked())
-def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[CpuTopology, CpuSet, int]):
+def test_exactly_the_requested_number_of_available_cpus_is_taken(given: tuple[CpuTopology, CpuSet, int]):
     m, available, n = given
     for align in (False, True):
         taken = take_by_topology(m, available, n, align_l3=align)
@@ -127,13 +127,13 @@ def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[CpuTo
 
 
 @given(asked())
-def test_one_too_many_is_an_error(given: tuple[CpuTopology, CpuSet, int]):
+def test_more_cpus_than_available_are_an_error(given: tuple[CpuTopology, CpuSet, int]):
     m, available, _ = given
     with pytest.raises(NotEnoughCpus, match=f"{len(available) + 1} requested, {len(available)} available"):
         take_by_numa_balance(m, available, len(available) + 1)
 
 
 @pytest.mark.parametrize("n", range(4, 75))
-def test_a_pool_that_grows_keeps_what_it_has(n: int):
+def test_a_growing_pool_keeps_its_cpus(n: int):
     m = machine("seed80_adjacent")
     assert take_by_numa_balance(m, m.all, n)[0] <= take_by_numa_balance(m, m.all, n + 2)[0]

@@ -1,4 +1,4 @@
-"""A resource plug-in in a package of its own: built as pip would, found by its entry point, and allocated with."""
+"""A resource plug-in in its own package: built as pip does, found by its entry point, and allocated with."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def refused(*builtin: ResourcePlugin) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_pods_get_what_it_gives_through_the_manager(
+def test_pods_get_disks_of_the_plugin_through_the_manager(
     world: World, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Served, registered, merged with the hints of ours, kept over a restart, and refused when nothing is left."""
+    """It is served, registered, merged with the hints of the built-in plug-ins, kept over a restart, and refuses when
+    nothing is left."""
     monkeypatch.setenv("SCRATCH_DISKS", DISKS)
     path = {"PYTHONPATH": f"{REPOSITORY}:{installed}"}
     one, two, three = (f"{number}1111111-0000-4000-8000-000000000000" for number in range(3))
@@ -77,17 +78,17 @@ def test_pods_get_what_it_gives_through_the_manager(
         assert (no["pod"], no["reason"]) == ("default/three", "TopologyAffinityError")
 
 
-def test_without_its_package_it_is_not_there() -> None:
+def test_the_plugin_does_not_exist_without_its_package() -> None:
     assert found() == []
 
 
-def test_it_is_found_beside_ours(reachable: Path) -> None:
+def test_the_plugin_is_found_beside_the_builtin_ones(reachable: Path) -> None:
     (plugin,) = found(cpu_plugin())
     assert (plugin.name, plugin.resource, plugin.capacity_by_node()) == ("scratch_disks", SCRATCH, {0: 1.0, 1: 2.0})
 
 
-async def test_what_there_is_of_it_is_for_the_nodes_status(reachable: Path, tmp_path: Path) -> None:
-    """It says so itself; of CPUs the kubelet tells."""
+async def test_its_total_is_reported_for_the_status_of_the_node(reachable: Path, tmp_path: Path) -> None:
+    """The plug-in reports it itself; the kubelet reports the CPUs."""
 
     async def told(plugin: ResourcePlugin) -> tuple[float, bool, bool]:
         async with serving(tmp_path, plugin=plugin) as (_, endpoint):
@@ -99,7 +100,7 @@ async def test_what_there_is_of_it_is_for_the_nodes_status(reachable: Path, tmp_
     assert await told(cpu_plugin()) == (80.0, False, True)
 
 
-def test_a_package_that_cannot_be_imported_is_named(reachable: Path) -> None:
+def test_the_error_names_a_package_that_cannot_be_imported(reachable: Path) -> None:
     (reachable / f"{MODULE}.py").write_text("import no_such_library")
     message, hint = refused()
     assert "cannot load the plug-in scratch from the package load-watcher-scratch-disks: ModuleNotFound" in message
@@ -107,7 +108,7 @@ def test_a_package_that_cannot_be_imported_is_named(reachable: Path) -> None:
     assert hint.startswith("Check that load-watcher-scratch-disks supports this version")
 
 
-def test_its_own_complaint_is_told(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_plugin_is_reported(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCRATCH_DISKS", "nvme0=7")
     assert "SCRATCH_DISKS names NUMA nodes that do not exist on this machine: [7]" in refused()[0]
 
@@ -122,7 +123,7 @@ def test_its_own_complaint_is_told(reachable: Path, monkeypatch: pytest.MonkeyPa
         ('name = "scratch_disks"', 'name = "qrm_cpu_plugin"', "has the name qrm_cpu_plugin, which is already used"),
     ],
 )
-def test_what_cannot_be_served_is_told(reachable: Path, changed: str, to: str, problem: str) -> None:
+def test_an_invalid_plugin_is_an_error_with_its_reason(reachable: Path, changed: str, to: str, problem: str) -> None:
     file = reachable / f"{MODULE}.py"
     text = file.read_text()
     assert changed in text
@@ -130,8 +131,8 @@ def test_what_cannot_be_served_is_told(reachable: Path, changed: str, to: str, p
     assert problem in refused(cpu_plugin())[0]
 
 
-def test_two_packages_of_one_name_are_named(reachable: Path) -> None:
-    """Neither is taken in silence."""
+def test_two_packages_with_one_name_are_an_error(reachable: Path) -> None:
+    """Neither is chosen silently."""
     (info,) = reachable.glob("*.dist-info")
     other = reachable / "other_disks-2.0.dist-info"
     shutil.copytree(info, other)
@@ -143,7 +144,7 @@ def test_two_packages_of_one_name_are_named(reachable: Path) -> None:
     )
 
 
-def test_the_page_shows_parts_of_the_package() -> None:
+def test_a_page_contains_the_code_of_the_package() -> None:
     page = (REPOSITORY / "docs" / "learn" / "own-resource-plugin.md").read_text()
     parts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     module = (OUTSIDE / f"{MODULE}.py").read_text()

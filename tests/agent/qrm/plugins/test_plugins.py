@@ -1,4 +1,4 @@
-"""The proposal's examples step by step, and what holds after any sequence of pods."""
+"""The proposal's examples step by step, and invariants after any sequence of pods."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,10 +21,11 @@ from agent.qrm.manager.request import (
 )
 from agent.qrm.manager.topology import Hint, Merged, TopologyPolicy, merge
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import Nic, NicAddress, NicPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.roles import DEFAULT_ROLES, role_table
 from tests.agent.qrm.vectors import cases, group, machine
 
@@ -40,7 +41,7 @@ NICS = (
 
 
 def cpu_plugin(*, reserved: str = "0-1,40-41") -> CpuPlugin:
-    return CpuPlugin(SEED, DEFAULT_ROLES, CpuSettings(cpuset.parse(reserved)))
+    return CpuPlugin(SEED, DEFAULT_ROLES, PoolSettings(), reserved=cpuset.parse(reserved))
 
 
 def memory_plugin() -> MemoryPlugin:
@@ -61,7 +62,7 @@ def decide(plugins: Mapping[str, ResourcePlugin], pod: str, role: str, quantitie
 def admit(
     plugins: Mapping[str, ResourcePlugin], pod: str, role: str, quantities: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Hints, merge, allocate, as the manager does; answers as they look in JSON."""
+    """Hints, merge, allocate, as the manager does; returns the responses in their JSON form."""
     merged = decide(plugins, pod, role, quantities)
     assert merged.admit
     return {
@@ -71,7 +72,7 @@ def admit(
 
 
 def plain(info: AllocationInfo | None) -> dict[str, Any]:
-    """As the golden cases have it: zero values of the first fields are there, other empty ones are not."""
+    """The form of the golden cases: zero values of the first fields are included, other empty ones are not."""
     assert info
     found: dict[str, Any] = {name: getattr(info, name) for name in FIRST}
     found |= {name: dict(value) for name in ("envs", "annotations") if (value := getattr(info, name))}
@@ -87,13 +88,13 @@ def pairs(hints: tuple[Hint, ...] | None) -> Any:
 
 
 def test_example_1():
-    """Two pools; the load moves their border, and everybody in them with it."""
+    """Two pools; the load moves their border, and the containers in them get the new CPUs."""
     plugin = cpu_plugin(reserved="")
     init, *admissions, resized = group("seed_example_1")
     assert {name: cpuset.text(cpus) for name, cpus in plugin.pools.items()} == init["pools"]
     for step in admissions:
         pod, role = step["pod_uid"], step["pod_role"]
-        asked = {"cpu": step["request"]["cpu"] or 1}  # the proposal does not say what pod3 asks for
+        asked = {"cpu": step["request"]["cpu"] or 1}  # the proposal does not state the request of pod3
         assert plugin.hints(ask("cpu", pod, role, asked["cpu"])) is step["hints"] is None
         assert admit({"cpu": plugin}, pod, role, asked) == step["response"]
     plugin.resize(resized["sizes"]["online"])
@@ -110,7 +111,7 @@ def state(cpu: CpuPlugin, memory: MemoryPlugin) -> dict[str, Any]:
 
 
 def test_example_2():
-    """Roles keep apart, the same role may join its own."""
+    """Different roles are on different nodes; a pod may join its own role."""
     cpu, memory = cpu_plugin(), memory_plugin()
     plugins: dict[str, ResourcePlugin] = {"cpu": cpu, "memory": memory}
     for step in group("seed_example_2"):
@@ -136,7 +137,7 @@ def test_example_2():
 
 
 def test_a_third_role_finds_no_node():
-    """The two nodes hold two other roles: no way, and best-effort's hint does not help."""
+    """The two nodes have two other roles: no node is left, and the hint of best-effort does not help."""
     cpu = cpu_plugin()
     cpu.allocate(ask("cpu", "a", "storage-service", 20, hint=Hint(frozenset({0}), preferred=True)))
     cpu.allocate(ask("cpu", "b", "reranker", 10, hint=Hint(frozenset({1}), preferred=True)))
@@ -197,14 +198,14 @@ def test_nodes_for_memory(case: dict[str, Any]):
 
 @pytest.mark.parametrize("quantity", [float("nan"), float("inf"), -1.0, 1e30])
 @pytest.mark.parametrize("role", ["storage-service", "ETL"])
-def test_quantities_that_are_none(role: str, quantity: float):
+def test_an_invalid_quantity_is_an_error(role: str, quantity: float):
     for plugin in (cpu_plugin(), memory_plugin()):
         with pytest.raises(CannotAllocate, match="the requested quantity"):
             plugin.allocate(ask(plugin.resource, "p", role, quantity))
         assert not plugin.allocations()
 
 
-# --- odd pods --------------------------------------------------------------------------------------------------------
+# --- unusual pods ----------------------------------------------------------------------------------------------------
 
 
 def test_an_init_container_gets_nothing():
@@ -215,8 +216,8 @@ def test_an_init_container_gets_nothing():
         assert plugin.allocations() == {}
 
 
-def test_each_container_of_an_exclusive_pod_has_its_own():
-    """Sidecars are a rule of Katalyst's policy; by role, a proxy of 1 CPU and an application of 16 have 17."""
+def test_each_container_of_an_exclusive_pod_has_its_own_cpus():
+    """Katalyst's policy has a rule for sidecars; by role, a proxy of 1 CPU and an application of 16 have 17."""
     for plugin, unit in ((cpu_plugin(), 1), (memory_plugin(), 1 << 30)):
         kinds = {"proxy": ContainerType.SIDECAR, "app": ContainerType.MAIN, "log": ContainerType.SIDECAR}
         for (name, kind), size in zip(kinds.items(), (1, 16, 4), strict=True):
@@ -235,7 +236,7 @@ def test_each_container_of_an_exclusive_pod_has_its_own():
 
 
 @pytest.mark.parametrize("hint", [None, Hint(frozenset({0}), preferred=False), Hint(frozenset({7}), preferred=False)])
-def test_a_hint_that_is_not_preferred_is_not_an_order(hint: Hint | None):
+def test_a_hint_that_is_not_preferred_does_not_bind(hint: Hint | None):
     """A pod larger than a NUMA node gets its CPUs and its memory across nodes."""
     cpu, memory = cpu_plugin(), memory_plugin()
     for plugin, size in ((cpu, 50), (memory, 300 << 30)):
@@ -248,7 +249,7 @@ def test_a_hint_that_is_not_preferred_is_not_an_order(hint: Hint | None):
             fresh.allocate(ask(plugin.resource, "p", "retriever", size, hint=Hint(frozenset({0}), preferred=True)))
 
 
-def test_a_pod_that_no_single_node_has_room_for_is_offered_several_nodes_without_preference():
+def test_a_pod_that_fits_no_single_node_gets_hints_of_several_without_preference():
     """With best-effort it runs across nodes, with restricted it is not admitted."""
     cpu = cpu_plugin()
     for number in range(2):
@@ -257,7 +258,7 @@ def test_a_pod_that_no_single_node_has_room_for_is_offered_several_nodes_without
     assert pairs(cpu.hints(ask("cpu", "q", "retriever", 18))) == [[[0], True], [[1], True]]
 
 
-def test_asking_again_changes_nothing_and_asking_for_more_keeps_what_there_is():
+def test_an_equal_request_changes_nothing_and_a_larger_one_keeps_the_allocated_cpus():
     cpu = cpu_plugin()
     cpu.allocate(ask("cpu", "first", "storage-service", 2))
     first = cpu.allocate(ask("cpu", "p", "storage-service", 4))
@@ -273,8 +274,9 @@ def test_asking_again_changes_nothing_and_asking_for_more_keeps_what_there_is():
     assert stays == Hint(frozenset(cpu.by_node("p", "container0")), preferred=True)
 
 
-def test_a_lost_state_takes_exclusive_cpus_from_the_checkpoint():
-    """No other container gets them before the manager asks again. Pools and CPUs that cannot be exclusive are not."""
+def test_after_a_lost_state_exclusive_cpus_come_from_the_checkpoint():
+    """No other container gets them before the manager asks again. Pools, and CPUs that cannot be exclusive, are not
+    taken."""
     role, before = "storage-service", cpu_plugin()
     infos = {name: before.allocate(ask("cpu", name, role, 4.0)) for name in ("a", "b")}
     pooled = before.allocate(ask("cpu", "p", "ETL", 2.0))
@@ -299,7 +301,7 @@ def test_a_lost_state_takes_exclusive_cpus_from_the_checkpoint():
 
 
 @pytest.mark.parametrize("value", ["all", "3-1", "0-99999999", "-1"])
-def test_a_value_of_the_checkpoint_that_is_no_set_of_cpus_is_reported(value: str):
+def test_an_invalid_cpu_set_of_the_checkpoint_is_reported(value: str):
     """The other containers keep their CPUs."""
     infos = [cpu_plugin().allocate(ask("cpu", name, "storage-service", 4.0)) for name in "ab"]
     damaged = msgspec.structs.replace(infos[0] or AllocationInfo(), allocation_result=value)
@@ -308,7 +310,7 @@ def test_a_value_of_the_checkpoint_that_is_no_set_of_cpus_is_reported(value: str
     assert value in invalid["a", "c"]
 
 
-def test_a_lost_state_takes_exclusive_memory_from_the_checkpoint():
+def test_after_a_lost_state_exclusive_memory_comes_from_the_checkpoint():
     """Also of a container on two nodes. What does not fit is left out."""
     role, before = "storage-service", memory_plugin()
     sizes = {"a": 150 * GIB, "b": 230 * GIB}
@@ -323,7 +325,7 @@ def test_a_lost_state_takes_exclusive_memory_from_the_checkpoint():
     assert before.document() == after.document()
 
 
-def test_a_container_that_cannot_have_more_keeps_what_it_has():
+def test_a_container_that_cannot_grow_keeps_its_allocation():
     for plugin, size in ((cpu_plugin(), 4), (memory_plugin(), 4 << 30)):
         for role in ("storage-service", "online-micro_service"):
             before = plugin.allocate(ask(plugin.resource, role, role, size))
@@ -345,7 +347,7 @@ def test_an_exclusive_container_that_shrinks_keeps_the_cpus_of_one_cache():
     cpu = CpuPlugin(
         CpuTopology({cpu: LogicalCpu(cpu, cpu, 0, 0, cpu // 4) for cpu in range(16)}, {0: 1 << 30}),
         DEFAULT_ROLES,
-        CpuSettings(),
+        PoolSettings(),
     )
     given = [cpu.allocate(ask("cpu", "p", "retriever", size)) for size in (6, 2)]
     assert [info and info.allocation_result for info in given] == ["0-5", "4-5"]
@@ -359,8 +361,8 @@ LARGE = CpuTopology(
 
 @pytest.mark.parametrize(("size", "count"), [(3, 64), (4, 64), (9, 62), (150, 27)])
 def test_64_numa_nodes(size: int, count: int):
-    """Their sets are not enumerated: sets of neighbours are offered."""
-    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, CpuSettings(min_online=4, min_offline=4))
+    """Their sets are not enumerated: sets of adjacent nodes are offered."""
+    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, PoolSettings(min_online=4, min_offline=4))
     memory = MemoryPlugin(LARGE, DEFAULT_ROLES)
     for plugin, quantity in ((cpu, size), (memory, size << 28)):
         offered = plugin.hints(ask(plugin.resource, "p", "retriever", quantity))
@@ -374,9 +376,9 @@ def test_64_numa_nodes(size: int, count: int):
     assert merge(TopologyPolicy.RESTRICTED, range(64), [{"cpu": hints, "memory": hints}]).admit
 
 
-def test_of_64_numa_nodes_those_with_the_most_free_are_found():
-    """No neighbours have enough, two nodes far apart have."""
-    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, CpuSettings(min_online=4, min_offline=4))
+def test_of_64_numa_nodes_those_with_the_most_free_memory_are_found():
+    """No adjacent nodes have enough; two nodes far apart have."""
+    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, PoolSettings(min_online=4, min_offline=4))
     for node in range(64):
         if node not in (7, 50):
             hint = Hint(frozenset({node}), preferred=True)
@@ -387,9 +389,9 @@ def test_of_64_numa_nodes_those_with_the_most_free_are_found():
 PAIR = CpuTopology({cpu: LogicalCpu(cpu, 0, 0, cpu, cpu) for cpu in range(2)}, {0: 1 << 30})
 
 
-def test_without_a_minimum_exclusive_cpus_may_leave_the_offline_pool_none_of_its_own():
-    """Both pools have the CPU that is left, and offline requests still keep theirs."""
-    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+def test_without_a_minimum_exclusive_cpus_may_leave_no_cpu_to_the_offline_pool_alone():
+    """Both pools have the remaining CPU, and offline requests keep their CPUs."""
+    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     assert cpu.hints(ask("cpu", "p", "retriever", 1))
     assert cpu.allocate(ask("cpu", "p", "retriever", 1))
     assert cpu.pools["online"] == cpu.pools["offline"]
@@ -397,29 +399,29 @@ def test_without_a_minimum_exclusive_cpus_may_leave_the_offline_pool_none_of_its
     assert cpu.hints(ask("cpu", "q", "retriever", 1)) == ()
     with pytest.raises(CannotAllocate):
         cpu.allocate(ask("cpu", "q", "retriever", 1))
-    busy = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    busy = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     busy.allocate(ask("cpu", "batch", "ETL", 1))
     with pytest.raises(CannotAllocate):
         busy.allocate(ask("cpu", "q", "retriever", 1))
 
 
 @pytest.mark.parametrize("order", [(("web", "web", 2), ("batch", "ETL", 1)), (("web", "web", 2),)])
-def test_without_a_minimum_online_requests_may_leave_the_offline_pool_none_of_its_own(
+def test_without_a_minimum_online_requests_may_leave_no_cpu_to_the_offline_pool_alone(
     order: tuple[tuple[str, str, int], ...],
 ):
     """Both pools have all CPUs then; a pool with a CPU of its own keeps its requests."""
-    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     assert cpu.pools == {"online": {0}, "offline": {1}}
     for pod, role, size in order:
         assert cpu.allocate(ask("cpu", pod, role, size))
     assert cpu.pools == {"online": {0, 1}, "offline": {0, 1}}
     assert cpu.hints(ask("cpu", "q", "retriever", 1)) == ()
-    loaded = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    loaded = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     loaded.load(cpu.document())
     assert loaded.pools == cpu.pools
     cpu.remove("web")
     assert cpu.pools == {"online": {0}, "offline": {1}}
-    busy = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    busy = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     busy.allocate(ask("cpu", "batch", "ETL", 1))
     with pytest.raises(CannotAllocate, match="requested 2 CPUs, but the online pool can have 1"):
         busy.allocate(ask("cpu", "web", "web", 2))
@@ -472,7 +474,7 @@ def test_sidecars_of_an_earlier_version_are_allocated_again():
     assert again.document() == cpu.document()
 
 
-def test_exclusive_pods_leave_the_pools_their_least():
+def test_exclusive_pods_leave_the_pools_their_minimum():
     cpu = cpu_plugin()
     assert cpu.hints(ask("cpu", "p", "storage-service", 68)) == (Hint(frozenset({0, 1}), preferred=True),)
     assert cpu.hints(ask("cpu", "p", "storage-service", 69)) == ()
@@ -496,7 +498,7 @@ def test_a_pool_grows_back_when_an_exclusive_pod_goes():
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_small_machines_have_both_pools(count: int):
     small = CpuTopology({i: cpu for i, cpu in machine("single_socket_ht8").cpus.items() if i < count})
-    pools = CpuPlugin(small, DEFAULT_ROLES, CpuSettings()).pools
+    pools = CpuPlugin(small, DEFAULT_ROLES, PoolSettings()).pools
     assert all(pools.values())
     assert pools["online"] | pools["offline"] == small.all
     assert count == 1 or not pools["online"] & pools["offline"]
@@ -523,14 +525,14 @@ def test_memory_over_two_nodes_is_filled_in_order():
 
 
 @pytest.mark.parametrize("plugin", [cpu_plugin, memory_plugin], ids=["cpu", "memory"])
-def test_a_hint_of_nodes_that_are_not_there(plugin: Callable[[], ResourcePlugin]):
+def test_a_hint_with_unknown_numa_nodes_is_an_error(plugin: Callable[[], ResourcePlugin]):
     asked = plugin()
     with pytest.raises(CannotAllocate, match=r"no NUMA node 7|NUMA node 7 has no memory or does not exist"):
         asked.allocate(ask(asked.resource, "p", "retriever", 1, hint=Hint(frozenset({0, 7}), preferred=True)))
     assert asked.allocations() == {}
 
 
-def test_of_a_card_without_known_addresses_its_name_is_told():
+def test_a_card_without_known_addresses_is_given_by_its_name():
     info = NicPlugin((Nic("eth7", 1),), nodes=SEED.nodes).allocate(ask("NIC", "p", "", 1))
     assert info
     assert info.envs == {"AFFINITY_NIC_NAME": "eth7"}
@@ -545,13 +547,13 @@ def test_each_node_with_a_card_is_offered():
     ]
 
 
-def test_of_cards_on_one_node_that_with_fewest_containers_is_given():
+def test_of_cards_on_one_node_the_one_with_the_fewest_containers_is_given():
     nic = NicPlugin([Nic(name, 1, NicAddress(ipv4=name)) for name in ("b", "a")], nodes=SEED.nodes)
     given = [nic.allocate(ask("NIC", pod, "", 1)) for pod in ("p", "q", "r", "p")]
     assert [info and info.envs["AFFINITY_NIC_ADDR_IPV4"] for info in given] == ["a", "b", "a", "a"]
 
 
-def test_the_seeds_spelling_in_a_state_of_cards():
+def test_a_state_of_cards_with_the_proposals_spelling_is_read():
     document = NicPlugin(NICS, nodes=SEED.nodes).document()
     for node in document["machineState"].values():
         for nic in node["nics"]:
@@ -559,7 +561,7 @@ def test_the_seeds_spelling_in_a_state_of_cards():
     NicPlugin(NICS, nodes=SEED.nodes).load(document)
 
 
-def test_a_pod_of_a_pool_keeps_off_the_nodes_of_others():
+def test_the_memory_of_a_pool_excludes_the_nodes_of_other_roles():
     memory = memory_plugin()
     info = memory.allocate(ask("memory", "web", "online-micro_service", 1 << 30))
     assert info
@@ -570,7 +572,7 @@ def test_a_pod_of_a_pool_keeps_off_the_nodes_of_others():
     assert memory.allocations()["web"]["container0"].allocation_result == "0-1"
 
 
-def test_a_pod_that_must_be_near_its_card():
+def test_a_pod_that_must_be_near_its_card_gets_hints_of_nodes_with_cards_only():
     nic = NicPlugin(NICS[1:], nodes=SEED.nodes)
     near = {"katalyst.kubewharf.io/network_enhancement": '{"topology_affinity_restricted": "true"}'}
     assert pairs(nic.hints(ask("NIC", "p", "", 1))) == [[[1], True], [[0, 1], False]]
@@ -582,7 +584,7 @@ def test_a_pod_that_must_be_near_its_card():
     assert NicPlugin((), nodes=SEED.nodes).hints(ask("NIC", "p", "", 1)) == ()
 
 
-def test_roles_in_two_classes_are_refused():
+def test_a_role_in_two_classes_is_an_error():
     with pytest.raises(ValueError, match="the role 'a' is in the classes online and offline"):
         role_table({"online": ["a"], "offline": ["a"]})
     with pytest.raises(
@@ -591,7 +593,7 @@ def test_roles_in_two_classes_are_refused():
         role_table({"onlin": ["a"]})
 
 
-# --- kept and taken over ---------------------------------------------------------------------------------------------
+# --- stored state ----------------------------------------------------------------------------------------------------
 
 
 def filled() -> list[ResourcePlugin]:
@@ -608,7 +610,7 @@ def empty() -> list[ResourcePlugin]:
     return [cpu_plugin(), memory_plugin(), NicPlugin(NICS, nodes=SEED.nodes)]
 
 
-def test_a_document_brings_everything_back():
+def test_a_document_restores_all_allocations():
     for before, after in zip(filled(), empty(), strict=True):
         after.load(msgspec.json.decode(msgspec.json.encode(before.document())))
         assert after.document() == before.document()
@@ -622,7 +624,7 @@ def test_a_document_brings_everything_back():
         ({"machineState": {}}, "machineState does not match the pods"),
     ],
 )
-def test_a_document_that_does_not_hold_is_not_taken_over(change: dict[str, Any], reason: str):
+def test_an_inconsistent_document_is_an_error(change: dict[str, Any], reason: str):
     cpu, document = cpu_plugin(), filled()[0].document()
     with pytest.raises(ValueError, match=reason):
         cpu.load({**document, **change})
@@ -632,21 +634,21 @@ def test_a_document_that_does_not_hold_is_not_taken_over(change: dict[str, Any],
 @pytest.mark.parametrize(
     ("cpus", "reason"), [("42-44", "exclusive to two containers"), ("0-2", "reserved, offline or do not exist")]
 )
-def test_cpus_that_cannot_be_given_away(cpus: str, reason: str):
+def test_a_document_with_invalid_exclusive_cpus_is_an_error(cpus: str, reason: str):
     document = filled()[0].document()
     document["pods"]["a"]["container0"]["cpus"] = cpus
     with pytest.raises(ValueError, match=reason):
         cpu_plugin().load(document)
 
 
-def test_a_pool_that_there_is_not():
+def test_a_document_with_an_unknown_pool_is_an_error():
     document = filled()[0].document()
     document["pods"]["b"]["container0"]["pool"] = "nightly"
     with pytest.raises(ValueError, match="unknown pool 'nightly'"):
         cpu_plugin().load(document)
 
 
-def test_records_of_earlier_versions_are_read_and_written_alike():
+def test_records_of_earlier_versions_are_read_and_written_without_a_change():
     """Role and request are written also if they are empty; earlier records of network cards had neither."""
     adopted = {"pod_uid": "p", "container_name": "c", "pod_role": "", "request": 4, "cpus": "2-5"}
     pooled = {"pod_uid": "q", "container_name": "c", "pod_role": "ETL", "request": 0, "pool": "offline"}
@@ -691,7 +693,7 @@ def offered(plugin: ResourcePlugin, request: ResourceRequest) -> tuple[Hint, ...
 
 
 class Pods(RuleBasedStateMachine):
-    """Pods come with any hint, go, pools are resized, and the plug-ins start again from what they kept."""
+    """Pods come with any hint and are deleted, pools are resized, and the plug-ins restart with their stored state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -701,7 +703,9 @@ class Pods(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        self.cpu = CpuPlugin(self.machine, DEFAULT_ROLES, CpuSettings(self.reserved, min_online=2, min_offline=2))
+        self.cpu = CpuPlugin(
+            self.machine, DEFAULT_ROLES, PoolSettings(min_online=2, min_offline=2), reserved=self.reserved
+        )
         self.memory = MemoryPlugin(self.machine, DEFAULT_ROLES, reserved={0: 100})
 
     @rule(
@@ -733,7 +737,11 @@ class Pods(RuleBasedStateMachine):
                 assert fresh.allocate(ask(plugin.resource, pod, role, quantity, hint=hint))
 
     def options(self, plugin: CpuPlugin | MemoryPlugin) -> dict[str, Any]:
-        return {"settings": self.cpu.settings} if isinstance(plugin, CpuPlugin) else {"reserved": {0: 100}}
+        return (
+            {"settings": self.cpu.settings, "reserved": self.reserved}
+            if isinstance(plugin, CpuPlugin)
+            else {"reserved": {0: 100}}
+        )
 
     @rule(pod=st.sampled_from("abcdef"))
     def remove(self, pod: str) -> None:
@@ -755,7 +763,8 @@ class Pods(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_one_thing(self) -> None:
-        """Every CPU is reserved, or one container's own, or in one pool; no pool is empty, no node is overbooked."""
+        """Each CPU is reserved, or exclusive to one container, or in one pool; no pool is empty, no node is
+        overbooked."""
         own = [
             cpuset.parse(record["cpus"])
             for pod in self.cpu.document()["pods"].values()

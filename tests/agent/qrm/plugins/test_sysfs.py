@@ -1,4 +1,4 @@
-"""The machine read from files as Linux has them."""
+"""The machine, read from the files of Linux."""
 
 from pathlib import Path
 
@@ -25,13 +25,13 @@ def as_files(root: Path, given: CpuTopology) -> None:
         at = f"devices/system/cpu/cpu{cpu.id}"
         put(root, f"{at}/topology/thread_siblings_list", cpuset.text(given.cores[cpu.core]))
         put(root, f"{at}/topology/physical_package_id", str(cpu.socket))
-        put(root, f"{at}/topology/core_id", "0")  # repeats, and must not matter
+        put(root, f"{at}/topology/core_id", "0")  # repeats in each socket; must not matter
         shared = [other.id for other in given.cpus.values() if other.l3 == cpu.l3]
         put(root, f"{at}/cache/index3/shared_cpu_list", cpuset.text(shared))
 
 
 def units(given: CpuTopology) -> list[set[frozenset[int]]]:
-    """The parts of a machine, whatever their numbers."""
+    """The parts of a machine, without their numbers."""
     caches: dict[int, set[int]] = {}
     for cpu in given.cpus.values():
         caches.setdefault(cpu.l3, set()).add(cpu.id)
@@ -51,7 +51,7 @@ def test_a_machine_from_its_files(name: str, tmp_path: Path):
     assert found.memory == {node: (4096 + node) * 1024 for node in machine(name).nodes}
 
 
-def test_offline_cpus_are_not_there(tmp_path: Path):
+def test_offline_cpus_are_left_out(tmp_path: Path):
     as_files(tmp_path, machine("linux80"))
     put(tmp_path, "devices/system/cpu/online", "0-38,40-79")
     found = read_machine(tmp_path)
@@ -60,7 +60,7 @@ def test_offline_cpus_are_not_there(tmp_path: Path):
     assert found.cpus_per_core == 2
 
 
-def test_a_kernel_that_tells_nothing_but_its_cpus(tmp_path: Path):
+def test_a_kernel_that_only_lists_its_cpus_has_one_node(tmp_path: Path):
     put(tmp_path, "devices/system/cpu/online", "0-3")
     found = read_machine(tmp_path)
     assert found.nodes == {0: {0, 1, 2, 3}}
@@ -81,7 +81,7 @@ def test_a_node_of_memory_only_is_a_memory_node(tmp_path: Path):
     assert found.memory[2] == 8192 * 1024
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path):
+def test_the_error_names_the_file_that_cannot_be_read(tmp_path: Path):
     with pytest.raises(NoTopology, match=r"cannot read .*cpu/online"):
         read_machine(tmp_path)
     put(tmp_path, "devices/system/cpu/online", "\n")
@@ -92,7 +92,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path):
         read_machine(tmp_path)
 
 
-def test_cards_that_are_hardware_and_up(tmp_path: Path):
+def test_network_cards_are_physical_devices_that_are_up(tmp_path: Path):
     for name, node, state, hardware in [
         ("eth1", "1", "up", True),
         ("eth0", "-1", "unknown", True),
@@ -105,7 +105,7 @@ def test_cards_that_are_hardware_and_up(tmp_path: Path):
     assert read_nics(tmp_path) == (Nic("eth0", -1), Nic("eth1", 1))
 
 
-def test_this_machine():
+def test_this_machine_can_be_read():
     found = read_machine()
     assert found.all
     assert frozenset().union(*found.nodes.values()) == found.all

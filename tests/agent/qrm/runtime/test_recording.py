@@ -22,7 +22,7 @@ def pod(*ids: str) -> QrmPod:
 
 
 def recording(runtime: Runtime, directory: Path, pods: Sequence[QrmPod]) -> RecordingApply:
-    """As a manager starts with the stored values."""
+    """The values as a manager loads them at its start."""
     originals = OriginalValues(directory)
     originals.read()
     return RecordingApply(runtime, originals, lambda: pods)

@@ -55,7 +55,7 @@ ALL = ("0-79", "0-1")
 
 
 class Node:
-    """The machine of the proposal, with a checkpoint in which containers have CPUs and memory nodes."""
+    """The proposal's machine, with a checkpoint in which containers have CPUs and memory nodes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -212,7 +212,7 @@ async def test_other_properties_get_the_stored_values_and_unknown_ones_are_repor
 
 
 async def test_the_mode_cri_restores_what_the_mode_nri_set(node: Node):
-    """Without the socket of NRI. The score was set when the container was created; nothing of it is recorded."""
+    """Without the socket of NRI. The OOM score was set when the container was created and is not recorded."""
     node.allocated(UIDS[0], CpusetCpus="2-5", OomScoreAdj="-5")
     node.allocated(UIDS[1])
     await OriginalValues(node.state).record(IDS[1], {"CpusetCpus": "0-9"})
@@ -232,7 +232,7 @@ async def test_the_mode_cri_restores_what_the_mode_nri_set(node: Node):
         ]
 
 
-async def test_what_the_runtime_refuses_is_reported_and_the_others_are_restored(node: Node):
+async def test_a_container_that_the_runtime_refuses_is_reported_and_the_others_are_restored(node: Node):
     for uid in UIDS[:2]:
         node.allocated(uid)
     async with FakeRuntime(node.directory / "cri.sock", containers=set(), cpus="0-39") as runtime:
@@ -245,7 +245,7 @@ async def test_what_the_runtime_refuses_is_reported_and_the_others_are_restored(
         assert other.text == "restored: CpusetMems is 0-1"
 
 
-async def test_no_runtime_answers(node: Node):
+async def test_without_a_runtime_nothing_is_restored(node: Node):
     node.allocated(UIDS[0])
     for mode, key, other in (("cri", "runtime_socket", "nri"), ("nri", "nri_socket", "cri")):
         hint = f"\n  check the runtime and its socket .*, or set --mode {other}$"
@@ -293,7 +293,7 @@ def pods_of(ids: Mapping[tuple[str, str], str]) -> list[QrmPod]:
 
 
 async def test_each_container_of_several_pods_gets_its_own_values_back(node: Node):
-    """The manager sets them in several rounds, starts again, and sets them once more; a container is replaced."""
+    """The manager sets them in several rounds, restarts, and sets them again; a container is replaced."""
     ids = {(uid, name): f"{uid[7]}{name}" * 8 for uid in UIDS[:3] for name in ("main", "proxy")}
     shares = {id: 1000 + number for number, id in enumerate(ids.values())}
     async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
@@ -325,8 +325,8 @@ async def test_each_container_of_several_pods_gets_its_own_values_back(node: Nod
         await client.close()
 
 
-async def test_values_of_earlier_versions_are_read(node: Node):
-    """Files with the names and contents that version 0.1.0 wrote before its restore was one module."""
+async def test_files_of_version_0_1_0_are_read(node: Node):
+    """With the names and contents of the time before `restore` was one module."""
     content = b'{"containers":{"a":{"CpuShares":1024,"Unified.io.weight":""},"b":{"CpuShares":2}}}'
     (node.state / "original_values").write_bytes(content[:-1] + b',"crc32":%d}' % zlib.crc32(content))
     mode = b'{"mode":"nri"}'
@@ -338,12 +338,12 @@ async def test_values_of_earlier_versions_are_read(node: Node):
     assert recorded_mode(node.state) == "nri"
 
 
-# --- what restore needs ----------------------------------------------------------------------------------------------
+# --- requirements of restore -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["dry-run", "server"])
-async def test_the_mode_is_that_of_the_manager(node: Node, mode: str):
-    """Nothing was set without one; the settings may be those of dry-run already."""
+async def test_the_mode_is_the_stored_one_of_the_manager(node: Node, mode: str):
+    """Without a stored mode, nothing was set; the settings may already be those of dry-run."""
     node.allocated(UIDS[0])
     async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
         runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5")
@@ -359,7 +359,7 @@ async def test_the_mode_is_that_of_the_manager(node: Node, mode: str):
 
 
 @pytest.mark.parametrize("mode", ["cri", "nri", "dry-run"])
-async def test_a_manager_that_had_the_removed_mode_cgroup(node: Node, mode: str):
+async def test_the_removed_mode_cgroup_is_an_error(node: Node, mode: str):
     """The runtime does not report what was written to cgroup files."""
     node.allocated(UIDS[0])
     record_mode(node.state, "cgroup")
@@ -371,7 +371,7 @@ async def test_a_manager_that_had_the_removed_mode_cgroup(node: Node, mode: str)
     )
 
 
-async def test_a_stored_mode_that_cannot_be_used_is_an_error(node: Node):
+async def test_an_invalid_stored_mode_is_an_error(node: Node):
     node.allocated(UIDS[0])
     record_mode(node.state, "later")
     with pytest.raises(CannotRun, match=r"last_mode has the unknown mode 'later'\n  set --mode to that of the manager"):
@@ -382,7 +382,7 @@ async def test_a_stored_mode_that_cannot_be_used_is_an_error(node: Node):
             await restore(node.settings("cri"))
 
 
-async def test_a_checkpoint_that_is_missing_or_damaged_is_an_error_and_remains(node: Node):
+async def test_a_missing_or_damaged_checkpoint_is_an_error_and_remains(node: Node):
     settings = node.settings("cri")
     with pytest.raises(CannotRun, match=r"kubelet_qrm_checkpoint does not exist: no containers are known"):
         await restore(settings)

@@ -1,4 +1,4 @@
-"""Properties on their way to containers: by a runtime's socket, and not at all."""
+"""Properties are applied over the socket of the runtime, or only logged."""
 
 import logging
 from pathlib import Path
@@ -15,7 +15,7 @@ ID = "a" * 64
 UID = "0f5d1f0e-1111-2222-3333-444455556666"
 
 
-async def test_dry_run_says_what_it_would_do(caplog: pytest.LogCaptureFixture):
+async def test_dry_run_logs_the_properties_that_it_would_set(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO):
         await dry_run(QrmPod(UID, "default", "web"), PodContainer("main", id=ID), {"CpusetCpus": "0-1"})
     assert "would set CpusetCpus=0-1 on default/web, container main (dry-run)" in caplog.text
@@ -28,7 +28,7 @@ def found(id: str = ID) -> FoundContainer:
     return FoundContainer(id, "main", "default/web", UID)
 
 
-async def test_the_runtime_is_sent_what_is_set_and_nothing_else(tmp_path: Path):
+async def test_the_runtime_gets_only_the_properties_that_are_set(tmp_path: Path):
     async with FakeRuntime(tmp_path / "cri.sock", containers={ID}) as fake:
         runtime = CriRuntime(fake.path)
         await runtime.set(found(), {"CpusetCpus": "2-21", "CpusetMems": "0"})
@@ -44,7 +44,7 @@ async def test_the_runtime_is_sent_what_is_set_and_nothing_else(tmp_path: Path):
         await runtime.close()
 
 
-async def test_no_runtime_listens(tmp_path: Path):
+async def test_without_a_runtime_at_the_socket_all_updates_fail(tmp_path: Path):
     runtime = CriRuntime(tmp_path / "none.sock")
     with pytest.raises(ApplyFailed, match=r"none.sock: UpdateContainerResources of .* UNAVAILABLE"):
         await runtime.set(found(), {"CpusetCpus": "0"})

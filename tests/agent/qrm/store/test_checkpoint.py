@@ -1,4 +1,4 @@
-"""The checkpoint's bytes."""
+"""The bytes of the checkpoint."""
 
 import contextlib
 from typing import Any
@@ -61,7 +61,7 @@ def written() -> bytes:
 
 
 @pytest.mark.parametrize("at", range(0, len(written()), 7))
-def test_a_changed_byte_is_noticed(at: int):
+def test_a_changed_byte_is_detected(at: int):
     damaged = bytearray(written())
     damaged[at] ^= 1
     with contextlib.suppress(BadCheckpoint):
@@ -78,7 +78,7 @@ def test_a_changed_byte_is_noticed(at: int):
         (written().replace(b"0-1", b"0-7"), "the checksum is"),
     ],
 )
-def test_what_is_no_checkpoint_says_why(data: bytes, reason: str):
+def test_an_invalid_checkpoint_is_an_error_with_its_reason(data: bytes, reason: str):
     with pytest.raises(BadCheckpoint, match=reason):
         decode(data)
 
@@ -89,7 +89,7 @@ def file_with(info: str) -> bytes:
     return msgspec.json.encode(body)
 
 
-def test_the_patched_kubelets_message_is_read_where_it_is_whole():
+def test_the_complete_message_of_the_patched_kubelet_is_read():
     seen: list[bytes] = []
 
     def from_message(message: bytes) -> AllocationInfo:
@@ -100,7 +100,7 @@ def test_the_patched_kubelets_message_is_read_where_it_is_whole():
     assert seen == [b"\n\x0aCpusetMems\x18\x01"]
 
 
-def test_the_patched_kubelets_message_that_json_damaged_is_refused():
+def test_the_message_of_the_patched_kubelet_that_json_damaged_is_an_error():
     (case,) = group("raw_checkpoint_corruption")
     text = bytes.fromhex(case["hex_after_json"]).decode()
     with pytest.raises(
@@ -109,21 +109,21 @@ def test_the_patched_kubelets_message_that_json_damaged_is_refused():
         decode(file_with(text), from_message=lambda _: INFO)
 
 
-def test_without_protobuf_its_form_names_what_is_needed():
+def test_without_protobuf_the_error_names_the_extra_to_install():
     with pytest.raises(BadCheckpoint, match=r"pip install '\.\[qrm\]' in a clone"):
         decode(file_with("\n\x01a"))
 
 
-def test_the_seeds_misspelling_is_read():
+def test_the_proposals_misspelling_is_read():
     assert from_json('{"oci_property_name":"CpusetCpus","allocatation_result":"0-1"}').allocation_result == "0-1"
 
 
-def test_a_null_among_upstreams_hints_is_passed_over():
+def test_a_null_among_the_hints_of_upstream_is_skipped():
     info = from_json('{"resource_hints":{"hints":[null,{"nodes":[1],"preferred":true}]}}')
     assert [hint.nodes for hint in info.hints] == [frozenset({1})]
 
 
-def test_what_goes_leaves_no_empty_levels():
+def test_removing_an_allocation_leaves_no_empty_levels():
     allocations = Allocations()
     allocations.set("p", "c", "cpu", INFO)
     allocations.set("p", "c", "memory", INFO)

@@ -1,4 +1,4 @@
-"""Single values: what each kind takes, what it refuses, and that what it writes it reads again."""
+"""Single values of settings: valid and invalid inputs of each kind, and that each written value can be read again."""
 
 import contextlib
 import tomllib
@@ -78,23 +78,23 @@ def test_durations_are_read_in_seconds(given, seconds):
     ],
     ids=lambda given: repr(given)[:20],
 )
-def test_what_is_no_duration_is_refused(given):
-    """Negative, unbounded, unparsable and untyped durations are refused, whatever they are."""
+def test_an_invalid_duration_is_an_error(given):
+    """Negative, infinite, unparsable and untyped durations."""
     with pytest.raises(InvalidValue):
         read_duration(given)
 
 
 @given(st.integers(0, 10**9).map(lambda millis: millis / 1000) | st.floats(1e-9, 1e9))
 def test_written_durations_are_read_again(seconds):
-    """Writing a duration loses nothing that a millisecond or fifteen digits can tell."""
+    """A written duration is exact to a millisecond or 15 digits."""
     assert read_duration(write_duration(seconds)) == pytest.approx(seconds, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(900, "15m"), (5400, "1h30m"), (86400, "24h"), (0.25, "250ms"), (1.5, "1.5s"), (0, "0s")]
 )
-def test_durations_are_written_as_people_write_them(seconds, text):
-    """One duration has one spelling, the one that windows have on the wire."""
+def test_durations_are_written_in_one_form(seconds, text):
+    """The form of the windows in the API."""
     assert write_duration(seconds) == text
 
 
@@ -111,26 +111,26 @@ def test_durations_are_written_as_people_write_them(seconds, text):
     ],
 )
 def test_sizes_are_read_in_bytes(given, bytes_):
-    """Decimal and binary units are told apart, in any case."""
+    """Decimal and binary units differ, in any case."""
     assert size(lowest=0).read(given) == bytes_
 
 
 @pytest.mark.parametrize("given", ["", "GiB", "2 gigs", "-1GiB", "1e3", 1.5, True, -1, 2**70, None])
-def test_what_is_no_size_is_refused(given):
-    """A size is a positive text with a known unit or a whole number of bytes."""
+def test_an_invalid_size_is_an_error(given):
+    """A size is a positive text with a known unit, or a whole number of bytes."""
     with pytest.raises(InvalidValue):
         size(lowest=0).read(given)
 
 
 @given(st.integers(0, 2**60))
 def test_written_sizes_are_read_again(bytes_):
-    """Writing a size loses nothing."""
+    """Without loss."""
     assert size(lowest=0).read(write_size(bytes_)) == bytes_
 
 
 @given(st.text())
 def test_written_text_is_a_toml_string(text):
-    """Any text, control characters and lone surrogates included, is written as TOML that reads back as printed."""
+    """Any text, also with control characters and lone surrogates, is written as TOML that is read as the same text."""
     assert tomllib.loads(f"x = {write_text(text)}")["x"] == text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -154,7 +154,7 @@ def test_written_text_is_a_toml_string(text):
     ],
 )
 def test_text_of_the_environment_is_read(kind, given, value):
-    """The environment knows only text, and every kind can be said in it."""
+    """The environment has only texts; each kind can be written as one."""
     assert kind.read_text(given) == value
 
 
@@ -199,15 +199,14 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("kind", "given"), REFUSED, ids=[f"{n}: {given!r:.20}" for n, (_, given) in enumerate(REFUSED)]
 )
-def test_text_that_does_not_fit_is_refused(kind, given):
-    """What is not of the kind is refused as Unfit, whatever went wrong in reading it."""
+def test_invalid_text_is_an_error(kind, given):
+    """Unfit, for any failure while it is read."""
     with pytest.raises(InvalidValue):
         kind.read_text(given)
 
 
 @given(st.sampled_from(sorted(KEYS)), st.text())
-def test_no_text_breaks_a_kind(key, text):
-    """Any text is either read or refused."""
+def test_any_text_is_read_or_refused(key, text):
     with contextlib.suppress(InvalidValue):
         KEYS[key].setting.kind.read_text(text)
 
@@ -217,13 +216,13 @@ def test_no_text_breaks_a_kind(key, text):
     st.text(alphabet="pw@/?#:&%[] ", max_size=8),
     st.sampled_from(["host", "host:9090/path"]),
 )
-def test_credentials_are_hidden_whatever_they_hold(scheme, password, host):
-    """A password with @, / or ? in it is as hidden as a plain one."""
+def test_credentials_are_hidden_for_any_password(scheme, password, host):
+    """Also for a password with @, / or ?."""
     assert hide_credentials(f"{scheme}user:{password}@{host}") == f"{scheme}<hidden>@{host}"
 
 
-def test_a_secret_tells_nothing_by_itself():
-    """repr, str and format all hide it; only reveal gives it out."""
+def test_a_secret_is_shown_by_reveal_only():
+    """repr, str and format hide it."""
     secret = Secret("s3cret")
     assert f"{secret} {secret!r} {secret!s}" == "<hidden> <hidden> <hidden>"
     assert secret.reveal() == "s3cret"
@@ -253,7 +252,7 @@ def test_a_list_is_read_as_toml_or_separated_by_commas(text):
     ],
 )
 def test_a_quoted_string_is_read_as_toml(key, text, value):
-    """As the cures and the settings file write it; a number in quotes is not a number."""
+    """As in remedies and in the settings file; a number in quotes is not a number."""
     kind = KEYS[key].setting.kind
     if value is None:
         with pytest.raises(InvalidValue):
@@ -262,7 +261,7 @@ def test_a_quoted_string_is_read_as_toml(key, text, value):
         assert value == read_argument(kind, text)
 
 
-def test_the_quotes_of_a_password_belong_to_it():
+def test_quotes_around_a_password_are_part_of_it():
     assert Secret('"x"') == read_argument(KEYS["provider.password"].setting.kind, '"x"')
 
 

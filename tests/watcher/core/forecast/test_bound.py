@@ -37,7 +37,7 @@ def test_fewer_spans_than_a_day_have_no_bound():
 
 
 def advanced(maxima: np.ndarray, *, horizon: int = 6, level: float = 0.95, history: int = WEEK_SLOTS) -> Calibration:
-    """A calibration that went through [slots, n] maxima, at whole hours, with the last 7 days in view."""
+    """A calibration after [slots, n] maxima at whole hours, with the last 7 days visible."""
     calibration = Calibration(maxima.shape[1], horizon=horizon, level=level, history=history)
     for end in range(HOUR_SLOTS, len(maxima) + 1, HOUR_SLOTS):
         spans = span_maxima(maxima[max(0, end - WEEK_SLOTS) : end], horizon * HOUR_SLOTS)
@@ -94,7 +94,7 @@ def test_no_bound_is_above_the_whole_node():
     assert 255 == advanced(growing).bound()[0]
 
 
-def test_missed_hours_are_made_up_for():
+def test_missed_hours_are_computed_later():
     maxima = encode(noise(4 * DAY_SLOTS, seed=3, nodes=3))
     steady, late = (Calibration(3, horizon=6, level=0.95) for _ in range(2))
     for slots in (3 * DAY_SLOTS, *range(3 * DAY_SLOTS + HOUR_SLOTS, 3 * DAY_SLOTS + 9 * HOUR_SLOTS, HOUR_SLOTS)):
@@ -126,7 +126,7 @@ def test_hours_without_samples_are_not_judged():
     assert judged == calibration.record(spans).count[0]
 
 
-def test_a_restart_states_about_the_coverage_of_the_process_that_ran_on():
+def test_a_restarted_process_states_the_coverage_of_one_that_kept_running():
     """Each fourth day has the highest peak, so bounds from a single day are exceeded on the days that follow it: with
     these, the restarted process stated 86 %, the other one 97 %."""
     shape = np.maximum(0.0, np.sin(np.arange(DAY_SLOTS) / DAY_SLOTS * 2 * np.pi))[:, None]

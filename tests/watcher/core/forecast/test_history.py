@@ -5,7 +5,7 @@ import pytest
 
 from watcher.core.forecast.history import CHUNK_COLUMNS, MaximaHistory
 from watcher.core.forecast.maxima import HOUR_SLOTS, SLOT_S, decode, encode
-from watcher.model import MaximaHour
+from watcher.core.windows.records import MaximaHour
 
 CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio"
 DAY = 288

@@ -1,4 +1,4 @@
-"""GET /api/v1/nodemetrics: what koordlet would have reported, and what is said where that cannot be told."""
+"""GET /api/v1/nodemetrics: what koordlet would report, and the response while values are unknown."""
 
 import gzip
 import json
@@ -56,27 +56,27 @@ def report(samples: dict[str, dict[str, list[float]]], **policy: Any) -> dict[st
 
 
 @pytest.mark.parametrize("case", VECTORS["percentile"]["cases"], ids=lambda case: case["id"])
-def test_percentiles_are_samples(case):
-    """koordlet's index rule; the order of the samples and empty slots between them do not matter."""
+def test_percentiles_follow_the_index_rule_of_koordlet(case):
+    """The order of the samples, and empty slots between them, do not matter."""
     values = np.full(2 * case["samples_1_to_n"], np.nan)
     values[::2] = np.arange(case["samples_1_to_n"], 0, -1)
     assert [case["expect"]] == percentile(values[:, None], case["p"]).tolist()
 
 
 @pytest.mark.parametrize(("span", "expected"), [(149.0, False), (150.0, True), (299.0, True)])
-def test_an_entry_is_warm_from_half_its_duration(span, expected):
+def test_an_entry_has_values_from_half_of_its_duration(span, expected):
     """By the times of the first and the last sample."""
     assert [expected, False] == warm(np.array([[END, END], [END - span, np.nan]]), 300).tolist()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(30, "30s"), (300, "5m0s"), (3600, "1h0m0s"), (5430, "1h30m30s")])
-def test_durations_are_written_as_go_does(seconds, text):
-    """As metav1.Duration goes over the wire."""
+def test_durations_have_the_format_of_go(seconds, text):
+    """That of metav1.Duration."""
     assert text == go_duration(seconds)
 
 
-def test_percentiles_of_a_node_are_of_its_samples():
-    """10, 20, …, 100 percent in turn: koordlet's p90 is the 90 percent sample, not something between."""
+def test_percentiles_of_a_node_are_samples():
+    """10, 20, …, 100 percent in turn: koordlet's p90 is the sample of 90 percent, without interpolation."""
     tenths = [10.0 * (1 + slot % 10) for slot in range(60)]
     entry = report({"node-1": {"CPU": tenths, "Memory": [50.0] * 60}})["node-1"]["aggregatedNodeUsages"][1]
     resources = [entry["usage"][kind]["resources"] for kind in TYPES]
@@ -85,7 +85,7 @@ def test_percentiles_of_a_node_are_of_its_samples():
     assert {str(1 << 29)} == {each["memory"] for each in resources}
 
 
-def test_the_aggregation_period_is_what_usage_is_averaged_over():
+def test_usage_is_averaged_over_the_aggregation_period():
     """A load that rose from 20 to 80 percent three minutes ago."""
     samples = {"node-1": {"CPU": [20.0] * 48 + [80.0] * 12, "Memory": [10.0] * 60}}
     usages = {
@@ -95,8 +95,8 @@ def test_the_aggregation_period_is_what_usage_is_averaged_over():
     assert {60: "3200m", 180: "3200m", 300: "2240m", 900: "1280m"} == usages
 
 
-def test_entries_that_are_not_warm_are_there_and_empty():
-    """Five minutes of samples are half of ten, but for one slot."""
+def test_entries_with_less_than_half_of_their_duration_are_present_and_empty():
+    """Five minutes of samples are half of ten, except for one slot."""
     (short, middle, long) = report(small_fleet())["node-3"]["aggregatedNodeUsages"]
     assert set(TYPES) == set(short["usage"]) == set(middle["usage"])
     assert all({"cpu", "memory"} == set(short["usage"][kind]["resources"]) for kind in TYPES)
@@ -104,15 +104,15 @@ def test_entries_that_are_not_warm_are_there_and_empty():
 
 
 def test_a_node_needs_cpu_and_memory():
-    """What a NodeMetric leaves out is zero to its readers."""
+    """Readers take a missing value of a NodeMetric as 0."""
     snapshot = snapshot_of({"node-1": {"CPU": [50.0] * 60}, "node-2": {"CPU": [50.0] * 60, "Memory": [50.0] * 60}})
     made = reported(snapshot, SIZES, CollectPolicy())
     assert ["node-2"] == list(made.objects)
     assert {"node-1": "no samples of Memory in the last 300 s"} == made.missing
 
 
-def test_capacities_are_those_of_the_nodes():
-    """A node whose size is no quantity, or nothing, has none."""
+def test_capacities_are_those_of_the_cluster():
+    """A node whose capacity is missing or not a quantity has none."""
 
     def node(**capacity: str) -> Node:
         return msgspec.convert({"status": {"capacity": capacity}}, Node)
@@ -133,8 +133,8 @@ def test_capacities_are_those_of_the_nodes():
     size=st.integers(1, 2**45),
     seconds=st.sampled_from([60, 300, 900]),
 )
-def test_what_goes_over_the_wire_can_be_read(cpu, memory, cores, size, seconds):
-    """Whatever is missing: no NaN, no more than the node has, and the scorers' reader of NodeMetrics takes it."""
+def test_the_list_is_valid_for_any_samples(cpu, memory, cores, size, seconds):
+    """No NaN, no more than the node's capacity, and the scorers' reader of NodeMetrics accepts it."""
     snapshot = snapshot_of({"node-1": {"CPU": cpu, "Memory": memory}})
     policy = CollectPolicy(aggregate_duration_s=seconds)
     made = reported(snapshot, {"node-1": Capacity(cores, size)}, policy)
@@ -151,8 +151,8 @@ def test_what_goes_over_the_wire_can_be_read(cpu, memory, cores, size, seconds):
 # --- through HTTP ----------------------------------------------------------------------------------------------------
 
 
-def test_the_list_is_what_the_scorers_read_of_a_cluster():
-    """Each number by the reader of the custom resource."""
+def test_the_scorers_read_the_list_as_custom_resources():
+    """Each number is read by the reader of the custom resource."""
     with Live(service()) as live:
         document = live.ask(PATH).json()
     assert ("slo.koordinator.sh/v1alpha1", "NodeMetricList") == (document["apiVersion"], document["kind"])
@@ -169,8 +169,8 @@ def test_the_list_is_what_the_scorers_read_of_a_cluster():
     assert {("a", "web-0"): {"cpu": 250, "memory": 1 << 30}} == {pod: each.usage for pod, each in read.pods.items()}
 
 
-def test_pods_that_are_not_measured_whole_are_left_out():
-    """As koordlet leaves out those whose query failed. Without pods at all there is no list of them."""
+def test_pods_with_an_incomplete_usage_are_left_out():
+    """As koordlet leaves out pods whose query failed. Without any pod, the list is absent."""
     with Live(service()) as live:
         pods = live.ask(f"{PATH}/node-2").json()["status"]["podsMetric"]
     usage = {"resources": {"cpu": "1500m", "memory": str(1 << 31)}}
@@ -181,7 +181,7 @@ def test_pods_that_are_not_measured_whole_are_left_out():
 
 
 def test_only_nodes_with_known_pod_usage_have_a_list_of_pods():
-    """An empty one if the source measures the node and finds no pods. Readings are valid for some minutes."""
+    """The list is empty if the source measures the node and finds no pods. Readings are valid for some minutes."""
     covered = PodCoverage({"node-1": END, "node-2": END - 301.0, "node-3": END}, {}, 300.0)
     with Live(service(pods=publish_pods(small_pods(), coverage=covered))) as live:
         status = {name: live.ask(f"{PATH}/{name}").json()["status"] for name in SIZES}
@@ -194,8 +194,8 @@ def test_only_nodes_with_known_pod_usage_have_a_list_of_pods():
         assert "podsMetric" not in live.ask(f"{PATH}/node-3").json()["status"]
 
 
-def test_a_source_without_the_memory_of_pods_does_not_know_their_usage():
-    """An empty list would mean that all usage is the system's."""
+def test_a_source_without_the_memory_of_pods_has_no_list_of_pods():
+    """With an empty list, all usage would be that of the system."""
     pods = {pod: (node, cores, float("nan")) for pod, (node, cores, _) in small_pods().items()}
     with Live(service(pods=publish_pods(pods))) as live:
         status = live.ask(f"{PATH}/node-1").json()["status"]
@@ -203,8 +203,8 @@ def test_a_source_without_the_memory_of_pods_does_not_know_their_usage():
     assert "systemUsage" not in status["nodeMetric"]
 
 
-def test_one_node_is_the_one_of_the_list():
-    """Byte for byte, in each coding; ETags tell them apart and hold."""
+def test_the_document_of_a_node_equals_its_part_of_the_list():
+    """Byte for byte, in each encoding; the ETags of encodings differ, and are stable."""
     with Live(service()) as live:
         everything, one = live.ask(PATH), live.ask(f"{PATH}/node-2")
         packed = live.ask(PATH, headers={"Accept-Encoding": "gzip"})
@@ -216,8 +216,8 @@ def test_one_node_is_the_one_of_the_list():
     assert "1" == one.headers["Age"]
 
 
-def test_nodes_of_unknown_size_are_left_out():
-    """Percent of nobody knows what is no amount."""
+def test_nodes_of_unknown_capacity_are_left_out():
+    """Percentages without a capacity are not amounts."""
     with Live(service(sizes={"node-2": SIZES["node-2"]})) as live:
         assert ["node-2"] == [item["metadata"]["name"] for item in live.ask(PATH).json()["items"]]
         answer = live.ask(f"{PATH}/node-1")
@@ -239,15 +239,15 @@ def test_nodes_of_unknown_size_are_left_out():
         ({"published": publish(snapshot_of(small_fleet(), lost={"node-4": END}))}, PATH, 503, "partial_outage"),
     ],
 )
-def test_what_is_not_known_is_an_error(options, path, status, code):
-    """As of /watcher: never an empty list."""
+def test_unknown_data_are_an_error(options, path, status, code):
+    """As for /watcher: never an empty list."""
     with Live(service(**options)) as live:
         answer = live.ask(path)
     assert (status, code) == (answer.status, answer.error["code"])
 
 
-def test_a_report_stands_for_its_interval():
-    """A newer snapshot is reported when the next interval has begun."""
+def test_a_report_is_valid_for_its_interval():
+    """A newer snapshot is reported when the next interval begins."""
     later = snapshot_of({"node-1": {"CPU": [75.0] * 60, "Memory": [75.0] * 60}}, end=END + 30.0)
     first = int(END + 1) // 60
 
@@ -261,8 +261,8 @@ def test_a_report_stands_for_its_interval():
         assert "3000m" == at(live, first * 60 + 60.0)
 
 
-def test_a_report_that_is_too_old_is_made_anew():
-    """Where the interval is longer than what is served at all."""
+def test_a_report_that_is_too_old_is_replaced_within_its_interval():
+    """If the interval is longer than the maximum age of responses."""
     policies = CollectPolicies(CollectPolicy(report_interval_s=3600))
     with Live(service(collect_policies=policies)) as live:
         assert 200 == live.ask(PATH).status
@@ -284,8 +284,8 @@ def fleet_of(*rules: PolicyRule, **options: Any) -> FakeService:
     return service(published=publish(snapshot_of(FLEET)), sizes=LARGE, collect_policies=policies, **options)
 
 
-def test_some_nodes_have_a_policy_of_their_own():
-    """By name or by label; the first rule that fits counts, and what it does not say stays."""
+def test_a_node_may_have_its_own_policy():
+    """By name or by label. The first matching rule counts; values that it does not set stay."""
     rules = (
         PolicyRule(PolicyOverride(aggregate_duration_s=900), names=("gpu-*",), labels=(("pool", "a"),)),
         PolicyRule(
@@ -308,8 +308,8 @@ def test_some_nodes_have_a_policy_of_their_own():
     assert ["5m0s"] == items["gpu-1"]["spec"]["metricCollectPolicy"]["nodeAggregatePolicy"]["durations"]
 
 
-def test_each_node_is_reported_anew_in_its_own_interval():
-    """One every two minutes, the others every one; the list and each node by itself say the same."""
+def test_each_node_is_reported_in_its_own_interval():
+    """One every two minutes, the others every minute; the list and the document of each node agree."""
     rule = PolicyRule(PolicyOverride(report_interval_s=120), names=("gpu-1",))
     start = (int(END) // 120 + 1) * 120.0
 
@@ -331,8 +331,8 @@ def test_each_node_is_reported_anew_in_its_own_interval():
         assert {"cpu-1": "1600m", "gpu-1": "1600m"} == at(live, 120.0, 40.0)
 
 
-def test_what_an_object_of_the_cluster_says_goes_before_the_settings():
-    """Part by part; koordlet reports no more often than every 30 s, and a duration that is not kept is left out."""
+def test_an_object_of_the_cluster_takes_precedence_over_the_settings():
+    """For each value. koordlet reports at most every 30 s; a duration beyond the kept history is left out."""
     rule = PolicyRule(PolicyOverride(report_interval_s=120, aggregate_duration_s=900))
     spec = PolicyOverride(report_interval_s=5, durations_s=(300, 1800))
     policies = CollectPolicies(rules=(rule,), specs={"a": spec}, windows=WINDOWS)
@@ -340,8 +340,8 @@ def test_what_an_object_of_the_cluster_says_goes_before_the_settings():
     assert (1800,) == policies.unserved((300, 1800))
 
 
-def test_what_is_no_pods_is_the_systems():
-    """node-2 uses 1.5 cores for web-1; job, whose memory nobody told, is left out of both."""
+def test_usage_beyond_that_of_pods_is_the_systems():
+    """node-2 uses 1.5 cores for web-1; job, whose memory is unknown, is in neither."""
     classes = {("a", "web-1"): PodClass("koord-prod", "LS")}
     with Live(service(classes=classes)) as live:
         status = live.ask(f"{PATH}/node-2").json()["status"]

@@ -1,4 +1,4 @@
-"""Usage thresholds of nodes from their forecasts, and what the plug-in LoadAwareScheduling makes of them."""
+"""Usage thresholds of nodes from their forecasts, and their effect on the plug-in LoadAwareScheduling."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def foreseen(
     missing: ForecastState = ForecastState.SHORT_HISTORY,
     ages: dict[str, float] | None = None,
 ) -> Snapshot:
-    """A snapshot with a steady CPU and memory load of each node, and the bounds of some of them; NaN: no bound."""
+    """A snapshot with a constant CPU and memory load of each node, and the bounds of some of them; NaN: no bound."""
     samples = {name: {"CPU": [cpu] * 60, "Memory": [memory] * 60} for name, (cpu, memory) in usage.items()}
     snapshot = snapshot_of(samples, ages=ages)
     columns = {
@@ -106,7 +106,7 @@ def test_thresholds_stay_within_their_range_and_never_rise_with_the_usage(
 
 
 @given(usage=PERCENTS, bound=PERCENTS, request=st.integers(1, 50))
-def test_the_plug_in_of_this_project_obeys_the_annotation(usage: float, bound: float, request: int) -> None:
+def test_the_plugin_of_this_project_uses_the_annotation(usage: float, bound: float, request: int) -> None:
     """It rejects exactly the nodes above the annotation's thresholds, apart from the rounding of its percentages."""
     wanted = node_thresholds(foreseen({"a": (usage, 10.0)}, {"a": (bound, 10.0)}), RANGES)["a"]
     loads = load({"a": {("CPU", "AVG"): usage, ("Memory", "AVG"): 10.0, ("CPU", "FORECAST"): bound}}, horizon="6h")

@@ -1,4 +1,4 @@
-"""Pods and nodes as the API sends them, and what we keep of them."""
+"""Pods and nodes in the format of the API, and the fields that are kept."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -65,12 +65,12 @@ POD: dict[str, Any] = {
 
 
 def read(content: Any, kind: Any = Pod) -> Any:
-    """An object as it is decoded from JSON."""
+    """An object, decoded from JSON."""
     return msgspec.json.decode(msgspec.json.encode(content), type=kind)
 
 
-def test_of_a_pod_there_is_what_plug_ins_and_the_agent_use():
-    """Times as moments, quantities as they are written, a sidecar told from an init container."""
+def test_a_pod_has_the_fields_that_plugins_and_the_agent_use():
+    """Times as datetimes, quantities as texts, and sidecars distinguished from init containers."""
     pod: Pod = read(POD)
 
     assert "shop/web-0" == key_of(pod)
@@ -86,8 +86,8 @@ def test_of_a_pod_there_is_what_plug_ins_and_the_agent_use():
     assert ["PodScheduled", "Ready"] == [condition.type for condition in pod.status.conditions]
 
 
-def test_a_pod_that_says_nothing_is_one_too():
-    """What is absent is empty or None, and a priority of 0 is another thing than none."""
+def test_an_empty_pod_is_valid():
+    """Absent fields are empty or None; a priority of 0 is not an absent one."""
     pod: Pod = read({"metadata": {"name": "bare", "creationTimestamp": None}})
     assert (None, None, (), {}) == (pod.spec.priority, pod.spec.resources, pod.spec.containers, pod.metadata.labels)
     assert read({"spec": {"priority": 0}}).spec.priority == 0
@@ -107,15 +107,15 @@ def test_only_required_affinity_excludes_nodes(affinity: dict[str, Any], forbids
     assert forbids == read({"spec": {"affinity": affinity}}).spec.affinity
 
 
-def test_annotations_of_others_are_not_kept():
-    """They may be half a pod, and of a domain only the whole name counts."""
+def test_annotations_of_other_programs_are_dropped():
+    """They may be half of the size of a pod. Of a domain, only the whole name counts."""
     assert {"scheduling.koordinator.sh/reserve-pod": "true", "kubernetes.io/config.source": "file"} == read(
         POD
     ).metadata.annotations
 
 
-def test_what_replicas_have_alike_is_held_once():
-    """And is still compared by what it says."""
+def test_equal_parts_of_replicas_are_stored_once():
+    """Pods still compare by value."""
     other = {**POD, "metadata": {**POD["metadata"], "name": "web-1", "labels": dict(POD["metadata"]["labels"])}}
     first, second = read(POD), read(other)
 
@@ -129,8 +129,8 @@ def test_what_replicas_have_alike_is_held_once():
         assert one.status is other_one.status
 
 
-def test_of_a_node_there_is_what_scheduling_needs():
-    """Allocatable, addresses, taints, labels and conditions; images are not."""
+def test_a_node_has_the_fields_that_scheduling_needs():
+    """Allocatable, addresses, taints, labels and conditions, but not images."""
     node: Node = read(
         {
             "metadata": {
@@ -156,14 +156,14 @@ def test_of_a_node_there_is_what_scheduling_needs():
     assert {AMPLIFIED: "{}"} == node.metadata.annotations
 
 
-def test_a_custom_object_is_as_its_json_has_it():
-    """For kinds whose type is declared nowhere."""
+def test_a_custom_object_keeps_its_json():
+    """For kinds without a declared type."""
     policy = read({"metadata": {"name": "p"}, "spec": {"rules": [{"name": "cpu"}]}}, CustomObject)
     assert ("p", {"rules": [{"name": "cpu"}]}, {}) == (key_of(policy), policy.spec, policy.status)
 
 
-def test_where_objects_are():
-    """In all namespaces, in one, and their subresources."""
+def test_paths_of_objects():
+    """In all namespaces, in one, and of subresources."""
     policies = Resource("ensurance.crane.io", "v1alpha1", "nodeqoss", CustomObject)
     pods = Resource("", "v1", "pods", Pod)
     assert "/apis/ensurance.crane.io/v1alpha1/nodeqoss/a" == policies.path_of("a")
@@ -172,7 +172,7 @@ def test_where_objects_are():
 
 
 @pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c", "..", "a/..", "a?x=1", "a b", "ü", "a%2Fb", "a\n"])
-def test_a_name_never_leads_elsewhere(name: str):
-    """They come from annotations, metrics and requests of others too."""
+def test_an_invalid_name_is_an_error_and_not_another_path(name: str):
+    """Names also come from annotations, metrics and requests of others."""
     with pytest.raises(KubeRefused, match="is not a valid name of"):
         Resource("", "v1", "pods", Pod).path_of(name)

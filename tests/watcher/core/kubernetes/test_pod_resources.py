@@ -1,4 +1,4 @@
-"""What a pod asks for, as Kubernetes counts it."""
+"""The effective requests and limits of a pod, computed as in Kubernetes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cpu(milli: int, limit: int | None = None, **more: Any) -> dict[str, Any]:
     [
         ({"containers": [cpu(100), cpu(200, 300)]}, 300, 300),
         ({"containers": [cpu(100)], "initContainers": [cpu(500), cpu(400)]}, 500, 0),
-        # a sidecar stays: it counts with the containers, and with the init containers after it
+        # a sidecar keeps running: it counts with the containers, and with the init containers after it
         ({"containers": [cpu(100)], "initContainers": [cpu(50, restartPolicy="Always"), cpu(120)]}, 170, 0),
         ({"containers": [cpu(100)], "initContainers": [cpu(120), cpu(50, restartPolicy="Always")]}, 150, 0),
         ({"containers": [cpu(100)], "initContainers": [cpu(50, restartPolicy="Always")] * 2}, 200, 0),
@@ -58,7 +58,7 @@ def cpu(milli: int, limit: int | None = None, **more: Any) -> dict[str, Any]:
         ({"containers": [cpu(100)], "overhead": {"cpu": "10m"}}, 110, 0),
         ({"containers": [cpu(100, 200)], "overhead": {"cpu": "10m"}}, 110, 210),
         ({"containers": [cpu(100)], "initContainers": [cpu(0, 0)], "overhead": {"cpu": "10m"}}, 110, 0),
-        # of the pod as a whole: in the place of the containers, the overhead still on top
+        # pod-level resources: in place of the containers; the overhead is added
         ({"containers": [cpu(100)], "resources": cpu(700, 900), "overhead": {"cpu": "10m"}}, 710, 910),
         ({"containers": [cpu(100)], "resources": {"requests": {"memory": "1Gi"}}}, 100, 0),
         ({"containers": []}, 0, 0),
@@ -80,8 +80,8 @@ def test_effective_requests_and_limits(spec: dict[str, Any], requests: int, limi
         {"containers": [cpu(100)], "resources": {"limits": {"cpu": "-5"}}},
     ],
 )
-def test_nobody_asks_for_less_than_nothing(spec: dict[str, Any]) -> None:
-    """It would make room on the fullest node. The API server lets no such pod in, and here anybody may ask."""
+def test_negative_requests_count_as_zero(spec: dict[str, Any]) -> None:
+    """They would make room on the fullest node. The API server refuses such a pod, but here any client may send one."""
     with pytest.raises(ValueError, match=r"^cpu: must not be negative \(given: '-"):
         pod_info(pod(**spec))
 
@@ -97,7 +97,7 @@ def test_a_resize_counts_with_the_old_requests_until_the_status_has_the_new_ones
     assert requests_of(done) == {"cpu": 500}
 
 
-def test_only_cpu_memory_and_hugepages_may_be_of_the_pod_as_a_whole() -> None:
+def test_only_cpu_memory_and_hugepages_may_be_pod_level_resources() -> None:
     """Devices stay those of the containers."""
     resources = {"limits": {"nvidia.com/gpu": "9", "hugepages-2Mi": "4Mi", "memory": "1Ki"}}
     of = pod(containers=[{"limits": {"nvidia.com/gpu": "1"}}], resources=resources)
@@ -109,8 +109,8 @@ _RESOURCES = st.fixed_dictionaries({"requests": _AMOUNTS, "limits": _AMOUNTS})
 
 
 @given(st.lists(_RESOURCES, max_size=3), st.lists(_RESOURCES, max_size=3), _AMOUNTS)
-def test_no_container_gets_less_than_it_asks_for(containers: Any, inits: Any, overhead: Any) -> None:
-    """At any moment of the pod's life what runs fits into what is counted."""
+def test_every_container_gets_its_request(containers: Any, inits: Any, overhead: Any) -> None:
+    """At any time of the pod's life, the running containers fit into the counted amount."""
     of = pod(containers=containers, initContainers=inits, overhead=overhead)
     effective, limits = requests_of(of), limits_of(of)
     for name in ("cpu", "memory", "x"):
@@ -138,13 +138,13 @@ def test_no_container_gets_less_than_it_asks_for(containers: Any, inits: Any, ov
     ],
 )
 def test_qos_classes(containers: list[Any], expected: str) -> None:
-    """As the API server would say; what it did say stands."""
+    """The class that the API server computes; if the status has one, that one counts."""
     assert qos_class(pod(containers=containers)) == expected
     assert qos_class(pod(containers=containers, status={"qosClass": "Guaranteed"})) == "Guaranteed"
 
 
-def test_the_class_of_a_pod_with_resources_as_a_whole_is_theirs() -> None:
-    """KEP-2837. An empty field decides, too (ComputePodQOS)."""
+def test_pod_level_resources_determine_the_qos_class() -> None:
+    """KEP-2837. An empty field counts, too (ComputePodQOS)."""
     whole = {"limits": {"cpu": "1", "memory": "1Gi"}}
     burstable = [{"requests": {"cpu": "1"}}]
     assert qos_class(pod(containers=burstable, resources={})) == "BestEffort"

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities: every suffix, exactly, and what is none."""
+"""Kubernetes' quantities: each suffix, exactly, and invalid ones."""
 
 from fractions import Fraction
 
@@ -46,18 +46,18 @@ NANO = 10**9
     ],
 )
 def test_every_suffix_is_read_exactly(quantity, value):
-    """Whole billionths, nothing lost; a JSON number counts as well."""
+    """As whole billionths without loss; a JSON number is valid as well."""
     assert value * NANO == nano(quantity)
 
 
 @pytest.mark.parametrize(("quantity", "billionths"), [("0.1n", 1), ("-0.1n", -1), ("1.1n", 2), ("1e-100", 1)])
-def test_finer_ones_are_rounded_away_from_zero(quantity, billionths):
-    """As Kubernetes does: what is used is never nothing."""
+def test_finer_quantities_are_rounded_away_from_zero(quantity, billionths):
+    """As in Kubernetes: a used amount is never 0."""
     assert billionths == nano(quantity)
 
 
-def test_larger_ones_are_cut():
-    """At what Kubernetes itself can hold."""
+def test_larger_quantities_are_limited():
+    """To the maximum of Kubernetes itself."""
     assert (2**63 - 1) * NANO == nano("16E") == nano("9e999")
 
 
@@ -84,15 +84,14 @@ def test_larger_ones_are_cut():
         "1\n",
     ],
 )
-def test_what_is_none_is_refused_by_name(text):
-    """With the text in the message."""
+def test_an_invalid_quantity_is_an_error_with_its_text(text):
     with pytest.raises(ValueError, match="is not a Kubernetes quantity"):
         nano(text)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), True])
-def test_odd_json_values_are_refused(number):
-    """Python's JSON knows more numbers than JSON."""
+def test_numbers_beyond_json_are_errors(number):
+    """Python's JSON reader accepts more numbers than JSON has."""
     with pytest.raises(ValueError, match="is not a Kubernetes quantity"):
         nano(number)
 
@@ -101,8 +100,8 @@ def test_odd_json_values_are_refused(number):
     ("given_as", "written"),
     [("4000", "4k"), ("15.8", "15800m"), ("0.5Gi", "512Mi"), ("1024Ki", "1Mi"), ("1000e0", "1e3"), ("0k", "0")],
 )
-def test_another_spelling_of_the_same(given_as, written):
-    """What the API server makes of a quantity (recorded from a real one: "4000" and "15800m")."""
+def test_a_quantity_in_the_canonical_form_of_the_api_server(given_as, written):
+    """Recorded from a real one: "4000" and "15800m"."""
     assert written == canonical(given_as)
 
 
@@ -116,8 +115,8 @@ SUFFIXES = ["", "n", "u", "m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", 
     fraction=st.text("0123456789", max_size=4),
     suffix=st.sampled_from(SUFFIXES),
 )
-def test_a_quantity_means_the_same_in_its_canonical_spelling(sign, whole, fraction, suffix):
-    """Round trip: what the API server writes back reads as what it was told, and is its own canonical form."""
+def test_the_canonical_form_has_the_same_value(sign, whole, fraction, suffix):
+    """The text that the API server writes has the value of the original, and is its own canonical form."""
     text = f"{sign}{whole}{'.' + fraction if fraction else ''}{suffix}"
     assert nano(text) == nano(canonical(text))
     assert canonical(text) == canonical(canonical(text))

@@ -1,4 +1,4 @@
-"""Requests and limits of pods while an in-place resize is under way."""
+"""Requests and limits of pods during an in-place resize."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pod(spec: dict[str, Any], status: dict[str, Any]) -> Pod:
         ("1", "2", None, [], "2"),
         # the spec of an infeasible resize does not count
         ("3", "500m", "1", INFEASIBLE, "1"),
-        # equal amounts in other words
+        # equal amounts in other notations
         ("1", "1000m", "1.0", [], "1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Kubernetes' durations, which are Go's."""
+"""Kubernetes' durations, which have the format of Go."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from watcher.core.kubernetes.times import read_duration
         ("0s", 0.0),
     ],
 )
-def test_durations_as_go_reads_them(text: str, seconds: float) -> None:
-    """Of all units, fractions and orders."""
+def test_durations_are_read_in_the_format_of_go(text: str, seconds: float) -> None:
+    """All units, fractions and orders."""
     assert read_duration(text) == pytest.approx(seconds, rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize("text", ["", "5", "m", ".s", "-5m", "5 m", "5m\n", "5mm", "1e3s", "٣s", "1d", "9" * 13 + "s"])
-def test_what_is_no_duration(text: str) -> None:
-    """Negative ones are none that anybody could wait for."""
+def test_invalid_and_negative_durations_are_errors(text: str) -> None:
     assert read_duration(text) is None

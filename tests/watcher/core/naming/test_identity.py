@@ -1,4 +1,4 @@
-"""Whose series it is: each layout of labels that somebody has, and what must hold for all of them."""
+"""The node of each series: layouts of labels of known installations, and invariants of all of them."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def cluster(*names: str, net: str = "10.0.0") -> NodeIndex:
 
 
 def exporters(count: int, *, net: str = "10.0.0", **labels: str) -> list[dict[str, str]]:
-    """Series of node exporters at NET.1:9100, ...; # is the number in other labels."""
+    """Series of node exporters at NET.1:9100, …; `#` is the number in other labels."""
     return [
         {
             "instance": f"{net}.{i}:9100",
@@ -260,8 +260,8 @@ LAYOUTS: dict[str, tuple[Sequence[Labels], NamingEvidence, Sequence[str | None]]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_layout_is_named(layout: str):
-    """Nodes by what is known about them; nobody where it is not sure."""
+def test_the_series_of_each_layout_are_named(layout: str):
+    """With their nodes by the known evidence; without a name if it is not certain."""
     rows, evidence, nodes = LAYOUTS[layout]
 
     assert tuple(nodes) == identify(rows, evidence).nodes
@@ -269,7 +269,7 @@ def test_each_layout_is_named(layout: str):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_order_of_the_series_does_not_matter(layout: str):
-    """Nor does a second look."""
+    """The result for a shuffled order is the same."""
     rows, evidence, nodes = LAYOUTS[layout]
     order = random.Random(layout).sample(range(len(rows)), len(rows))
 
@@ -277,8 +277,7 @@ def test_the_order_of_the_series_does_not_matter(layout: str):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_source_s_name_leads_to_the_same_node(layout: str):
-    """As the history resolves it later."""
+def test_the_history_resolves_the_names_to_the_same_nodes(layout: str):
     rows, evidence, nodes = LAYOUTS[layout]
     if evidence.nodes is None:
         return
@@ -298,16 +297,15 @@ def test_a_source_s_name_leads_to_the_same_node(layout: str):
         ("two clusters, one of them known", FindingKind.UNKNOWN_NODE, "another machine"),
     ],
 )
-def test_what_is_left_out_is_said(layout: str, kind: FindingKind, words: str):
-    """With the cause."""
+def test_series_that_are_left_out_are_reported_with_the_cause(layout: str, kind: FindingKind, words: str):
     rows, evidence, _ = LAYOUTS[layout]
 
     assert any(each.kind is kind and words in each.reason for each in identify(rows, evidence).problems)
 
 
 @pytest.mark.parametrize("label", ["cluster", "k8s_cluster", "k8s.cluster.name", "clusterName"])
-def test_any_label_of_clusters_is_named(label: str):
-    """With a value that selects one."""
+def test_labels_that_distinguish_clusters_are_reported_with_a_value(label: str):
+    """A value that selects one of the clusters."""
     rows = [*exporters(2, node="w-#", **{label: "east"}), *exporters(2, node="w-#", **{label: "west"})]
     (problem,) = identify(rows, NamingEvidence()).problems
 
@@ -319,8 +317,8 @@ def test_any_label_of_clusters_is_named(label: str):
     "label", ["environment", "env", "region", "site", "datacenter", "dc", "cloud_region", "tenant_id", "exported_stage"]
 )
 @pytest.mark.parametrize("known", [True, False])
-def test_labels_of_places_are_those_of_clusters_with_equal_names_and_addresses(label: str, known: bool):
-    """As external labels of several Prometheus servers, whether or not the nodes are known."""
+def test_labels_of_places_distinguish_clusters_with_equal_names_and_addresses(label: str, known: bool):
+    """As the external labels of several Prometheus servers, with known and unknown nodes."""
     rows = [*exporters(2, node="w-#", **{label: "east"}), *exporters(2, node="w-#", **{label: "west"})]
     found = identify(rows, NamingEvidence(cluster("w-1", "w-2") if known else None))
 
@@ -341,8 +339,8 @@ def test_labels_of_places_are_those_of_clusters_with_equal_names_and_addresses(l
     ],
     ids=str,
 )
-def test_one_machine_that_two_servers_scrape_is_one_node(label: str, known: bool, ids: Sequence[str], served: bool):
-    """Although the servers have different external labels: the machine has one boot and one UUID. Clones have one
+def test_a_machine_that_two_servers_scrape_is_one_node(label: str, known: bool, ids: Sequence[str], served: bool):
+    """Although the external labels of the servers differ: the machine has one boot ID and one UUID. Clones have one
     machine_id."""
     rows = [*exporters(2, node="w-#", **{label: "1"}), *exporters(2, node="w-#", **{label: "2"})]
     machines = [{"node": row["node"], label: row[label], **dict.fromkeys(ids, f"{row['node']}-id")} for row in rows]
@@ -353,7 +351,7 @@ def test_one_machine_that_two_servers_scrape_is_one_node(label: str, known: bool
     assert bool(found.problems) != served
 
 
-def test_machines_with_different_identifiers_are_several():
+def test_series_with_different_identifiers_are_of_several_machines():
     """Also if one identifier is equal, and if the label names clusters."""
     rows = [*exporters(1, node="w-1", region="1"), *exporters(1, node="w-1", region="2")]
     machines = [{"node": "w-1", "region": row["region"], "system_uuid": "1", "boot_id": row["region"]} for row in rows]
@@ -383,7 +381,7 @@ def _idle(rows: Sequence[Labels], seconds: Sequence[float], at: Sequence[float])
 def test_cpu_counters_show_whether_series_are_of_one_machine(
     label: str, known: bool, idle: Sequence[float], served: bool
 ):
-    """Whichever label differs, also between two jobs: the idle time of a CPU grows by at most the time that passes."""
+    """For any differing label, also between two jobs: the idle time of a CPU grows by at most the elapsed time."""
     rows = [
         {**row, "job": f"job-{value}", label: value}
         for value in ("1", "2")
@@ -401,8 +399,8 @@ def test_cpu_counters_show_whether_series_are_of_one_machine(
     ("label", "known"),
     [("node", True), ("node", False), ("k8s.node.name", True), ("k8s.node.name", False), ("kube_host", True)],
 )
-def test_agents_that_scrape_localhost_are_those_of_their_nodes(label: str, known: bool):
-    """Two jobs of an agent on each node, with a label of the data centre, rules without it, and GPUs."""
+def test_series_of_agents_that_scrape_localhost_belong_to_their_nodes(label: str, known: bool):
+    """Two jobs of an agent on each node, with a label of the data centre, recording rules without it, and GPUs."""
     rows = [
         {**row, "instance": "localhost:9100", "job": job, "dc": row["dc"].replace("3", "1")}
         for job in ("x", "y")
@@ -421,23 +419,23 @@ def test_agents_that_scrape_localhost_are_those_of_their_nodes(label: str, known
     assert ("w-1", "w-1", "w-2", "w-2", "w-3", "w-3") == identify(devices, evidence).nodes
 
 
-def test_targets_of_one_proxy_are_those_of_their_nodes():
-    """It has one address for exporters of all nodes, which are in two regions."""
+def test_targets_of_one_proxy_belong_to_their_nodes():
+    """The proxy has one address for exporters of all nodes, which are in two regions."""
     rows = [{**row, "instance": "10.0.0.9:9100"} for row in exporters(3, node="w-#", region="#")]
     idle = _idle(rows, [90_000.0, 40_000.0, 10_000.0], [1000.0] * 3)
 
     assert W3 == identify(rows, NamingEvidence(cluster(*W3), unames(rows, "w"), idle=idle)).nodes
 
 
-def test_two_agents_of_one_node_that_scrape_localhost_are_those_of_two_machines():
-    """The name is that of two clusters; nothing distinguishes their labels but the job."""
+def test_two_agents_with_one_node_name_that_scrape_localhost_are_on_two_machines():
+    """Two clusters have the name; only the job distinguishes their labels."""
     rows = [{"instance": "localhost:9100", "job": job, "node": "w-1"} for job in ("a", "b")]
 
     assert (None, None) == identify(rows, NamingEvidence(idle=_idle(rows, [90_000.0, 40_000.0], [1000.0] * 2))).nodes
 
 
-def test_gpus_by_their_buses_are_no_duplicates():
-    """Duplicates cost a query for the identifiers of machines."""
+def test_gpus_with_different_buses_are_not_duplicates():
+    """Duplicates would cost a query for the identifiers of machines."""
     rows = [{"instance": "10.0.0.1:9400", "job": "gpu", "pci_bus_id": f"0000:{k}"} for k in range(8)]
 
     assert not has_duplicates(rows)
@@ -445,8 +443,8 @@ def test_gpus_by_their_buses_are_no_duplicates():
 
 
 @pytest.mark.parametrize("label", ["stage", "prometheus"])
-def test_clusters_whose_jobs_differ_too_are_not_one(label: str):
-    """Without evidence that each node is one machine."""
+def test_two_clusters_with_different_jobs_are_not_merged(label: str):
+    """There is no evidence that each node is one machine."""
     rows = [{**row, "job": value, label: value} for value in ("a", "b") for row in exporters(2, node="w-#")]
     found = identify(rows, NamingEvidence())
 
@@ -462,8 +460,8 @@ def test_counters_of_another_address_are_found_by_the_node(second: float, served
     assert (("w-1", "w-1") if served else (None, None)) == identify(rows, NamingEvidence(idle=readings)).nodes
 
 
-def test_a_machine_that_starts_between_two_readings_is_one():
-    """Its counters begin again."""
+def test_a_machine_that_starts_between_two_readings_stays_one():
+    """Its counters begin again at 0."""
     rows = [*exporters(1, node="w-#", replica="a"), *exporters(1, node="w-#", replica="b")]
 
     assert ("w-1", "w-1") == identify(rows, NamingEvidence(idle=_idle(rows, [90_000.0, 4.0], [1000.0, 1015.0]))).nodes
@@ -471,16 +469,16 @@ def test_a_machine_that_starts_between_two_readings_is_one():
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("idle", "near"), [(3_000.0, 18.0), (80_000.0, 5.0), (90_000.0, 60.0)])
-def test_machines_that_started_together_are_not_shown_to_be_one(known: bool, idle: float, near: float):
-    """As those of two regions after a power failure. Idle times are far apart after a day, or very near for one
-    machine."""
+def test_machines_that_started_together_are_not_merged(known: bool, idle: float, near: float):
+    """As those of two regions after a power failure. After a day, idle times of two machines are far apart, or those of
+    one machine very close."""
     rows = [*exporters(1, node="w-#", region="eu"), *exporters(1, node="w-#", region="us")]
     readings = _idle(rows, [idle, idle - near], [1000.0, 1000.0])
 
     assert (None, None) == identify(rows, NamingEvidence(cluster("w-1") if known else None, idle=readings)).nodes
 
 
-def test_readings_that_arrive_late_are_of_one_machine():
+def test_late_readings_are_of_one_machine():
     """A federated job without honor_timestamps has the time of its own scrape."""
     rows = [{**row, "job": job} for job in ("node", "federate") for row in exporters(1, node="w-#")]
 
@@ -489,8 +487,8 @@ def test_readings_that_arrive_late_are_of_one_machine():
 
 @pytest.mark.parametrize("kind", ["boot_id", "system_uuid"])
 @pytest.mark.parametrize("job", ["node", "vms"])
-def test_identifiers_decide_before_counters(kind: str, job: str):
-    """Readings of the second server are late; the identifiers show nothing about a machine of another job."""
+def test_identifiers_count_before_counters(kind: str, job: str):
+    """Readings of the second server are late; the identifiers do not identify a machine of another job."""
     rows = [*exporters(1, node="w-#", region="eu"), *({**row, "job": job} for row in exporters(1, node="w-#"))]
     rows[1]["region"] = "us"
     machines = [{"node": "w-1", "job": "kubelet", "region": region, kind: "1"} for region in ("eu", "us")]
@@ -500,8 +498,8 @@ def test_identifiers_decide_before_counters(kind: str, job: str):
     assert served == identify(rows, NamingEvidence(idle=idle, machines=machines)).nodes
 
 
-def test_two_machines_with_one_name_change_no_other():
-    """Replicas have their labels, and one node is another machine for each of them."""
+def test_two_machines_with_one_name_change_no_other_name():
+    """Replicas have their own labels, and one node is another machine for each of them."""
     rows = [*exporters(2, node="w-#", replica="a"), *exporters(2, node="w-#", replica="b")]
     idle = [190_000.0, 170_000.0, 40_000.0, 170_001.0]
     found = identify(rows, NamingEvidence(idle=_idle(rows, idle, [1000.0] * 4)))
@@ -535,8 +533,8 @@ def test_a_series_without_a_cluster_is_left_out_if_its_target_is_in_several():
 
 @pytest.mark.parametrize("label", ["cluster", "environment"])
 @pytest.mark.parametrize("known", [True, False])
-def test_a_metric_of_one_cluster_does_not_show_which_it_is(label: str, known: bool):
-    """Only one of two clusters with equal names has its rule; a query of the settings has chosen one."""
+def test_a_metric_of_only_one_cluster_does_not_identify_it(label: str, known: bool):
+    """Only one of two clusters with equal names has its recording rule; a query in the settings has selected one."""
     rows = exporters(2, node="w-#", **{label: "a"})
     others = exporters(1, node="w-#", **{label: "b"})
     evidence = NamingEvidence(cluster("w-1", "w-2") if known else None, unames([*rows, *others], "w"))
@@ -547,15 +545,15 @@ def test_a_metric_of_one_cluster_does_not_show_which_it_is(label: str, known: bo
     assert ("w-1", "w-2") == identify(rows, evidence, chosen=True).nodes
 
 
-def test_another_server_for_other_exporters_is_not_another_cluster():
-    """Its label is not among those of node_uname_info."""
+def test_another_server_for_other_exporters_does_not_mean_another_cluster():
+    """Its label is not a label of node_uname_info."""
     rows = exporters(2, node="w-#", prometheus="mon/kubelets")
     others = exporters(2, node="w-#", prometheus="mon/nodes")
 
     assert ("w-1", "w-2") == identify(rows, NamingEvidence(None, unames(others, "w"))).nodes
 
 
-def test_jobs_of_several_machines_say_nothing_about_other_jobs():
+def test_a_name_of_several_machines_does_not_affect_other_jobs():
     """w-1 is two machines; w-2 has two exporters without CPU counters."""
     first, second = exporters(1, node="w-1"), [{**row, "job": "b"} for row in exporters(1, node="w-1")]
     others = [{**row, "node": "w-2", "instance": "10.0.0.2:9400", "job": job} for row in first for job in ("x", "y")]
@@ -565,8 +563,8 @@ def test_jobs_of_several_machines_say_nothing_about_other_jobs():
     assert (None, None, "w-2", "w-2") == found.nodes
 
 
-def test_a_cluster_elsewhere_changes_nothing():
-    """Its nodes have the same names and other addresses, and those of the cluster are known."""
+def test_another_cluster_changes_no_names():
+    """Its nodes have the same names and other addresses, and the nodes of the own cluster are known."""
     rows = exporters(2, node="w-#", cluster="a")
     others = exporters(2, net="10.1.0", node="w-#", cluster="b")
 
@@ -581,7 +579,7 @@ def test_targets_with_one_address_have_the_host_names_of_their_labels():
     assert ("w-x", "w-y") == identify(rows, evidence).nodes
 
 
-def test_kernels_differ():
+def test_different_kernels_are_different_machines():
     rows = [*exporters(1, node="w-#", replica="a"), *exporters(1, node="w-#", replica="b")]
     host_names = [{**row, "nodename": "w-1", "release": f"6.{i}"} for i, row in enumerate(rows)]
 
@@ -590,8 +588,8 @@ def test_kernels_differ():
     assert ("w-1", "w-1") == identify(rows, NamingEvidence(None, same)).nodes
 
 
-def test_one_identifier_of_all_machines_shows_nothing():
-    """Some vendors give all machines one UUID."""
+def test_one_identifier_of_all_machines_is_ignored():
+    """Some vendors give one UUID to all machines."""
     rows = [*exporters(2, node="w-#", region="1"), *exporters(2, node="w-#", region="2")]
     machines = [{"node": row["node"], "region": row["region"], "system_uuid": "0300-0200"} for row in rows]
 
@@ -599,8 +597,8 @@ def test_one_identifier_of_all_machines_shows_nothing():
 
 
 @pytest.mark.parametrize("label", ["shop", "zone", "k8s"])
-def test_any_label_of_a_target_with_two_values_is_that_of_clusters(label: str):
-    """node_uname_info has no labels of devices: a label that differs there is not of the exporter."""
+def test_any_label_of_targets_with_two_values_distinguishes_clusters(label: str):
+    """node_uname_info has no labels of devices, so a label that differs there belongs to the exporter."""
     rows = [*exporters(2, node="w-#", **{label: "1"}), *exporters(2, node="w-#", **{label: "2"})]
     doubtful = identify(rows, NamingEvidence())
     found = identify(rows, NamingEvidence(None, unames(rows, "w")))
@@ -611,14 +609,14 @@ def test_any_label_of_a_target_with_two_values_is_that_of_clusters(label: str):
 
 
 @pytest.mark.parametrize("label", ["prometheus_replica", "replica", "thanos_replica", "ha_replica_id"])
-def test_replicas_are_not_clusters(label: str):
+def test_labels_of_replicas_do_not_distinguish_clusters(label: str):
     rows = [*exporters(2, node="w-#", **{label: "1"}), *exporters(2, node="w-#", **{label: "2"})]
 
     assert ("w-1", "w-2") * 2 == identify(rows, NamingEvidence(None, unames(rows, "w"))).nodes
 
 
 @pytest.mark.parametrize("label", ["device", "mountpoint", "zone"])
-def test_labels_of_devices_are_not_those_of_clusters(label: str):
+def test_labels_of_devices_do_not_distinguish_clusters(label: str):
     """node_uname_info does not have them."""
     rows = [*exporters(2, node="w-#", **{label: "1"}), *exporters(2, node="w-#", **{label: "2"})]
 
@@ -636,8 +634,8 @@ def test_sites_with_equal_names_are_clusters_and_a_scraping_server_with_machines
     )
 
 
-def test_other_labels_tell_clusters_apart_if_the_machines_differ():
-    """A site, for example."""
+def test_other_labels_distinguish_clusters_if_the_machines_differ():
+    """For example a site."""
     rows = [*exporters(2, node="w-#", site="x"), *exporters(2, net="10.1.0", node="w-#", site="y")]
     found = identify(rows, NamingEvidence())
 
@@ -645,7 +643,7 @@ def test_other_labels_tell_clusters_apart_if_the_machines_differ():
     assert "label site is x and y" in found.problems[0].reason
 
 
-def test_a_configured_label_is_the_only_one():
+def test_only_the_configured_label_is_used():
     """Series without it have no node."""
     rows = [*exporters(2, host="h-#", node="w-#"), {"node": "w-3"}]
 
@@ -662,7 +660,7 @@ def test_the_evidence_is_counted_by_candidate():
     assert "instance without its port: 3 of 3 series are 3 known nodes" in found.evidence
 
 
-# --- what always holds -----------------------------------------------------------------------------------------------
+# --- invariants ------------------------------------------------------------------------------------------------------
 
 FOREIGN: Sequence[Labels] = (
     {"instance": "192.168.7.7:9100", "job": "elsewhere"},
@@ -678,8 +676,8 @@ FOREIGN: Sequence[Labels] = (
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(12))
-def test_foreign_series_change_no_other_name(layout: str, seed: int):
-    """However many there are, wherever they are."""
+def test_series_of_other_machines_change_no_name(layout: str, seed: int):
+    """For any number and positions of them."""
     rows, evidence, nodes = LAYOUTS[layout]
     chance = random.Random(f"{layout} {seed}")
     places = [(chance.random(), row, node) for row, node in zip(rows, nodes, strict=True)]
@@ -692,7 +690,7 @@ def test_foreign_series_change_no_other_name(layout: str, seed: int):
     ]
 
 
-# Without its address, a node could not be told from a machine outside with the same name.
+# Without its address, the node cannot be distinguished from an external machine with the same name.
 NECESSARY = {
     "a machine outside with the name of a node": {"instance"},
     "a machine outside with the host name of a node without series": {"instance"},
@@ -705,8 +703,8 @@ NECESSARY = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(12))
-def test_no_series_gets_the_name_of_another_machine(layout: str, seed: int):
-    """Whatever is lost: a label of one series, a part of the evidence; then its name is another, or none."""
+def test_lost_labels_never_give_a_series_the_name_of_another_machine(layout: str, seed: int):
+    """Without a label of one series, or a part of the evidence, its name is unknown or differs from all others."""
     rows, evidence, nodes = LAYOUTS[layout]
     chance = random.Random(f"{layout} {seed}")
     others = {node for node in nodes if node}
@@ -724,8 +722,8 @@ def test_no_series_gets_the_name_of_another_machine(layout: str, seed: int):
         assert got is None or got == node or got not in others, (changed, found)
 
 
-def test_it_is_the_same_for_a_thousand_nodes():
-    """And it does not take long: each series is looked at once."""
+def test_a_thousand_nodes_are_named_in_one_pass():
+    """Each series is read once."""
     rows = exporters(250, node="w-#") + exporters(250, net="10.0.1", node="x-#")
     found: Identities = identify(rows, NamingEvidence())
 
@@ -738,7 +736,7 @@ def test_it_is_the_same_for_a_thousand_nodes():
 @pytest.mark.parametrize("clusters", [2, 3, 5])
 @pytest.mark.parametrize("label", ["node", "nodename"])
 def test_any_number_of_clusters_is_named(clusters: int, label: str):
-    """A name that each cluster has is not the name of a scraping server."""
+    """A name in each cluster is not the name of a scraping server."""
     rows = [
         row for i in range(clusters) for row in exporters(2, net=f"10.{i}.0", k8s_cluster_name=f"c-{i}", job="node")
     ]
@@ -751,7 +749,7 @@ def test_any_number_of_clusters_is_named(clusters: int, label: str):
 
 @pytest.mark.parametrize("place", ["node", "instance"])
 def test_a_host_of_another_domain_is_another_machine(place: str):
-    """Also if the first part of its name is the name of a node: that node keeps its own series."""
+    """Also if the first part of its name is the name of a node, which keeps its own series."""
     texts = ("w-1", "w-1.dmz.example", "w-2.lan.example")
     rows = [{place: text if place == "node" else f"{text}:9100", "job": "node"} for text in texts]
     found = identify(rows, NamingEvidence(cluster("w-1", "w-2")))
@@ -762,7 +760,7 @@ def test_a_host_of_another_domain_is_another_machine(place: str):
 
 
 def test_hosts_of_two_domains_are_two_machines():
-    """Without the node's own name, none of them is certain."""
+    """Without the node's own name, neither is certain."""
     rows = [{"instance": f"{host}.example:9100"} for host in ("w-1.dmz", "w-1.lan", "w-2.lan")]
     found = identify(rows, NamingEvidence(cluster("w-1", "w-2")))
 
@@ -770,15 +768,16 @@ def test_hosts_of_two_domains_are_two_machines():
     assert [(FindingKind.AMBIGUOUS_NODE, "w-1")] == [(each.kind, each.node) for each in found.problems]
 
 
-def test_a_host_name_that_the_node_s_own_series_have_is_that_of_the_node():
+def test_a_host_name_in_the_series_of_a_node_belongs_to_the_node():
     """Two jobs scrape one exporter, and only one of them adds the label."""
     rows = [{"instance": "w-1.lan:9100", "job": "a", "node": "w-1"}, {"instance": "w-1.lan:9100", "job": "b"}]
 
     assert ("w-1", "w-1") == identify(rows, NamingEvidence(cluster("w-1", "w-2"))).nodes
 
 
-def test_the_node_of_a_proxy_is_not_that_of_its_targets():
-    """A pod with one address at a time may have another after each rollout; targets of a proxy have several at once."""
+def test_the_address_of_a_proxy_is_not_that_of_its_targets():
+    """A pod with one address at a time may get another one at each rollout; targets of a proxy have several at the same
+    time."""
     proxied = [{"instance": f"192.168.0.{i}", "node": "w-1", "namespace": "mon", "pod": "proxy-1"} for i in (1, 2)]
     replaced = [{"instance": f"10.244.2.{i}:9100", "node": "w-2", "namespace": "mon", "pod": f"x-{i}"} for i in (1, 2)]
     found = identify([*proxied, *replaced], NamingEvidence())

@@ -1,4 +1,4 @@
-"""Which node a name of the source means: by the strongest evidence, never by a guess, and never two for one."""
+"""The node of a name in the source: by the strongest evidence, and at most one name per node."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,12 +23,12 @@ NOW = 1_700_000_000.0
 
 
 def node(name: str, *, label: str = "", created: float = float("-inf"), **addresses: str) -> KnownNode:
-    """A node; addresses by type, several of a type apart by a comma."""
+    """A node with addresses by type; several addresses of one type are separated by commas."""
     pairs = [(kind, each) for kind, texts in addresses.items() for each in texts.split(",")]
     return KnownNode(name, tuple(pairs), label, created)
 
 
-# As a managed cluster has them: names with a domain, and one that says the address.
+# The names of a managed cluster: with a domain, and one that contains the address.
 CLOUD = NodeIndex(
     [
         node(
@@ -49,7 +49,7 @@ CLOUD = NodeIndex(
         ),
     ]
 )
-# As on one's own machines: short names, the host name apart, one node called by its address.
+# The names of self-managed machines: short names, host names that differ, and a node whose name is its address.
 METAL = NodeIndex(
     [
         node("worker-1", label="rack1-worker-1", InternalIP="192.168.0.1", Hostname="worker-1"),
@@ -78,7 +78,7 @@ SEVEN = "ip-10-0-0-7.ec2.internal"
         (CLOUD, "ip-10-0-0-7:10250", SEVEN, Evidence.LABEL),
         (CLOUD, "54.1.2.7:9100", SEVEN, Evidence.EXTERNAL_IP),
         (CLOUD, "ec2-54-1-2-7.compute.amazonaws.com", SEVEN, Evidence.EXTERNAL_DNS),
-        # another domain: the node's own name says that it is not in that one
+        # another domain: the full name of the node shows that it is not in that domain
         (CLOUD, "ip-10-0-0-7.example.com", "", None),
         (CLOUD, "10.0.0.77", "", None),
         (CLOUD, "10.0.0", "", None),
@@ -86,7 +86,7 @@ SEVEN = "ip-10-0-0-7.ec2.internal"
         (METAL, "worker-1.example.com", "worker-1", Evidence.SHORT),
         (METAL, "rack1-worker-1.example.com:9100", "worker-1", Evidence.SHORT),
         (METAL, "w2.lan", "worker-2", Evidence.HOSTNAME),
-        # cut at its dot it is nobody's host name or label
+        # cut at its first dot, it is not a host name or label of any node
         (METAL, "w2.example.com", "", None),
         (METAL, "192.168.0.3:9100", "192.168.0.3", Evidence.SPELLING),
         (METAL, "192.168.0.9", "", Evidence.INTERNAL_IP),
@@ -97,15 +97,15 @@ SEVEN = "ip-10-0-0-7.ec2.internal"
         (METAL, "é\x00", "", None),
     ],
 )
-def test_a_name_means_the_node_that_it_is_known_by(index, source, expected, by):
-    """Name, then addresses by their type, then the label; whole names before parts of them."""
+def test_the_node_of_a_name(index, source, expected, by):
+    """By name, then by addresses in the order of their types, then by label; whole names before parts."""
     match = index.resolve((source,)).matches[source]
     assert (expected, by) == (match.node, match.by)
     assert (match.node or source,) == index.resolve((source,)).nodes
 
 
-def test_evidence_is_weighed_in_its_order():
-    """What is one node's InternalIP is not another's ExternalIP, host name or label."""
+def test_stronger_evidence_takes_precedence():
+    """The InternalIP of one node is not the ExternalIP, host name or label of another."""
     index = NodeIndex(
         [
             node("a", InternalIP="10.0.0.1", Hostname="host-1", InternalDNS="dns-1", ExternalDNS="dns-2"),
@@ -118,8 +118,8 @@ def test_evidence_is_weighed_in_its_order():
     assert expected == {name: index.resolve((name,)).matches[name].node for name in expected}
 
 
-def test_an_address_of_two_nodes_is_nobodys():
-    """A replaced node whose object was left behind: neither is guessed, and weaker evidence does not decide."""
+def test_an_address_of_two_nodes_is_ambiguous():
+    """For example, the object of a replaced node remains. Neither node is used, and weaker evidence does not decide."""
     index = NodeIndex([node("old", InternalIP="10.0.0.1"), node("new", InternalIP="10.0.0.1", ExternalIP="10.0.0.1")])
     match = index.resolve(("10.0.0.1:9100",)).matches["10.0.0.1:9100"]
     assert ("", ("new", "old")) == (match.node, match.claimed)
@@ -157,8 +157,8 @@ def test_among_many_nodes_a_similar_name_is_found_by_its_end():
     assert ("worker-storage-1",) == index.candidates("eworker-storage-1")
 
 
-def test_of_two_names_of_one_node_the_stronger_counts():
-    """The node's own name before its address; the other keeps its name, and is told."""
+def test_of_two_names_of_one_node_the_one_with_stronger_evidence_counts():
+    """The name of the node before its address. The other one stays as it is, and is reported."""
     names = ("10.0.0.7:9100", SEVEN, "ip-10-0-0-8")
     resolution = CLOUD.resolve(names)
     assert ("10.0.0.7:9100", SEVEN, "ip-10-0-0-8.ec2.internal") == resolution.nodes
@@ -167,16 +167,16 @@ def test_of_two_names_of_one_node_the_stronger_counts():
     assert f"is node {SEVEN} (by its InternalIP), and so is {SEVEN}" in finding.reason
 
 
-def test_of_two_equal_names_of_one_node_neither_counts():
-    """Two exporters, or two machines behind one address: nothing tells them apart."""
+def test_of_two_names_of_one_node_with_equal_evidence_neither_counts():
+    """Two exporters, or two machines behind one address: nothing distinguishes them."""
     names = ("10.0.0.7:9100", "10.0.0.7:9101", "2001:db8::8")
     resolution = CLOUD.resolve(names)
     assert ("10.0.0.7:9100", "10.0.0.7:9101", "ip-10-0-0-8.ec2.internal") == resolution.nodes
     assert ["10.0.0.7:9100", "10.0.0.7:9101"] == [one.node for one in findings(resolution, CLOUD, now=NOW)]
 
 
-def test_what_is_unknown_is_told_with_the_nearest_names():
-    """A typo, another domain, the address beside it; nothing where nothing is near."""
+def test_unknown_names_are_reported_with_the_nearest_names():
+    """A typo, another domain, an adjacent address; without candidates, none is named."""
     assert ("worker-1", "worker-2") == METAL.candidates("wroker-1")[:2]
     assert SEVEN == CLOUD.candidates("ip-10-0-0-7.example.com")[0]
     assert () == METAL.candidates("database-eu-west.example.com")
@@ -192,8 +192,8 @@ def test_what_is_unknown_is_told_with_the_nearest_names():
     assert "most similar" not in other.reason
 
 
-def test_nodes_without_series_are_named():
-    """Those of the cluster that nothing means."""
+def test_nodes_without_series_are_reported():
+    """Nodes of the cluster that no name of the source matches."""
     without = CLOUD.without_series(CLOUD.resolve(("10.0.0.7", "elsewhere")).nodes)
     assert ("ip-10-0-0-8.ec2.internal",) == without
     (finding,) = missing_findings(without, now=NOW)
@@ -201,8 +201,8 @@ def test_nodes_without_series_are_named():
     assert () == missing_findings((), now=NOW)
 
 
-def test_each_outcome_has_its_words():
-    """What doctor prints."""
+def test_each_outcome_has_a_text():
+    """The text that doctor prints."""
     resolution = METAL.resolve(("worker-1", "w2.lan:9100", "192.168.0.9", "nobody-at-all"))
     assert {
         "worker-1": "is node worker-1 (by its name)",
@@ -213,15 +213,14 @@ def test_each_outcome_has_its_words():
     } == {name: describe_match(match, METAL) for name, match in resolution.matches.items()}
 
 
-def test_a_cluster_without_nodes_knows_nobody():
-    """And does not fail over it."""
+def test_without_nodes_of_the_cluster_no_name_matches():
     index = NodeIndex([])
     assert ("a", "10.0.0.1") == index.resolve(("a", "10.0.0.1")).nodes
     assert () == index.candidates("a")
 
 
 def test_thousands_of_unknown_names_are_one_finding():
-    """And the same list is not worked out again at the next tick."""
+    """The same list is not resolved again at the next tick."""
     fleet = NodeIndex(node(f"node-{k:05}.example.com", InternalIP=f"10.0.{k >> 8}.{k & 255}") for k in range(5000))
     names = tuple(f"10.1.{k >> 8}.{k & 255}:9100" for k in range(5000))
     resolution = fleet.resolve(names)
@@ -250,12 +249,12 @@ def test_thousands_of_unknown_names_are_one_finding():
         ("namespace/pod:9100", "namespace/pod"),
     ],
 )
-def test_a_port_is_not_part_of_a_name(text, expected):
-    """And a bare IPv6 address has none."""
+def test_the_port_is_not_part_of_a_name(text, expected):
+    """A bare IPv6 address has no port."""
     assert expected == without_port(text)
 
 
-# --- whatever the cluster and the source say -------------------------------------------------------------------------
+# --- invariants ------------------------------------------------------------------------------------------------------
 
 LABELS = st.sampled_from(["a", "b", "c", "a.x", "b.x", "a.y", "10.0.0.1", "10.0.0.2", "::1", ""])
 SOURCES = st.builds(lambda name, port: f"{name}{port}", LABELS | st.text(max_size=6), st.sampled_from(["", ":1", ":2"]))
@@ -271,8 +270,8 @@ def clusters(draw) -> list[KnownNode]:
 
 
 @given(clusters(), st.lists(SOURCES, unique=True, max_size=8))
-def test_two_names_never_become_one(nodes, sources):
-    """What is renamed is a node of the cluster; what is not keeps its own name; and all stay distinct."""
+def test_two_names_never_get_one_node(nodes, sources):
+    """A renamed series has the name of a node of the cluster, others keep their names, and all names are distinct."""
     resolution = NodeIndex(nodes).resolve(tuple(sources))
     assert len(set(sources)) == len(set(resolution.nodes))
     names = {one.name for one in nodes}
@@ -284,7 +283,7 @@ def test_two_names_never_become_one(nodes, sources):
 
 
 @given(clusters(), st.lists(SOURCES, unique=True, max_size=8), st.randoms())
-def test_no_order_plays_a_part(nodes, sources, random):
+def test_the_order_does_not_matter(nodes, sources, random):
     """Neither that of the cluster's nodes nor that of the series."""
     one = NodeIndex(nodes).resolve(tuple(sources)).matches
     random.shuffle(nodes)
@@ -293,8 +292,8 @@ def test_no_order_plays_a_part(nodes, sources, random):
 
 
 @given(clusters(), st.lists(SOURCES, unique=True, max_size=8))
-def test_every_name_that_is_not_a_nodes_has_a_finding(nodes, sources):
-    """Once, and none that is mapped has one."""
+def test_each_name_without_a_node_has_one_finding(nodes, sources):
+    """A name with a node has none."""
     index = NodeIndex(nodes)
     resolution = index.resolve(tuple(sources))
     unmapped = sorted(name for name, match in resolution.matches.items() if not match.node)
@@ -302,7 +301,7 @@ def test_every_name_that_is_not_a_nodes_has_a_finding(nodes, sources):
 
 
 class _Interrupted(str):
-    """A name whose search is interrupted by `then` each time that it is looked up."""
+    """A name whose lookups are interrupted by `then`."""
 
     then: Callable[[], object] = staticmethod(lambda: None)
 

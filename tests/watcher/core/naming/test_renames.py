@@ -1,4 +1,4 @@
-"""Names that change under way: each machine stays under one name, and no node inherits another's load."""
+"""Names that change over time: each machine keeps one name, and no node gets the load of another."""
 
 import numpy as np
 import pytest
@@ -24,14 +24,14 @@ def at(address: str, name: str, *, created: float = float("-inf")) -> KnownNode:
 
 
 def batch_of(*sources: str, times: tuple[float, ...], value: float) -> SeriesBatch:
-    """Each source with `value` at each of the times."""
+    """Series of each source with `value` at each of the times."""
     series = np.repeat(np.arange(len(sources)), len(times))
     time = np.tile(np.array(times), len(sources))
     return SeriesBatch(CPU, sources, series, time, np.full(len(time), value))
 
 
 class Story:
-    """Naming and history as a tick has them, with a clock of minutes; each minute has a value of its own."""
+    """Naming and history as in a tick, with a clock in minutes; each minute has its own value."""
 
     def __init__(self) -> None:
         self.history = History(resolution=15, windows=WINDOWS, slack_s=3600.0)
@@ -40,7 +40,7 @@ class Story:
         self.minute = 0
 
     def tick(self, *sources: str, nodes: list[KnownNode], back: int = 0) -> tuple[Finding, ...]:
-        """A fetch of this minute and of `back` minutes before it."""
+        """Fetch this minute and `back` minutes before it."""
         self.minute += 1
         times = tuple(T0 + 60.0 * (self.minute - k) - 30.0 for k in range(back, -1, -1))
         named = self.naming.name(
@@ -49,7 +49,7 @@ class Story:
         return self.take(named)
 
     def past(self, *sources: str, nodes: list[KnownNode], minute: int) -> None:
-        """A slice of the past, by a list of nodes that is that of the last tick."""
+        """Fetch an earlier slice, with the list of nodes of the last tick."""
         batch = batch_of(*sources, times=(T0 + 60.0 * minute - 30.0,), value=float(minute))
         self.take(self.naming.name_past(batch, NodeIndex(nodes), now=T0 + 60.0 * self.minute))
 
@@ -62,7 +62,7 @@ class Story:
 
     @property
     def kept(self) -> dict[str, list[int]]:
-        """The minutes of which each name has samples."""
+        """The minutes with a sample, by name."""
         found: dict[str, set[int]] = {}
         for block in self.history.blocks():
             for row, column in np.argwhere(~np.isnan(block.values)).tolist():
@@ -74,8 +74,9 @@ class Story:
 A, B = "10.0.0.1", "10.0.0.2"
 
 
-def test_a_node_that_joins_late_keeps_what_was_known_of_its_machine():
-    """Before its Node object is there, and after it has gone, it goes by its address, with all its samples."""
+def test_a_node_that_joins_late_gets_the_earlier_samples_of_its_machine():
+    """Without its Node object (before it exists, after it was deleted), the machine has its address as name, with all
+    its samples."""
     story = Story()
     assert () == story.tick(A, B, nodes=[at(B, "b")])
     (finding,) = story.tick(A, B, nodes=[at(A, "a"), at(B, "b")])
@@ -86,8 +87,8 @@ def test_a_node_that_joins_late_keeps_what_was_known_of_its_machine():
     assert {A: [1, 2, 3], "b": [1, 2, 3]} == story.kept
 
 
-def test_an_address_that_goes_to_another_node_takes_no_samples_along():
-    """The fetch overlaps with the time before, which was the other node's; that one is gone, and so are its samples."""
+def test_an_address_that_moves_to_another_node_does_not_move_its_samples():
+    """The fetch overlaps with the time of the previous node. That node is deleted, and so are its samples."""
     story = Story()
     for _ in range(3):
         story.tick(A, B, nodes=[at(A, "old"), at(B, "b")])
@@ -100,8 +101,8 @@ def test_an_address_that_goes_to_another_node_takes_no_samples_along():
     assert [5] == story.kept["new"]
 
 
-def test_two_nodes_that_exchange_addresses_keep_their_own_past():
-    """Both are still there: what was sampled stays with each."""
+def test_two_nodes_that_exchange_addresses_keep_their_own_samples():
+    """Both still exist: samples stay with the node of their time."""
     story = Story()
     story.tick(A, B, nodes=[at(A, "a"), at(B, "b")])
     found = story.tick(A, B, nodes=[at(A, "b"), at(B, "a")], back=1)
@@ -111,8 +112,9 @@ def test_two_nodes_that_exchange_addresses_keep_their_own_past():
     assert {"a": [1, 3], "b": [1, 3]} == story.kept
 
 
-def test_between_two_nodes_an_address_may_be_nobodys():
-    """The old object goes first, or both are there for a while: the next node still inherits nothing."""
+def test_an_address_may_belong_to_no_node_between_two_nodes():
+    """The old object is deleted first, or both exist for a while: in both cases the next node gets no earlier
+    samples."""
     for between in ([], [at(A, "old"), at(A, "new")]):
         story = Story()
         story.tick(A, nodes=[at(A, "old")])
@@ -123,8 +125,8 @@ def test_between_two_nodes_an_address_may_be_nobodys():
         assert {"new": [4]} == story.kept
 
 
-def test_a_node_that_had_two_addresses_in_turn_keeps_one_past():
-    """It goes by the address that it had last; the first one, another node's now, does not take its samples away."""
+def test_a_node_that_had_two_addresses_in_turn_keeps_its_samples():
+    """It is measured at the last address. The first one, now of another node, does not take its samples away."""
     for sources in ((A, B), (B, A)):
         story = Story()
         story.tick(*sources, nodes=[at(A, "a")])
@@ -133,8 +135,8 @@ def test_a_node_that_had_two_addresses_in_turn_keeps_one_past():
         assert {B: [1, 2, 3]} == story.kept
 
 
-def test_a_node_has_no_load_from_before_it_was_created():
-    """After a restart nobody remembers whose the address was; the cluster does. Its name is nobody else's."""
+def test_a_node_has_no_samples_from_before_its_creation():
+    """After a restart, the earlier owner of the address is unknown, but the creation time of the node is known."""
     story = Story()
     created = T0 + 120.0
     story.minute = 4
@@ -142,16 +144,16 @@ def test_a_node_has_no_load_from_before_it_was_created():
     assert {"named": [1, 2, 3, 4, 5], "new": [3, 4, 5]} == story.kept
 
 
-def test_a_cluster_whose_clock_is_ahead_takes_nothing():
-    """A node that was created in the future says nothing of the past."""
+def test_a_node_that_was_created_in_the_future_has_samples():
+    """The clock of the cluster is ahead."""
     story = Story()
     story.tick(A, nodes=[at(A, "new", created=T0 + 3600.0)])
     story.past(A, nodes=[at(A, "new", created=T0 + 3600.0)], minute=0)
     assert {"new": [0, 1]} == story.kept
 
 
-def test_a_name_that_appears_beside_the_address_takes_over():
-    """The node's own series continue its history; those of the address begin under their own name."""
+def test_the_name_of_a_node_takes_precedence_over_its_address():
+    """Series with the name of the node continue its history; those with the address begin under their own name."""
     story = Story()
     nodes = [at(A, "a")]
     story.tick(A, nodes=nodes)
@@ -161,8 +163,8 @@ def test_a_name_that_appears_beside_the_address_takes_over():
     assert {"a": [1, 2, 3]} == story.kept
 
 
-def test_in_the_past_the_present_decides():
-    """An exporter that changed its port is two names in the past and one now; a slice must not make it ambiguous."""
+def test_slices_of_the_past_use_the_present_names():
+    """An exporter that changed its port has two names in the past and one now; a slice must not make it ambiguous."""
     story = Story()
     nodes = [at(A, "a"), at(B, "b")]
     story.minute = 5
@@ -173,15 +175,15 @@ def test_in_the_past_the_present_decides():
     assert () == story.tick(f"{A}:9101", nodes=nodes)
 
 
-def test_the_past_may_come_first():
-    """A slice before any fetch of the present is named by itself."""
+def test_a_slice_of_the_past_may_be_fetched_first():
+    """Without a fetch of the present, it is named by itself."""
     story = Story()
     story.past(A, nodes=[at(A, "a")], minute=1)
     assert {"a": [1]} == story.kept
 
 
-def test_each_metric_is_followed_by_itself():
-    """Another exporter may name the same node in another way."""
+def test_each_metric_is_renamed_separately():
+    """Another exporter may use another name for the same node."""
     naming, index = NodeRenames(), NodeIndex([at(A, "a")])
     gpu = METRIC_BY_KEY["GPU"]
     by_name = SeriesBatch(gpu, ("a",), np.zeros(1, dtype=np.int64), np.array([T0]), np.array([1.0]))
@@ -190,8 +192,8 @@ def test_each_metric_is_followed_by_itself():
         assert ("a",) == naming.name(by_name, index, now=T0).batch.nodes
 
 
-def test_while_nothing_changes_nothing_is_worked_out():
-    """The same names and the same list of nodes: the same answer, and nothing to rename."""
+def test_without_a_change_names_are_not_resolved_again():
+    """For the same names and the same list of nodes, the result is the same object, and nothing is renamed."""
     naming, index = NodeRenames(), NodeIndex([at(A, "a")])
     first = naming.name(batch_of(A, times=(T0,), value=1.0), index, now=T0)
     again = naming.name(batch_of(A, times=(T0 + 60,), value=1.0), index, now=T0 + 60)
@@ -200,8 +202,8 @@ def test_while_nothing_changes_nothing_is_worked_out():
     assert first.resolution is again.resolution
 
 
-def test_names_that_come_and_go_are_not_remembered_for_ever():
-    """A source that invents names costs a bounded memory."""
+def test_the_memory_of_past_names_is_bounded():
+    """For a source with ever new names."""
     naming = NodeRenames()
     for k in range(500):
         address = f"10.0.{k // 250}.{k % 250}"
@@ -211,7 +213,7 @@ def test_names_that_come_and_go_are_not_remembered_for_ever():
 
 
 @pytest.mark.parametrize("empty", [(), ("a",)])
-def test_a_batch_without_samples_is_named_like_any_other(empty):
+def test_a_batch_without_samples_is_named(empty):
     """Series without a sample in the span."""
     batch = batch_of(*empty, times=(), value=0.0)
     created = [at(A, "a", created=T0)]
@@ -227,8 +229,8 @@ CLUSTERS = st.lists(
 
 
 @given(st.lists(st.tuples(SOURCES, CLUSTERS), max_size=6))
-def test_whatever_changes_a_minute_is_kept_once(steps):
-    """However names and nodes change: a sample is under one name at most, and under none but its own or a node's."""
+def test_each_sample_is_stored_under_one_name(steps):
+    """For any change of names and nodes: under its own name or that of a node."""
     story = Story()
     for sources, nodes in steps:
         story.minute += 1

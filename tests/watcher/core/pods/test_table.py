@@ -1,4 +1,4 @@
-"""What pods use: which readings count, what is remembered of them, when a pod is gone, and what is served."""
+"""The usage of pods: valid readings, what is stored, when a pod ends, and what is served."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.client.arrays import decode_pods
+from watcher.core.pods.published import PublishedPods
 from watcher.core.pods.table import (
     NO_USAGE,
     SLOT_S,
@@ -23,7 +24,6 @@ from watcher.core.pods.table import (
     PodOrigin,
     PodTable,
     PodUsage,
-    PublishedPods,
     averages,
     by_node,
     empty_table,
@@ -60,7 +60,7 @@ def after(*fetches: tuple[float, Iterable[Reading]], slots: int = SLOTS) -> PodT
 
 
 def cores_of(table: PodTable, name: str) -> list[float]:
-    """The minutes of a pod, oldest first, without those that nothing is known of."""
+    """The minutes of a pod, oldest first, without unknown ones."""
     namespace, _, pod = name.partition("/")
     column = table.recent_cores[:, table.pods.index((namespace, pod))]
     return column[~np.isnan(column)].tolist()
@@ -90,8 +90,8 @@ def reviewed(*readings: Reading) -> tuple[dict[str, Reading], dict[FindingKind, 
     return by_name, {finding.kind: finding.reason for finding in findings}
 
 
-def test_good_readings_pass_as_they_are():
-    """Idle pods and readings a little ahead of our clock are good ones."""
+def test_valid_readings_are_not_changed():
+    """Also of idle pods, and readings with a time slightly in the future."""
     readings = [("a/x", "n1", T0, 0.0, 0.0), ("a/y", "n1", T0 + 29, 1.5, 2.0**40)]
     assert ({reading[0]: reading for reading in readings}, {}) == reviewed(*readings)
 
@@ -108,8 +108,8 @@ def test_good_readings_pass_as_they_are():
         (("/bad", "n1", T0, 1.0, 1.0), FindingKind.UNKNOWN_NODE),
     ],
 )
-def test_a_reading_without_name_place_or_time_is_dropped(reading, kind):
-    """With one finding; the others stay."""
+def test_a_reading_without_name_node_or_time_is_dropped(reading, kind):
+    """With one finding; the other readings stay."""
     kept, findings = reviewed(reading, ("a/good", "n1", T0, 1.0, 1.0))
     assert ["a/good"] == list(kept)
     assert [kind] == list(findings)
@@ -125,8 +125,8 @@ def test_a_reading_without_name_place_or_time_is_dropped(reading, kind):
         (1e15, FindingKind.OUT_OF_RANGE),
     ],
 )
-def test_an_impossible_number_costs_itself_alone(value, kind):
-    """The pod's other number stays; nothing is clamped, since that would lower or invent."""
+def test_an_impossible_number_is_dropped_alone(value, kind):
+    """The pod's other number stays. Nothing is clamped, because that would lower or invent a value."""
     kept, findings = reviewed(("a/x", "n1", T0, value, 5.0), ("a/y", "n1", T0, 1.0, value))
     assert [kind] == list(findings)
     assert np.isnan(kept["a/x"][3])
@@ -134,37 +134,37 @@ def test_an_impossible_number_costs_itself_alone(value, kind):
     assert (5.0, 1.0) == (kept["a/x"][4], kept["a/y"][3])
 
 
-def test_a_number_that_the_source_does_not_say_is_no_finding():
-    """Windows nodes have no rss, a pod of one scrape no rate; with neither there is nothing to keep."""
+def test_a_missing_number_has_no_finding():
+    """Windows nodes have no rss, and a pod has no rate after one scrape. Without both numbers, nothing is stored."""
     kept, findings = reviewed(("a/x", "n1", T0, NAN, 5.0), ("a/y", "n1", T0, NAN, NAN))
     assert ["a/x"] == list(kept)
     assert {} == findings
 
 
-def test_many_bad_pods_are_one_finding():
-    """It counts them and names the first."""
+def test_many_invalid_pods_have_one_finding():
+    """It has the number of pods and names the first ones."""
     _, findings = reviewed(*((f"a/p{number:03d}", "n1", T0, -1.0, 1.0) for number in range(400)))
     assert findings[FindingKind.OUT_OF_RANGE].startswith("400 pods (a/p000, a/p001, a/p002, …): cores: ")
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_a_pod_that_moved_stands_where_it_was_seen_last(order):
-    """Its old series goes on for a while in Prometheus. At equal times the first node by name has it."""
+def test_a_pod_that_moved_is_on_the_node_of_its_newest_reading(order):
+    """Prometheus has its old series for a while. At equal times, the first node by name counts."""
     readings = [("a/x", "n1", T0 - 50, 9.0, 9.0), ("a/x", "n3", T0 - 5, 2.0, 2.0), ("a/x", "n2", T0 - 5, 1.0, 1.0)]
     kept, findings = reviewed(*(readings[each] for each in order))
     assert {"a/x": readings[2]} == kept
     assert {} == findings
 
 
-def test_nothing_is_reviewed_as_nothing():
+def test_a_review_without_usage_has_no_findings():
     assert review_pods(NO_USAGE, now=T0, max_ahead_s=30.0)[1] == []
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_pods_stand_in_order_and_one_reading_a_minute_is_kept():
-    """By namespace, then name (not by the text of both: "a-b" comes before "a/"); the last of a minute counts."""
+def test_pods_are_sorted_and_have_one_reading_per_minute():
+    """By namespace, then name (not by the joined text: "a-b" is after "a"); the last reading of a minute counts."""
     table = after(
         (10, [("a-b/x", "n1", 5, 1.0, 10.0), ("a/z", "n1", 5, 2.0, 20.0)]),
         (70, [("a-b/x", "n1", 61, 3.0, 30.0), ("a/z", "n1", 65, 4.0, 40.0), ("a/a", "n2", 65, 8.0, 80.0)]),
@@ -172,7 +172,7 @@ def test_pods_stand_in_order_and_one_reading_a_minute_is_kept():
     )
     assert (("a", "a"), ("a", "z"), ("a-b", "x")) == table.pods
     assert ("n2", "n1", "n1") == table.nodes
-    assert [8.0, 4.0, 5.0] == table.cores.tolist()  # z told the same time again, which is the same reading
+    assert [8.0, 4.0, 5.0] == table.cores.tolist()  # z has the same time again, so it is the same reading
     assert [80.0, 40.0, 50.0] == table.memory.tolist()
     assert [T0 + 65, T0 + 65, T0 + 79] == table.sampled.tolist()
     assert T0 + 79 == table.end
@@ -181,7 +181,7 @@ def test_pods_stand_in_order_and_one_reading_a_minute_is_kept():
 
 
 def test_the_ring_is_as_long_as_the_longest_window():
-    """Minutes that nobody told of are unknown, not zero."""
+    """Minutes without a reading are unknown, not zero."""
     table = after(
         *((60 * minute, [("a/x", "n1", 60 * minute, float(minute), 1.0)]) for minute in (0, 1, 3, 5)), slots=4
     )
@@ -203,7 +203,7 @@ def test_an_older_reading_changes_nothing():
 
 
 def test_a_pod_on_another_node_is_another_pod():
-    """A StatefulSet's pod comes back under its name: what it used there says nothing of here."""
+    """The pod of a StatefulSet keeps its name on another node; its earlier usage does not count there."""
     table = after(
         (10, [("a/web-0", "n1", 5, 4.0, 10.0), ("a/y", "n1", 5, 1.0, 1.0)]),
         (70, [("a/web-0", "n2", 65, 0.5, 20.0), ("a/y", "n1", 65, 1.0, 1.0)]),
@@ -213,27 +213,28 @@ def test_a_pod_on_another_node_is_another_pod():
     assert [1.0, 1.0] == cores_of(table, "a/y")
 
 
-def test_a_pod_that_goes_is_forgotten_and_its_name_begins_anew():
-    """Once it is behind its node, whose other pods go on; the same name on the same node has no past then."""
+def test_a_pod_that_ended_is_removed_and_its_name_begins_again():
+    """It is removed once it is older than the other pods of its node. A later pod with its name on this node has no
+    past."""
     both = [("a/x", "n1", 5, 4.0, 1.0), ("a/y", "n1", 5, 1.0, 1.0)]
     once = (70.0, [("a/y", "n1", 65, 1.0, 1.0)])
     twice = (130.0, [("a/y", "n1", 125, 1.0, 1.0)])
-    assert 2 == len(after((10, both), once).pods)  # one miss is a hiccup
+    assert 2 == len(after((10, both), once).pods)  # one missing reading is ignored
     assert (("a", "y"),) == after((10, both), once, twice).pods
     back = after((10, both), once, twice, (190, [("a/x", "n1", 185, 2.0, 1.0)]))
     assert [2.0] == cores_of(back, "a/x")
 
 
-def test_a_silent_node_keeps_its_pods_until_they_are_stale():
-    """Nobody knows whether they are gone. Their times say how old they are."""
+def test_pods_of_a_silent_node_stay_until_they_are_stale():
+    """It is unknown whether they still run. Their times show their age."""
     on_n1 = [("a/x", "n1", 5, 4.0, 1.0), ("a/y", "n1", 6, 4.0, 1.0)]
     for now, pods in ((250.0, 3), (304.0, 3), (305.5, 2), (307.0, 1)):
         table = after((10, on_n1), (now, [("a/z", "n2", now, 1.0, 1.0)]))
         assert pods == len(table.pods), now
 
 
-def test_what_was_published_does_not_change():
-    """Readers hold the old table while the new one is made."""
+def test_a_published_table_does_not_change():
+    """Readers keep the old table while the next one is made."""
     old = after((10, [("a/x", "n1", 5, 1.0, 1.0)]))
     before = old.recent_cores.copy(), old.cores.copy()
     merge_readings(old, usage(("a/x", "n1", T0 + 8, 2.0, 2.0)), now=T0 + 10, silent_s=SILENT, stale_s=STALE)
@@ -241,8 +242,8 @@ def test_what_was_published_does_not_change():
     np.testing.assert_array_equal(before[1], old.cores)
 
 
-def test_pods_are_sorted_like_sorted_does_it():
-    """In pieces, so that no single call takes long; also where the number of pieces is odd."""
+def test_pods_are_sorted_in_chunks_like_by_sorted():
+    """So that no single call takes long; also for an odd number of chunks."""
     rng = np.random.default_rng(1)
     for size in (0, 1, 4_999, 5_000, 5_001, 17_500, 25_000):
         pods = [(f"ns-{one}", f"pod-{two}") for one, two in rng.integers(0, 10**9, (size, 2)).tolist()]
@@ -251,7 +252,7 @@ def test_pods_are_sorted_like_sorted_does_it():
 
 @pytest.mark.slow
 def test_memory_of_a_thousand_pods():
-    """docs/reference/pods.md says 0.42 MB, names of 55 characters included; a column more would show here."""
+    """docs/reference/pods.md states 0.42 MB with names of 55 characters; another column would increase it."""
     names = [
         (f"team-{number % 20:03d}-production", f"deployment-{number:05d}-7d9f8b6c5-x{number:05d}")
         for number in range(2000)
@@ -260,7 +261,9 @@ def test_memory_of_a_thousand_pods():
     gc.collect()
     tracemalloc.start()
     try:
-        pods = tuple((sys.intern(namespace), "".join(list(name))) for namespace, name in names)  # texts of their own
+        pods = tuple(
+            (sys.intern(namespace), "".join(list(name))) for namespace, name in names
+        )  # separate string objects
         read = PodUsage(pods, ("n1",) * len(names), T0 * use, use, use)
         table = merge_readings(empty_table(SLOTS), read, now=T0, silent_s=SILENT, stale_s=STALE)
         del pods, read
@@ -272,12 +275,12 @@ def test_memory_of_a_thousand_pods():
     assert 200 < size / len(names) < 500
 
 
-# --- incremental equals rebuilt --------------------------------------------------------------------------------------
+# --- equality with a rebuilt table -----------------------------------------------------------------------------------
 
 
 @dataclass
 class Plain:
-    """One pod, the plain way: all it knows is a dictionary of minutes."""
+    """One pod, in the simplest form: a dictionary of minutes."""
 
     node: str
     time: float
@@ -287,7 +290,7 @@ class Plain:
 
 
 def rebuilt(fetches: list[tuple[float, PodUsage]], slots: int) -> PodTable:
-    """The table written down from all fetches with dictionaries and loops, as the docstrings say it."""
+    """The table, computed from all fetches with dictionaries and loops, as the docstrings describe it."""
     pods: dict[Pod, Plain] = {}
     head = 0
     for now, batch in fetches:
@@ -336,8 +339,8 @@ READINGS = st.lists(
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 400.0), READINGS), max_size=12), st.integers(1, 6))
-def test_the_table_is_what_a_rebuild_gives(steps, slots):
-    """Pods that come, move, fall silent, repeat themselves and go, at whatever times."""
+def test_the_table_equals_one_that_is_computed_from_all_fetches(steps, slots):
+    """Pods that appear, move, fall silent, repeat readings and end, at any times."""
     now, fetches, table = T0, [], empty_table(slots)
     for passed, readings in steps:
         now += passed
@@ -366,7 +369,7 @@ def test_the_table_is_what_a_rebuild_gives(steps, slots):
     ],
 )
 def test_a_window_counts_with_half_of_its_minutes(minutes, cadence, five, fifteen):
-    """And never with fewer than two."""
+    """And with at least two."""
     table = after(*((60 * minute, [("a/x", "n1", 60 * minute, float(minute), 8.0)]) for minute in minutes))
     for window, expected in ((FIVE, five), (FIFTEEN, fifteen)):
         cores, memory = averages(table, window, cadence_s=cadence)
@@ -374,14 +377,14 @@ def test_a_window_counts_with_half_of_its_minutes(minutes, cadence, five, fiftee
         np.testing.assert_array_equal([NAN if np.isnan(expected) else 8.0], memory)
 
 
-def test_one_reading_is_no_average():
-    """Though it is half of two minutes."""
+def test_one_reading_has_no_average():
+    """Although it is half of two minutes."""
     cores, _ = averages(after((10, [("a/x", "n1", 5, 1.0, 1.0)])), Window("2m", 120), cadence_s=60.0)
     assert np.isnan(cores).all()
 
 
-def test_a_pod_of_one_number_has_one_average():
-    """No rate yet, but memory."""
+def test_a_pod_with_one_number_has_one_average():
+    """For example with memory, and no rate yet."""
     table = after(*((60 * minute, [("a/x", "n1", 60 * minute, NAN, 2.0**33)]) for minute in range(5)))
     cores, memory = averages(table, FIVE, cadence_s=60.0)
     assert np.isnan(cores).all()
@@ -392,7 +395,7 @@ def test_no_pods_have_no_averages():
     assert [0, 0] == [len(column) for column in averages(empty_table(15), FIFTEEN, cadence_s=60.0)]
 
 
-# --- what is served --------------------------------------------------------------------------------------------------
+# --- documents -------------------------------------------------------------------------------------------------------
 
 
 def three_pods() -> PodTable:
@@ -411,8 +414,8 @@ def three_pods() -> PodTable:
     )
 
 
-def test_the_body_is_the_document():
-    """Written a column at a time; it decodes to what the types say, and to nothing that JSON does not have."""
+def test_the_body_decodes_to_the_document():
+    """It is written column by column, and contains only valid JSON."""
     pods = published(three_pods())
     for rows in (None, pods.rows({"n2"}), pods.rows(namespaces={"nobody"})):
         body = pods.body(rows)
@@ -454,13 +457,13 @@ def test_absence_is_null_and_bytes_are_whole():
         (None, {"a"}, [0, 1]),
     ],
 )
-def test_a_selection_combines_by_and(nodes, namespaces, expected):
+def test_conditions_of_a_selection_are_combined_by_and(nodes, namespaces, expected):
     pods = published(three_pods())
     assert expected == pods.rows(nodes, namespaces).tolist()
     assert ({"n1", "n2"}, {"a", "b"}) == (pods.nodes, pods.namespaces)
 
 
-def test_age_runs_on_from_what_it_was():
+def test_the_age_grows_from_its_first_value():
     pods = published(three_pods())
     assert 5.0 == pods.age(1000.0)
     assert 35.0 == pods.age(1030.0)
@@ -471,15 +474,15 @@ def test_rows_by_node():
     assert {"n1": [1], "n2": [0, 2]} == {node: found.tolist() for node, found in rows.items()}
 
 
-def test_origins_that_do_not_go_together():
-    """The measured span may vary; the source and what is asked of it may not."""
+def test_origins_with_another_source_or_expression_are_incompatible():
+    """The measured span may differ."""
     assert ORIGIN.compatible_with(PodOrigin("Memory", "cores", 15.0, "bytes", "rss"))
     assert not ORIGIN.compatible_with(PodOrigin("Memory", "other", 120.0, "bytes", "rss"))
     assert not ORIGIN.compatible_with(PodOrigin("Other", "cores", 120.0, "bytes", "rss"))
 
 
-def test_the_pressure_of_a_pod_is_served_where_it_is_known():
-    """The newest reading in percent; a rate a little above the whole time is the whole time, others are unknown."""
+def test_the_pressure_of_a_pod_is_served_if_known():
+    """The newest reading in percent. A rate slightly above 100 % becomes 100 %, larger ones are unknown."""
     readings = usage(("a/x", "n1", 0.0, 1.0, 1.0), ("a/y", "n1", 0.0, 1.0, 1.0))
     pressure = np.array([[12.5, 101.0], [-1.0, 200.0], [0.0, NAN]])
     reviewed, _ = review_pods(replace(readings, time=T0 + readings.time, pressure=pressure), now=T0, max_ahead_s=30.0)
@@ -493,7 +496,7 @@ def test_the_pressure_of_a_pod_is_served_where_it_is_known():
 
 
 def test_pressure_has_means_over_the_windows():
-    """As cores and memory: of at least two readings, and half of the expected ones; none while no source has it."""
+    """As for cores and memory: from at least two readings, and half of the expected ones; none if no source has it."""
     table = empty_table(SLOTS)
     for minute, value in enumerate((0.0, 10.0, 30.0, 20.0)):
         readings = usage(("a/x", "n1", 60.0 * minute, 1.0, 1.0), ("a/y", "n1", 60.0 * minute, 1.0, 1.0))

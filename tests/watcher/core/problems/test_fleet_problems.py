@@ -1,4 +1,4 @@
-"""Problems of the fleet: what is said of which published data, each node once, in an order that does not change."""
+"""Problems of the fleet: their sentences for published data; each node has one, in a stable order."""
 
 import random
 from collections import Counter
@@ -57,8 +57,8 @@ def finding(kind: str, node: str = "a", metric: str = "instance:node_cpu:ratio",
     return FindingEntry(kind=kind, node=node, metric=metric, **made)
 
 
-def test_nothing_is_wrong():
-    """A quiet fleet has no problems, and the document has no worst one."""
+def test_a_fleet_without_problems_has_an_empty_document():
+    """There is no worst problem either."""
     document = problems_document(ProblemInputs(NOW, 60.0, HEALTHY, snapshot_of(loads(a=40, b=60))))
     assert ProblemsDocument(int(NOW), None, {"critical": 0, "warning": 0, "info": 0}, []) == document
 
@@ -72,8 +72,8 @@ def test_nothing_is_wrong():
         ({"web": 0.5}, "its pod uses only 0.5 of 8 cores, so processes outside of pods make the load"),
     ],
 )
-def test_a_hot_node_is_named_with_the_pods_that_make_the_load(cores, said):
-    """For how long, by how many of its cores, and a command about the pod."""
+def test_a_hot_node_is_reported_with_the_pods_of_its_load(cores, said):
+    """With the duration, the cores of the pods, and a command about the pod."""
     history = {"hot": {"CPU": [*steady(20, slots=12), *steady(95, slots=48)], "Memory": steady(30)}}
     (found,) = problems(
         snapshot=snapshot_of(history), pods=pods_on("hot", **cores), capacities={"hot": EIGHT_CORES}
@@ -90,14 +90,14 @@ def test_the_size_of_a_large_hot_node_is_in_cores():
     assert found.text.endswith("; ci/lint uses 200 of 256 cores")
 
 
-def test_a_load_that_is_older_than_the_samples_says_so():
-    """And without pods, the sentence ends there; a small dip does not begin the time again."""
+def test_a_load_that_began_before_the_samples_is_reported_as_longer():
+    """Without pods, the sentence ends there. A short dip does not restart the time."""
     history = steady(90)
     history[30] = 80.0
     assert ["a: CPU at 90 % (mean of 5m) for 15 min or longer"] == texts(snapshot=snapshot_of({"a": {"CPU": history}}))
 
 
-def test_a_load_that_stays_high_is_as_old_as_it_is():
+def test_a_load_that_stays_high_has_its_whole_duration():
     """An hour, although the snapshot has the samples of 15 minutes; over HTTP, too."""
     snapshot = snapshot_of({"a": {"CPU": steady(97)}})
     hot = HotLoads(END, {("a", "instance:node_cpu:ratio"): LoadStart(END - 3600, False)})
@@ -110,8 +110,8 @@ def test_a_load_that_stays_high_is_as_old_as_it_is():
 
 
 @pytest.mark.parametrize(("slots", "severity"), [(1, "warning"), (4, "warning"), (20, "critical")])
-def test_a_load_is_critical_only_once_a_window_shows_it(slots, severity):
-    """Before, one sample may be a moment; a group of such nodes says so, too."""
+def test_a_load_is_critical_only_if_a_window_shows_it(slots, severity):
+    """Before, it may be a single sample; a group of such nodes is described in the same way."""
     (found,) = problems(snapshot=snapshot_of({"a": {"CPU": steady(98, slots=slots)}}), host=True)
     assert severity == found.severity
     early = "(newest sample; the 5m window is not complete yet)"
@@ -129,7 +129,7 @@ def test_cpu_and_memory_of_one_node_are_one_problem():
     assert found.severity is Severity.CRITICAL
 
 
-def test_on_one_machine_the_cure_has_no_kubectl():
+def test_on_a_single_machine_the_remedy_contains_no_kubectl():
     """The provider host has no cluster."""
     (found,) = problems(snapshot=snapshot_of(loads(a=96)), host=True)
     assert "top" == found.command
@@ -137,7 +137,7 @@ def test_on_one_machine_the_cure_has_no_kubectl():
 
 
 def test_one_silent_node_is_one_problem():
-    """Whatever number of findings its metrics have, and with what was known last."""
+    """For any number of findings of its metrics, and with its last known load."""
     silent = SilentDocument(listed=True, nodes=[SilentNode("b", END - 420, 41.2, 0.0)])
     stale = [finding("stale", "b", f"metric-{number}") for number in range(8)] + [finding("stale", "b", "")]
     (found,) = problems(snapshot=snapshot_of(loads(a=40)), silent=silent, findings=stale)
@@ -177,14 +177,14 @@ def test_a_silent_node_may_have_been_removed_if_the_cluster_is_unknown():
     ],
 )  # fmt: skip
 def test_each_problem_has_a_severity_and_a_sentence(given, severity, text):
-    """One row for each kind; each has a cure."""
+    """One row for each kind; each has a remedy."""
     (found,) = problems(**given)
     assert severity == found.severity
     assert text in found.text
     assert found.cure or given.get("error")
 
 
-def test_a_source_that_is_down_explains_its_queries():
+def test_a_failed_source_explains_its_failed_queries():
     """The failures of its queries are not problems of their own."""
     down = ProviderHealth(False, "refused", END)
     assert ["source"] == [each.kind for each in problems(health=down, findings=[finding("query_failed", "")])]
@@ -202,7 +202,7 @@ def test_findings_of_a_node_with_one_cause_are_one_problem():
     assert "6553.5 is outside 0 to 100 (and 1 more metric); the values were dropped" in problem.text
 
 
-def test_the_cure_that_hot_nodes_share_names_no_pod_of_one_of_them():
+def test_the_remedy_of_a_group_of_hot_nodes_names_no_single_pod():
     """The problems of single nodes name one."""
     fleet = {f"n{number:02d}": {"CPU": steady(90), "Memory": steady(30)} for number in range(40)}
     table = merge_readings(
@@ -229,8 +229,8 @@ def test_many_nodes_with_one_cause_share_a_problem():
     assert {entry.node for entry in jumps} == {node for each in found for node in each.nodes}
 
 
-def test_every_kind_and_every_remedy_has_words():
-    """A new one needs some."""
+def test_each_kind_and_each_remedy_has_a_text():
+    """A new kind needs one."""
     assert set(FindingKind) == set(CAUSES)
     assert set(Remedy) == set(ACTIONS)
 
@@ -264,8 +264,8 @@ def inputs(fleet: Mapping[str, str], findings: Iterable[FindingEntry] = ()) -> P
 
 
 @given(NODES)
-def test_every_node_with_a_problem_is_in_exactly_one(fleet):
-    """And no node without; whatever number of nodes there is, few sentences."""
+def test_each_node_with_a_problem_is_in_exactly_one(fleet):
+    """No other node is in one; the number of sentences is small for any number of nodes."""
     found = problems_document(inputs(fleet)).problems
     named = Counter(node for each in found if each.kind in STATES for node in each.nodes)
     assert Counter(name for name, state in fleet.items() if state != "cold") == named
@@ -274,7 +274,7 @@ def test_every_node_with_a_problem_is_in_exactly_one(fleet):
 
 @given(NODES, st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_that_of_the_data(fleet, shuffling: random.Random):
-    """Equal data gives an equal document, by severity first."""
+    """Equal data give an equal document, ordered by severity."""
     findings = [finding(kind, node) for node in fleet for kind in ("jump", "out_of_range")]
     first = problems_document(inputs(fleet, findings))
     names = list(fleet)
@@ -300,8 +300,8 @@ def test_problems_of_modules_are_among_those_of_their_severity():
     assert "Profile a: 0.42 times" == again.json()["problems"][-1]["text"]
 
 
-def test_the_api_serves_them_in_every_state():
-    """With an ETag that changes with them, and before the first tick too."""
+def test_the_api_serves_problems_in_each_state():
+    """With an ETag that changes with them, also before the first tick."""
     service = FakeService(published=publish(snapshot_of(loads(a=96, b=10))))
     with Live(service) as live:
         answer = live.ask("/api/v1/problems")

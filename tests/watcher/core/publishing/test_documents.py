@@ -1,4 +1,4 @@
-"""From a snapshot to bytes: whatever the samples were, the document is valid, finite, and one story per node."""
+"""Snapshots as bytes: for any samples, the documents are valid, finite, and agree with each other."""
 
 import gzip
 import json
@@ -26,13 +26,14 @@ NUMBER = re.compile(rb'"value":([^,}\]]*)')
 M5, M10, M15 = WINDOWS
 moderate = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-# Samples reach the history reviewed: finite, percentages from 0 to 100, all else not beyond what a double can square.
+# Samples in the history are reviewed: finite, percentages from 0 to 100, others within the square root of the largest
+# double.
 percent = st.one_of(st.floats(0, 100), st.floats(0, 1e-6), st.just(0.0), st.just(100.0))
 amount = st.one_of(st.floats(0, 1e9), st.floats(-1e-6, 1e-6), st.just(0.0), st.floats(1e14, 1e17))
 
 
 def series(values: st.SearchStrategy[float]) -> st.SearchStrategy[list[float]]:
-    """A few values over and over: hypothesis draws four numbers instead of sixty, and windows still differ."""
+    """A few repeated values: hypothesis draws four numbers instead of sixty, and windows still differ."""
     few = st.lists(values, min_size=1, max_size=4)
     return st.builds(lambda some, slots: [some[slot % len(some)] for slot in range(slots)], few, st.integers(1, 61))
 
@@ -69,18 +70,18 @@ def parse(body: bytes) -> WatcherDocument:
 
 
 def node_of(samples: dict[str, list[float]], selection: Selection) -> list[tuple[str, str, str]]:
-    """Type, operator and rollup of everything that one node with these samples gets."""
+    """Type, operator and rollup of all metrics that a node with these samples has."""
     document = parse(encode(snapshot_of({"n": samples}), selection).text)
     return [(m.type, m.operator, m.rollup) for m in document.data.NodeMetricsMap["n"].metrics]
 
 
-# --- whatever the samples ------------------------------------------------------------------------------------------
+# --- for any samples -----------------------------------------------------------------------------------------------
 
 
 @moderate
 @given(fleets, selections)
 def test_every_document_is_valid_and_agrees_with_the_model(fleet, selection):
-    """The templates write what a decoder of the model's types reads and writes back: same keys, values and order."""
+    """The templates write what the model's types encode: the same keys, values and order."""
     text = encode(snapshot_of(fleet), selection).text
     document = parse(text)
 
@@ -91,7 +92,7 @@ def test_every_document_is_valid_and_agrees_with_the_model(fleet, selection):
 @moderate
 @given(fleets, selections)
 def test_numbers_are_short_and_have_no_exponent(fleet, selection):
-    """At most 15 significant digits, and never more than the 18 digits that the Go client reads right."""
+    """At most 15 significant digits, and at most the 18 digits that the Go client reads exactly."""
     for literal in NUMBER.findall(encode(snapshot_of(fleet), selection).text):
         assert re.fullmatch(rb"-?\d+(\.\d+)?", literal)
         digits = literal.lstrip(b"-").replace(b".", b"")
@@ -103,7 +104,7 @@ def test_numbers_are_short_and_have_no_exponent(fleet, selection):
 @moderate
 @given(fleets, selections)
 def test_a_node_has_each_metric_and_operator_at_most_once(fleet, selection):
-    """The plug-ins take the first or the last of several; so there is only one."""
+    """The plug-ins use the first or the last of several, so there is only one."""
     for node in parse(encode(snapshot_of(fleet), selection).text).data.NodeMetricsMap.values():
         seen = Counter((metric.name, metric.operator) for metric in node.metrics)
         assert {1} == set(seen.values())
@@ -112,7 +113,7 @@ def test_a_node_has_each_metric_and_operator_at_most_once(fleet, selection):
 @moderate
 @given(fleets, selections)
 def test_latest_precedes_avg(fleet, selection):
-    """TargetLoadPacking takes the last of the two."""
+    """TargetLoadPacking uses the last of the two."""
     for node in parse(encode(snapshot_of(fleet), selection).text).data.NodeMetricsMap.values():
         operators: dict[str, list[str]] = {}
         for metric in node.metrics:
@@ -125,7 +126,7 @@ def test_latest_precedes_avg(fleet, selection):
 @moderate
 @given(fleets, selections)
 def test_cpu_and_memory_never_come_without_avg_or_latest(fleet, selection):
-    """LoadVariationRiskBalancing takes a CPU that has only, say, P95 for an idle one."""
+    """LoadVariationRiskBalancing takes a CPU with only, for example, P95 as idle."""
     for node in parse(encode(snapshot_of(fleet), selection).text).data.NodeMetricsMap.values():
         for kind in ("CPU", "Memory"):
             operators = {metric.operator for metric in node.metrics if metric.type == kind}
@@ -134,8 +135,8 @@ def test_cpu_and_memory_never_come_without_avg_or_latest(fleet, selection):
 
 @moderate
 @given(fleets, selections, st.sampled_from(Shape), st.sampled_from([Encoding.GZIP, Encoding.ZSTD]))
-def test_compressed_bodies_are_the_plain_body(fleet, selection, shape, encoding):
-    """Both codings, both shapes, in whichever order they are made."""
+def test_compressed_bodies_decode_to_the_plain_body(fleet, selection, shape, encoding):
+    """Both encodings and both shapes, made in any order."""
     document = encode(snapshot_of(fleet), selection)
     decode = gzip.decompress if encoding is Encoding.GZIP else zstandard.ZstdDecompressor().decompress
 
@@ -147,7 +148,7 @@ def test_compressed_bodies_are_the_plain_body(fleet, selection, shape, encoding)
 @moderate
 @given(fleets, selections)
 def test_both_shapes_have_the_same_nodes(fleet, selection):
-    """Only where they stand differs."""
+    """Only their place differs."""
     document = encode(snapshot_of(fleet), selection)
     kep = msgspec.json.decode(document.body(Shape.KEP), type=KepWatcherDocument)
 
@@ -156,8 +157,8 @@ def test_both_shapes_have_the_same_nodes(fleet, selection):
 
 @moderate
 @given(fleets, selections, st.data())
-def test_a_slice_has_the_nodes_asked_for_and_no_others(fleet, selection, data):
-    """Rows that are not in the document are passed over; the order is that of the snapshot."""
+def test_a_slice_has_only_the_requested_nodes(fleet, selection, data):
+    """Rows that are not in the document are skipped; the order is that of the snapshot."""
     snapshot = snapshot_of(fleet)
     document = encode(snapshot, selection)
     whole = parse(document.text).data.NodeMetricsMap
@@ -172,8 +173,8 @@ def test_a_slice_has_the_nodes_asked_for_and_no_others(fleet, selection, data):
 
 @moderate
 @given(fleets, selections)
-def test_a_packed_document_answers_like_a_plain_one(fleet, selection):
-    """It has no text any more, and says the same."""
+def test_a_packed_document_gives_the_same_responses(fleet, selection):
+    """It has no plain text any more."""
     plain, packed = (encode(snapshot_of(fleet), selection) for _ in range(2))
     packed.compress()
     packed.pack()
@@ -190,8 +191,8 @@ def test_a_packed_document_answers_like_a_plain_one(fleet, selection):
 
 @moderate
 @given(fleets, selections)
-def test_columns_say_what_the_document_says(fleet, selection):
-    """The scorers' client must not see another load than the Go client does."""
+def test_columns_have_the_values_of_the_document(fleet, selection):
+    """The scorers' client must see the same load as the Go client."""
     snapshot = snapshot_of(fleet)
     document = parse(encode(snapshot, selection).text)
     described = columns(snapshot, selection)
@@ -212,8 +213,8 @@ def test_columns_say_what_the_document_says(fleet, selection):
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=20))
-def test_to_wire_keeps_what_it_can_and_drops_the_rest(given_values):
-    """Not finite or not below 1e15: dropped. Everything else stays to 15 digits and 10 decimals."""
+def test_to_wire_drops_only_values_that_cannot_be_written(given_values):
+    """Not finite or not below 1e15: dropped. Others are rounded to 15 digits and 10 decimals."""
     wire = to_wire(np.array(given_values, dtype=np.float64))
     for before, after in zip(given_values, wire.tolist(), strict=True):
         if np.isnan(after):
@@ -224,8 +225,8 @@ def test_to_wire_keeps_what_it_can_and_drops_the_rest(given_values):
 
 
 @given(st.binary(max_size=2000), st.binary(max_size=2000), st.binary(max_size=2000))
-def test_a_gzip_body_may_be_joined_of_parts(head, middle, tail):
-    """So that what does not change is compressed once."""
+def test_a_gzip_body_may_be_joined_from_parts(head, middle, tail):
+    """So that unchanged parts are compressed once."""
     assert head + middle + tail == gzip.decompress(gzip_of(head, deflate(middle), tail))
 
 
@@ -248,14 +249,14 @@ def test_a_gzip_body_may_be_joined_of_parts(head, middle, tail):
         (0.1 + 0.2, b"0.3"),
     ],
 )
-def test_how_numbers_are_written(value, text):
-    """By hand: what a reader of the wire sees."""
+def test_the_notation_of_numbers(value, text):
+    """Written by hand, as a client reads them."""
     assert [text] == number_texts(to_wire(np.array([value])))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e15, -1e15, 1e300])
-def test_what_cannot_be_written_is_left_out(value):
-    """NaN in the answer of one node makes the Go client throw away the whole list."""
+def test_values_that_cannot_be_written_are_left_out(value):
+    """NaN in the values of one node makes the Go client discard the whole list."""
     assert np.isnan(to_wire(np.array([value]))).all()
 
 
@@ -276,12 +277,12 @@ def test_what_cannot_be_written_is_left_out(value):
     ],
 )
 def test_each_node_falls_back_to_shorter_windows_only(slots, window, expected):
-    """The window that a number really covers stands in its rollup."""
+    """The rollup names the window that the number covers."""
     assert expected == {rollup for _, _, rollup in node_of({"CPU": steady(50, slots=slots)}, Selection(window))}
 
 
 def test_the_fallback_is_per_node_and_metric():
-    """A new node does not shorten the windows of the others, nor a new metric those of its node."""
+    """A new node does not shorten the windows of other nodes, nor a new metric those of its node."""
     document = parse(
         encode(
             snapshot_of({"old": {"CPU": steady(1), "Memory": steady(2, slots=1)}, "new": {"CPU": steady(3, slots=20)}}),
@@ -315,23 +316,23 @@ def test_the_fallback_is_per_node_and_metric():
         ((Operator.AVG, Operator.LATEST), ["Latest", "AVG"]),
     ],
 )
-def test_a_selection_without_avg_or_latest_gets_avg_for_cpu_and_memory(operators, expected):
-    """Contract 5: the Go plug-ins take any other operator alone for a known load of 0."""
+def test_a_selection_without_avg_and_latest_gets_avg_for_cpu_and_memory(operators, expected):
+    """If it has only another operator, the Go plug-ins take the load as a known 0."""
     selection = Selection(M15, None, operators)
 
     assert expected == [operator for _, operator, _ in node_of({"CPU": steady(50)}, selection)]
     assert expected == [operator for _, operator, _ in node_of({"Memory": steady(50)}, selection)]
 
 
-def test_other_metrics_get_only_what_was_asked_for():
-    """Nobody scores by the storage or the network of a node."""
+def test_other_metrics_have_only_the_requested_operators():
+    """The plug-ins do not score by storage or network."""
     selection = Selection(M15, None, (Operator.P95,))
 
     assert ["P95"] == [operator for _, operator, _ in node_of({"Storage": steady(50)}, selection)]
 
 
 def test_values_are_those_of_the_window():
-    """By hand: ten minutes at 20, then five at 50."""
+    """Computed by hand: ten minutes at 20, then five at 50."""
     samples = {"n": {"CPU": [20.0] * 40 + [50.0] * 20}}
     document = parse(encode(snapshot_of(samples), Selection(M15, None, tuple(Operator))).text)
     found = {metric.operator: metric.value for metric in document.data.NodeMetricsMap["n"].metrics}
@@ -348,8 +349,8 @@ def test_values_are_those_of_the_window():
     }
 
 
-def test_a_silent_node_carries_its_age():
-    """The key stands on that node alone; the Go client skips it."""
+def test_a_silent_node_has_its_age():
+    """Only this node has the key, which the Go client skips."""
     nodes = parse(encode(snapshot_of(small_fleet(), ages={"node-2": 120.25}), Selection(M15)).text).data.NodeMetricsMap
 
     assert 120.25 == nodes["node-2"].age_s
@@ -357,8 +358,8 @@ def test_a_silent_node_carries_its_age():
     assert END == nodes["node-1"].sampled
 
 
-def test_nodes_with_nothing_in_the_selection_are_left_out():
-    """To the Go client an empty node and an absent one are the same; to people they are not."""
+def test_nodes_without_a_selected_metric_are_left_out():
+    """To the Go client, an empty node and an absent one are the same, but not to people."""
     snapshot = snapshot_of({"a": {"CPU": steady(1)}, "b": {"GPU": steady(1)}})
 
     assert ["b"] == list(parse(encode(snapshot, Selection(M15, (MetricType.GPU,))).text).data.NodeMetricsMap)
@@ -366,7 +367,7 @@ def test_nodes_with_nothing_in_the_selection_are_left_out():
 
 
 def test_parts_have_the_unit_of_their_metric():
-    """Percent is not a ratio here: CPU and Memory are 0 to 100."""
+    """Percent is not a ratio here: CPU and Memory have values from 0 to 100."""
     described = columns(snapshot_of({"a": {"CPU": steady(50), "NetworkReceive": steady(1e6)}}), Selection(M15))
 
     assert {("CPU", Unit.PERCENT), ("Bandwidth", Unit.BYTES_PER_SECOND)} == {
@@ -374,9 +375,9 @@ def test_parts_have_the_unit_of_their_metric():
     }
 
 
-def test_documents_of_many_nodes_are_whole():
-    """They are written a thousand nodes at a time: no node is lost or torn where two such pieces meet, whether all of a
-    piece's nodes have every metric, some of them lack one, or none is in the document."""
+def test_documents_of_many_nodes_are_complete():
+    """They are written in chunks of a thousand nodes. No node is lost or damaged at a boundary, whether all nodes of a
+    chunk have each metric, some lack one, or none is in the document."""
     fleet = {
         f"n{row:04}": {"CPU": steady(row % 90)} | ({} if 1500 <= row < 3500 else {"Memory": steady(row % 80)})
         for row in range(3700)
@@ -394,7 +395,7 @@ def test_documents_of_many_nodes_are_whole():
     }
 
 
-def test_windows_of_a_very_large_fleet_are_packed_but_for_the_longest():
+def test_windows_of_a_very_large_fleet_are_packed_except_the_longest():
     """Three plain lists of 50,000 nodes are 250 MB, and a fleet has two snapshots at a time."""
     published = publish(snapshot_of(small_fleet()))
     published.encode_default(plain_bytes=0)
@@ -402,8 +403,8 @@ def test_windows_of_a_very_large_fleet_are_packed_but_for_the_longest():
     assert plain == [False, False, True]
 
 
-def test_default_documents_are_ready_and_others_are_kept():
-    """What the tick wrote is there at once, in all windows; what was asked for once is not written again."""
+def test_default_documents_are_prepared_and_others_are_cached():
+    """The tick writes the default documents of all windows; other requested documents are written once."""
     published = publish(snapshot_of(small_fleet()))
     other = Selection(M15, (MetricType.CPU,))
 
@@ -412,8 +413,8 @@ def test_default_documents_are_ready_and_others_are_kept():
     assert published.document(other) is published.ready_document(other)
 
 
-def test_age_grows_with_the_monotonic_clock():
-    """A wall clock that is set makes nothing young or old."""
+def test_the_age_grows_with_the_monotonic_clock():
+    """A change of the wall clock does not change it."""
     published = publish(snapshot_of(small_fleet()), monotonic=1000.0, age_s=5.0)
 
     assert 5.0 == published.age(1000.0)
@@ -421,8 +422,8 @@ def test_age_grows_with_the_monotonic_clock():
     assert 0.0 == published.age(0.0)
 
 
-def test_select_asks_for_percentiles_only_when_they_are_wanted():
-    """They cost more than all the rest; the default documents must not need them."""
+def test_percentiles_are_computed_only_on_request():
+    """They cost more than all other values; the default documents do not need them."""
     snapshot = snapshot_of(small_fleet())
     asked: list[tuple[str, Operator]] = []
     original = snapshot.on_demand

@@ -1,4 +1,4 @@
-"""The labels of the nodes: as columns, and only those that group nodes."""
+"""The labels of nodes as columns, restricted to labels that group nodes."""
 
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, small_fleet, snapshot_of
@@ -12,8 +12,8 @@ FLEET = {
 }
 
 
-def test_labels_are_values_and_an_index_for_each_node():
-    """Well-known ones first; null without the label; a label with a value of its own for each node is left out."""
+def test_labels_are_values_and_an_index_per_node():
+    """Well-known ones first; null without the label. A label with a different value for each node is left out."""
     document = labels_document(sorted(FLEET), lambda node: FLEET.get(node, {}), reason="unknown")
     assert [(ZONE, ["a", "b"], [0, 1, None]), ("pool", ["ci", "web"], [1, 1, 0])] == [
         (each.name, each.values, each.nodes) for each in document.labels
@@ -21,21 +21,21 @@ def test_labels_are_values_and_an_index_for_each_node():
     assert (["kubernetes.io/hostname"], "") == (document.left_out, document.reason)
 
 
-def test_a_label_of_a_single_node_groups_it():
-    """A fleet of one has labels too."""
+def test_a_label_of_a_single_node_is_kept():
+    """A fleet of one node has labels, too."""
     document = labels_document(["a"], lambda _node: {"pool": "web"}, reason="unknown")
     assert ["pool"] == [each.name for each in document.labels]
 
 
-def test_without_labels_the_reason_is_said():
-    """Where they would come from."""
+def test_without_labels_the_reason_is_given():
+    """It names the source of labels."""
     assert ([], "unknown") == (
         labels_document(["a"], lambda _node: {}, reason="unknown").labels,
         labels_document(["a"], lambda _node: {}, reason="unknown").reason,
     )
 
 
-def test_the_etag_changes_with_the_labels_only():
+def test_the_etag_changes_only_with_the_labels():
     """Not with each tick."""
     service = FakeService(labels=FLEET)
     with Live(service) as live:

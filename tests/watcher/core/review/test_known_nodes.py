@@ -1,17 +1,18 @@
-"""New node names beyond the bound are left out, and nothing else of a fetch."""
+"""New node names beyond the limit are left out; the rest of a fetch is not changed."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from watcher.core.review.known_nodes import refusal, refused_names, restored_within, without_nodes
-from watcher.model import METRIC_BY_KEY, SampleBlock, SeriesBatch, TickRecord
+from watcher.core.windows.records import SampleBlock, TickRecord
+from watcher.model import METRIC_BY_KEY, SeriesBatch
 
 CPU = METRIC_BY_KEY["CPU"]
 
 
 def test_known_nodes_and_those_of_the_cluster_are_never_refused() -> None:
-    """Also if the bound is smaller than both."""
+    """Also if the limit is below their number."""
     names = ["a", "b", "new-1", "new-2", "new-3", "of-cluster"]
     assert refused_names(names, known=("a", "b"), cluster=("of-cluster", "other"), most=6) == {"new-3"}
     assert refused_names(names, known=("a", "b"), cluster=("of-cluster",), most=1) == {"new-1", "new-2", "new-3"}
@@ -41,7 +42,7 @@ def test_the_reason_names_the_cause() -> None:
 
 
 def test_of_stored_samples_the_nodes_with_the_newest_are_restored() -> None:
-    """A database from before the bound may have more names than fit."""
+    """A database from before the limit may have more names."""
     old = SampleBlock(CPU.name, 0, ("a", "b"), np.ones((4, 2)), np.zeros((4, 2), dtype=np.uint16))
     new = SampleBlock(CPU.name, 4, ("c", "a"), np.ones((4, 2)) * 2, np.zeros((4, 2), dtype=np.uint16))
     restored = TickRecord(8.0, 8.0, "S", 15, (), {}, (old, new))

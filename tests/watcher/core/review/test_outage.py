@@ -1,4 +1,5 @@
-"""A partial outage of the monitoring is told apart from nodes that leave; the findings' log stays small and exact."""
+"""A partial outage of the monitoring is distinguished from nodes that leave; the log of findings stays small and
+exact."""
 
 import math
 
@@ -18,7 +19,7 @@ MINUTE = 60.0
 
 
 class Fleet:
-    """Nodes that give a sample every 15 s until something happens to them, and the guard that watches them."""
+    """Nodes with a sample every 15 s until something happens to them, and the guard over them."""
 
     def __init__(self, size: int, *, limits: ReviewSettings = LIMITS) -> None:
         self.limits = limits
@@ -37,7 +38,7 @@ class Fleet:
             del self.silent_since[name]
 
     def tick(self, minutes: float = 1.0) -> OutageDecision:
-        """One step of the guard, `minutes` after the last."""
+        """One step of the guard, `minutes` after the last one."""
         self.now += minutes * MINUTE
         self.nodes = [name for name in self.names if name not in self.gone]
         newest = np.array([self.silent_since.get(name, self.now - 5.0) for name in self.nodes])
@@ -64,8 +65,8 @@ def kinds(verdict: OutageDecision) -> list[tuple[FindingKind, str, Remedy]]:
     return [(finding.kind, finding.node, finding.remedy) for finding in verdict.findings]
 
 
-def test_a_healthy_fleet_has_nothing_to_say():
-    """Nothing held, late, lost or found, tick after tick."""
+def test_a_healthy_fleet_has_no_findings():
+    """No node is held, late or lost in any tick."""
     fleet = Fleet(10)
     for _ in range(5):
         verdict = fleet.tick()
@@ -74,8 +75,8 @@ def test_a_healthy_fleet_has_nothing_to_say():
         assert (verdict.lost, verdict.findings) == ({}, ())
 
 
-def test_a_fifth_of_the_nodes_may_leave_one_more_may_not():
-    """20 of 100 vanish with a finding each; 21 of 100 are lost, and the list would be a remnant."""
+def test_a_fifth_of_the_nodes_may_vanish_but_not_one_more():
+    """20 of 100 vanish with a finding each. 21 of 100 are lost, and the list is incomplete."""
     for count, lost in ((20, False), (21, True)):
         fleet = Fleet(100)
         fleet.tick()
@@ -92,8 +93,8 @@ def test_a_fifth_of_the_nodes_may_leave_one_more_may_not():
             assert kinds(fleet.verdict) == [(FindingKind.STALE, name, Remedy.LEFT_OUT) for name in fleet.names[:20]]
 
 
-def test_nodes_that_fall_behind_together_carry_their_age_until_they_are_stale():
-    """A third of the fleet goes silent: served with age_s and a finding, minute by minute, until max_staleness."""
+def test_nodes_that_fall_behind_together_are_served_with_their_age_until_stale():
+    """A third of the fleet falls silent: it is served with age_s and a finding each minute, until max_staleness."""
     fleet = Fleet(9)
     fleet.tick()
     fleet.silence("n000", "n001", "n002")
@@ -109,8 +110,8 @@ def test_nodes_that_fall_behind_together_carry_their_age_until_they_are_stale():
     assert set(fleet.tick().lost) == {"n000", "n001", "n002"}
 
 
-def test_one_node_that_falls_behind_alone_is_not_an_outage():
-    """One of nine is late: that is for the rule of silence, not for the guard."""
+def test_a_single_node_that_falls_behind_is_not_an_outage():
+    """One of nine is late: the rule for silent nodes applies, not the guard."""
     fleet = Fleet(9)
     fleet.tick()
     fleet.silence("n000")
@@ -118,8 +119,8 @@ def test_one_node_that_falls_behind_alone_is_not_an_outage():
         assert not fleet.tick().late.any()
 
 
-def test_an_outage_split_over_two_ticks_is_one_outage():
-    """15 of 100 vanish at one tick, 10 at the next: together more than a fifth, and all 25 are lost."""
+def test_an_outage_over_two_ticks_is_one_outage():
+    """15 of 100 vanish at one tick, 10 at the next: together more than a fifth, so all 25 are lost."""
     fleet = Fleet(100)
     fleet.tick()
     fleet.silence(*fleet.names[:15])
@@ -133,8 +134,8 @@ def test_an_outage_split_over_two_ticks_is_one_outage():
     assert set(fleet.verdict.lost) == set(fleet.names[:25])
 
 
-def test_nodes_that_leave_minutes_apart_are_no_outage():
-    """15 of 100 now and 10 three minutes later leave the list, each with a finding."""
+def test_nodes_that_leave_minutes_apart_are_not_an_outage():
+    """15 of 100 now and 10 three minutes later leave the list with a finding each."""
     fleet = Fleet(100)
     fleet.tick()
     fleet.gone |= set(fleet.names[:15])
@@ -147,24 +148,23 @@ def test_nodes_that_leave_minutes_apart_are_no_outage():
     assert verdict.lost == {}
 
 
-def test_nodes_gone_from_the_history_count_as_vanished():
-    """A mass that the history no longer lists is lost all the same, at the time of its last sample."""
+def test_nodes_that_the_history_removed_count_as_vanished():
+    """More than a fifth that the history no longer lists is lost, at the times of the last samples."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.gone |= {"n000", "n001", "n002"}
     assert fleet.tick().lost == dict.fromkeys(["n000", "n001", "n002"], NOW + MINUTE - 5.0)
 
 
-def test_one_node_is_a_whole_fleet():
-    """When the only node vanishes, everything has."""
+def test_a_fleet_of_one_node_that_vanishes_is_an_outage():
     fleet = Fleet(1)
     fleet.tick()
     fleet.gone.add("n000")
     assert set(fleet.tick().lost) == {"n000"}
 
 
-def test_the_least_number_of_nodes_of_an_outage_can_be_set():
-    """With outage_nodes = 2 one of three may leave; two may not, nor the only one."""
+def test_the_minimum_number_of_nodes_of_an_outage_can_be_set():
+    """With outage_nodes = 2, one of three nodes may leave, but not two, and not the only one."""
     limits = ReviewSettings(outage_nodes=2)
     for size, leave, lost in ((3, 1, 0), (3, 2, 2), (1, 1, 1)):
         fleet = Fleet(size, limits=limits)
@@ -173,8 +173,8 @@ def test_the_least_number_of_nodes_of_an_outage_can_be_set():
         assert len(fleet.tick().lost) == lost
 
 
-def test_the_lost_are_forgotten_when_they_come_back():
-    """The list is whole again as soon as no mass is missing, and a finding says so once."""
+def test_lost_nodes_that_return_complete_the_list():
+    """The list is complete again once no more than a fifth is missing, with one finding."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.silence("n000", "n001", "n002")
@@ -201,8 +201,8 @@ def test_an_outage_is_over_at_once_if_too_few_nodes_are_left():
     assert "nodes that returned now: 1; nodes still missing, left out: 2" in verdict.findings[0].reason
 
 
-def test_a_fleet_that_really_shrank_is_believed_after_half_an_hour():
-    """After forget_after the lost are given up, with one finding, and the list is served again."""
+def test_a_fleet_that_shrank_is_accepted_after_half_an_hour():
+    """After forget_after, the lost nodes are removed with one finding, and the list is served again."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.gone |= set(fleet.names[:4])
@@ -215,8 +215,8 @@ def test_a_fleet_that_really_shrank_is_believed_after_half_an_hour():
     assert fleet.tick().findings == ()
 
 
-def test_a_frozen_node_is_quarantined_and_says_so_while_it_lasts():
-    """One of ten stands still: not served, a finding each tick, served again when it moves."""
+def test_a_frozen_node_is_quarantined_with_a_finding_per_tick():
+    """One of ten nodes has constant values: it is not served until they change."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.frozen = {"n003"}
@@ -229,8 +229,8 @@ def test_a_frozen_node_is_quarantined_and_says_so_while_it_lasts():
     assert fleet.verdict.findings == ()
 
 
-def test_a_mass_of_frozen_nodes_is_held_until_max_staleness_and_lost_after():
-    """3 of 10 stand still: served with their age for 5 minutes, then quarantined, and the list is refused."""
+def test_many_frozen_nodes_are_held_until_max_staleness_and_lost_after_it():
+    """3 of 10 are frozen: they are served with their age for 5 minutes, then quarantined, and the list is refused."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.frozen = {"n000", "n001", "n002"}
@@ -249,7 +249,8 @@ def test_a_mass_of_frozen_nodes_is_held_until_max_staleness_and_lost_after():
 
 
 def test_frozen_and_vanished_nodes_count_together():
-    """15 of 100 freeze while 10 vanish: together a mass; the frozen are held, the vanished lost."""
+    """15 of 100 freeze while 10 vanish, together more than a fifth: the frozen ones are held, the vanished ones
+    lost."""
     fleet = Fleet(100)
     fleet.tick()
     fleet.gone |= set(fleet.names[:10])
@@ -260,7 +261,7 @@ def test_frozen_and_vanished_nodes_count_together():
 
 
 def test_a_held_node_that_vanishes_is_lost_at_once():
-    """Its samples are too old to serve, however long it was held."""
+    """Its samples are too old to be served, for any time that it was held."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.frozen = {"n000", "n001", "n002"}
@@ -269,8 +270,8 @@ def test_a_held_node_that_vanishes_is_lost_at_once():
     assert set(fleet.tick().lost) == fleet.frozen
 
 
-def test_observe_quarantines_nobody_and_still_guards_the_list():
-    """In observe mode a frozen node is reported; a remnant is refused all the same."""
+def test_observe_quarantines_no_node_and_still_guards_the_list():
+    """In observe mode, a frozen node is reported; an incomplete list is refused as in enforce mode."""
     fleet = Fleet(10, limits=ReviewSettings(mode="observe"))
     fleet.tick()
     fleet.frozen = {"n000", "n001", "n002"}
@@ -281,8 +282,8 @@ def test_observe_quarantines_nobody_and_still_guards_the_list():
     assert set(fleet.tick().lost) == fleet.frozen
 
 
-def test_what_is_stale_at_the_first_look_is_not_known():
-    """A restart with old samples of nodes long gone does not refuse the list."""
+def test_nodes_that_are_stale_at_the_first_tick_are_not_known():
+    """A restart with old samples of removed nodes does not refuse the list."""
     fleet = Fleet(10)
     fleet.silence(*fleet.names[:5])
     verdict = fleet.tick(minutes=10)
@@ -291,23 +292,23 @@ def test_what_is_stale_at_the_first_look_is_not_known():
 
 
 @pytest.mark.parametrize(("frozen", "held"), [(2, 0), (3, 3)])
-def test_the_fleet_at_the_first_look_is_the_known_fleet(frozen, held):
-    """At a restart two of ten frozen nodes are quarantined, three are held."""
+def test_the_nodes_of_the_first_tick_are_the_known_ones(frozen, held):
+    """After a restart, two of ten frozen nodes are quarantined, three are held."""
     fleet = Fleet(10)
     fleet.frozen = set(fleet.names[:frozen])
     verdict = fleet.tick()
     assert (verdict.held.sum(), verdict.quarantined.sum()) == (held, frozen - held)
 
 
-def test_a_node_that_is_late_at_the_first_look_is_one_of_all():
-    """At a restart one late node of ten is no outage."""
+def test_one_late_node_at_the_first_tick_is_not_an_outage():
+    """After a restart, with ten nodes."""
     fleet = Fleet(10)
     fleet.silence("n000")
     assert not fleet.tick(minutes=3).late.any()
 
 
 def test_new_nodes_do_not_hide_an_outage():
-    """25 of 100 known nodes vanish in the tick in which 30 new ones come: the list lost a quarter all the same."""
+    """25 of 100 known nodes vanish in a tick in which 30 new ones appear: the list has still lost a quarter."""
     fleet = Fleet(130)
     fleet.gone = set(fleet.names[100:])
     fleet.tick()
@@ -315,8 +316,8 @@ def test_new_nodes_do_not_hide_an_outage():
     assert set(fleet.tick().lost) == fleet.gone
 
 
-def test_new_nodes_are_no_event():
-    """A fleet may triple in one tick; those that never were in the list take nothing from it when they are frozen."""
+def test_new_nodes_are_not_an_outage():
+    """A fleet may triple in one tick. Frozen nodes that were never in the list are not missing from it."""
     fleet = Fleet(30)
     fleet.gone = set(fleet.names[10:])
     fleet.tick()
@@ -327,8 +328,8 @@ def test_new_nodes_are_no_event():
     assert verdict.lost == {}
 
 
-def test_forget_starts_anew():
-    """After a change of source the old names are not missed."""
+def test_forget_removes_the_known_nodes():
+    """After a change of source, the old names are not missed."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.gone |= set(fleet.names[:9])
@@ -336,8 +337,8 @@ def test_forget_starts_anew():
     assert fleet.tick().lost == {}
 
 
-def test_a_clock_that_steps_back_makes_no_hold_longer():
-    """Three minutes held, then an hour back: the remaining two minutes pass, not sixty-two."""
+def test_a_clock_that_steps_back_prolongs_no_hold():
+    """Three minutes held, then the clock is set back by an hour: two minutes remain, not 62."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.frozen = {"n000", "n001", "n002"}
@@ -361,8 +362,8 @@ EVENTS = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(events=EVENTS)
-def test_the_list_never_shrinks_by_more_than_a_fifth_unnoticed_and_holds_end(events):
-    """Whatever nodes do: a list that lost more than a fifth in one tick is refused, and nobody is held beyond 300 s."""
+def test_a_list_that_lost_more_than_a_fifth_is_refused_and_each_hold_ends(events):
+    """For any sequence: no incomplete list is served, and no node is held beyond 300 s."""
     fleet = Fleet(20)
     fleet.tick()
     held_since: dict[str, float] = {}
@@ -398,7 +399,7 @@ def finding(node: str = "a", *, time: float = NOW, kind: FindingKind = FindingKi
 
 
 def test_equal_kind_node_and_metric_are_one_entry():
-    """First and last time, count, and the newest reason; entries come newest first."""
+    """First and last time, count, and the newest reason; the newest entries come first."""
     log = FindingLog()
     log.add([finding(time=NOW), finding(time=NOW + 60), finding("b", time=NOW + 30)])
     log.add([finding(time=NOW + 120)])
@@ -409,16 +410,16 @@ def test_equal_kind_node_and_metric_are_one_entry():
     assert log.counts()["jump"] == 4
 
 
-def test_findings_of_one_tick_count_in_any_order():
-    """Three samples are three, and the newest gives the reason, however they stand in the answer."""
+def test_findings_of_one_tick_are_counted_in_any_order():
+    """Three samples count as three, and the newest one has the reason, in any order of the response."""
     log = FindingLog()
     log.add([finding(time=NOW), finding(time=NOW + 60), finding(time=NOW + 30)])
     (entry,) = log.entries()
     assert (entry.count, entry.reason) == (3, f"at {NOW + 60:.0f}")
 
 
-def test_the_same_sample_fetched_again_is_not_counted_again():
-    """Fetches overlap by two minutes; a finding at a time already seen is the same observation."""
+def test_a_sample_that_is_fetched_again_is_counted_once():
+    """Fetches overlap by two minutes; a finding with a known time is the same observation."""
     log = FindingLog()
     for _ in range(3):
         log.add([finding(time=NOW), finding(time=NOW + 15)])
@@ -437,8 +438,8 @@ def test_older_samples_of_a_backfill_are_counted():
     assert entry.reason == f"at {NOW:.0f}"
 
 
-def test_after_a_clock_step_findings_count_again():
-    """The clock goes back an hour: what follows is new, though its times lie in what was seen before."""
+def test_after_a_clock_step_findings_are_counted():
+    """The clock is set back by an hour: later findings are new, although their times were seen before."""
     log = FindingLog()
     log.add([finding(time=NOW - 7200), finding(time=NOW)])
     step = finding("", time=NOW - 3600, kind=FindingKind.CLOCK_STEP, metric="")
@@ -447,13 +448,13 @@ def test_after_a_clock_step_findings_count_again():
     assert (entry.last_seen, entry.count) == (NOW - 3540, 3)
 
 
-def test_every_kind_is_counted_from_the_start():
-    """/metrics shows a zero for what never happened, not nothing."""
+def test_each_kind_is_counted_from_the_start():
+    """/metrics has a zero for kinds that never occurred."""
     assert FindingLog().counts() == dict.fromkeys([kind.value for kind in FindingKind], 0)
 
 
-def test_the_log_keeps_the_entries_last_seen():
-    """Beyond its capacity the entries that were last seen longest ago go; the counters do not."""
+def test_the_log_keeps_the_entries_that_were_seen_last():
+    """Beyond its capacity, the entries with the oldest last time are removed; the counters do not change."""
     log = FindingLog(capacity=10)
     for k in range(25):
         log.add([finding(f"n{k:02}", time=NOW + k)])
@@ -461,8 +462,8 @@ def test_the_log_keeps_the_entries_last_seen():
     assert log.counts()["jump"] == 25
 
 
-def test_more_than_fifty_nodes_with_the_same_trouble_are_one_entry():
-    """It names three and counts all; fifty are still listed singly."""
+def test_more_than_fifty_nodes_with_one_cause_are_one_entry():
+    """It names three nodes and has the number of all; fifty nodes are still listed singly."""
     log = FindingLog()
     log.add(finding(f"n{k:03}") for k in reversed(range(50)))
     assert len(log.entries()) == 50
@@ -474,34 +475,34 @@ def test_more_than_fifty_nodes_with_the_same_trouble_are_one_entry():
     assert log.counts()["jump"] == 52
 
 
-def test_different_troubles_are_not_summed_up():
+def test_different_causes_are_not_combined():
     """30 nodes of one metric and 30 of another, or with another remedy, are sixty entries."""
     log = FindingLog()
     log.add(finding(f"n{k}", metric=metric) for k in range(30) for metric in ("m", "n"))
     assert len(log.entries()) == 60
 
 
-def test_a_finding_about_many_nodes_counts_them_all():
-    """The counters of /metrics say how many nodes were found, the entry how many times."""
+def test_a_finding_about_many_nodes_counts_all_of_them():
+    """The counters of /metrics have the number of nodes, the entry the number of observations."""
     log = FindingLog()
     log.add([FleetFinding(FindingKind.STALE, "", "m", NOW, "200 nodes", Remedy.REPORTED, 200)])
     assert log.counts()["stale"] == 200
     assert [entry.count for entry in log.entries()] == [1]
 
 
-def test_entries_show_whole_seconds_of_the_real_times():
-    """Unix seconds on the wire."""
+def test_entries_have_times_in_whole_seconds():
+    """Unix seconds."""
     log = FindingLog()
     log.add([finding(time=NOW + 0.75)])
     (entry,) = log.entries()
     assert (entry.first_seen, entry.last_seen) == (int(NOW), int(NOW))
 
 
-# --- other names -----------------------------------------------------------------------------------------------------
+# --- renamed nodes ---------------------------------------------------------------------------------------------------
 
 
-def test_nodes_that_get_other_names_did_not_leave() -> None:
-    """A third of the fleet under new names is no outage, and one that is gone for good is not waited for."""
+def test_renamed_nodes_did_not_leave() -> None:
+    """A third of the fleet under new names is not an outage; a renamed node that was removed is not awaited."""
     fleet = Fleet(9)
     fleet.tick()
     fleet.guard.rename({"n000": "node-0", "n001": "node-1", "n002": "node-2", "n003": None})
@@ -509,8 +510,8 @@ def test_nodes_that_get_other_names_did_not_leave() -> None:
     assert () == fleet.tick().findings
 
 
-def test_who_was_lost_is_waited_for_under_the_new_name() -> None:
-    """A lost node's departure goes along; that of a name which was there already counts more."""
+def test_a_lost_node_is_awaited_under_its_new_name() -> None:
+    """Its last time moves to the new name; that of an existing name takes precedence."""
     fleet = Fleet(10)
     fleet.tick()
     fleet.silence("n000", "n001", "n002")

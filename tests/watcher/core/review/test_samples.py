@@ -1,4 +1,4 @@
-"""What the review does to samples: combine, drop, clamp, report; and that it changes nothing silently."""
+"""The effect of the review on samples: combine, drop, clamp, report; each change has a finding."""
 
 import math
 from collections import defaultdict
@@ -66,7 +66,7 @@ def cells_of(*samples: Sample, resolution: int = 15) -> Cells:
 
 
 def as_samples(cells: Cells) -> list[Sample]:
-    """Sorted, so that two can be compared whatever their order."""
+    """Sorted, so that batches compare equal in any order."""
     return sorted(
         (cells.names[node], float(time), float(value))
         for node, time, value in zip(cells.node, cells.time, cells.value, strict=True)
@@ -101,7 +101,7 @@ def cleaned(metric: Metric, *samples: Sample, limits: ReviewSettings = LIMITS) -
     ids=["newest, then maximum", "sum", "maximum", "mean"],
 )
 def test_several_series_of_a_node_become_one_by_the_rule_of_the_metric(metric, expected):
-    """CPU takes the newest sample and of equal times the largest; others sum up, take the maximum or the mean."""
+    """CPU: the newest sample, and of equal times the largest; others: sum, maximum or mean."""
     start = 15 * math.floor(NOW / 15)
     shift = start - NOW
     batch = batch_of(
@@ -115,7 +115,7 @@ def test_several_series_of_a_node_become_one_by_the_rule_of_the_metric(metric, e
 
 
 def test_the_last_sample_of_a_slot_wins_within_a_series():
-    """Two samples of one series in one slot are one sample, the later; this is no finding."""
+    """Two samples of one series in one slot count as the later one, without a finding."""
     cells, findings = review_samples.combine(
         batch_of(TRANSMIT, ("a", [(30.0, 1.0), (44.0, 2.0), (45.0, 3.0)])), resolution=15, limits=LIMITS
     )
@@ -123,8 +123,8 @@ def test_the_last_sample_of_a_slot_wins_within_a_series():
     assert findings == ()
 
 
-def test_a_duplicate_series_is_a_finding_where_a_node_should_have_one():
-    """Two scrapers of one node: the newest counts, and the operator hears of it. Two network cards are normal."""
+def test_a_duplicate_series_of_a_node_is_a_finding_if_the_metric_has_one_series():
+    """Two scrapers of one node: the newest sample counts, with a finding. Two network cards are normal."""
     twice = [("a", [(30.0, 1.0)]), ("a", [(31.0, 2.0)]), ("b", [(30.0, 7.0)])]
     _, findings = review_samples.combine(batch_of(CPU, *twice), resolution=15, limits=LIMITS)
     assert kinds(findings) == [(FindingKind.DUPLICATE_SERIES, "a", Remedy.COMBINED)]
@@ -189,14 +189,14 @@ def test_the_series_of_one_device_count_once(metric, devices, sharers, expected,
         ("EnergyHost", {"job": "a"}, ""),
     ],
 )
-def test_a_device_is_what_the_metric_says(key, labels, device):
-    """Labels of the scrape, the replica and the pod are no part of it."""
+def test_a_device_is_identified_by_the_labels_of_its_metric(key, labels, device):
+    """Labels of the scrape, the replica and the pod do not count."""
     assert METRIC_BY_KEY[key].device_of(labels) == device
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, 1e15, -1.0])
-def test_one_bad_device_does_not_take_the_others_along(bad):
-    """A sum of three devices of which one gives nonsense is the sum of the other two, with a finding."""
+def test_one_invalid_device_does_not_affect_the_others(bad):
+    """If one of three devices is invalid, the sum is that of the other two, with a finding."""
     batch = batch_of(TRANSMIT, ("a", [(30.0, 5.0)]), ("a", [(30.0, bad)]), ("a", [(30.0, 7.0)]))
     cells, findings = review_samples.combine(batch, resolution=15, limits=LIMITS)
     assert as_samples(cells) == [("a", 30.0, 12.0)]
@@ -205,8 +205,8 @@ def test_one_bad_device_does_not_take_the_others_along(bad):
 
 @pytest.mark.parametrize("values", [(NAN, NAN), (INF, -INF), (-1.0, NAN), (-5.0, -7.0), (1e300, -1e300), (1e15, -1e15)])
 @pytest.mark.parametrize("metric", [CPU, TRANSMIT, STORAGE, GPU])
-def test_samples_that_are_all_bad_never_combine_into_a_good_one(metric, values):
-    """Whatever bad series there are, what comes out is bad and is dropped by clean with a finding."""
+def test_invalid_samples_never_combine_into_a_valid_one(metric, values):
+    """For any invalid series, the result is invalid, and clean drops it with a finding."""
     batch = batch_of(metric, *(("a", [(30.0, value * 100)]) for value in values))
     cells, _ = review_samples.combine(batch, resolution=15, limits=LIMITS)
     assert len(cells.value) == 1
@@ -215,8 +215,8 @@ def test_samples_that_are_all_bad_never_combine_into_a_good_one(metric, values):
     assert len(outcome.findings) == 1
 
 
-def test_observe_reports_an_impossible_device_and_counts_it_all_the_same():
-    """In observe mode the negative device stays in the sum, and the finding says that nothing was done."""
+def test_observe_reports_an_impossible_device_and_keeps_it():
+    """In observe mode, the negative device stays in the sum, and the finding states that nothing was changed."""
     batch = batch_of(TRANSMIT, ("a", [(30.0, 5.0)]), ("a", [(30.0, -1.0)]))
     cells, findings = review_samples.combine(batch, resolution=15, limits=OBSERVE)
     assert as_samples(cells) == [("a", 30.0, 4.0)]
@@ -224,8 +224,8 @@ def test_observe_reports_an_impossible_device_and_counts_it_all_the_same():
 
 
 @pytest.mark.parametrize("name", ["", "x" * 254, "a\x00b", "tab\t", "line\nbreak", "\ud800", "\x85", "\u2028"])
-def test_a_name_that_no_node_can_have_loses_its_series(name):
-    """Empty, overlong and unprintable names are dropped with one finding that shows them escaped; others stay."""
+def test_series_with_an_invalid_node_name_are_dropped(name):
+    """Empty, too long and unprintable names, with one finding that has them escaped; other series stay."""
     batch = batch_of(CPU, ("good", [(30.0, 1.0)]), (name, [(30.0, 2.0)]), ("other", [(30.0, 3.0)]))
     cells, findings = review_samples.combine(batch, resolution=15, limits=LIMITS)
     assert as_samples(cells) == [("good", 30.0, 1.0), ("other", 30.0, 3.0)]
@@ -236,7 +236,7 @@ def test_a_name_that_no_node_can_have_loses_its_series(name):
 
 
 def test_names_of_253_characters_and_of_other_scripts_stay():
-    """What is printable and not too long is left to the source."""
+    """Printable names that are not too long are valid."""
     names = ("x" * 253, "узел-1", "node.with.dots")
     cells, findings = review_samples.combine(
         batch_of(CPU, *((name, [(30.0, 1.0)]) for name in names)), resolution=15, limits=LIMITS
@@ -245,8 +245,8 @@ def test_names_of_253_characters_and_of_other_scripts_stay():
 
 
 @pytest.mark.parametrize("time", [NAN, INF, -1.0, 1.7e12])
-def test_a_time_that_is_none_costs_its_sample(time):
-    """Milliseconds, negatives and no numbers at all have no slot."""
+def test_a_sample_with_an_invalid_time_is_dropped(time):
+    """Milliseconds, negative times and NaN have no slot."""
     cells, findings = review_samples.combine(
         batch_of(CPU, ("a", [(30.0, 1.0), (time, 2.0)])), resolution=15, limits=LIMITS
     )
@@ -255,8 +255,8 @@ def test_a_time_that_is_none_costs_its_sample(time):
     assert findings[0].time == 30.0
 
 
-def test_an_empty_batch_is_an_empty_answer():
-    """No series, or series without samples, are no error."""
+def test_an_empty_batch_is_valid():
+    """Without series, or with series without samples."""
     for batch in (batch_of(CPU), batch_of(CPU, ("a", [])), batch_of(CPU, ("a", []), ("a", []))):
         cells, findings = review_samples.combine(batch, resolution=15, limits=LIMITS)
         assert len(cells.value) == 0
@@ -311,7 +311,7 @@ def slow_combine(batch: SeriesBatch) -> list[Sample]:
 @settings(max_examples=60, deadline=None)
 @given(series=SERIES, order=st.randoms(use_true_random=False))
 def test_combine_equals_a_slow_reference_in_any_order_of_samples(metric, series, order):
-    """Node by node and slot by slot the same as with dictionaries, and no order of the samples changes it."""
+    """Per node and slot the same as with dictionaries."""
     batch = batch_of(metric, *series)
     rows = list(range(len(batch.series)))
     order.shuffle(rows)
@@ -349,16 +349,16 @@ def test_combine_equals_a_slow_reference_in_any_order_of_samples(metric, series,
         (ENERGY, -3.0, None, FindingKind.COUNTER_RESET, Remedy.DROPPED),
     ],
 )
-def test_what_cannot_be_is_dropped_and_what_is_nearly_right_is_clamped(metric, value, kept, kind, remedy):
-    """Each value has one fate, and every fate but to be kept as it is has a finding."""
+def test_impossible_values_are_dropped_and_slightly_wrong_ones_clamped(metric, value, kept, kind, remedy):
+    """Each changed or dropped value has a finding."""
     outcome = cleaned(metric, ("a", NOW, value))
     assert outcome.cells.value.tolist() == ([] if kept is None else [kept])
     assert len(outcome.bad.value) == (1 if kept is None else 0)
     assert kinds(outcome.findings) == ([] if kind is None else [(kind, "a", remedy)])
 
 
-def test_a_sample_from_the_future_is_refused_and_not_carried():
-    """30 s ahead is tolerated, more is refused in both modes: its slot would push the window away."""
+def test_a_sample_from_the_future_is_dropped_and_not_carried():
+    """30 s ahead are tolerated; later ones are dropped in both modes, because their slot would move the window."""
     for limits in (LIMITS, OBSERVE):
         outcome = cleaned(CPU, ("a", NOW + 30.0, 1.0), ("a", NOW + 31.0, 2.0), ("a", NOW + 46.0, NAN), limits=limits)
         assert outcome.cells.value.tolist() == [1.0]
@@ -367,8 +367,8 @@ def test_a_sample_from_the_future_is_refused_and_not_carried():
         assert outcome.findings[0].time == NOW
 
 
-def test_observe_changes_nothing_but_what_would_break_the_service():
-    """Only what is not finite or does not fit on the wire is dropped; the rest is reported and kept as it came."""
+def test_observe_changes_only_values_that_would_break_the_service():
+    """Values that are not finite or too large for the wire are dropped; others are reported and kept."""
     outcome = cleaned(CPU, *((f"n{i}", NOW, v) for i, v in enumerate([-50.0, 103.0, 300.0, NAN, 1e15])), limits=OBSERVE)
     assert outcome.cells.value.tolist() == [-50.0, 103.0, 300.0]
     assert {(f.node, f.remedy) for f in outcome.findings} == {
@@ -380,8 +380,8 @@ def test_observe_changes_nothing_but_what_would_break_the_service():
     }
 
 
-def test_findings_carry_node_metric_time_and_a_reason_with_the_value():
-    """The newest of a node's bad samples speaks for all of them, and says how many there are."""
+def test_a_finding_has_node_metric_time_and_a_reason_with_the_value():
+    """The newest invalid sample of a node stands for all of them, with their number."""
     outcome = cleaned(CPU, ("a", NOW - 30, 400.0), ("a", NOW - 15, 300.0), ("b", NOW, 7.0))
     (finding,) = outcome.findings
     assert (finding.node, finding.metric, finding.time) == ("a", CPU.name, NOW - 15)
@@ -389,8 +389,8 @@ def test_findings_carry_node_metric_time_and_a_reason_with_the_value():
     assert "2 samples" in finding.reason
 
 
-def test_what_is_wrong_with_more_than_fifty_nodes_is_one_finding_that_counts_them():
-    """51 nodes are one finding with the first three names; 50 are fifty."""
+def test_a_problem_of_more_than_fifty_nodes_is_one_finding_with_their_number():
+    """51 nodes: one finding with the first three names; 50 nodes: fifty findings."""
     for count, expected in ((50, 50), (51, 1)):
         outcome = cleaned(CPU, *((f"n{i:03}", NOW, 300.0) for i in reversed(range(count))))
         assert len(outcome.findings) == expected
@@ -407,8 +407,8 @@ ANY_CELLS = st.lists(
 @pytest.mark.parametrize("metric", [CPU, TRANSMIT], ids=lambda metric: metric.key)
 @settings(max_examples=100, deadline=None)
 @given(cells=ANY_CELLS)
-def test_cleaning_never_lowers_a_load_and_lets_nothing_impossible_through(metric, cells):
-    """Every kept value is finite, small enough for the wire and no lower than it came, but for a clamp to 100."""
+def test_cleaning_never_lowers_a_load_and_keeps_no_impossible_value(metric, cells):
+    """Each kept value is finite, small enough for the wire and not below the original, except for a clamp to 100."""
     outcome = review_samples.clean(metric, cells, now=NOW, limits=LIMITS)
     original: dict[tuple, list[float]] = defaultdict(list)
     for node, slot, time, value in zip(cells.node, cells.slot, cells.time, cells.value, strict=True):
@@ -426,8 +426,8 @@ def test_cleaning_never_lowers_a_load_and_lets_nothing_impossible_through(metric
 @pytest.mark.parametrize("limits", [LIMITS, OBSERVE], ids=lambda limits: limits.mode)
 @settings(max_examples=60, deadline=None)
 @given(cells=ANY_CELLS)
-def test_cleaning_twice_is_cleaning_once(metric, limits, cells):
-    """What was cleaned is clean: nothing more is dropped, and in enforce mode there is nothing more to say."""
+def test_cleaning_is_idempotent(metric, limits, cells):
+    """Nothing more is dropped, and in enforce mode there are no more findings."""
     once = review_samples.clean(metric, cells, now=NOW, limits=limits)
     twice = review_samples.clean(metric, once.cells, now=NOW, limits=limits)
     assert as_samples(twice.cells) == as_samples(once.cells)
@@ -438,8 +438,8 @@ def test_cleaning_twice_is_cleaning_once(metric, limits, cells):
 
 @settings(max_examples=60, deadline=None)
 @given(cells=ANY_CELLS)
-def test_every_dropped_or_changed_value_has_a_finding_of_its_node(cells):
-    """No silent change: the nodes whose samples are not all as they came are exactly those with findings."""
+def test_each_dropped_or_changed_value_has_a_finding_of_its_node(cells):
+    """The nodes with changed samples are exactly those with findings."""
     outcome = review_samples.clean(CPU, cells, now=NOW, limits=LIMITS)
     before = {name: [s[1:] for s in as_samples(cells) if s[0] == name] for name in cells.names}
     after = {name: [s[1:] for s in as_samples(outcome.cells) if s[0] == name] for name in cells.names}
@@ -448,7 +448,7 @@ def test_every_dropped_or_changed_value_has_a_finding_of_its_node(cells):
 
 
 def test_a_carried_slot_has_a_finding():
-    """What the history filled in is said, with the value that stands in."""
+    """It has the value that is used instead."""
     (finding,) = faults.carry_findings(CPU, cells_of(("a", NOW, 42.0)))
     assert (finding.kind, finding.node, finding.remedy) == (FindingKind.MISSING, "a", Remedy.CARRIED)
     assert "42" in finding.reason
@@ -471,7 +471,7 @@ def spread_of(median: float, mad: float, count: int, asked: list[str] | None = N
     ("metric", "value", "said"),
     [(CPU, 95.26, "95.3 %"), (TRANSMIT, 5.25e8, "525 MB/s"), (TRANSMIT, 1.5e10, "15 GB/s"), (ENERGY, 800.0, "800 W")],
 )
-def test_a_jump_is_told_with_its_unit(metric, value, said):
+def test_a_jump_is_reported_with_its_unit(metric, value, said):
     cells = cells_of(("a", NOW, value))
     (found,) = faults.jumps(metric, cells, previous=np.array([1e-3]), spread=spread_of(0.0, 0.0, 20), limits=LIMITS)
     assert f"jumped to {said}, far from its usual values; the sample is used" == found.reason
@@ -483,35 +483,35 @@ def test_a_jump_is_told_with_its_unit(metric, value, said):
         (CPU, 95.0, 20.0, (20.0, 1.0, 20), True),
         (CPU, 2.0, 80.0, (80.0, 1.0, 20), True),
         (CPU, 39.0, 20.0, (20.0, 0.0, 20), False),  # under the floor of 20 points
-        (CPU, 60.0, 20.0, (20.0, 10.0, 20), False),  # a node that swings: 6 x 1.4826 x 10 > 40
+        (CPU, 60.0, 20.0, (20.0, 10.0, 20), False),  # a node with large changes: 6 x 1.4826 x 10 > 40
         (CPU, 46.0, 10.0, (10.0, 4.0, 20), True),  # 6 x 1.4826 x 4 < 36
-        (CPU, 60.0, 20.0, (55.0, 1.0, 20), False),  # back to what is usual
-        (CPU, 60.0, 20.0, (55.0, 0.0, 20), False),  # and within the floor of it
-        (CPU, 95.0, 20.0, (20.0, 1.0, 7), False),  # too few samples to know its spread
+        (CPU, 60.0, 20.0, (55.0, 1.0, 20), False),  # back to the usual value
+        (CPU, 60.0, 20.0, (55.0, 0.0, 20), False),  # and within the minimum of a jump
+        (CPU, 95.0, 20.0, (20.0, 1.0, 7), False),  # too few samples for its spread
         (CPU, 95.0, NAN, (NAN, NAN, 0), False),  # a new node
         (TRANSMIT, 5e8, 1e6, (1e6, 1e5, 20), True),
-        (TRANSMIT, 5e5, 1e2, (1e2, 1e1, 20), False),  # a thousandfold of nothing is nothing
-        (TRANSMIT, 3e8, 1e8, (1e8, 1e6, 20), False),  # threefold is traffic
+        (TRANSMIT, 5e5, 1e2, (1e2, 1e1, 20), False),  # a thousand times almost nothing is almost nothing
+        (TRANSMIT, 3e8, 1e8, (1e8, 1e6, 20), False),  # three times the value is normal traffic
         (ENERGY, 800.0, 100.0, (100.0, 5.0, 20), True),
     ],
 )
-def test_a_jump_is_far_from_the_nodes_own_spread(metric, value, previous, spread, jumped):
-    """Median and MAD of the node itself decide, above a floor; the finding only reports."""
+def test_a_jump_exceeds_the_usual_spread_of_the_node(metric, value, previous, spread, jumped):
+    """The median and MAD of the node decide, above a minimum; the finding only reports."""
     cells = cells_of(("a", NOW, value))
     findings = faults.jumps(metric, cells, previous=np.array([previous]), spread=spread_of(*spread), limits=LIMITS)
     assert kinds(findings) == ([(FindingKind.JUMP, "a", Remedy.REPORTED)] if jumped else [])
 
 
-def test_only_candidates_cost_a_median():
-    """The spread is asked once per node that moved by more than the floor, and not at all where nobody did."""
+def test_the_median_is_computed_only_for_candidates():
+    """Once for each node that changed by more than the minimum, and not at all without such a node."""
     asked: list[str] = []
     cells = cells_of(("a", NOW - 15, 90.0), ("a", NOW, 91.0), ("b", NOW, 50.0))
     faults.jumps(CPU, cells, previous=np.array([10.0, 49.0]), spread=spread_of(10.0, 1.0, 9, asked), limits=LIMITS)
     assert asked == ["a"]
 
 
-def test_an_upward_jump_stays():
-    """clean keeps the value that jumps reports: it may be true, and dropping it would lower the load."""
+def test_an_upward_jump_is_kept():
+    """clean keeps the reported value: it may be true, and dropping it would lower the load."""
     outcome = cleaned(CPU, ("a", NOW - 15, 5.0), ("a", NOW, 99.0))
     assert outcome.cells.value.tolist() == [5.0, 99.0]
 
@@ -532,8 +532,8 @@ def test_an_upward_jump_stays():
         (None, NAN, None),
     ],
 )
-def test_clocks_that_disagree_are_said(offset, newest, words):
-    """By what the source says of its clock, or because samples come from our future."""
+def test_a_difference_of_the_clocks_is_reported(offset, newest, words):
+    """From the clock of the source, or because samples have times in the future."""
     finding = faults.skew(offset, newest=newest, now=NOW, limits=LIMITS)
     if words is None:
         assert finding is None
@@ -543,7 +543,7 @@ def test_clocks_that_disagree_are_said(offset, newest, words):
         assert words in finding.reason
 
 
-# --- still, frozen, silent -------------------------------------------------------------------------------------------
+# --- frozen and silent nodes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ def test_clocks_that_disagree_are_said(offset, newest, words):
         ([], False),
     ],
 )
-def test_five_equal_newest_samples_stand_still(column, expected):
+def test_five_equal_newest_samples_are_frozen(column, expected):
     """Gaps are skipped, a sixth sample does not matter, four are too few."""
     values = np.array(column, dtype=np.float64).reshape(len(column), 1)
     assert faults.unchanged(values).tolist() == [expected]
@@ -574,8 +574,8 @@ def test_five_equal_newest_samples_stand_still(column, expected):
         elements=st.sampled_from([1.0, 1.0, 1.0, 2.0, NAN]),
     )
 )
-def test_still_equals_a_plain_loop(values):
-    """Node by node: the newest five that are there, all equal."""
+def test_the_frozen_nodes_equal_those_of_a_plain_loop(values):
+    """Per node: the newest five samples, all equal."""
     newest = [[v for v in column if not math.isnan(v)][:5] for column in values.T]
     expected = [len(samples) == 5 and len(set(samples)) == 1 for samples in newest]
     assert faults.unchanged(values).tolist() == expected
@@ -603,8 +603,8 @@ def motion(metric: Metric, *, still: bool, known: bool = True, latest: float = 1
         ([], False),
     ],
 )
-def test_a_node_is_frozen_only_when_all_that_ought_to_move_stands_still(motions, expected):
-    """One moving metric acquits; an idle network card at exactly 0 neither accuses nor acquits."""
+def test_a_node_is_frozen_only_if_all_its_varying_metrics_are_constant(motions, expected):
+    """One varying metric is enough; an idle network card at exactly 0 does not count."""
     assert faults.frozen_nodes(motions, nodes=1).tolist() == [expected]
 
 
@@ -620,14 +620,14 @@ def test_a_node_is_frozen_only_when_all_that_ought_to_move_stands_still(motions,
     ],
 )
 def test_a_node_is_silent_after_three_cadences_and_at_least_90_seconds(age, cadence, expected):
-    """max(3 cadences, 90 s); a node that never gave a sample is absent, not silent."""
+    """max(3 cadences, 90 s); a node without any sample is absent, not silent."""
     assert faults.silent_nodes(now=NOW, sampled=np.array([NOW - age]), cadence=np.array([cadence])).tolist() == [
         expected
     ]
 
 
-def test_silence_is_a_finding_that_says_for_how_long():
-    """One per node and metric; nothing is changed by it."""
+def test_a_silent_node_has_a_finding_with_the_duration():
+    """One per node and metric; nothing is changed."""
     (finding,) = faults.gone_silent(
         CPU, now=NOW, nodes=("a", "b"), sampled=np.array([NOW, NOW - 200.0]), which=np.array([False, True])
     )
@@ -641,7 +641,8 @@ def test_silence_is_a_finding_that_says_for_how_long():
 
 
 def short_of(*full: int) -> tuple[Finding, ...]:
-    """short_coverage of nodes with so many of 60 samples each: 60 have both windows, 12 the shorter, 1 and 0 none."""
+    """short_coverage of nodes by their number of samples of 60: 60 have both windows, 12 the shorter one, 1 and 0
+    none."""
     count = np.array([[min(n, 20) for n in full], list(full)])
     average = np.where(count >= np.array([[10], [30]]), 1.0, NAN)
     windows = MetricWindows(
@@ -658,8 +659,8 @@ def short_of(*full: int) -> tuple[Finding, ...]:
     return faults.short_coverage(windows, now=NOW, nodes="abcdefgh"[: len(full)], labels=("5m", "15m"))
 
 
-def test_too_few_samples_for_the_longest_window_are_a_finding_that_names_what_serves_instead():
-    """A shorter window, or the latest sample alone; a node that has the metric not at all is not short of samples."""
+def test_too_few_samples_for_the_longest_window_are_a_finding_with_the_window_used():
+    """A shorter window, or the latest sample only. A node that never had the metric has no finding."""
     findings = short_of(60, 12, 1, 0, 60, 60)
     assert kinds(findings) == [(FindingKind.SHORT_COVERAGE, name, Remedy.SHORTER_WINDOW) for name in ("b", "c")]
     assert [finding.reason for finding in findings] == [
@@ -668,16 +669,16 @@ def test_too_few_samples_for_the_longest_window_are_a_finding_that_names_what_se
     ]
 
 
-def test_where_most_are_short_of_samples_it_is_the_service_that_is_young():
-    """After a start all nodes have few samples: that is no news about any of them."""
+def test_if_most_nodes_have_few_samples_the_service_has_just_started():
+    """Then there is no finding."""
     assert short_of(12, 12, 12) == ()
     assert short_of(60, 12) == ()
     assert len(short_of(60, 60, 12)) == 1
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.key)
-def test_every_metric_of_the_table_can_be_reviewed(metric):
-    """No metric lacks a floor or a kind that some function needs."""
+def test_each_metric_of_the_table_can_be_reviewed(metric):
+    """No metric lacks a minimum or a kind that a function needs."""
     cells, _ = review_samples.combine(
         batch_of(metric, ("a", [(NOW, 90.0)]), ("a", [(NOW, -90.0)])), resolution=15, limits=LIMITS
     )
@@ -688,6 +689,6 @@ def test_every_metric_of_the_table_can_be_reviewed(metric):
 
 @pytest.mark.parametrize("word", [*FindingKind, *Remedy])
 def test_every_kind_and_remedy_is_explained(word):
-    """docs/reference/review.md says of each what it means and what to do."""
+    """docs/reference/review.md has their meanings and remedies."""
     page = Path(__file__).resolve().parents[4] / "docs" / "reference" / "review.md"
     assert f"`{word.value}`" in page.read_text(encoding="utf-8")

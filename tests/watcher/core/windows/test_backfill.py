@@ -1,4 +1,4 @@
-"""What is asked for, and in which order: the tick's stories (tick/test_tick.py) seen without a tick."""
+"""Which slices are fetched, and in which order. tick/test_tick.py tests the same in ticks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.core.windows.backfill import HOLE_CADENCES, SLICE_S, Backfill, gaps, slices
-from watcher.model import CARRIED, SampleBlock
+from watcher.core.windows.records import CARRIED, SampleBlock
 
 NOW = 1_700_000_000.0
 
@@ -24,7 +24,7 @@ def drained(spans: Backfill, now: float) -> list[tuple[float, float]]:
 
 @given(st.floats(0, 5000), st.floats(0, 5000))
 def test_slices_cover_the_span_once_newest_first(since: float, length: float) -> None:
-    """No gap, no overlap, none longer than two minutes."""
+    """Without gaps and overlaps, each at most two minutes long."""
     pieces = slices(since, since + length)
     if not pieces:
         assert since + length <= since
@@ -35,9 +35,9 @@ def test_slices_cover_the_span_once_newest_first(since: float, length: float) ->
 
 
 @given(st.lists(st.tuples(st.floats(1, 2000), st.booleans()), min_size=1, max_size=12))
-def test_all_of_the_reach_is_asked_for_whatever_fails_in_between(steps: list[tuple[float, bool]]) -> None:
-    """After a fetch that succeeds and its slices, every second of the last 900 has been asked for by a fetch that
-    succeeded, however long the source was away before."""
+def test_the_whole_reach_is_fetched_after_any_failures(steps: list[tuple[float, bool]]) -> None:
+    """After a successful fetch and its slices, each second of the last 900 was in a successful fetch, for any time
+    without the source before."""
     spans = Backfill(reach=900.0, interval=60.0, remembers=True)
     now, had = NOW, []
     for seconds, succeeds in steps:
@@ -54,8 +54,8 @@ def test_all_of_the_reach_is_asked_for_whatever_fails_in_between(steps: list[tup
         assert reached <= now - 900.0
 
 
-def test_a_source_without_memory_has_no_past() -> None:
-    """It is asked from the start of the reach, and for no slices."""
+def test_a_source_without_a_history_is_asked_for_no_slices() -> None:
+    """Only for the time from the start of the reach."""
     spans = Backfill(reach=900.0, interval=60.0, remembers=False)
     assert NOW - 900.0 == spans.begin(NOW, overlap=120.0)
     spans.mark_behind("cpu", since=NOW - 900.0)
@@ -63,8 +63,8 @@ def test_a_source_without_memory_has_no_past() -> None:
     assert [] == drained(spans, NOW)
 
 
-def test_what_is_behind_may_be_so_from_further_back() -> None:
-    """The earliest counts. A metric that is had again lacks what it lacks: its past is not asked for at each tick."""
+def test_a_metric_that_is_behind_is_fetched_from_its_earliest_missing_time() -> None:
+    """A metric that returns is fetched once for its past, not at each tick."""
     spans = Backfill(reach=900.0, interval=60.0, remembers=True)
     spans.resume_from(NOW)
     spans.mark_still_missing(["cpu"], since=NOW - 400.0)
@@ -76,8 +76,8 @@ def test_what_is_behind_may_be_so_from_further_back() -> None:
     assert NOW - 300.0 == min(since for since, _ in drained(spans, NOW))
 
 
-def test_metrics_that_fell_behind_together_catch_up_together() -> None:
-    """One query per slice for all of them, none for the others."""
+def test_metrics_that_fell_behind_together_are_fetched_together() -> None:
+    """One query per slice for all of them, none for others."""
     spans = Backfill(reach=900.0, interval=60.0, remembers=True)
     spans.resume_from(NOW)
     assert spans.mark_behind("cpu", since=NOW)
@@ -104,8 +104,8 @@ def stored(slots: set[int], *, first: int, last: int, metric: str = "cpu", carri
 
 
 @given(st.sets(st.integers(0, 59), min_size=1))
-def test_holes_and_stored_samples_together_cover_everything(slots: set[int]) -> None:
-    """What is no hole has samples at most three cadences apart; no hole has a sample within."""
+def test_holes_and_stored_samples_cover_the_whole_span(slots: set[int]) -> None:
+    """Outside of holes, samples are at most three cadences apart; within a hole there is none."""
     found = gaps([stored(slots, first=0, last=59)], resolution=15, since=0.0, until=900.0)
     ends = [(piece.since, piece.until) for piece in found]
     assert ends == sorted(ends, key=lambda span: -span[1])
@@ -117,8 +117,8 @@ def test_holes_and_stored_samples_together_cover_everything(slots: set[int]) -> 
         assert within == (later - earlier if later - earlier > longest else 0.0)
 
 
-def test_metrics_with_the_same_hole_are_asked_for_together_and_a_carried_value_covers_nothing() -> None:
-    """One query per slice for both of them; the third has no hole, the fourth was never stored."""
+def test_metrics_with_the_same_hole_are_fetched_together_and_a_carried_value_leaves_a_hole() -> None:
+    """One query per slice for both metrics; the third has no hole, the fourth was never stored."""
     some, every = set(range(40, 61)), set(range(61))
     blocks = [
         stored(some, first=0, last=60, carried=30),

@@ -1,4 +1,4 @@
-"""Windows over the ring of samples equal what anyone would compute from a list of the same samples."""
+"""Windows over the ring of samples equal those of a plain computation over a list of the samples."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watcher.core.windows.history import History, name_order
+from watcher.core.windows.records import CARRIED
 from watcher.core.windows.statistics import cadences, quantile, window_statistics
-from watcher.model import CARRIED, METRIC_BY_KEY, Cells, MetricWindows, Operator, Provenance, Window
+from watcher.model import METRIC_BY_KEY, Cells, MetricWindows, Operator, Provenance, Window
 
 CPU = METRIC_BY_KEY["CPU"]
 MEMORY = METRIC_BY_KEY["Memory"]
@@ -26,7 +27,7 @@ Sample = tuple[str, float, float]  # node, unix seconds, value
 
 
 def cells(samples: Sequence[Sample], *, resolution: int = 15) -> Cells:
-    """Samples as the review hands them on: one per node and slot, the last of a slot."""
+    """Samples as the review returns them: one per node and slot, the last of a slot."""
     last = {(node, int(time // resolution)): (time, value) for node, time, value in sorted(samples, key=lambda s: s[1])}
     names = tuple(dict.fromkeys(node for node, _ in last))
     return Cells(
@@ -64,7 +65,7 @@ batches_of_samples = st.lists(st.lists(st.tuples(nodes, times, values), max_size
 @settings(max_examples=60, deadline=None)
 @given(batches=batches_of_samples)
 def test_windows_equal_a_plain_computation_over_the_samples(batches: list[list[Sample]]) -> None:
-    """AVG, population STD and count of each window are those of the newest sample of each slot, to 1e-9."""
+    """AVG, population STD and count of each window are those of the newest samples of its slots, within 1e-9."""
     history = history_of(*batches)
     newest: dict[tuple[str, int], tuple[float, float]] = {}
     for batch in batches:
@@ -94,7 +95,7 @@ def test_windows_equal_a_plain_computation_over_the_samples(batches: list[list[S
 @settings(max_examples=40, deadline=None)
 @given(batches=batches_of_samples)
 def test_the_newest_sample_of_a_node_is_the_latest_of_its_windows(batches: list[list[Sample]]) -> None:
-    """Asked by name, in any order, as long as the longest window has it; a node that nobody knows has none."""
+    """By name, in any order, while the longest window has it; an unknown node has none."""
     history = history_of(*batches)
     if not history.names:
         return
@@ -108,8 +109,8 @@ def test_the_newest_sample_of_a_node_is_the_latest_of_its_windows(batches: list[
     assert np.isnan(history.newest(MEMORY, names)[0]).all()
 
 
-def test_a_carried_value_is_nobodys_newest_sample() -> None:
-    """It stands for a sample that was dropped."""
+def test_a_carried_value_is_not_a_newest_sample() -> None:
+    """It replaces a dropped sample."""
     history = history_of([("a", T0 + 1.0, 4.0), ("b", T0 + 2.0, 5.0), ("b", T0 + 17.0, 6.0)])
     history.carry(CPU, cells([("a", T0 + 16.0, np.nan)]), slots=2)
     time, value = history.newest(CPU, ["a", "b"])
@@ -119,9 +120,9 @@ def test_a_carried_value_is_nobodys_newest_sample() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(batches=batches_of_samples, again=st.integers(min_value=0, max_value=5))
-def test_the_same_samples_again_change_nothing(batches: list[list[Sample]], again: int) -> None:
-    """Fetches overlap, so writing is idempotent, also for a batch that is older than what came since."""
-    told: dict[tuple[str, float], float] = {}  # a source does not tell two values of one moment
+def test_writing_the_same_samples_again_changes_nothing(batches: list[list[Sample]], again: int) -> None:
+    """Fetches overlap, so writing is idempotent, also for an older batch after a newer one."""
+    told: dict[tuple[str, float], float] = {}  # a source has one value per time
     batches = [[(node, at, told.setdefault((node, at), value)) for node, at, value in batch] for batch in batches]
     history = history_of(*batches)
     before = history.blocks()
@@ -132,8 +133,8 @@ def test_the_same_samples_again_change_nothing(batches: list[list[Sample]], agai
 
 @settings(max_examples=40, deadline=None)
 @given(batches=batches_of_samples)
-def test_a_history_loaded_from_its_blocks_continues_exactly(batches: list[list[Sample]]) -> None:
-    """A restart gives back the same samples, times and windows, bit for bit."""
+def test_a_history_that_is_loaded_from_its_blocks_continues_exactly(batches: list[list[Sample]]) -> None:
+    """After a restart, samples, times and windows are bit for bit the same."""
     history = history_of(*batches)
     again = History(resolution=15, windows=WINDOWS)
     again.load(history.take_changed())
@@ -156,8 +157,8 @@ def test_loaded_blocks_are_handed_to_the_store_only_if_it_has_others(changed: bo
     assert bool(history.take_changed()) == changed
 
 
-def test_only_changed_blocks_are_handed_to_the_store() -> None:
-    """What did not change since the last time is not written again."""
+def test_only_changed_blocks_are_stored() -> None:
+    """Blocks without a change since the last time are not written again."""
     history = history_of(every(15.0, 60))
     assert len(history.take_changed()) >= 15
     assert history.take_changed() == ()
@@ -171,27 +172,27 @@ def test_only_changed_blocks_are_handed_to_the_store() -> None:
     ("cadence", "count", "covered"),
     [
         (15.0, 1, []),  # one sample is never a window
-        (15.0, 9, []),  # 5 minutes at 15 s want 10 samples
+        (15.0, 9, []),  # 5 minutes at 15 s need 10 samples
         (15.0, 10, ["5m"]),
         (15.0, 19, ["5m"]),
         (15.0, 20, ["5m", "10m"]),
         (15.0, 30, ["5m", "10m", "15m"]),
-        (60.0, 2, []),  # 5 minutes at 60 s want 2.5 samples
+        (60.0, 2, []),  # 5 minutes at 60 s need 2.5 samples
         (60.0, 3, ["5m"]),
         (60.0, 5, ["5m", "10m"]),
         (60.0, 8, ["5m", "10m", "15m"]),
-        (120.0, 2, ["5m"]),  # 1.25 would do, but never fewer than two
+        (120.0, 2, ["5m"]),  # 1.25 would be half, but at least two are needed
         (150.0, 2, ["5m"]),  # a cadence counts as 120 s at most
     ],
 )
 def test_a_window_counts_with_half_of_its_samples(cadence: float, count: int, covered: list[str]) -> None:
-    """Coverage: at least half of window / cadence samples, and never fewer than two."""
+    """At least half of window / cadence samples, and at least two."""
     _, windows = windows_of(history_of(every(cadence, count)))
     assert covered == [w.label for i, w in enumerate(WINDOWS) if not np.isnan(windows.average[i, 0])]
 
 
-def test_cadence_is_the_median_distance_of_true_times() -> None:
-    """A source at 20 s is one at 20 s although slots are 15 s wide, gaps and all."""
+def test_the_cadence_is_the_median_distance_of_the_real_times() -> None:
+    """20 s for a source with a sample every 20 s, although slots are 15 s wide, also with gaps."""
     _, windows = windows_of(history_of([s for i, s in enumerate(every(20.0, 40)) if i not in (5, 6, 20)]))
     assert windows.cadence[0] == pytest.approx(20.0)
 
@@ -199,7 +200,7 @@ def test_cadence_is_the_median_distance_of_true_times() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.none() | st.integers(0, 14_999), min_size=1, max_size=30), min_size=1, max_size=5))
 def test_cadences_equal_a_plain_median(columns: list[list[int | None]]) -> None:
-    """The quick path for regular columns and the sorting one agree with the definition."""
+    """The fast path for regular columns and the sorting one agree with the definition."""
     rows = max(len(column) for column in columns)
     time = np.full((rows, len(columns)), np.nan)
     for c, column in enumerate(columns):
@@ -214,28 +215,28 @@ def test_cadences_equal_a_plain_median(columns: list[list[int | None]]) -> None:
 
 
 def test_a_slot_keeps_its_newest_sample() -> None:
-    """A late answer with an older sample of the same slot does not undo the newer one."""
+    """A late response with an older sample of the slot does not replace the newer one."""
     history = history_of([("a", T0 + 9.0, 90.0)], [("a", T0 + 2.0, 20.0)])
     assert [90.0] == windows_of(history)[1].latest.tolist()
     assert [T0 + 9.0] == windows_of(history)[1].sampled.tolist()
 
 
-def test_what_is_too_old_for_the_ring_is_counted_and_left_out() -> None:
-    """A sample from an hour ago finds no slot, and must not land in somebody else's."""
+def test_samples_that_are_too_old_for_the_ring_are_counted_and_dropped() -> None:
+    """The slot of a sample from an hour ago does not exist any more; it must not be written to another one."""
     history = history_of(every(15.0, 60, value=50.0))
     assert history.append(CPU, cells([("a", T0 - 3600.0, 1.0)])) == 1
     assert windows_of(history)[1].average[2, 0] == pytest.approx(50.0)
 
 
-def test_a_gap_leaves_no_old_samples_behind() -> None:
-    """Slots that were jumped over are empty, not what stood in their rows a round ago."""
+def test_a_gap_leaves_no_old_samples() -> None:
+    """Skipped slots are empty, and do not keep the values of the previous round."""
     history = history_of(every(15.0, 60, value=50.0), [("a", T0 + 600.0, 1.0)])
     _, windows = windows_of(history)
     assert windows.count[:, 0].tolist() == [1, 1, 1 + 20]
 
 
-def test_nodes_without_cells_are_let_go_and_their_columns_reused() -> None:
-    """Nodes come and go without leaks: a thousand names over time leave a ring for the few that are there."""
+def test_columns_of_nodes_without_samples_are_reused() -> None:
+    """A thousand names over time need a ring for the few that exist."""
     history = History(resolution=15, windows=WINDOWS)
     for step in range(300):
         history.append(CPU, cells([(f"node-{step}", T0 + 15.0 * step, 1.0), ("stays", T0 + 15.0 * step, 2.0)]))
@@ -247,15 +248,15 @@ def test_nodes_without_cells_are_let_go_and_their_columns_reused() -> None:
     assert np.nanmax(np.delete(windows.latest, names.index("stays"))) == 1.0
 
 
-def test_forgetting_names_those_who_went() -> None:
-    """`drop_empty_nodes` says who is gone, sorted."""
+def test_drop_empty_nodes_returns_the_removed_names() -> None:
+    """Sorted."""
     history = history_of([("b", T0, 1.0), ("a", T0, 1.0)], [("c", T0 + 7200.0, 1.0)])
     assert history.drop_empty_nodes() == ("a", "b")
     assert history.drop_empty_nodes() == ()
 
 
-def test_a_carried_value_fills_its_slot_but_is_no_sample() -> None:
-    """It enters the average, not the coverage, not Latest, and a true sample replaces it."""
+def test_a_carried_value_fills_its_slot_but_is_not_a_sample() -> None:
+    """It counts in the average, but not in the coverage or Latest, and a real sample replaces it."""
     history = history_of([("a", T0, 40.0)])
     bad = cells([("a", T0 + 15.0, 900.0), ("a", T0 + 30.0, 900.0), ("a", T0 + 45.0, 900.0)])
     history.append(CPU, cells([("b", T0 + 45.0, 1.0)]))
@@ -281,8 +282,8 @@ def test_a_metric_without_samples_has_no_values() -> None:
     assert windows_of(history)[1].latest.tolist() == [40.0]
 
 
-def test_carried_values_survive_a_restart_as_carried() -> None:
-    """The mark is stored, so a restart does not turn them into samples."""
+def test_carried_values_stay_carried_after_a_restart() -> None:
+    """The mark is stored."""
     history = history_of([("a", T0, 40.0), ("b", T0 + 15.0, 1.0)])
     history.carry(CPU, cells([("a", T0 + 15.0, np.nan)]), slots=2)
     blocks = history.take_changed()
@@ -292,8 +293,8 @@ def test_carried_values_survive_a_restart_as_carried() -> None:
     assert windows_of(again)[1].count.tolist() == windows_of(history)[1].count.tolist()
 
 
-def test_metrics_have_rings_of_their_own() -> None:
-    """A ring is made when its first sample arrives, and dropped when its source changes."""
+def test_each_metric_has_its_own_ring() -> None:
+    """A ring is created for the first sample, and dropped when the source of the metric changes."""
     history = history_of([("a", T0, 1.0)])
     assert list(history.metrics) == [CPU]
     history.append(MEMORY, cells([("a", T0, 2.0)]))
@@ -308,7 +309,7 @@ def test_metrics_have_rings_of_their_own() -> None:
     st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0]),
 )
 def test_quantiles_are_those_of_numpy(columns: list[list[float | None]], q: float) -> None:
-    """Linear interpolation over the samples that are there."""
+    """Linear interpolation over the existing samples."""
     rows = max(len(column) for column in columns)
     grid = np.array([[*column, *[None] * (rows - len(column))] for column in columns], dtype=np.float64).T
     for column, value in enumerate(quantile(grid, q).tolist()):
@@ -319,8 +320,8 @@ def test_quantiles_are_those_of_numpy(columns: list[list[float | None]], q: floa
             assert math.isnan(value)
 
 
-def test_percentiles_on_demand_are_those_of_the_window() -> None:
-    """MAX and percentiles of a window that ended before newer samples came do not see those."""
+def test_percentiles_on_request_are_those_of_the_window() -> None:
+    """MAX and percentiles of a window that ended before newer samples arrived do not contain these."""
     samples = [("a", T0 - 15.0 * i, float(i)) for i in range(60)]
     history = history_of(samples)
     end = history.end
@@ -330,8 +331,8 @@ def test_percentiles_on_demand_are_those_of_the_window() -> None:
     assert np.isnan(maxima[:, 1]).all()
 
 
-def test_deviation_keeps_its_digits_where_parts_differ() -> None:
-    """Ten minutes at zero and five at a hundred: the five alone deviate by exactly nothing."""
+def test_the_deviation_of_a_part_is_exact() -> None:
+    """Ten minutes at 0 and five at 100: the five alone have a deviation of exactly 0."""
     values = np.concatenate([np.full((20, 1), 100.0), np.zeros((40, 1))])
     result = window_statistics(values, np.ones(values.shape, dtype=bool), lengths=(20, 40, 60))
     assert result.deviation[0, 0] == 0.0
@@ -339,7 +340,7 @@ def test_deviation_keeps_its_digits_where_parts_differ() -> None:
     assert result.deviation[2, 0] == pytest.approx(statistics.pstdev([100.0] * 20 + [0.0] * 40), abs=1e-12)
 
 
-# --- other names -----------------------------------------------------------------------------------------------------
+# --- renamed nodes ---------------------------------------------------------------------------------------------------
 
 
 def cells_of(history: History) -> dict[str, dict[int, tuple[float, bool]]]:
@@ -352,8 +353,8 @@ def cells_of(history: History) -> dict[str, dict[int, tuple[float, bool]]]:
     return found
 
 
-def test_nodes_get_other_names_all_at_once() -> None:
-    """Two change places, one gets a new name, one is forgotten; nobody else is touched, nor is another metric."""
+def test_several_nodes_are_renamed_at_once() -> None:
+    """Two exchange names, one gets a new name, one is removed; other nodes and metrics do not change."""
     history = history_of([(name, T0 + 15.0 * k, 10.0 * i + k) for i, name in enumerate("abcde") for k in range(4)])
     before = cells_of(history)
     history.append(MEMORY, cells([("c", T0, 1.0)]))
@@ -366,7 +367,7 @@ def test_nodes_get_other_names_all_at_once() -> None:
 
 
 def test_under_one_name_the_newer_sample_of_a_slot_counts() -> None:
-    """What the new name has already stays beside what comes, and a carried value never replaces a sample."""
+    """Samples of the new name stay beside those that move to it, and a carried value never replaces a sample."""
     old = [("old", T0 + 1.0, 1.0), ("old", T0 + 20.0, 2.0), ("old", T0 + 61.0, 6.0)]
     new = [("new", T0 + 2.0, 10.0), ("new", T0 + 16.0, 20.0), ("new", T0 + 31.0, 30.0)]
     history = history_of(old, new, [("other", T0 + 75.0, 0.0)])
@@ -378,8 +379,8 @@ def test_under_one_name_the_newer_sample_of_a_slot_counts() -> None:
     assert {"new", "other"} == cells_of(history).keys()
 
 
-def test_what_got_another_name_is_handed_to_the_store() -> None:
-    """Or a restart would bring the old name back."""
+def test_renamed_blocks_are_stored() -> None:
+    """Otherwise a restart would restore the old name."""
     history = history_of([("a", T0 + 15.0 * k, float(k)) for k in range(40)])
     history.take_changed()
     history.rename(CPU.name, {"a": "b"})

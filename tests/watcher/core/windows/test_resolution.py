@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.core.windows.history import History
+from watcher.core.windows.records import CARRIED, SampleBlock
 from watcher.core.windows.resolution import (
     choose_resolution,
     history_bytes,
@@ -17,7 +18,7 @@ from watcher.core.windows.resolution import (
     source_cadence,
 )
 from watcher.core.windows.slot_widths import CANDIDATES, usable_widths
-from watcher.model import CARRIED, METRIC_BY_KEY, Cells, SampleBlock, SeriesBatch, Window
+from watcher.model import METRIC_BY_KEY, Cells, SeriesBatch, Window
 
 CPU = METRIC_BY_KEY["CPU"]
 MEMORY = METRIC_BY_KEY["Memory"]
@@ -59,7 +60,7 @@ def test_large_jitter_needs_finer_slots() -> None:
     assert chosen(batch(*(every(10.0, phase=p, jitter=4.0) for p in range(10)))) == 5
 
 
-def test_the_metric_with_the_most_samples_decides() -> None:
+def test_the_metric_with_the_most_samples_determines_the_resolution() -> None:
     assert chosen(batch(every(30.0, seconds=600)), batch(every(10.0), metric=MEMORY)) == 10
 
 
@@ -95,7 +96,7 @@ def test_every_window_is_a_multiple(lengths: Sequence[int], expected: tuple[int,
     assert usable_widths([Window(f"{each}s", each) for each in lengths]) == expected
 
 
-# --- to other slots --------------------------------------------------------------------------------------------------
+# --- moving samples to other slots -----------------------------------------------------------------------------------
 
 
 @given(
@@ -122,7 +123,7 @@ def test_samples_keep_time_and_value(times: list[int], before: int, after: int) 
     assert samples(moved) == {ms: samples(history)[ms] for ms in last.values()}
 
 
-def test_carried_values_stay_behind() -> None:
+def test_carried_values_are_not_moved() -> None:
     """They have no time."""
     block = SampleBlock(CPU.name, 100, ("a",), np.array([[1.0], [2.0]]), np.array([[500], [CARRIED]], dtype=np.uint16))
     moved = resample([block], before=15, after=5)

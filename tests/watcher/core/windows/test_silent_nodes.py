@@ -1,4 +1,4 @@
-"""The nodes that nothing is heard of: who they are, what they showed last, until when they are told of, and to whom."""
+"""Nodes without samples: their names, their last values, how long they are reported, and who may read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.watcher.tick.test_tick import served, wave
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.windows.silent_nodes import FORGET_S, MAX_NODES, SilentDocument, SilentNode, SilentNodes
-from watcher.core.windows.stored_series import StoredSeriesLike
+from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import LastSample, Operator
 from watcher.platform.logs import ClusterSettings
 from watcher.service.last_seen import LastSeenLookup
@@ -37,14 +37,14 @@ pytestmark = pytest.mark.slow
 
 
 def told(tale: Tale) -> dict[str, Any]:
-    """The silent nodes as the API has them, by name."""
+    """The silent nodes in the response of the API, by name."""
     assert tale.refresher.published is not None
     body = json.loads(tale.refresher.published.silent.bodies[IDENTITY])
     return {node["name"]: node for node in body["nodes"]}
 
 
 class Listing(Told):
-    """A cluster that also says which nodes it has."""
+    """A cluster with a list of its nodes."""
 
     def node_names(self) -> list[str] | None:
         return None if self.nodes is None else list(self.nodes)
@@ -53,8 +53,8 @@ class Listing(Told):
 # --- over ticks ------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_falls_silent_is_told_of_until_it_is_heard_again() -> None:
-    """From the tick on that leaves it out, with its last values, long after the history has forgotten it."""
+def test_a_node_that_falls_silent_is_reported_until_it_has_samples_again() -> None:
+    """From the first tick without it, with its last values, long after the history has removed it."""
     tale = Tale(None)
     names = [f"node-{i}" for i in range(10)]
 
@@ -78,8 +78,8 @@ def test_a_node_that_falls_silent_is_told_of_until_it_is_heard_again() -> None:
     play(tale, story)
 
 
-def test_without_a_list_of_nodes_a_day_is_enough() -> None:
-    """Then it is taken to have gone."""
+def test_without_a_list_of_nodes_a_silent_node_is_reported_for_a_day() -> None:
+    """Then it counts as removed."""
     tale = Tale(None, config=RefreshConfig(interval=3600.0))
     names = [f"node-{i}" for i in range(10)]
 
@@ -95,9 +95,9 @@ def test_without_a_list_of_nodes_a_day_is_enough() -> None:
     play(tale, story)
 
 
-def test_the_nodes_of_the_cluster_decide_who_has_gone() -> None:
-    """One of them that is silent stays however long; one that never was heard of is among them; who is none any more
-    is not, at the next tick."""
+def test_the_list_of_nodes_decides_which_silent_nodes_were_removed() -> None:
+    """A listed node is reported for any time, also one that never had samples. A node that is not listed any more is
+    not reported from the next tick on."""
     cluster = Listing({"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"})
     tale = Tale(cluster, config=RefreshConfig(interval=3600.0))
 
@@ -121,8 +121,8 @@ def test_the_nodes_of_the_cluster_decide_who_has_gone() -> None:
     play(tale, story)
 
 
-def test_a_node_that_goes_while_nobody_looks_is_silent_afterwards() -> None:
-    """Between the last tick before a stop and the first one after the start, an hour later."""
+def test_a_node_that_falls_silent_during_a_restart_is_reported() -> None:
+    """Between the last tick before the stop and the first one after the start, an hour later."""
     tale = Tale(None)
     names = [f"node-{i}" for i in range(10)]
 
@@ -140,8 +140,8 @@ def test_a_node_that_goes_while_nobody_looks_is_silent_afterwards() -> None:
     play(tale.restart(None), after)
 
 
-def test_under_another_label_nobody_has_fallen_silent() -> None:
-    """The names of before are not those of nodes that went."""
+def test_after_a_change_of_the_label_no_node_is_silent() -> None:
+    """The earlier names are not those of nodes that fell silent."""
     tale = Tale(None)
 
     async def story(tale: Tale) -> None:
@@ -156,11 +156,11 @@ def test_under_another_label_nobody_has_fallen_silent() -> None:
     play(tale, story)
 
 
-# --- by itself -------------------------------------------------------------------------------------------------------
+# --- SilentNodes alone -----------------------------------------------------------------------------------------------
 
 
-def test_nodes_that_are_told_of_elsewhere_are_not_told_of_here() -> None:
-    """Lost and quarantined ones are in the overview, and become silent when that is over."""
+def test_lost_and_quarantined_nodes_are_not_silent() -> None:
+    """The overview reports them; they become silent when that ends."""
     silent = SilentNodes()
     last = LastSample(END - 400.0, 12.3456, None)
     away = {"lost": last, "stuck": last, "gone": last}
@@ -175,8 +175,8 @@ def test_nodes_that_are_told_of_elsewhere_are_not_told_of_here() -> None:
     assert ["gone", "lost", "stuck"] == [node.name for node in step()]
 
 
-def test_what_is_remembered_has_a_bound() -> None:
-    """The newest stay."""
+def test_the_number_of_silent_nodes_is_bounded() -> None:
+    """The newest ones stay."""
     silent = SilentNodes()
     away = {f"pod-{i}": LastSample(END - i / 10, None, None) for i in range(MAX_NODES + 2)}
     snapshot = replace(snapshot_of(small_fleet()), left_out=away)
@@ -184,12 +184,12 @@ def test_what_is_remembered_has_a_bound() -> None:
     assert away.keys() - {f"pod-{MAX_NODES}", f"pod-{MAX_NODES + 1}"} == found
 
 
-async def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
-    """Who is not in it is looked for once; who is, until it is known that it is silent."""
+async def test_last_samples_that_were_found_survive_a_later_failure_of_the_store() -> None:
+    """A node without stored samples is looked up once, another one until its sample was returned."""
     asked: list[str] = []
     away = True
 
-    async def ask(name: str) -> list[StoredSeriesLike]:
+    async def ask(name: str) -> list[StoredSeries]:
         asked.append(name)
         if name == "c" and away:
             raise StoreError("the disk is full")
@@ -213,8 +213,8 @@ def with_silent(*nodes: SilentNode) -> FakeService:
     return FakeService(published=published)
 
 
-def test_they_are_answered_even_while_the_list_of_the_others_is_refused() -> None:
-    """As they were encoded, with an ETag that changes with what is said, and not with each tick."""
+def test_silent_nodes_are_served_while_the_list_of_the_others_is_refused() -> None:
+    """As encoded, with an ETag that changes with the content, not with each tick."""
     service = with_silent(SilentNode("node-9", END - 900.0, 12.5, 40.0), SilentNode("new"))
     with Live(service) as live:
         answer = live.ask("/api/v1/silent")
@@ -235,13 +235,13 @@ def test_they_are_answered_even_while_the_list_of_the_others_is_refused() -> Non
         assert (304, b"") == (again.status, again.body)
         service.published = with_silent(SilentNode("new")).published
         assert 200 == live.ask("/api/v1/silent", headers=headers).status
-        assert 200 == live.ask("/api/v1/history?host=new").status  # a node without a history is not an unknown one
+        assert 200 == live.ask("/api/v1/history?host=new").status  # a node without a history is not an unknown node
         service.published = None
         assert "no_metrics" == live.ask("/api/v1/silent").error["code"]
 
 
-def test_many_are_compressed_and_read_like_everything_else() -> None:
-    """Small answers are not, and where reads need a token these do."""
+def test_long_lists_are_compressed_and_need_the_token_of_reads() -> None:
+    """Short ones are not compressed."""
     service = with_silent(*(SilentNode(f"node-{i:04d}") for i in range(1000)))
     with Live(service, protection=Protection("secret", protect_reads=True)) as live:
         assert 401 == live.ask("/api/v1/silent").status
@@ -256,8 +256,10 @@ def test_many_are_compressed_and_read_like_everything_else() -> None:
 # --- the whole service, with a cluster and a store -------------------------------------------------------------------
 
 
-async def test_what_the_store_has_of_a_node_that_is_silent_since_before_the_start(tmp_path: Path) -> None:
-    """Its last minute; a node that nothing was ever stored of stays one that was never heard of."""
+async def test_the_last_sample_of_a_node_that_was_silent_before_the_start_is_read_from_the_store(
+    tmp_path: Path,
+) -> None:
+    """Its last minute. A node without any stored sample stays one that never had samples."""
     settings = settings_for(tmp_path)
     when = int(time.time()) // 60 * 60 - 7200
     columns = ((CPU, Operator.AVG), (MEMORY, Operator.AVG))

@@ -58,7 +58,7 @@ def connected(live: Live, sent: bytes = b"") -> Iterator[socket.socket]:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """What arrives until the server closes the connection."""
+    """The received bytes until the server closes the connection."""
     try:
         return b"".join(iter(lambda: connection.recv(65536), b""))
     except ConnectionResetError:
@@ -77,7 +77,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def answer(received: bytes) -> tuple[int, Mapping[str, str], Any]:
-    """Status, headers in lower case and JSON of an answer."""
+    """Status, headers in lower case, and JSON of a response."""
     head, _, body = received.partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines[1:])
@@ -99,21 +99,21 @@ def answer(received: bytes) -> tuple[int, Mapping[str, str], Any]:
     ids=["nothing", "half a line", "half a head", "idle after an answer", "half a second request"],
 )
 def test_a_connection_that_waits_for_its_client_is_closed(sent: bytes) -> None:
-    """Whatever it waits for."""
+    """In any state of a request."""
     with Live(limits=SHORT) as live, connected(live, sent) as connection:
         received = everything(connection)
     assert received.startswith(b"HTTP/1.1 200") == (b"\r\n\r\n" in sent)
 
 
-def test_a_body_that_does_not_come_is_refused() -> None:
-    """In the one error shape."""
+def test_a_missing_body_is_an_error() -> None:
+    """In the format of all errors."""
     sent = b"POST /take HTTP/1.1\r\nContent-Type: application/json\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"
     with Live(limits=SHORT, routes=ROUTES) as live, connected(live, sent) as connection:
         status, _, error = answer(everything(connection))
     assert (408, "timeout") == (status, error["error"]["code"])
 
 
-def test_a_response_that_is_not_read_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_response_that_is_not_read_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise its connection and its memory would be kept forever."""
     caplog.set_level(logging.DEBUG)
     fleet = publish(snapshot_of(large_fleet(2000)))
@@ -134,7 +134,7 @@ def test_a_connection_in_use_stays_open() -> None:
 # --- number ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_connection_that_waits_longest_makes_room() -> None:
+def test_the_connection_that_waited_longest_is_closed_for_a_new_one() -> None:
     """A probe is answered although idle connections use the whole limit."""
     with Live(limits=replace(LONG, connections=20)) as live, ExitStack() as stack:
         idle = [stack.enter_context(connected(live)) for _ in range(20)]
@@ -150,7 +150,7 @@ def test_the_connection_that_waits_longest_makes_room() -> None:
 
 @pytest.mark.slow
 def test_2000_idle_connections_do_not_keep_a_probe_out(caplog: pytest.LogCaptureFixture) -> None:
-    """And the log has one line about them."""
+    """The log has one line about them."""
     with Live(limits=replace(LONG, connections=1000)) as live, ExitStack() as stack:
         for _ in range(2000):
             stack.enter_context(connected(live))
@@ -190,7 +190,7 @@ def test_descriptors_are_kept_for_other_uses(descriptors: int, connections: int)
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_head_without_end_is_not_kept() -> None:
+def test_an_endless_head_is_not_kept() -> None:
     """Thousands of headers, none of which is too long."""
     header = b"X-A: " + b"a" * 60_000 + b"\r\n"
     with Live(limits=LONG) as live, connected(live, b"GET /healthz HTTP/1.1\r\n") as connection:
@@ -209,8 +209,8 @@ def test_incomplete_requests_share_a_limit() -> None:
         assert not all(map(is_closed, many))
 
 
-def test_the_slowest_body_makes_room() -> None:
-    """A complete request is answered, although slow ones have the whole memory."""
+def test_the_slowest_body_is_dropped_for_a_complete_request() -> None:
+    """The request is served although slow ones have the whole memory."""
     slow = (
         b"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\nHost: x\r\nContent-Length: 600000\r\n\r\n"
         + b"a" * 500_000
@@ -223,8 +223,8 @@ def test_the_slowest_body_makes_room() -> None:
     assert (503, "busy", "1") == (status, error["error"]["code"], headers["retry-after"])
 
 
-def test_a_complete_body_above_the_memory_is_refused() -> None:
-    """Also if it arrives at once: its bytes do not count any longer after the refusal."""
+def test_a_complete_body_above_the_limit_is_refused() -> None:
+    """Also if it arrives at once. Its bytes do not count after the refusal."""
     with Live(limits=replace(LONG, bodies=500), routes=ROUTES) as live:
         refused = live.ask("/take", method="POST", body=b"a" * 600)
         assert (503, "busy") == (refused.status, refused.error["code"])
@@ -232,7 +232,7 @@ def test_a_complete_body_above_the_memory_is_refused() -> None:
 
 
 def test_bodies_fit_into_the_memory_of_the_process() -> None:
-    """Together with what is decoded from them. Small ones always do; a refusal is a finding for a minute, or until the
+    """Together with their decoded values. Small bodies always fit. A refusal is a finding for a minute, or until the
     server ends. A response above the limit on all bodies has the other reason."""
     used = 700 << 20
     budget = MemoryBudget(limit=lambda: 1000 << 20, private=lambda: used)
@@ -259,8 +259,8 @@ def test_bodies_fit_into_the_memory_of_the_process() -> None:
 
 
 @pytest.mark.slow
-def test_a_response_counts_as_long_as_it_is_not_read() -> None:
-    """A client that does not read it makes room for others after a while."""
+def test_a_response_counts_until_it_is_read() -> None:
+    """After a while, a client that does not read it is disconnected for others."""
     with Live(limits=replace(LONG, bodies=12 << 20), routes=ROUTES) as live, connected(live) as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         size = 9 << 20
@@ -277,7 +277,7 @@ def test_a_response_counts_as_long_as_it_is_not_read() -> None:
 
 @pytest.mark.parametrize("head", [b"Content-Length: 1001", b"Transfer-Encoding: chunked"])
 def test_a_body_above_its_limit_is_refused(head: bytes) -> None:
-    """Whether or not its length is known before."""
+    """With a known length and without."""
     body = b"a" * 1001 if b"Length" in head else b"3e9\r\n" + b"a" * 1001 + b"\r\n0\r\n\r\n"
     with Live(routes=ROUTES) as live:
         received = live.raw(
@@ -309,7 +309,7 @@ def test_a_body_above_its_limit_is_refused(head: bytes) -> None:
     ],
 )
 def test_malformed_requests_cost_no_traceback(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """And are answered in a version of HTTP that exists, with the headers of all answers."""
+    """They get a response in an existing version of HTTP, with the headers of all responses."""
     caplog.set_level(logging.INFO)
     with Live(routes=ROUTES) as live, connected(live, sent) as connection:
         connection.shutdown(socket.SHUT_WR)
@@ -324,7 +324,7 @@ def test_malformed_requests_cost_no_traceback(sent: bytes, caplog: pytest.LogCap
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """The headers of every answer; `headers` in lower case."""
+    """The headers of each response; `headers` in lower case."""
     assert "nosniff" == headers["x-content-type-options"]
     assert "deny" == headers["x-frame-options"]
     assert "no-referrer" == headers["referrer-policy"]
@@ -335,7 +335,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/watcher", "/healthz", "/nowhere", "/watcher?window=1h", "/metrics", "/readyz"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
-def test_every_answer_has_the_security_headers(path: str, method: str) -> None:
+def test_each_response_has_the_security_headers(path: str, method: str) -> None:
     """Once, on pages, documents, errors and files."""
     with Live() as live:
         answered = live.ask(path, method=method)

@@ -1,4 +1,4 @@
-"""Which coding a client gets, and whether it has the document already."""
+"""The encoding that a client gets, and whether it has the document already."""
 
 import pytest
 from hypothesis import given
@@ -20,14 +20,14 @@ IDENTITY, GZIP, ZSTD = Encoding.IDENTITY, Encoding.GZIP, Encoding.ZSTD
         ("GZIP", GZIP),
         ("x-gzip", GZIP),
         ("zstd", ZSTD),
-        ("gzip, zstd", ZSTD),  # at equal weight the better one
+        ("gzip, zstd", ZSTD),  # at equal weight, the smaller one
         ("gzip, deflate, br, zstd", ZSTD),  # browsers
         ("gzip, deflate", GZIP),  # requests, and Go's transport without the deflate
         ("gzip;q=1.0, zstd;q=0.5", GZIP),
         ("gzip;q=0.5, zstd;q=0.9, identity;q=0.1", ZSTD),
         ("gzip;q=0.5, identity", IDENTITY),
         ("identity, gzip", GZIP),
-        ("br", IDENTITY),  # what is not listed is not used, but for identity
+        ("br", IDENTITY),  # encodings that are not listed are not used, except identity
         ("br, identity;q=0.001", IDENTITY),
         ("gzip;q=0", IDENTITY),
         ("gzip;q=0, zstd;q=0, identity;q=0", None),
@@ -41,7 +41,7 @@ IDENTITY, GZIP, ZSTD = Encoding.IDENTITY, Encoding.GZIP, Encoding.ZSTD
         ("identity;q=0, *;q=0.5", ZSTD),
         ("gzip ; q=0.8 , zstd ;q=0.7", GZIP),
         ("gzip;q=0.8;x=1", GZIP),
-        ("gzip;q=lots", IDENTITY),  # not understood: not used
+        ("gzip;q=lots", IDENTITY),  # invalid, so not used
         ("gzip;q=1.5", IDENTITY),
         ("gzip;q=", IDENTITY),
         (",,gzip,,", GZIP),
@@ -53,7 +53,7 @@ def test_the_coding_of_a_long_body(accept, expected):
     assert expected == choose(accept, ALL)
 
 
-def test_only_what_is_available_is_chosen():
+def test_only_available_encodings_are_chosen():
     """/metrics has no zstd."""
     assert GZIP == choose("zstd, gzip;q=0.5", (IDENTITY, GZIP))
     assert IDENTITY == choose("zstd", (IDENTITY, GZIP))
@@ -72,13 +72,12 @@ def test_only_what_is_available_is_chosen():
     ],
 )
 def test_the_coding_of_a_short_body(accept, expected):
-    """Plain, unless that is refused."""
+    """Plain, unless the client refuses that."""
     assert expected == choose_plain(accept)
 
 
 @given(st.text(max_size=300))
-def test_any_header_gets_an_answer(accept):
-    """The client writes it."""
+def test_any_header_gets_a_result(accept):
     assert choose(accept, ALL) in (*ALL, None)
     assert choose_plain(accept) in (*ALL, None)
     assert if_none_match_matches(accept, '"t1"') in (True, False)
@@ -103,6 +102,6 @@ def test_any_header_gets_an_answer(accept):
         ('"a, "t1', False),
     ],
 )
-def test_what_the_client_has(header, expected):
-    """The weak comparison of RFC 9110, section 8.8.3.2."""
+def test_if_none_match_uses_the_weak_comparison(header, expected):
+    """RFC 9110, section 8.8.3.2."""
     assert expected is if_none_match_matches(header, '"t1"')

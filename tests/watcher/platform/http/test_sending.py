@@ -1,4 +1,4 @@
-"""Bodies of megabytes go out in pieces; who asks notices nothing of that."""
+"""Bodies of megabytes are sent in parts, which clients do not notice."""
 
 import http.client
 import json
@@ -14,8 +14,8 @@ PUBLISHED = publish(snapshot_of(large_fleet(2000)))
 BODY = PUBLISHED.document(Selection(WINDOWS[-1])).body(Shape.WATCHER)
 
 
-def test_a_large_body_arrives_whole_and_the_connection_goes_on() -> None:
-    """Byte for byte, with its length, twice over one connection, and a small answer after it."""
+def test_a_large_body_arrives_complete_and_the_connection_stays_usable() -> None:
+    """Byte for byte, with its length, twice over one connection, and a small response after it."""
     assert len(BODY) > 3 * PIECE_BYTES
     with Live(FakeService(published=PUBLISHED)) as live:
         connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=PATIENCE_SECONDS)
@@ -31,15 +31,14 @@ def test_a_large_body_arrives_whole_and_the_connection_goes_on() -> None:
         connection.close()
 
 
-def test_head_of_a_large_body_says_its_length_and_sends_none() -> None:
-    """As for any other."""
+def test_head_of_a_large_body_has_its_length_only() -> None:
     with Live(FakeService(published=PUBLISHED)) as live:
         answer = live.ask("/watcher", method="HEAD")
     assert (answer.status, answer.body, answer.headers["Content-Length"]) == (200, b"", str(len(BODY)))
 
 
-def test_a_client_that_hangs_up_in_the_middle_costs_the_others_nothing() -> None:
-    """Its connection is gone, and the next one is answered."""
+def test_a_client_that_disconnects_during_a_body_does_not_affect_others() -> None:
+    """Its connection is closed, and the next request is served."""
     with Live(FakeService(published=PUBLISHED)) as live:
         with socket.create_connection(("127.0.0.1", live.port), timeout=PATIENCE_SECONDS) as connection:
             connection.sendall(b"GET /watcher HTTP/1.1\r\nHost: x\r\n\r\n")

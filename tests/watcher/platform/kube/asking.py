@@ -1,4 +1,4 @@
-"""Asking a fake server as somebody who may everything."""
+"""Requests to a fake server with all rights."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ Outcome = TypeVar("Outcome")
 
 
 def asked(server: FakeKube, ask: Callable[[KubeClient], Awaitable[Outcome]], **options: Any) -> Outcome:
-    """What `ask` makes of a client of this server, which is closed afterwards."""
+    """The result of `ask` with a client of this server, which is closed afterwards."""
 
     async def inside() -> Outcome:
         client = KubeClient(lambda: KubeAccess(server.url, "a test", token=server.token), **options)

@@ -1,4 +1,4 @@
-"""What is asked of the API besides watching: selections, single objects, changes, and what the answers mean."""
+"""Requests to the API other than watches: selections, single objects, changes, and the meaning of responses."""
 
 from collections.abc import Awaitable
 from typing import Any
@@ -31,7 +31,7 @@ NODE_METRICS = "slo.koordinator.sh/v1alpha1/nodemetrics"
 
 
 class Typed(msgspec.Struct, frozen=True):
-    """A custom resource of which one number is read."""
+    """A custom resource with one declared number."""
 
     class Spec(msgspec.Struct, frozen=True):
         seconds: int = 0
@@ -56,8 +56,8 @@ TYPED = Resource("slo.koordinator.sh", "v1alpha1", "nodemetrics", Typed)
     ],
     ids=["all", "a node's", "and not failed", "labels", "both", "a namespace's"],
 )
-def test_a_selection_is_the_servers(selector: Selector, names: list[str]):
-    """Only what was selected crosses the wire, page by page."""
+def test_the_server_applies_the_selection(selector: Selector, names: list[str]):
+    """Only selected objects are transferred, page by page."""
     with FakeKube() as server:
         server.pod("a", node="node-1", metadata={"labels": {"app": "web"}})
         server.pod("b", node="node-2", metadata={"labels": {"app": "web", "tier": "test"}})
@@ -66,14 +66,14 @@ def test_a_selection_is_the_servers(selector: Selector, names: list[str]):
     assert names == sorted(map(key_of, listing.items))
 
 
-def test_a_selection_that_the_server_does_not_know_is_told():
-    """With the server's own words."""
+def test_a_selection_that_the_server_does_not_support_is_an_error():
+    """With the message of the server."""
     with FakeKube() as server, pytest.raises(KubeRefused, match="field label not supported"):
         asked(server, lambda client: client.list(PODS, selector=Selector(fields="spec.colour=red")))
 
 
-def test_one_object_by_its_name():
-    """And that it is absent is not that its kind is."""
+def test_an_object_is_read_by_name():
+    """A missing object and a missing kind are different errors."""
     with FakeKube() as server:
         server.pod("shop/web", node="node-1")
         assert "node-1" == asked(server, lambda client: client.get(PODS, "shop/web")).spec.node_name
@@ -82,8 +82,8 @@ def test_one_object_by_its_name():
     assert not isinstance(caught.value, KubeNoApi)
 
 
-def test_a_custom_resource_as_json_and_by_type():
-    """Whichever the reader declares."""
+def test_a_custom_resource_is_read_as_json_or_by_type():
+    """As its reader declares it."""
     with FakeKube() as server:
         server.define(NODE_METRICS, "NodeMetric")
         server.put(NODE_METRICS, "node-1", spec={"seconds": 60, "more": [1]})
@@ -92,8 +92,8 @@ def test_a_custom_resource_as_json_and_by_type():
     assert 60 == typed.spec.seconds
 
 
-def test_a_custom_resource_that_is_not_installed_is_a_case_by_itself():
-    """For lists and single objects alike."""
+def test_a_custom_resource_that_is_not_installed_has_its_own_error():
+    """For lists and single objects."""
     with FakeKube() as server:
         for ask in (lambda client: client.list(CUSTOM), lambda client: client.get(CUSTOM, "node-1")):
             with pytest.raises(KubeNoApi, match=r"nodemetrics\.slo\.koordinator\.sh") as caught:
@@ -101,8 +101,8 @@ def test_a_custom_resource_that_is_not_installed_is_a_case_by_itself():
             assert "Check that this cluster serves slo.koordinator.sh/v1alpha1." == caught.value.hint
 
 
-def test_an_object_that_does_not_fit_its_type_costs_no_other():
-    """A definition may check less than its readers need."""
+def test_an_object_of_another_type_does_not_affect_others():
+    """A definition may check less than the readers need."""
     with FakeKube() as server:
         server.define(NODE_METRICS, "NodeMetric")
         server.put(NODE_METRICS, "good", spec={"seconds": 60})
@@ -124,8 +124,8 @@ def test_an_object_that_does_not_fit_its_type_costs_no_other():
         (PatchKind.JSON, [{"op": "replace", "path": "/metadata/labels/a", "value": "3"}], {"a": "3"}),
     ],
 )
-def test_three_ways_to_say_a_change(kind: PatchKind, change: Any, labels: dict[str, str]):
-    """And the object comes back as it is then."""
+def test_the_three_kinds_of_patches(kind: PatchKind, change: Any, labels: dict[str, str]):
+    """The result is the changed object."""
     with FakeKube() as server:
         server.node("n", metadata={"labels": {"a": "1"}})
         node = asked(server, lambda client: client.patch(NODES, "n", change, kind=kind))
@@ -133,7 +133,7 @@ def test_three_ways_to_say_a_change(kind: PatchKind, change: Any, labels: dict[s
 
 
 def test_a_change_of_an_old_version_is_a_conflict():
-    """What lies between would be lost."""
+    """Otherwise, changes in between would be lost."""
     with FakeKube() as server:
         server.node("n")
         change = {"metadata": {"resourceVersion": "7", "labels": {"a": "1"}}}
@@ -142,8 +142,8 @@ def test_a_change_of_an_old_version_is_a_conflict():
         assert "labels" not in server.content(FAKE_NODES, "n")["metadata"]
 
 
-def test_the_status_is_changed_through_its_own_door():
-    """A patch of the object leaves its status alone, and one of the status all the rest."""
+def test_the_status_is_changed_through_its_subresource():
+    """A patch of the object does not change its status, and the reverse."""
     with FakeKube() as server:
         server.node("n", cpu="4")
         change = {"metadata": {"labels": {"a": "1"}}, "status": {"capacity": {"gpu": "4000"}}}
@@ -159,8 +159,8 @@ def test_the_status_is_changed_through_its_own_door():
     assert {"cpu": "4", "memory": "8Gi", "gpu": "4k"} == after["status"]["capacity"]
 
 
-def test_what_lacks_for_a_change_is_named_with_its_subresource():
-    """As a role has to have it."""
+def test_a_missing_right_is_named_with_its_subresource():
+    """As a Role has to state it."""
     with FakeKube(forbidden={("patch", "v1/nodes/status")}) as server:
         server.node("n")
         with pytest.raises(KubeForbidden) as caught:
@@ -168,8 +168,8 @@ def test_what_lacks_for_a_change_is_named_with_its_subresource():
     assert 'resources: ["nodes/status"], verbs: ["patch"]' in caught.value.hint
 
 
-def test_a_name_that_is_none_is_not_asked_for():
-    """It might lead to another object."""
+def test_an_invalid_name_is_not_requested():
+    """It could be the path of another object."""
     with FakeKube() as server, pytest.raises(KubeRefused, match="is not a valid name"):
         asked(server, lambda client: client.get(PODS, "shop/../../v1/nodes"))
     assert [] == server.asked
@@ -187,10 +187,10 @@ def test_a_name_that_is_none_is_not_asked_for():
         ({"Retry-After": "1e300"}, {}, 3600.0),
     ],
 )
-def test_how_long_to_wait_and_why_is_read_where_it_is_said(
+def test_the_wait_and_its_reasons_are_read_from_header_or_status(
     headers: dict[str, str], details: dict[str, Any], seconds: float | None
 ):
-    """In the header or in the Status; what is no number of seconds is no answer."""
+    """Values that are not a number of seconds are ignored."""
     answer = status_object(429, "slow down", **details)
     with FakeKube(fault=lambda _: web.json_response(answer, status=429, headers=headers)) as server:
         server.node("n")
@@ -201,7 +201,7 @@ def test_how_long_to_wait_and_why_is_read_where_it_is_said(
 
 
 def test_a_long_refusal_in_pieces_is_read_to_its_end():
-    """A proxy may send it in as many pieces as it likes."""
+    """A proxy may send it in any number of parts."""
     answer = msgspec.json.encode(status_object(409, "x" * 3000, name="web", kind="pods"))
 
     with FakeKube(fault=lambda _: web.Response(body=answer, status=409, headers={"Connection": "close"})) as server:
@@ -211,8 +211,8 @@ def test_a_long_refusal_in_pieces_is_read_to_its_end():
 
 
 @pytest.mark.parametrize(("verb", "allowed"), [("list", False), ("watch", True)])
-def test_rights_are_asked_for_before_they_are_used(verb: str, allowed: bool):
-    """By verb, group and resource; whoever is known may ask, whatever else is forbidden."""
+def test_rights_are_checked_before_they_are_used(verb: str, allowed: bool):
+    """By verb, group and resource. Any authenticated client may check its rights."""
     with FakeKube(forbidden={("list", FAKE_NODES), ("create", f"{FAKE_PODS}/eviction")}) as server:
         assert allowed is asked(server, lambda client: client.is_allowed(verb, NODES))
         assert not asked(server, lambda client: client.is_allowed("create", PODS, subresource="eviction"))
@@ -221,8 +221,8 @@ def test_rights_are_asked_for_before_they_are_used(verb: str, allowed: bool):
     assert expected == question.body["spec"]["resourceAttributes"]
 
 
-async def test_who_is_not_known_has_no_rights():
-    """401 is an error, and not a no."""
+async def test_an_unauthenticated_client_gets_an_error_about_its_rights():
+    """401 is an error, not the response that the right is missing."""
     with FakeKube(token="another") as server:
         server.token = "changed"
         client = KubeClient(lambda: KubeAccess(server.url, "a test", token="a-token"))

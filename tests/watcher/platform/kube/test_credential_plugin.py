@@ -1,4 +1,4 @@
-"""Credentials that a program or an OIDC issuer brings: real programs, a real issuer over TLS, and what goes wrong."""
+"""Credentials of programs and OIDC issuers: real programs, a real issuer over TLS, and failures."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ API = "client.authentication.k8s.io/v1"
 
 
 def program(directory: Path, script: str, **described: Any) -> dict[str, Any]:
-    """The user of a kubeconfig whose credentials a shell script brings, which is beside the kubeconfig."""
+    """The user of a kubeconfig with the credentials of a shell script beside it."""
     path = directory / "bring"
     path.write_text(f"#!/bin/sh\necho run >> '{directory}/runs'\n{script}\n")
     path.chmod(0o700)
@@ -37,21 +37,21 @@ def program(directory: Path, script: str, **described: Any) -> dict[str, Any]:
 
 
 def answer(directory: Path, **status: Any) -> str:
-    """A script that answers with these credentials."""
+    """A script that prints these credentials."""
     credential = {"apiVersion": API, "kind": "ExecCredential", "status": status}
     (directory / "answer.json").write_text(json.dumps(credential))
     return f"cat '{directory}/answer.json'"
 
 
 def runs(directory: Path) -> int:
-    """How often the script was run."""
+    """The number of runs of the script."""
     return len((directory / "runs").read_text().splitlines())
 
 
 # --- exec plug-ins ---------------------------------------------------------------------------------------------------
 
 
-async def test_output_without_end_is_refused_and_the_program_is_ended(tmp_path: Path):
+async def test_a_program_with_endless_output_is_ended_and_refused(tmp_path: Path):
     """Neither its output nor its error output fills the memory."""
     for script in ("exec yes", "exec yes >&2"):
         user = program(tmp_path, script)
@@ -63,8 +63,8 @@ async def test_output_without_end_is_refused_and_the_program_is_ended(tmp_path: 
         await ask()
 
 
-async def test_a_program_brings_the_token(tmp_path: Path):
-    """With its arguments and environment; once, where it names no end."""
+async def test_the_token_of_a_program_is_used(tmp_path: Path):
+    """With its arguments and environment; it runs once if the token has no end."""
     script = 'test "$1 $PROFILE" = "get-token prod" || exit 7; ' + answer(tmp_path, token="brought")
     user = program(tmp_path, script, args=["get-token"], env=[{"name": "PROFILE", "value": "prod"}])
     with FakeKube(token="brought") as server:
@@ -83,7 +83,7 @@ async def test_a_program_brings_the_token(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("end", "expected"), [("2020-01-01T00:00:00Z", 2), ("2999-01-01T00:00:00Z", 1)])
-async def test_a_token_is_brought_anew_when_it_ends(tmp_path: Path, end: str, expected: int):
+async def test_a_token_is_renewed_when_it_expires(tmp_path: Path, end: str, expected: int):
     """And not before."""
     plugin = CredentialPlugin(
         program(tmp_path, answer(tmp_path, token="t", expirationTimestamp=end)), path=tmp_path / "config", seconds=20
@@ -93,8 +93,8 @@ async def test_a_token_is_brought_anew_when_it_ends(tmp_path: Path, end: str, ex
     assert expected == runs(tmp_path)
 
 
-async def test_after_a_refusal_the_program_is_asked_again(tmp_path: Path):
-    """What it brought may have been revoked."""
+async def test_after_a_refusal_the_program_runs_again(tmp_path: Path):
+    """Its credentials may have been revoked."""
     user = program(tmp_path, answer(tmp_path, token="old"))
     with FakeKube(token="new") as server:
         path = edited(server.kubeconfig(tmp_path / "config"), user=user)
@@ -113,8 +113,8 @@ async def test_after_a_refusal_the_program_is_asked_again(tmp_path: Path):
     assert 2 == runs(tmp_path)
 
 
-def test_a_program_brings_a_client_certificate(tmp_path: Path):
-    """In the place of a token."""
+def test_the_client_certificate_of_a_program_is_used(tmp_path: Path):
+    """Instead of a token."""
     authority = trustme.CA()
     client = authority.issue_cert("me")
     pem = {
@@ -144,8 +144,8 @@ def test_a_program_brings_a_client_certificate(tmp_path: Path):
     ],
     ids=["exit code", "no JSON", "other version", "nothing", "no header"],
 )
-def test_a_program_that_brings_nothing_is_told(tmp_path: Path, script: str, words: str):
-    """With what it said of errors, and never with what it brought."""
+def test_a_program_without_credentials_is_an_error(tmp_path: Path, script: str, words: str):
+    """With its error output, and without its output."""
     with FakeKube() as server:
         path = edited(server.kubeconfig(tmp_path / "config"), user=program(tmp_path, script))
         with pytest.raises(KubeRefused) as caught:
@@ -154,16 +154,16 @@ def test_a_program_that_brings_nothing_is_told(tmp_path: Path, script: str, word
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_program_that_is_not_there_is_told_with_the_way_to_it(tmp_path: Path):
-    """Kubeconfigs may say how to install it."""
+def test_a_missing_program_is_an_error_with_the_installation_hint(tmp_path: Path):
+    """Kubeconfigs may have one."""
     user = {"exec": {"apiVersion": API, "command": "no-such-program", "installHint": "Get it from the vendor."}}
     with FakeKube() as server, pytest.raises(KubeRefused, match="no-such-program was not found") as caught:
         listed(by_kubeconfig(edited(server.kubeconfig(tmp_path / "config"), user=user)))
     assert "Get it from the vendor." == caught.value.hint
 
 
-async def test_a_program_that_waits_for_somebody_is_not_started_twice(tmp_path: Path):
-    """Each try would open another browser; the next who asks has what the first run brings."""
+async def test_a_program_that_waits_for_a_login_is_started_once(tmp_path: Path):
+    """Each start would open another browser; later callers get the result of the first run."""
     script = f"while test ! -e '{tmp_path}/go'; do sleep 0.05; done; " + answer(tmp_path, token="at last")
     plugin = CredentialPlugin(program(tmp_path, script), path=tmp_path / "config", seconds=0.2)
 
@@ -176,13 +176,13 @@ async def test_a_program_that_waits_for_somebody_is_not_started_twice(tmp_path: 
     brought = ""
     async with asyncio.timeout(30):
         while not brought:
-            with suppress(KubeUnreachable):  # each time after 0.2 s
+            with suppress(KubeUnreachable):  # after 0.2 s each
                 brought = await plugin.token()
     assert "at last" == brought
     assert 1 == runs(tmp_path)
 
 
-def test_without_the_extra_the_command_that_installs_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_extra_the_error_has_the_command_that_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Only such kubeconfigs need it."""
     monkeypatch.delitem(sys.modules, "watcher.platform.kube.credential_loader", raising=False)
     for name in [each for each in sys.modules if each.startswith("kubernetes_asyncio")]:
@@ -195,8 +195,8 @@ def test_without_the_extra_the_command_that_installs_it_is_named(tmp_path: Path,
     assert "pip install '.[kube]' in a clone" in caught.value.hint
 
 
-def test_the_extra_is_imported_by_none_who_does_not_use_it():
-    """It takes half a second and 30 MB."""
+def test_the_extra_is_imported_only_if_it_is_used():
+    """The import takes half a second and 30 MB."""
     modules = "watcher.platform.kube.client, watcher.sources.metrics_server.provider"
     script = f"import sys, {modules}; print('kubernetes_asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], check=True, text=True, stdout=subprocess.PIPE)
@@ -207,14 +207,14 @@ def test_the_extra_is_imported_by_none_who_does_not_use_it():
 
 
 def id_token(seconds: float) -> str:
-    """A token that is valid for so long; its claims need the letters of base 64 that are not those of URLs."""
+    """A token that is valid for this time; its claims contain letters that base64 and base64url encode differently."""
     claims = json.dumps({"exp": time.time() + seconds, "name": "ÿ?~ÿ>ÿ"}, ensure_ascii=False).encode()
     return f"head.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.signature"
 
 
 @dataclass
 class Issuer:
-    """An OIDC issuer over TLS that answers each refresh with `answer`."""
+    """An OIDC issuer over TLS that sends `answer` for each refresh."""
 
     authority: trustme.CA = field(default_factory=trustme.CA)
     answer: dict[str, str] = field(default_factory=dict)
@@ -223,7 +223,7 @@ class Issuer:
 
     @contextmanager
     def running(self) -> Iterator["Issuer"]:
-        """As long as this lasts."""
+        """Serve until the context ends."""
         started, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
         async def serve() -> None:
@@ -258,14 +258,14 @@ class Issuer:
         return web.json_response(self.answer)
 
     def user(self, **config: Any) -> dict[str, Any]:
-        """The user of a kubeconfig who is known to this issuer."""
+        """The user of a kubeconfig with a login at this issuer."""
         trust = {"idp-certificate-authority-data": b64(self.authority.cert_pem)}
         known = {"client-id": "cli", "client-secret": "hush", "idp-issuer-url": self.url, **trust, **config}
         return {"auth-provider": {"name": "oidc", "config": known}}
 
 
 def brought(user: dict[str, Any], directory: Path, *, times: int = 1) -> list[str]:
-    """The tokens that there are for a user, asked for one after the other."""
+    """The tokens of a user, requested one after the other."""
     plugin = CredentialPlugin(user, path=directory / "config", seconds=20)
 
     async def ask() -> list[str]:
@@ -274,8 +274,8 @@ def brought(user: dict[str, Any], directory: Path, *, times: int = 1) -> list[st
     return asyncio.run(ask())
 
 
-def test_a_token_of_oidc_is_used_as_long_as_it_is_valid(tmp_path: Path):
-    """Without asking its issuer."""
+def test_a_token_of_oidc_is_used_while_it_is_valid(tmp_path: Path):
+    """Without a request to its issuer."""
     token = id_token(3600)
     with FakeKube(token=token) as server:
         path = edited(
@@ -284,8 +284,8 @@ def test_a_token_of_oidc_is_used_as_long_as_it_is_valid(tmp_path: Path):
         assert 0 == listed(by_kubeconfig(path))
 
 
-async def test_a_token_of_oidc_is_refreshed_before_it_ends(tmp_path: Path):
-    """By the refresh token, which the issuer may replace or not; the kubeconfig is left alone."""
+async def test_a_token_of_oidc_is_refreshed_before_it_expires(tmp_path: Path):
+    """By the refresh token, which the issuer may replace; the kubeconfig is not changed."""
     first, second = id_token(30), id_token(3600)
     with Issuer().running() as issuer:
         issuer.answer = {"id_token": first, "refresh_token": "r2"}
@@ -303,7 +303,7 @@ async def test_a_token_of_oidc_is_refreshed_before_it_ends(tmp_path: Path):
 
 
 def test_a_public_client_has_no_secret(tmp_path: Path):
-    """It says who it is in the form."""
+    """It sends its id in the form."""
     token = id_token(3600)
     with Issuer().running() as issuer:
         issuer.answer = {"id_token": token}
@@ -327,8 +327,8 @@ def test_a_public_client_has_no_secret(tmp_path: Path):
     ],
     ids=["expired", "no token", "not trusted", "no authority"],
 )
-def test_a_login_that_has_ended_is_told(tmp_path: Path, config: dict[str, str], words: str):
-    """And no secret is sent to a server that nobody vouches for."""
+def test_an_expired_login_is_an_error(tmp_path: Path, config: dict[str, str], words: str):
+    """No secret is sent to a server without a trusted certificate."""
     with Issuer().running() as issuer:
         user = issuer.user(**config)
         with pytest.raises(KubeRefused) as caught:

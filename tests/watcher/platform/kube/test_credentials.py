@@ -1,4 +1,4 @@
-"""Who we are to the API: in a cluster and by kubeconfig, over real TLS, and what is refused by name."""
+"""Credentials for the API: in a cluster and by kubeconfig, over real TLS, and the errors of invalid ones."""
 
 import asyncio
 import base64
@@ -22,12 +22,12 @@ SECRET = "s3cret-token"
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
-    """Who signed the API's certificate, and the clients'."""
+    """The authority of the certificates of the API and of clients."""
     return trustme.CA()
 
 
 def server_tls(authority: trustme.CA, *, name: str = "127.0.0.1", wants_client: bool = False) -> ssl.SSLContext:
-    """The API's side."""
+    """The TLS context of the API."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert(name).configure_cert(context)
     if wants_client:
@@ -37,12 +37,12 @@ def server_tls(authority: trustme.CA, *, name: str = "127.0.0.1", wants_client: 
 
 
 def b64(blob: trustme.Blob) -> str:
-    """As kubeconfigs hold PEM."""
+    """PEM as in a kubeconfig."""
     return base64.b64encode(blob.bytes()).decode()
 
 
 def listed(access: Callable[[], KubeAccess]) -> int:
-    """How many nodes there are for whom these credentials say that we are."""
+    """The number of nodes that a client with these credentials lists."""
 
     async def inside() -> int:
         client = KubeClient(access, timeout=5.0)
@@ -55,12 +55,12 @@ def listed(access: Callable[[], KubeAccess]) -> int:
 
 
 def by_kubeconfig(path: Path) -> Callable[[], KubeAccess]:
-    """What a kubeconfig says, whatever the environment."""
+    """The access of a kubeconfig, independent of the environment."""
     return lambda: find_access(kubeconfig=path, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
 
 
 def edited(path: Path, *, user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None) -> Path:
-    """A kubeconfig with another user, and more about its cluster."""
+    """A kubeconfig with another user, and changes of its cluster."""
     config = json.loads(path.read_text())
     if user is not None:
         config["users"][0]["user"] = user
@@ -70,7 +70,7 @@ def edited(path: Path, *, user: dict[str, Any] | None = None, cluster: dict[str,
 
 
 def test_in_a_cluster_the_service_account_is_used(authority: trustme.CA, tmp_path: Path):
-    """Its token, and its authority, at the address that the environment says."""
+    """Its token and its authority, at the address in the environment."""
     (tmp_path / "token").write_text(f"{SECRET}\n")
     (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
     with FakeKube(token=SECRET, tls=server_tls(authority)) as server:
@@ -79,8 +79,8 @@ def test_in_a_cluster_the_service_account_is_used(authority: trustme.CA, tmp_pat
         assert 1 == listed(lambda: find_access(kubeconfig=None, environ=environ, service_account=tmp_path))
 
 
-def test_an_address_of_ipv6_is_put_in_brackets(authority: trustme.CA, tmp_path: Path):
-    """And 443 is the port where none is said."""
+def test_an_ipv6_address_is_put_in_brackets(authority: trustme.CA, tmp_path: Path):
+    """The default port is 443."""
     (tmp_path / "token").write_text(SECRET)
     (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1"}
@@ -90,8 +90,8 @@ def test_an_address_of_ipv6_is_put_in_brackets(authority: trustme.CA, tmp_path: 
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["data", "files"])
-def test_a_client_certificate_says_who_we_are(authority: trustme.CA, tmp_path: Path, inline: bool):
-    """In the kubeconfig itself, or in files beside it, whose paths are relative to it."""
+def test_a_client_certificate_authenticates(authority: trustme.CA, tmp_path: Path, inline: bool):
+    """In the kubeconfig, or in files with paths relative to it."""
     client = authority.issue_cert("me")
     pems = {
         "client-certificate": client.cert_chain_pems[0],
@@ -109,8 +109,8 @@ def test_a_client_certificate_says_who_we_are(authority: trustme.CA, tmp_path: P
         assert 1 == listed(by_kubeconfig(path))
 
 
-def test_the_server_may_go_by_another_name(authority: trustme.CA, tmp_path: Path):
-    """tls-server-name; without it the certificate is not that of the address."""
+def test_the_server_may_have_another_name(authority: trustme.CA, tmp_path: Path):
+    """tls-server-name. Without it, the certificate does not match the address."""
     trust = {"certificate-authority-data": b64(authority.cert_pem)}
     with FakeKube(tls=server_tls(authority, name="kubernetes.default")) as server:
         server.node("a")
@@ -120,8 +120,8 @@ def test_the_server_may_go_by_another_name(authority: trustme.CA, tmp_path: Path
         assert 1 == listed(by_kubeconfig(edited(path, cluster={"tls-server-name": "kubernetes.default"})))
 
 
-def test_an_authority_that_did_not_sign_is_not_trusted(authority: trustme.CA, tmp_path: Path):
-    """Unless the kubeconfig says that anything goes."""
+def test_a_certificate_of_another_authority_is_not_trusted(authority: trustme.CA, tmp_path: Path):
+    """Unless the kubeconfig disables the check."""
     with FakeKube(tls=server_tls(authority)) as server:
         server.node("a")
         other = {"certificate-authority-data": b64(trustme.CA().cert_pem)}
@@ -132,7 +132,7 @@ def test_an_authority_that_did_not_sign_is_not_trusted(authority: trustme.CA, tm
         assert 1 == listed(by_kubeconfig(server.kubeconfig(path, **anything)))
 
 
-def test_a_server_without_tls_is_told(tmp_path: Path):
+def test_a_server_without_tls_is_an_error(tmp_path: Path):
     """https to a plain port."""
     with FakeKube() as server:
         path = edited(server.kubeconfig(tmp_path / "config"), cluster={"server": f"https://127.0.0.1:{server.port}"})
@@ -140,16 +140,16 @@ def test_a_server_without_tls_is_told(tmp_path: Path):
             listed(by_kubeconfig(path))
 
 
-def test_a_token_file_wins_over_a_token(tmp_path: Path):
-    """As with kubectl."""
+def test_a_token_file_takes_precedence_over_a_token(tmp_path: Path):
+    """As in kubectl."""
     (tmp_path / "token").write_text(SECRET)
     with FakeKube(token=SECRET) as server:
         path = edited(server.kubeconfig(tmp_path / "config"), user={"token": "old", "tokenFile": "token"})
         assert 0 == listed(by_kubeconfig(path))
 
 
-async def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
-    """Credentials that were renewed are taken up without a restart."""
+async def test_after_a_refusal_the_kubeconfig_is_read_again(tmp_path: Path):
+    """Renewed credentials are used without a restart."""
     with FakeKube(token="new") as server:
         path = server.kubeconfig(tmp_path / "config", token="old")
 
@@ -166,7 +166,7 @@ async def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
         await check()
 
 
-# --- what is refused by name -----------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,10 @@ async def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
         ({"client-certificate-data": "eA=="}, {"server": "https://x"}, "client-certificate and client-key are not PEM"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], words: str):
-    """Never asked as nobody, which would only look like missing permissions; no secret is shown."""
+def test_unusable_credentials_are_an_error_that_names_them(
+    tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], words: str
+):
+    """No anonymous request is sent, which would look like a missing right; no secret is shown."""
     (tmp_path / "empty").write_text("")
     with FakeKube() as server:
         path = edited(server.kubeconfig(tmp_path / "config"), user=user, cluster=cluster)
@@ -214,12 +216,12 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, user: dict[str, Any
         ("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]", "has no cluster named c"),
         ("current-context: a\ncontexts: [{name: a}]", "does not name a cluster"),
         ("clusters: [{name: [1]}]", "is not a kubeconfig"),
-        ("[" * 30_000, "is not valid YAML"),  # libyaml would end the process
+        ("[" * 30_000, "is not valid YAML"),  # libyaml would crash the process
     ],
     ids=range(9),
 )
-def test_a_kubeconfig_that_is_none(tmp_path: Path, content: str, words: str):
-    """Said without its content, which holds secrets."""
+def test_an_invalid_kubeconfig_is_an_error(tmp_path: Path, content: str, words: str):
+    """Without its content, which has secrets."""
     path = tmp_path / "config"
     path.write_text(content)
     with pytest.raises(KubeRefused) as caught:
@@ -229,8 +231,8 @@ def test_a_kubeconfig_that_is_none(tmp_path: Path, content: str, words: str):
     assert SECRET not in f"{caught.value} {caught.value.__cause__}"
 
 
-def test_another_context_than_the_current_one(tmp_path: Path):
-    """With its own cluster and user; one that is not there is told."""
+def test_another_context_than_the_current_one_may_be_selected(tmp_path: Path):
+    """With its own cluster and user; an unknown one is an error."""
     path = tmp_path / "config"
     path.write_text(
         """
@@ -248,8 +250,8 @@ def test_another_context_than_the_current_one(tmp_path: Path):
     assert "kubectl config view" in refused.value.hint
 
 
-def test_neither_a_kubeconfig_nor_a_cluster(tmp_path: Path):
-    """What users of the Go service met as "no configuration has been provided", with the cure."""
+def test_without_a_kubeconfig_and_a_cluster_the_error_has_a_remedy(tmp_path: Path):
+    """The Go service reported "no configuration has been provided"."""
     with pytest.raises(KubeRefused) as caught:
         find_access(kubeconfig=None, environ={})
     assert "KUBE_CONFIG" in caught.value.hint
@@ -257,7 +259,7 @@ def test_neither_a_kubeconfig_nor_a_cluster(tmp_path: Path):
         find_access(kubeconfig=tmp_path / "nowhere", environ={})
 
 
-def test_a_pod_without_a_service_account(tmp_path: Path):
+def test_a_pod_without_a_service_account_is_an_error(tmp_path: Path):
     """automountServiceAccountToken: false."""
     with pytest.raises(KubeRefused, match="no service account") as caught:
         find_access(kubeconfig=None, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, service_account=tmp_path)

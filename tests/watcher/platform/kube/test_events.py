@@ -26,7 +26,7 @@ BY = EventSource(component="load-watcher-agent", host="node-1")
     ],
     ids=["pod", "node"],
 )
-def test_an_event_is_where_its_object_is(about: EventSubject, namespace: str, involved: dict[str, str]):
+def test_an_event_is_in_the_namespace_of_its_object(about: EventSubject, namespace: str, involved: dict[str, str]):
     with FakeKube() as server:
         asked(
             server,
@@ -42,7 +42,7 @@ def test_an_event_is_where_its_object_is(about: EventSubject, namespace: str, in
     assert 1024 >= len(event["message"].encode())
 
 
-def test_a_missing_right_is_told_with_its_rule():
+def test_a_missing_right_is_logged_with_its_rule():
     with FakeKube(forbidden={("create", "v1/events")}) as server, pytest.raises(KubeForbidden) as refused:
         asked(
             server,
@@ -53,7 +53,7 @@ def test_a_missing_right_is_told_with_its_rule():
     assert '{apiGroups: [""], resources: ["events"], verbs: ["create"]}' in refused.value.hint
 
 
-def test_objects_are_counted_by_asking_for_one():
+def test_objects_are_counted_with_a_limit_of_one():
     with FakeKube() as server:
         assert 0 == asked(server, lambda client: client.count(NODES_OF_THE_API))
         for number in range(7):
@@ -62,7 +62,7 @@ def test_objects_are_counted_by_asking_for_one():
         assert {"limit": "1"} == [each for each in server.asked if each.resource == NODES][-1].parameters
 
 
-def test_a_config_map_is_changed_only_by_who_saw_its_newest_version():
+def test_a_config_map_is_only_changed_in_its_newest_version():
     async def two_at_once(client):
         read = await client.get(CONFIG_MAPS, "lw/limits")
         change = {"metadata": {"resourceVersion": read.metadata.resource_version}, "data": {"a": "2"}}

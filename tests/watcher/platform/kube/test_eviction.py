@@ -1,4 +1,4 @@
-"""Evicting pods: every answer is its own case, waits are as long as the server asks, and none goes on for ever."""
+"""Evictions of pods: each response has its own outcome, waits are those of the server, and all attempts end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ BUDGET = {"reason": "DisruptionBudget", "message": "The disruption budget b need
 
 
 class VirtualTime:
-    """A clock that only sleeping moves; `meanwhile` is called after each sleep with how many there were."""
+    """A clock that only sleeping advances; `meanwhile` is called after each sleep with the number of sleeps."""
 
     def __init__(self, meanwhile: Callable[[int], Any] = lambda _: None) -> None:
         self.now, self.slept, self._meanwhile = 100.0, list[float](), meanwhile
@@ -29,7 +29,7 @@ class VirtualTime:
 def evicted(
     server: FakeKube, *pods: str, within: float = 60.0, time: VirtualTime | None = None, **options: Any
 ) -> list[EvictionResult]:
-    """What becomes of these pods, evicted one after the other."""
+    """The outcomes of these pods, evicted one after the other."""
     clock = time or VirtualTime()
 
     async def inside(client: Any) -> list[EvictionResult]:
@@ -40,20 +40,20 @@ def evicted(
 
 
 def versions(server: FakeKube) -> list[str]:
-    """The versions in which Evictions were sent."""
+    """The API versions of the sent Evictions."""
     return [each.body["apiVersion"] for each in server.asked if each.resource == "v1/pods/eviction"]
 
 
 def refusing(
     code: int, message: str = "no", *, headers: dict[str, str] | None = None, **details: Any
 ) -> Callable[..., Any]:
-    """A server that answers every request so."""
+    """A server with this response to each request."""
     body = status_object(code, message, **details)
     return lambda _: web.json_response(body, status=code, headers=headers)
 
 
-def test_an_evicted_pod_is_on_its_way_out():
-    """With its own grace period, or with the one that is asked for."""
+def test_an_evicted_pod_terminates():
+    """With its own grace period, or with the requested one."""
     with FakeKube() as server:
         server.pod("shop/a", node="n")
         server.pod("shop/b", node="n")
@@ -65,12 +65,12 @@ def test_an_evicted_pod_is_on_its_way_out():
 
 
 @pytest.mark.parametrize("code", [400, 404])
-def test_an_older_server_is_asked_in_its_own_version(code: int):
-    """Found out once, and then remembered."""
+def test_an_older_server_gets_its_own_version(code: int):
+    """It is detected once."""
 
     def old(request: Asked) -> web.Response | None:
         if request.resource != "v1/pods/eviction" or request.body["apiVersion"] != "policy/v1" or code == 400:
-            return None  # the fake itself says 400 to what it does not know
+            return None  # the fake sends 400 for unknown versions
         return web.json_response(status_object(404, "the server could not find the requested resource"), status=404)
 
     with FakeKube(evictions=("policy/v1beta1",), fault=old) as server:
@@ -80,8 +80,8 @@ def test_an_older_server_is_asked_in_its_own_version(code: int):
     assert ["policy/v1", "policy/v1beta1", "policy/v1beta1"] == versions(server)
 
 
-def test_the_version_is_found_again_when_the_server_was_upgraded():
-    """1.25 took policy/v1beta1 away."""
+def test_the_version_is_detected_again_after_an_upgrade():
+    """Kubernetes 1.25 removed policy/v1beta1."""
     with FakeKube(evictions=("policy/v1beta1",)) as server:
         server.pod("a", node="n")
         server.pod("b", node="n")
@@ -99,8 +99,8 @@ def test_the_version_is_found_again_when_the_server_was_upgraded():
         assert [EvictionOutcome.EVICTED] * 2 == asked(server, inside)
 
 
-def test_a_pod_that_is_gone_is_not_taken_for_a_missing_version():
-    """One question, one answer."""
+def test_a_deleted_pod_is_not_a_missing_version():
+    """One request and one response."""
     with FakeKube() as server:
         (gone,) = evicted(server, "shop/a")
     assert (EvictionOutcome.GONE, 1) == (gone.outcome, gone.tries)
@@ -108,8 +108,8 @@ def test_a_pod_that_is_gone_is_not_taken_for_a_missing_version():
     assert ["policy/v1"] == versions(server)
 
 
-def test_a_server_without_evictions_is_told():
-    """In its words about the version that it should have."""
+def test_a_server_without_evictions_is_an_error():
+    """It names the required version."""
     with FakeKube(evictions=()) as server:
         server.pod("a", node="n")
         (refused,) = evicted(server, "default/a")
@@ -117,8 +117,8 @@ def test_a_server_without_evictions_is_told():
     assert '"policy/v1"' in refused.message
 
 
-def test_another_pod_of_the_same_name_stays():
-    """A StatefulSet makes the same name again while we think."""
+def test_another_pod_with_the_same_name_is_not_evicted():
+    """A StatefulSet may create a pod with the same name meanwhile."""
     with FakeKube() as server:
         server.pod("shop/db-0", node="n", metadata={"uid": "new"})
         assert [EvictionOutcome.GONE] == [each.outcome for each in evicted(server, "shop/db-0", uid="old")]
@@ -126,8 +126,8 @@ def test_another_pod_of_the_same_name_stays():
         assert [EvictionOutcome.EVICTED] == [each.outcome for each in evicted(server, "shop/db-0", uid="new")]
 
 
-def test_a_budget_is_waited_for_ever_longer():
-    """Five seconds, ten, twenty; then it has room."""
+def test_the_wait_for_a_budget_doubles():
+    """Five seconds, ten, twenty; then the budget allows the eviction."""
     with FakeKube() as server:
         server.pod("shop/a", node="n", metadata={"labels": {"app": "web"}})
         budget = {"spec": {"selector": {"matchLabels": {"app": "web"}}}}
@@ -143,8 +143,8 @@ def test_a_budget_is_waited_for_ever_longer():
     assert [5.0, 10.0, 20.0] == time.slept
 
 
-def test_a_budget_without_room_is_given_up_at_the_deadline():
-    """And said to be that, with its own words; no wait that would lead past it is begun."""
+def test_a_budget_without_room_ends_at_the_deadline():
+    """The outcome has the message of the server; a wait beyond the deadline does not begin."""
     time = VirtualTime()
     with FakeKube(fault=refusing(429, "Cannot evict pod", causes=[BUDGET])) as server:
         (protected,) = evicted(server, "shop/a", within=30.0, time=time)
@@ -153,8 +153,8 @@ def test_a_budget_without_room_is_given_up_at_the_deadline():
     assert [5.0, 10.0] == time.slept
 
 
-def test_the_servers_own_time_counts_before_ours():
-    """In the header; a busy server is no budget."""
+def test_the_wait_of_the_server_takes_precedence():
+    """In the header; a busy server is not a budget."""
     time = VirtualTime()
     with FakeKube(fault=refusing(429, "too many requests", headers={"Retry-After": "2"})) as server:
         (busy,) = evicted(server, "shop/a", within=7.0, time=time)
@@ -162,8 +162,8 @@ def test_the_servers_own_time_counts_before_ours():
     assert [2.0, 2.0, 2.0] == time.slept
 
 
-def test_without_time_there_is_one_try():
-    """An agent that evicts many asks each in turn."""
+def test_without_time_there_is_one_attempt():
+    """An agent that evicts several pods requests each in turn."""
     time = VirtualTime()
     with FakeKube(fault=refusing(503)) as server:
         assert [1] == [each.tries for each in evicted(server, "shop/a", within=0.0, time=time)]
@@ -188,16 +188,16 @@ def test_without_time_there_is_one_try():
     ],
     ids=["500", "conflict", "uid", "newer uid", "namespace", "two budgets", "invalid", "401", "redirect"],
 )
-def test_each_answer_is_its_own_case(answer: Callable[..., Any], outcome: EvictionOutcome):
-    """What passes is tried until the deadline, what does not is not."""
+def test_each_response_has_its_own_outcome(answer: Callable[..., Any], outcome: EvictionOutcome):
+    """Transient failures are retried until the deadline, others are not."""
     with FakeKube(fault=answer) as server:
         (told,) = evicted(server, "shop/a", within=6.0)
     passes = outcome is EvictionOutcome.UNANSWERED
     assert (outcome, 2 if passes else 1) == (told.outcome, told.tries)
 
 
-def test_a_right_that_lacks_is_named():
-    """As the rule that a role has to have."""
+def test_a_missing_right_is_named():
+    """As the rule of a Role."""
     with FakeKube(forbidden={("create", "v1/pods/eviction")}) as server:
         server.pod("shop/a", node="n")
         (forbidden,) = evicted(server, "shop/a")
@@ -205,8 +205,8 @@ def test_a_right_that_lacks_is_named():
     assert '{apiGroups: [""], resources: ["pods/eviction"], verbs: ["create"]}' in forbidden.hint
 
 
-def test_a_lost_answer_is_asked_for_again():
-    """The second time the pod is gone already, and that is what we wanted."""
+def test_a_lost_response_is_requested_again():
+    """The second time, the pod is already deleted, which is the wanted result."""
     with FakeKube(kubelet=True) as server:
         server.pod("shop/a", node="n")
 
@@ -221,8 +221,8 @@ def test_a_lost_answer_is_asked_for_again():
     assert (EvictionOutcome.GONE, 2) == (told.outcome, told.tries)
 
 
-def test_what_can_be_no_pod_is_refused():
-    """Nothing is asked."""
+def test_an_invalid_name_of_a_pod_is_an_error():
+    """No request is sent."""
     with FakeKube() as server:
         assert [EvictionOutcome.REFUSED] == [each.outcome for each in evicted(server, "shop/../a")]
     assert [] == server.asked

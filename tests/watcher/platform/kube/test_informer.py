@@ -1,4 +1,4 @@
-"""The copy that keeps itself true: whatever happens to the server and the line, it becomes what the server has."""
+"""The copy of an informer: after any failures of server and connection, it becomes equal to the server's objects."""
 
 import asyncio
 import logging
@@ -25,8 +25,8 @@ from watcher.platform.kube.parameters import Selector
 POLICIES = "ensurance.crane.io/v1alpha1/nodeqoss"
 
 
-def test_a_list_and_then_what_changes():
-    """Each change once, in order, with what was before; one list is enough."""
+def test_a_list_is_followed_by_changes():
+    """Each change once, in order, with the earlier object; one list is enough."""
     changes: list[tuple[str, bool, bool]] = []
     with FakeKube() as server:
         server.node("a", cpu="4000m")
@@ -49,8 +49,9 @@ def test_a_list_and_then_what_changes():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_any_course_of_events_the_copy_is_what_the_server_has(seed: int):
-    """Changes, cut lines, forgotten versions, refusals and short watches in any order: no ghosts, nothing missed."""
+def test_after_any_sequence_of_events_the_copy_equals_the_server(seed: int):
+    """Changes, cut connections, expired versions, refusals and short watches in any order: no deleted object remains,
+    none is missing."""
     chance = random.Random(seed)
     mirror: dict[str, Node] = {}
 
@@ -88,8 +89,8 @@ def test_after_any_course_of_events_the_copy_is_what_the_server_has(seed: int):
         watched(server, check, on_change=follow, watch_seconds=1)
 
 
-def test_what_went_while_nobody_looked_is_gone_after_a_relist():
-    """A version that was compacted away: 410 as an event, a new list, and no ghost."""
+def test_objects_deleted_during_an_outage_are_removed_after_a_relist():
+    """The version was compacted: 410 as an event, then a new list."""
     with FakeKube() as server:
         server.node("stays")
         server.node("goes")
@@ -108,8 +109,8 @@ def test_what_went_while_nobody_looked_is_gone_after_a_relist():
     assert 2 <= count(server, "list")
 
 
-def test_a_lost_line_goes_on_from_where_it_was():
-    """Without another list, and with what changed meanwhile."""
+def test_a_lost_connection_continues_at_the_last_version():
+    """Without another list, and with the changes made meanwhile."""
     with FakeKube() as server:
         server.node("a")
 
@@ -125,8 +126,8 @@ def test_a_lost_line_goes_on_from_where_it_was():
     assert 1 == count(server, "list")
 
 
-def test_a_bookmark_moves_the_version_on():
-    """A watch that ended goes on from its bookmark, which other resources have brought forward."""
+def test_a_bookmark_advances_the_version():
+    """A watch that ended continues at its bookmark, which changes of other resources advanced."""
     with FakeKube() as server:
         server.node("a")
 
@@ -142,8 +143,8 @@ def test_a_bookmark_moves_the_version_on():
     assert {"true"} == {a.parameters["allowWatchBookmarks"] for a in server.asked if a.verb == "watch"}
 
 
-def test_a_watch_that_brought_nothing_is_not_trusted():
-    """It may wait for a version that a restored etcd does not have yet: list anew."""
+def test_a_watch_without_events_is_followed_by_a_list():
+    """It may wait for a version that a restored etcd does not have yet."""
     with FakeKube(bookmarks=False) as server:
         server.node("a")
 
@@ -154,8 +155,8 @@ def test_a_watch_that_brought_nothing_is_not_trusted():
         watched(server, check, watch_seconds=1)
 
 
-def test_a_server_in_trouble_is_asked_ever_more_rarely():
-    """Delays that grow, also where each list works and each watch is refused."""
+def test_requests_to_a_failing_server_have_growing_delays():
+    """Also if each list succeeds and each watch is refused."""
     with FakeKube(forbidden={("watch", NODES)}) as server:
         server.node("a")
 
@@ -166,15 +167,15 @@ def test_a_server_in_trouble_is_asked_ever_more_rarely():
             assert "verb watch on nodes" in informer.error.hint
             assert {"a"} == set(informer.objects)
             await eventually(lambda: count(server, "watch") == 3, what="both short delays to pass")
-            await asyncio.sleep(0.3)  # in which a loop would ask again
+            await asyncio.sleep(0.3)  # time in which a loop without delays would send a request
 
         watched(server, check, delays=(0.01, 0.02, 60.0))
 
     assert 3 == count(server, "list") == count(server, "watch")
 
 
-def test_a_watch_that_ends_at_once_is_no_hot_loop():
-    """A proxy that closes each answer after its head."""
+def test_watches_that_end_at_once_have_delays():
+    """A proxy that closes each response after its head."""
     ended: list[Asked] = []
 
     def fault(asked: Asked) -> web.Response | None:
@@ -187,7 +188,7 @@ def test_a_watch_that_ends_at_once_is_no_hot_loop():
 
         async def check(informer: Informer[Node]) -> None:
             await eventually(lambda: len(ended) == 2, what="two watches")
-            await asyncio.sleep(0.3)  # in which a loop would ask again
+            await asyncio.sleep(0.3)  # time in which a loop without delays would send a request
 
         watched(server, check, delays=(0.05, 60.0))
 
@@ -206,8 +207,8 @@ def test_a_watch_that_ends_at_once_is_no_hot_loop():
     ],
     ids=["html", "no object", "wrong type", "broken off", "error", "endless line"],
 )
-def test_a_watch_that_makes_no_sense_costs_nothing_but_a_relist(body: bytes):
-    """The copy stays, and is kept up afterwards."""
+def test_an_invalid_response_of_a_watch_causes_a_relist(body: bytes):
+    """The copy stays, and is updated afterwards."""
     odd = [body]
 
     def fault(asked: Asked) -> web.Response | None:
@@ -224,8 +225,8 @@ def test_a_watch_that_makes_no_sense_costs_nothing_but_a_relist(body: bytes):
         watched(server, check)
 
 
-def test_a_watch_that_breaks_off_within_a_line_needs_no_relist():
-    """It is a lost line like any other: the half object is asked for again."""
+def test_a_watch_that_ends_within_a_line_needs_no_relist():
+    """It is a lost connection like any other: the incomplete object is requested again."""
     odd = [b'{"type":"ADDED","object":{"metadata":{"name":"gho']
     with FakeKube(
         fault=lambda asked: web.Response(body=odd.pop()) if asked.verb == "watch" and odd else None
@@ -242,7 +243,7 @@ def test_a_watch_that_breaks_off_within_a_line_needs_no_relist():
     assert 1 == count(server, "list")
 
 
-def test_an_object_as_large_as_etcd_keeps_is_read_from_a_watch():
+def test_an_object_of_the_maximum_size_of_etcd_is_read_from_a_watch():
     """1.5 MiB in one line; aiohttp's own limit is a third of that."""
     with FakeKube() as server:
 
@@ -256,11 +257,11 @@ def test_an_object_as_large_as_etcd_keeps_is_read_from_a_watch():
     assert 1 == count(server, "list")
 
 
-# --- selections, custom resources, odd objects -----------------------------------------------------------------------
+# --- selections, custom resources, invalid objects -------------------------------------------------------------------
 
 
-def test_what_leaves_the_selection_is_gone():
-    """A pod that is bound to this node comes; one whose label goes, leaves."""
+def test_an_object_that_leaves_the_selection_is_removed():
+    """A pod that is bound to this node is added; one whose label is removed is deleted."""
     with FakeKube() as server:
         server.pod("mine", node="node-1", metadata={"labels": {"app": "web"}})
         server.pod("other", node="node-2", metadata={"labels": {"app": "web"}})
@@ -280,8 +281,8 @@ def test_what_leaves_the_selection_is_gone():
     assert 1 == count(server, "list")
 
 
-def test_a_custom_resource_that_is_not_installed_comes_when_it_is():
-    """Until then there are no objects and a named error, and when it goes so do they."""
+def test_a_custom_resource_that_is_installed_later_is_listed():
+    """Until then there are no objects and an error that names it. When it is removed, so are the objects."""
     changes: list[tuple[str, bool]] = []
     with FakeKube() as server:
 
@@ -304,8 +305,8 @@ def test_a_custom_resource_that_is_not_installed_comes_when_it_is():
     assert [("p", True), ("p", False)] == changes
 
 
-def test_a_page_not_found_of_a_proxy_is_no_reason_to_forget():
-    """That there are none, only Kubernetes can say."""
+def test_a_404_of_a_proxy_removes_no_objects():
+    """Only the API server can state that the kind does not exist."""
     with FakeKube() as server:
         server.node("a")
 
@@ -319,8 +320,8 @@ def test_a_page_not_found_of_a_proxy_is_no_reason_to_forget():
         watched(server, check)
 
 
-def test_a_server_that_ends_during_a_watch_is_logged_in_words(caplog: pytest.LogCaptureFixture):
-    """aiohttp's text has the representation of another exception."""
+def test_a_server_that_ends_during_a_watch_is_logged_in_plain_text(caplog: pytest.LogCaptureFixture):
+    """aiohttp's message has the representation of another exception."""
     with FakeKube() as server:
         server.node("a")
 
@@ -337,7 +338,7 @@ def test_a_server_that_ends_during_a_watch_is_logged_in_words(caplog: pytest.Log
     assert first.endswith("the request for nodes: the connection ended within the response")
 
 
-def test_others_have_their_turns_while_a_long_list_is_told_of():
+def test_other_tasks_run_while_a_long_list_is_delivered():
     """A cluster has tens of thousands of pods."""
     turns = 0
     told: list[int] = []
@@ -363,8 +364,8 @@ def test_others_have_their_turns_while_a_long_list_is_told_of():
     assert max(told.count(turn) for turn in set(told)) == NOTIFY_BATCH
 
 
-def test_who_hurries_it_waits_for_no_delay():
-    """It is told of a new attempt, whatever comes of it."""
+def test_retry_now_skips_the_delay():
+    """A waiting caller gets the result of the new attempt."""
     with FakeKube(forbidden={("list", NODES)}) as server:
         server.node("a")
 
@@ -378,15 +379,15 @@ def test_who_hurries_it_waits_for_no_delay():
             informer.retry_now()
             await eventually(lambda: informer.synced.is_set(), what="the list")
             await eventually(lambda: not informer.error, what="the watch")
-            informer.retry_now()  # where all is well there is nothing to hurry
+            informer.retry_now()  # without an error, there is no delay to skip
             await informer.wait()
             assert same(informer, server)()
 
         watched(server, check, delays=(3600.0,))
 
 
-def test_an_object_that_does_not_fit_its_type_is_left_out_and_said_once(caplog: pytest.LogCaptureFixture):
-    """In a list and in a watch, until it fits again or goes."""
+def test_an_object_of_another_type_is_left_out_and_logged_once(caplog: pytest.LogCaptureFixture):
+    """In a list and in a watch, until it is valid or deleted."""
     bad: dict[str, Any] = {"status": {"startTime": "yesterday"}}
     with FakeKube() as server, caplog.at_level(logging.WARNING, "watcher.platform.kube.informer"):
         server.pod("good")
@@ -411,22 +412,22 @@ def test_an_object_that_does_not_fit_its_type_is_left_out_and_said_once(caplog: 
     assert 1 == count(server, "list")
 
 
-def test_a_wait_that_the_server_asks_for_is_kept():
-    """Longer than our own first delay."""
+def test_the_wait_of_the_server_is_kept():
+    """It is longer than the informer's first delay."""
     busy = [web.Response(status=429, headers={"Retry-After": "3600"}), web.Response(status=429)]
     with FakeKube(fault=lambda _: busy.pop() if busy else None) as server:
 
         async def check(informer: Informer[Node]) -> None:
             await eventually(lambda: len(server.asked) == 2, what="the second question")
-            await asyncio.sleep(0.3)  # in which it would ask again
+            await asyncio.sleep(0.3)  # time in which it would send a request
 
         watched(server, check)
 
     assert 2 == len(server.asked)
 
 
-def test_a_callback_that_fails_costs_nothing(caplog: pytest.LogCaptureFixture):
-    """It is logged, with what it was about."""
+def test_an_exception_in_a_callback_is_logged(caplog: pytest.LogCaptureFixture):
+    """With the object; the informer continues."""
     with FakeKube() as server, caplog.at_level(logging.ERROR):
         server.node("a")
         watched(server, lambda informer: informer.wait(), on_change=lambda *_: 1 / 0)
@@ -434,8 +435,7 @@ def test_a_callback_that_fails_costs_nothing(caplog: pytest.LogCaptureFixture):
     assert "a listener failed on a change of nodes a" in caplog.text
 
 
-def test_trouble_is_told_once_and_its_end_once(caplog: pytest.LogCaptureFixture):
-    """Changes of state, not states."""
+def test_the_begin_and_the_end_of_a_failure_are_logged_once(caplog: pytest.LogCaptureFixture):
     with FakeKube() as server, caplog.at_level(logging.INFO, "watcher.platform.kube.informer"):
 
         async def check(informer: Informer[Node]) -> None:
@@ -452,8 +452,8 @@ def test_trouble_is_told_once_and_its_end_once(caplog: pytest.LogCaptureFixture)
     assert ["WARNING", "INFO"] == [record.levelname for record in caplog.records]
 
 
-async def test_a_list_comes_in_pages_and_whole_if_they_expire():
-    """410 on `continue`: asked for again, without pages."""
+async def test_a_list_is_read_in_pages_and_at_once_if_they_expire():
+    """410 for `continue`: it is requested again without pages."""
     with FakeKube() as server:
         for number in range(7):
             server.node(f"n{number}")
@@ -475,8 +475,8 @@ async def test_a_list_comes_in_pages_and_whole_if_they_expire():
         await check()
 
 
-def test_closing_is_quick_even_while_it_waits():
-    """And leaves no task behind; without a start it is no error."""
+def test_closing_is_fast_during_a_wait():
+    """No task remains. Closing without a start is valid."""
     with FakeKube(delay=30.0) as server:
 
         async def check(informer: Informer[Node]) -> None:

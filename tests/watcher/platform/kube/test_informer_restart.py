@@ -1,5 +1,5 @@
-"""The informer while the API server restarts: it reports that it is up to date only when it is, it is up to date soon,
-and thousands of informers do not do the same at the same moment."""
+"""The informer while the API server restarts: it reports that it is up to date only if it is, soon, and thousands of
+informers do not send requests at the same moment."""
 
 import asyncio
 import contextlib
@@ -115,7 +115,7 @@ def test_a_watch_that_expires_in_normal_operation_is_not_logged(caplog: pytest.L
 
 
 def test_a_quiet_watch_is_confirmed_by_a_list():
-    """After an outage without changes the server sends no event, perhaps for a minute; a list takes its place."""
+    """After an outage without changes, the server may send no event for a minute; a list replaces it."""
     with FakeKube() as server:
         server.node("a")
 

@@ -1,4 +1,4 @@
-"""Who of several replicas does what only one should, by a Lease."""
+"""Leader election among replicas by a Lease."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ KEY = "default/writers"
 
 
 class Time:
-    """Two clocks that stand still until a test moves them."""
+    """Two clocks that only a test advances."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -42,8 +42,8 @@ def elect(server: FakeKube, story: Callable[[Callable[..., Election]], Awaitable
     asyncio.run(run())
 
 
-def test_one_holds_it_and_the_other_waits_until_it_has_not_been_renewed_for_its_time(caplog):
-    """By the clock of the one who waits: that of the holder may be anything. Before that the holder has stopped."""
+def test_a_lease_that_is_not_renewed_for_its_duration_is_taken_over(caplog):
+    """By the clock of the waiting replica; that of the holder does not matter. The holder stops before that time."""
     caplog.set_level(logging.INFO)
     with FakeKube() as server:
 
@@ -65,7 +65,7 @@ def test_one_holds_it_and_the_other_waits_until_it_has_not_been_renewed_for_its_
             assert not await second.acquire_or_renew()
             later.seconds += 0.2
             assert await second.acquire_or_renew()
-            assert not await first.acquire_or_renew()  # it is another's now
+            assert not await first.acquire_or_renew()  # another replica has it now
 
         elect(server, story)
         spec = server.content(LEASES, KEY)["spec"]
@@ -75,7 +75,7 @@ def test_one_holds_it_and_the_other_waits_until_it_has_not_been_renewed_for_its_
     assert told == ["this replica holds the Lease default/writers"] * 2
 
 
-def test_what_is_renewed_stays_and_what_is_given_back_is_free_at_once():
+def test_a_renewed_lease_stays_and_a_released_one_is_free_at_once():
     with FakeKube() as server:
 
         async def story(candidate: Callable[..., Election]) -> None:
@@ -88,15 +88,15 @@ def test_what_is_renewed_stays_and_what_is_given_back_is_free_at_once():
             await first.release()
             assert not first.held
             assert await second.acquire_or_renew()
-            await first.release()  # it is not its own
+            await first.release()  # it does not hold it
             assert server.content(LEASES, KEY)["spec"]["holderIdentity"] == "b"
 
         elect(server, story)
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_of_two_who_take_it_at_once_one_has_it(there):
-    """Each saw the same version, or both saw none."""
+def test_of_two_replicas_that_acquire_at_once_one_succeeds(there):
+    """Both saw the same version, or both saw no Lease."""
     with FakeKube() as server:
         if there:
             server.put(LEASES, KEY, spec={"holderIdentity": "", "leaseDurationSeconds": 1})
@@ -110,7 +110,7 @@ def test_of_two_who_take_it_at_once_one_has_it(there):
         elect(server, story)
 
 
-def test_what_it_may_not_do_is_an_error_and_what_it_held_it_holds_for_its_time():
+def test_a_refused_renewal_is_an_error_and_the_lease_is_held_until_it_expires():
     with FakeKube() as server:
 
         async def story(candidate: Callable[..., Election]) -> None:

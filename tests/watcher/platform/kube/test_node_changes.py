@@ -1,4 +1,4 @@
-"""Taints, conditions and bindings: what is there of others stays, also when they write at the same moment."""
+"""Taints, conditions and bindings: those of others stay, also with concurrent writes."""
 
 import asyncio
 from typing import Any
@@ -18,13 +18,13 @@ NOW = 1_795_250_000.75
 
 
 def taints(server: FakeKube) -> list[dict[str, Any]]:
-    """Those of the node n."""
+    """The taints of the node n."""
     found: list[dict[str, Any]] = server.content(NODES, "n")["spec"]["taints"]
     return found
 
 
 def interfering(server: FakeKube, *, times: int) -> None:
-    """Somebody else changes the node before each of our next patches."""
+    """Another client changes the node before each of the next patches."""
     left = [times]
 
     def write_first(request: Asked) -> web.Response | None:
@@ -37,8 +37,8 @@ def interfering(server: FakeKube, *, times: int) -> None:
     server.fault = write_first
 
 
-def test_a_taint_comes_and_goes_and_others_stay():
-    """With all that they say; twice is once."""
+def test_a_taint_is_added_and_removed_and_others_stay():
+    """Unchanged; adding it twice is the same as once."""
     with FakeKube() as server:
         server.node("n", spec={"taints": [THEIRS]})
         assert asked(server, lambda client: add_taint(client, "n", OURS))
@@ -50,8 +50,8 @@ def test_a_taint_comes_and_goes_and_others_stay():
     assert 2 == sum(each.verb == "patch" for each in server.asked)
 
 
-def test_a_taint_takes_the_place_of_its_own_kind():
-    """Key and effect say which; the value may change."""
+def test_a_taint_replaces_one_of_its_kind():
+    """Key and effect identify it; the value may differ."""
     with FakeKube() as server:
         server.node("n", spec={"taints": [THEIRS]})
         assert asked(server, lambda client: add_taint(client, "n", Taint("gpu", "NoSchedule", "no")))
@@ -59,8 +59,8 @@ def test_a_taint_takes_the_place_of_its_own_kind():
         assert ["no", None] == [each.get("value") for each in taints(server)]
 
 
-def test_a_conflict_begins_from_what_is_there_now():
-    """Nothing that others wrote is lost."""
+def test_after_a_conflict_the_change_is_applied_to_the_current_object():
+    """No change of others is lost."""
     with FakeKube() as server:
         server.node("n", spec={"taints": [THEIRS]})
         interfering(server, times=2)
@@ -69,8 +69,8 @@ def test_a_conflict_begins_from_what_is_there_now():
         assert {"written": "0"} == server.content(NODES, "n")["metadata"]["labels"]
 
 
-def test_a_node_that_never_stands_still_is_given_up():
-    """After six tries, with what the server says."""
+def test_a_node_with_endless_conflicts_is_an_error():
+    """After six attempts, with the message of the server."""
     with FakeKube() as server:
         server.node("n")
         interfering(server, times=99)
@@ -79,8 +79,7 @@ def test_a_node_that_never_stands_still_is_given_up():
     assert 6 == sum(each.verb == "patch" for each in server.asked)
 
 
-def test_a_node_that_is_not_there():
-    """Nothing to retry."""
+def test_a_missing_node_is_an_error_without_a_retry():
     with FakeKube() as server, pytest.raises(KubeNotFound, match='nodes "n" not found'):
         asked(server, lambda client: remove_taint(client, "n", key="a", effect="NoSchedule"))
 
@@ -91,14 +90,14 @@ READY = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeart
 
 
 def condition(server: FakeKube, kind: str) -> dict[str, Any]:
-    """Of the node n, with the kubelet's own as it was."""
+    """The condition of the node n; that of the kubelet is unchanged."""
     ready, *rest = server.content(NODES, "n")["status"]["conditions"]
     assert ready == READY
     return {each["type"]: each for each in rest}[kind]
 
 
-def test_a_condition_has_since_when_it_is_the_case():
-    """The moment moves only when what is the case changes, and nothing is written when nothing does."""
+def test_a_condition_has_the_time_of_its_last_transition():
+    """The time changes only with the status, and nothing is written without a change."""
 
     def say(status: bool, now: float, message: str = "") -> bool:
         done: bool = asked(
@@ -131,8 +130,8 @@ def test_a_condition_has_since_when_it_is_the_case():
         )
 
 
-def test_a_condition_that_conflicts_is_written_again():
-    """The server says so when others write faster than it can merge."""
+def test_a_conflicting_condition_is_written_again():
+    """The server reports a conflict if others write faster than it can merge."""
     conflicts = [409, 409]
 
     def conflict(request: Asked) -> web.Response | None:
@@ -144,8 +143,8 @@ def test_a_condition_that_conflicts_is_written_again():
         assert "True" == condition(server, "Hot")["status"]
 
 
-def test_the_right_to_a_condition_is_one_to_the_status():
-    """And the refusal names it."""
+def test_a_condition_needs_the_right_to_the_status():
+    """The error names it."""
     with FakeKube(forbidden={("patch", "v1/nodes/status")}) as server:
         server.node("n")
         with pytest.raises(KubeForbidden) as caught:
@@ -157,7 +156,7 @@ def test_the_right_to_a_condition_is_one_to_the_status():
 
 
 def test_a_pod_is_bound_once():
-    """The second to come is told where it is."""
+    """The second binding gets an error with the node of the first."""
     with FakeKube() as server:
         server.pod("shop/web", phase="Pending")
         asked(server, lambda client: bind(client, "shop/web", node="node-1", uid="u"))
@@ -169,8 +168,8 @@ def test_a_pod_is_bound_once():
     assert "u" == server.asked[0].body["metadata"]["uid"]
 
 
-def test_of_two_that_bind_at_once_one_wins():
-    """And the other one knows."""
+def test_of_two_concurrent_bindings_one_succeeds():
+    """The other one gets an error."""
     with FakeKube() as server:
         server.pod("shop/web", phase="Pending")
 

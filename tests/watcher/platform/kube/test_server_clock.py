@@ -16,7 +16,7 @@ DATE = "Wed, 15 Nov 2023 12:00:00 GMT"
     ("date", "now", "ahead"),
     [
         (DATE, NOON, 0.0),
-        (DATE, NOON + 4.9, 0.0),  # the header has whole seconds, and the response took a while
+        (DATE, NOON + 4.9, 0.0),  # the header has whole seconds, and the response took some time
         (DATE, NOON - 4.9, 0.0),
         (DATE, NOON + 61.0, 61.0),
         (DATE, NOON - 7200.0, -7200.0),
@@ -31,5 +31,5 @@ def test_a_difference_beyond_the_resolution_of_the_header_counts(date: str | Non
 
 @settings(max_examples=50)
 @given(st.text() | st.from_regex(r"\w{3}, \d{2} \w{3} \d{1,6} \d{2}:\d{2}:\d{2} [-+]?\w{3,4}"))
-def test_no_header_makes_a_request_fail(date: str):
+def test_any_header_is_accepted(date: str):
     assert math.isfinite(seconds_ahead(date, now=NOON))

@@ -1,5 +1,5 @@
-"""One copy for all in a process who follow the same objects of the same cluster: who joins sees everything, who leaves
-takes nothing along."""
+"""One copy for all followers of the same objects of a cluster in the process: a new follower gets all objects, and one
+that leaves does not affect others."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from watcher.platform.kube.shared_informer import SharedInformer
 
 
 class Follower:
-    """A shared informer of the server's nodes, and a mirror of what it tells."""
+    """A shared informer of the server's nodes, and a copy made from its notifications."""
 
     def __init__(self, access: Callable[[], KubeAccess]) -> None:
         self.nodes: dict[str, Node] = {}
@@ -45,7 +45,7 @@ class Follower:
 
 
 def shared(server: FakeKube, work: Callable[[Callable[[], KubeAccess]], Awaitable[Any]]) -> None:
-    """Let `work` use this way to the server; all that it starts it must close, without a trace."""
+    """Run `work` with access to the server; it must close all that it starts."""
 
     async def inside() -> None:
         async with asyncio.timeout(120):
@@ -55,21 +55,21 @@ def shared(server: FakeKube, work: Callable[[Callable[[], KubeAccess]], Awaitabl
     asyncio.run(inside())
 
 
-def test_one_list_and_one_watch_do_for_all():
-    """At the same time, one after another, and while some leave; with the last one it ends."""
+def test_one_list_and_one_watch_serve_all_followers():
+    """Concurrent ones, successive ones, and while some leave; the list and watch end with the last one."""
     with FakeKube() as server:
         server.node("a")
         server.node("b")
 
         async def work(access: Callable[[], KubeAccess]) -> None:
             first, second, late = (Follower(access) for _ in range(3))
-            quiet = SharedInformer(access, NODES)  # who only looks things up
+            quiet = SharedInformer(access, NODES)  # a follower without callbacks
             for each in (first.informer, second.informer, quiet):
                 await each.start()
             await asyncio.gather(first.informer.wait(), second.informer.wait(), quiet.wait())
             assert {"a", "b"} == set(first.nodes) == set(second.nodes) == set(quiet.objects)
             await first.informer.close()
-            await first.informer.close()  # of no more than its own
+            await first.informer.close()  # within its own limit
             await late.informer.start()
             await late.informer.wait()
             assert {"a", "b"} == set(late.nodes)
@@ -89,8 +89,9 @@ def test_one_list_and_one_watch_do_for_all():
         shared(server, work)
 
 
-def test_who_joins_amid_changes_sees_each_once():
-    """What is there is told of some at a time, and what changes or goes meanwhile is not told of as it was."""
+def test_a_follower_that_joins_during_changes_gets_each_object_once():
+    """Existing objects are delivered in batches; an object that changes or is deleted meanwhile is not delivered in its
+    old state."""
     with FakeKube() as server:
         for i in range(3 * NOTIFY_BATCH):
             server.node(f"n{i:04}")
@@ -100,14 +101,14 @@ def test_who_joins_amid_changes_sees_each_once():
             await first.informer.start()
             await first.informer.wait()
             await late.informer.start()
-            await asyncio.sleep(0)  # one turn
+            await asyncio.sleep(0)  # one turn of the event loop
             assert NOTIFY_BATCH == late.told < len(late.informer.objects)
             assert not late.informer.synced.is_set()
             names = sorted(set(late.informer.objects) - set(late.nodes))
             copy = late.informer._copy
             assert copy is not None
             changed = copy.informer.objects[names[1]]
-            copy.informer._put(names[0], None)  # as from a watch, but at this very moment
+            copy.informer._put(names[0], None)  # as from a watch, at this moment
             copy.informer._put(names[1], Node(changed.metadata))
             assert NOTIFY_BATCH + 1 == late.told
             await late.informer.wait()
@@ -119,8 +120,8 @@ def test_who_joins_amid_changes_sees_each_once():
         shared(server, work)
 
 
-def test_who_leaves_before_all_was_told_is_told_no_more():
-    """Nor does it hold up who stays."""
+def test_a_follower_that_leaves_gets_no_more_objects():
+    """It does not delay the others."""
     with FakeKube() as server:
         for i in range(2 * NOTIFY_BATCH):
             server.node(f"n{i:04}")
@@ -139,8 +140,8 @@ def test_who_leaves_before_all_was_told_is_told_no_more():
         shared(server, work)
 
 
-def test_who_is_stopped_while_it_leaves_leaves_all_the_same():
-    """A reload that the end of the service cancels."""
+def test_a_follower_whose_leaving_is_cancelled_still_leaves():
+    """For example a reload that the end of the service cancels."""
     with FakeKube() as server:
         server.node("a")
 
@@ -157,8 +158,8 @@ def test_who_is_stopped_while_it_leaves_leaves_all_the_same():
         shared(server, work)
 
 
-def test_trouble_is_everybodys_and_who_comes_has_it_tried_anew():
-    """Who joins is not told of an error that may be over, and the others have the list as soon."""
+def test_a_failure_is_reported_to_all_and_a_new_follower_causes_a_retry():
+    """The new follower does not get an earlier error, and the others get the list at the same time."""
     with FakeKube(forbidden={("list", FAKE_NODES)}) as server:
         server.node("a")
 
@@ -180,8 +181,8 @@ def test_trouble_is_everybodys_and_who_comes_has_it_tried_anew():
         shared(server, work)
 
 
-def test_a_fault_of_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixture):
-    """It is logged, of what was there and of what came."""
+def test_an_exception_of_one_follower_does_not_affect_others(caplog: pytest.LogCaptureFixture):
+    """It is logged, for the list and for changes."""
 
     def refuse(name: str, _old: Node | None, _new: Node | None) -> None:
         raise ValueError(name)
@@ -207,8 +208,8 @@ def test_a_fault_of_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixtur
     assert [f"a listener failed on a change of nodes {name}" for name in ("a", "b")] == told
 
 
-def test_another_way_to_the_cluster_is_a_copy_of_its_own():
-    """Who knows whether it is the same cluster."""
+def test_another_access_to_the_cluster_has_its_own_copy():
+    """It may be another cluster."""
     with FakeKube() as one, FakeKube() as other:
         one.node("a")
         other.node("b")
@@ -229,7 +230,7 @@ def test_another_way_to_the_cluster_is_a_copy_of_its_own():
 
 
 def test_a_kubeconfig_is_the_same_until_it_is_written(tmp_path: Path):
-    """Of one that was put in its place nobody knows where it leads."""
+    """A replaced file may lead to another cluster."""
     file, other = tmp_path / "config", tmp_path / "other"
     nothing = AccessFinder.of(file)
     assert nothing == AccessFinder.of(file)
@@ -244,7 +245,7 @@ def test_a_kubeconfig_is_the_same_until_it_is_written(tmp_path: Path):
     assert AccessFinder.of(None) == AccessFinder.of(None)
 
 
-# --- as a service ----------------------------------------------------------------------------------------------------
+# --- in a service ----------------------------------------------------------------------------------------------------
 
 CONFIG = """
 [provider]
@@ -260,8 +261,8 @@ plugins = [ {{ name = "TargetLoadPacking" }} ]
 """
 
 
-def test_a_service_lists_and_watches_the_nodes_once(run_service: RunService, tmp_path: Path):
-    """For names, the source and the scheduling plug-ins together, also when a reload begins two of them anew."""
+def test_a_service_lists_and_watches_nodes_once(run_service: RunService, tmp_path: Path):
+    """For names, the source and the scheduling plug-ins together, also when a reload restarts two of them."""
     with FakeKube() as server:
         two_nodes(server)
         for name in ("a", "b"):

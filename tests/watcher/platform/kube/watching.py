@@ -1,4 +1,4 @@
-"""A started informer of the small API server, for tests."""
+"""A started informer with the small API server, for tests."""
 
 import asyncio
 import random
@@ -17,14 +17,14 @@ QUICK = (0.01, 0.02, 0.04)
 
 
 class NoJitter(random.Random):
-    """Every wait is as long as its upper limit."""
+    """Each wait is as long as its upper limit."""
 
     def random(self) -> float:
         return 1.0
 
 
 def watched(server: FakeKube, check: Callable[[Informer[Any]], Awaitable[Any]], **options: Any) -> Any:
-    """Let `check` use a started informer of the server's nodes, or of `resource`; it is closed afterwards."""
+    """Run `check` with a started informer of the server's nodes, or of `resource`; it is closed afterwards."""
 
     async def inside() -> Any:
         client = KubeClient(lambda: KubeAccess(server.url, "a test", token=server.token), timeout=5.0)
@@ -41,7 +41,7 @@ def watched(server: FakeKube, check: Callable[[Informer[Any]], Awaitable[Any]], 
 
 
 def same(informer: Informer[Node] | SharedInformer[Node], server: FakeKube) -> Callable[[], bool]:
-    """Whether the copy has what the server has, to the version."""
+    """Whether the copy equals the server's objects, with their versions."""
     return lambda: (
         informer.synced.is_set()
         and server.versions(NODES) == {name: node.metadata.resource_version for name, node in informer.objects.items()}
@@ -49,5 +49,5 @@ def same(informer: Informer[Node] | SharedInformer[Node], server: FakeKube) -> C
 
 
 def count(server: FakeKube, verb: str) -> int:
-    """How many requests of this kind there were."""
+    """The number of requests of this kind."""
     return sum(asked.verb == verb for asked in server.asked)

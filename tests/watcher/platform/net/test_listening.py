@@ -39,7 +39,7 @@ async def answers(listen: str, *hosts: str) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("listen", ["::", "0:0::0"])
-async def test_any_address_of_ipv6_serves_ipv4_too(listen: str) -> None:
+async def test_a_server_on_all_ipv6_addresses_serves_ipv4_too(listen: str) -> None:
     assert await answers(listen, "::1", "127.0.0.1") == {"::1": True, "127.0.0.1": True}
 
 
@@ -64,7 +64,7 @@ async def test_without_ipv6_the_addresses_of_ipv4_are_served(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("taken", ["127.0.0.1", "::1"])
-def test_a_port_that_another_program_has_is_an_error(taken: str) -> None:
+def test_a_port_of_another_program_is_an_error(taken: str) -> None:
     family = socket.AF_INET6 if ":" in taken else socket.AF_INET
     with socket.create_server((taken, 0), family=family) as other, pytest.raises(OSError, match="in use"):
         any_address_socket(other.getsockname()[1]).close()
@@ -73,7 +73,7 @@ def test_a_port_that_another_program_has_is_an_error(taken: str) -> None:
 @pytest.mark.parametrize(
     ("host", "text"), [("::1", "[::1]:80"), ("fd00::a", "[fd00::a]:80"), ("10.0.0.1", "10.0.0.1:80"), ("a", "a:80")]
 )
-def test_an_address_of_ipv6_is_in_brackets(host: str, text: str) -> None:
+def test_an_ipv6_address_is_in_brackets(host: str, text: str) -> None:
     assert host_port(host, 80) == text
 
 
@@ -89,7 +89,7 @@ def test_an_address_of_ipv6_is_in_brackets(host: str, text: str) -> None:
         ("example.org", "example.org"),
     ],
 )
-def test_who_listens_everywhere_is_reached_by_ipv4(listen: str, reached: str) -> None:
+def test_a_server_on_all_addresses_is_reached_by_ipv4(listen: str, reached: str) -> None:
     assert reachable_host(listen) == reached
 
 
@@ -105,5 +105,5 @@ def test_who_listens_everywhere_is_reached_by_ipv4(listen: str, reached: str) ->
         ("fd00::1", False),
     ],
 )
-def test_a_client_of_this_machine_is_known_by_both_families(host: str, expected: bool) -> None:
+def test_a_client_of_this_machine_is_recognized_in_both_families(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected

@@ -1,4 +1,4 @@
-"""Which lookup is the cause of a timeout."""
+"""The lookup that is the cause of a timeout."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Settings of agents by label: how a selection is written, and how a mistake in it is told."""
+"""Settings of agents by label: the syntax of a selection, and the errors of invalid ones."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ SELECTORS = (
     "app in ()",
     "in in(in)",
 )
-# With what is told of each.
+# With the part of its error.
 NO_SELECTORS = {
     "app=web,": "a requirement is missing at the end",
     "app=web;tier=db": "invalid requirement 'app=web;tier=db'",
@@ -61,7 +61,7 @@ def loaded(
     ids=["text", "its own port", "table", "section"],
 )
 def test_a_selection_is_a_text_or_a_table(tmp_path: Path, toml: str, selection: PodSelection) -> None:
-    """And is written as it can be read again."""
+    """Its written form can be read again."""
     settings = loaded(tmp_path, toml)
     assert selection in (settings[AgentsSettings].pods, settings[QrmsSettings].pods)
     section = "agents" if settings[AgentsSettings].pods else "qrms"
@@ -80,14 +80,14 @@ def test_the_environment_has_the_selector_or_json(tmp_path: Path, text: str) -> 
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_whatever_kubernetes_takes_for_a_selector_is_taken(tmp_path: Path, selector: str) -> None:
+def test_each_valid_selector_of_kubernetes_is_accepted(tmp_path: Path, selector: str) -> None:
     found = loaded(tmp_path, f'[agents]\npods = "{selector}"')[AgentsSettings].pods
     assert found is not None
     assert selector == found.selector
 
 
 @pytest.mark.parametrize("selector", NO_SELECTORS)
-def test_what_is_no_selector_is_told_from_where_on(tmp_path: Path, selector: str) -> None:
+def test_the_error_of_an_invalid_selector_names_the_place(tmp_path: Path, selector: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loaded(tmp_path, f'[agents]\npods = "{selector}"')
     (problem,) = caught.value.problems
@@ -115,8 +115,8 @@ def test_what_is_no_selector_is_told_from_where_on(tmp_path: Path, selector: str
         ('{ selector = "a=b", tls_server_name = "x:1" }', "tls_server_name of the selection must be a host name"),
     ],
 )
-def test_a_mistake_in_a_selection_is_told(tmp_path: Path, value: str, told: str) -> None:
-    """With the key, and how it is done."""
+def test_an_invalid_selection_is_an_error_with_a_remedy(tmp_path: Path, value: str, told: str) -> None:
+    """With the key."""
     with pytest.raises(SettingsError) as caught:
         loaded(tmp_path, f"[agents]\npods = {value}")
     (problem,) = caught.value.problems
@@ -124,7 +124,7 @@ def test_a_mistake_in_a_selection_is_told(tmp_path: Path, value: str, told: str)
     assert "for example agents.pods = " in problem.cure
 
 
-def test_no_json_is_told(tmp_path: Path) -> None:
+def test_invalid_json_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="invalid JSON: "):
         loaded(tmp_path, environ={"LOAD_WATCHER_AGENTS_PODS": "{selector"})
 

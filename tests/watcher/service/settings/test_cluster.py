@@ -1,4 +1,4 @@
-"""Settings for many clusters on one source: the cluster's name, and the matchers of its series."""
+"""Settings for several clusters on one source: the cluster's name, and the matchers of its series."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def loaded(tmp_path: Path, toml: str = BASE, **environ: str) -> Settings:
 
 
 def problem(tmp_path: Path, toml: str = BASE, **environ: str) -> tuple[str, str, str]:
-    """Key, message and cure of the one problem there is."""
+    """Key, message and remedy of the only problem."""
     with pytest.raises(SettingsError) as refused:
         loaded(tmp_path, toml, **environ)
     (only,) = refused.value.problems
@@ -45,8 +45,8 @@ def problem(tmp_path: Path, toml: str = BASE, **environ: str) -> tuple[str, str,
         ("", "{}"),
     ],
 )
-def test_matchers_come_as_a_table_or_a_list(tmp_path: Path, toml: str, written: str):
-    """Both reach the provider, and what `config show` writes is read as the same again."""
+def test_matchers_are_a_table_or_a_list(tmp_path: Path, toml: str, written: str):
+    """Both reach the provider, and `config show` writes a form that is read as the same."""
     settings = loaded(tmp_path, BASE + toml)
     provider = registry.build(settings)
     assert isinstance(provider, PrometheusProvider)
@@ -58,7 +58,7 @@ def test_matchers_come_as_a_table_or_a_list(tmp_path: Path, toml: str, written: 
 
 
 @pytest.mark.parametrize("text", ['cluster="a", env=~"x|y"', '{cluster="a",env=~"x|y"}'])
-def test_the_environment_takes_them_as_promql_writes_them(tmp_path: Path, text: str):
+def test_the_environment_has_matchers_in_the_syntax_of_promql(tmp_path: Path, text: str):
     """With braces or without."""
     expected = (Matcher("cluster", "=", "a"), Matcher("env", "=~", "x|y"))
     assert expected == loaded(tmp_path, **{VARIABLE: text})[ProviderSettings].matchers
@@ -82,15 +82,15 @@ def test_the_environment_takes_them_as_promql_writes_them(tmp_path: Path, text: 
         ('"cluster=a"', 'must be a table of label values, like { cluster = "prod-1" }'),
     ],
 )
-def test_what_is_no_matcher_is_refused(tmp_path: Path, value: str, part: str):
-    """By its key, in words, with an example."""
+def test_an_invalid_matcher_is_an_error(tmp_path: Path, value: str, part: str):
+    """With its key and an example."""
     key, message, cure = problem(tmp_path, f"{BASE}matchers = {value}")
     assert "provider.matchers" == key
     assert part in message
     assert 'for example provider.matchers = { cluster = "prod-1" }' == cure
 
 
-def test_what_is_no_matcher_in_the_environment_is_refused(tmp_path: Path):
+def test_an_invalid_matcher_in_the_environment_is_an_error(tmp_path: Path):
     """With the name of the variable."""
     key, message, _ = problem(tmp_path, **{VARIABLE: "cluster=a"})
     assert "provider.matchers" == key
@@ -107,13 +107,13 @@ def test_what_is_no_matcher_in_the_environment_is_refused(tmp_path: Path):
         ("provider = { name = 'host', matchers = { cluster = 'a' } }", 1),
     ],
 )
-def test_where_they_do_not_reach_is_said(tmp_path: Path, toml: str, notices: int):
-    """An expression of one's own is sent as it is, and no other provider knows them."""
+def test_matchers_without_an_effect_are_noted(tmp_path: Path, toml: str, notices: int):
+    """A configured expression is sent unchanged, and other providers do not use matchers."""
     found = [notice for notice in loaded(tmp_path, toml).notices if "provider.matchers" in notice]
     assert notices == len(found)
 
 
-def test_a_cluster_has_a_name_or_none(tmp_path: Path):
+def test_the_name_of_the_cluster_is_optional(tmp_path: Path):
     """In [cluster] or the environment."""
     assert loaded(tmp_path)[ClusterSettings].name is None
     assert "prod-1" == loaded(tmp_path, BASE + '[cluster]\nname = "prod-1"')[ClusterSettings].name
@@ -122,7 +122,7 @@ def test_a_cluster_has_a_name_or_none(tmp_path: Path):
 
 @pytest.mark.parametrize("value", ['""', "7", '"a\\nb"', f'"{"x" * 254}"'])
 def test_a_cluster_s_name_is_printable(tmp_path: Path, value: str):
-    """It stands in log lines and labels."""
+    """It is used in log lines and labels."""
     key, message, _ = problem(tmp_path, f"{BASE}[cluster]\nname = {value}")
     assert "cluster.name" == key
     assert "at most 253 printable characters" in message

@@ -1,4 +1,4 @@
-"""Settings of the InfluxDB source: what it needs, for which language, and how a mistake is told."""
+"""Settings of the InfluxDB source: required ones for each language, and the errors of invalid ones."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ QUERY = "[provider.queries.CPU]\nunit = 'percent'\nexpression = "
 
 
 def problems(tmp_path: Path, toml: str) -> list[tuple[str, str, str]]:
-    """Key, message and cure of each problem."""
+    """Key, message and remedy of each problem."""
     (tmp_path / "load-watcher.toml").write_text(toml)
     with pytest.raises(SettingsError) as refused:
         load(flags={}, environ={}, cwd=tmp_path)
@@ -36,15 +36,14 @@ def problems(tmp_path: Path, toml: str) -> list[tuple[str, str, str]]:
     ],
     ids=["address alone", "bucket as database", "database", "password", "flux", "both named"],
 )
-def test_what_is_enough(tmp_path: Path, toml: str):
-    """The provider can be built from it."""
+def test_sufficient_settings_build_a_provider(tmp_path: Path, toml: str):
     (tmp_path / "load-watcher.toml").write_text(toml)
     assert isinstance(registry.build(load(flags={}, environ={}, cwd=tmp_path)), InfluxProvider)
 
 
 @pytest.mark.parametrize("name", ["InfluxDB", "influxdb", "INFLUXDB"])
-def test_the_old_name_means_it(tmp_path: Path, name: str):
-    """METRICS_PROVIDER_NAME, in any case, with the address that came with it."""
+def test_the_old_name_selects_it(tmp_path: Path, name: str):
+    """METRICS_PROVIDER_NAME in any case, with its address."""
     environ = {"METRICS_PROVIDER_NAME": name, "METRICS_PROVIDER_ADDRESS": "http://influxdb:8086"}
     settings = load(flags={}, environ=environ, cwd=tmp_path)
     assert ("influxdb", "http://influxdb:8086") == (settings[ProviderSettings].name, settings[ProviderSettings].address)
@@ -62,8 +61,10 @@ def test_the_old_name_means_it(tmp_path: Path, name: str):
         (BASE + QUERY + "'<since>'", "provider.queries.CPU.expression", "has no time range", "docs/tasks/influxdb.md"),
     ],
 )
-def test_what_is_missing_or_wrong_is_told(tmp_path: Path, toml: str, key: str, says: str, cure: str):
-    """With the key, and what to do."""
+def test_missing_and_invalid_settings_are_errors_with_a_remedy(
+    tmp_path: Path, toml: str, key: str, says: str, cure: str
+):
+    """With the key."""
     ((found, message, advice),) = problems(tmp_path, toml)
     assert key == found
     assert says in message

@@ -1,4 +1,4 @@
-"""What is written down of the settings: complete, readable again, and never a secret."""
+"""Written settings: complete, readable again, and without secrets."""
 
 import dataclasses
 import re
@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft7Validator
 
+from tests.schemas import draft7
 from tests.settings_pages import documentation, example, json_schema
 from watcher.core.config.problems import SettingsError
 from watcher.service.settings.layers import LEGACY
@@ -17,7 +17,7 @@ from watcher.service.settings.tables import KEYS, QUERIES, TABLES
 from watcher.sources.settings import ProviderSettings
 
 REPOSITORY = Path(__file__).parents[4]
-SECRET = "4815162342"  # looks like a number, so that it can be one by mistake
+SECRET = "4815162342"  # looks like a number, so that it may be read as one by mistake
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ GOOD = [
 
 @pytest.mark.parametrize("given", GOOD, ids=repr)
 def test_settings_do_not_show_secrets(tmp_path, given):
-    """Neither config show nor repr nor a notice gives out what is secret, wherever it is from."""
+    """Neither config show nor repr nor a notice contains them, from any source of settings."""
     settings = _load(tmp_path, given)
     assert SECRET not in show(settings)
     assert "<hidden>" in show(settings)
@@ -86,8 +86,8 @@ BAD = [
 
 
 @pytest.mark.parametrize("given", BAD, ids=repr)
-def test_problems_do_not_tell_secrets(tmp_path, given):
-    """A mistake in or beside a secret is told without it."""
+def test_problems_do_not_show_secrets(tmp_path, given):
+    """Also those of a secret itself, and of settings beside it."""
     with pytest.raises(SettingsError) as refused:
         _load(tmp_path, given)
     assert SECRET not in f"{refused.value} {refused.value!r} {refused.value.problems}"
@@ -105,8 +105,8 @@ def _load(directory, given):
 # --- config show ------------------------------------------------------------------------------------------------------
 
 
-def test_show_has_every_setting_and_where_it_is_from(tmp_path):
-    """Each key stands under its table, with its value as TOML and its origin; what is not set says so."""
+def test_show_has_each_setting_and_its_origin(tmp_path):
+    """Each key is under its table, with its value as TOML and its origin; a setting without a value is marked."""
     (tmp_path / "load-watcher.toml").write_text("[server]\nport = 1")
     environ = {"LOAD_WATCHER_REFRESH_WINDOWS": "5m,30m", "LOAD_WATCHER_METRICS_WINDOWS": "30m"}
     text = show(load(flags={"log.level": "warn"}, environ=environ, cwd=tmp_path))
@@ -124,8 +124,8 @@ def test_show_has_every_setting_and_where_it_is_from(tmp_path):
     assert shown == [key.setting.name for key in KEYS.values() if len(key.table) == 1]
 
 
-def test_what_is_shown_can_be_loaded_again(tmp_path):
-    """Without secrets in it, the output of config show is a settings file that gives the same settings."""
+def test_the_output_of_config_show_can_be_loaded_again(tmp_path):
+    """Without secrets, it is a settings file that gives the same settings."""
     toml = """
     [provider]
     name = "prometheus"
@@ -154,13 +154,13 @@ def test_what_is_shown_can_be_loaded_again(tmp_path):
 # --- documentation ----------------------------------------------------------------------------------------------------
 
 
-def test_the_documentation_is_what_the_tables_say():
-    """docs/reference/settings.md is made by `python -m tests.settings_pages docs`, and is up to date."""
+def test_the_documentation_is_up_to_date():
+    """`python -m tests.settings_pages docs` writes docs/reference/settings.md from the tables."""
     assert (REPOSITORY / "docs/reference/settings.md").read_text() == documentation()
 
 
-def test_the_documentation_has_every_setting():
-    """No table, key, flag or old variable is left out."""
+def test_the_documentation_has_each_setting():
+    """Each table, key, flag and old variable."""
     text = documentation()
     sections = dict(re.findall(r"^## `\[([^\]]+)\]`\n(.*?)(?=^## )", text, flags=re.MULTILINE | re.DOTALL))
     assert set(sections) == {*TABLES, "provider.queries.<metric>"}
@@ -171,20 +171,20 @@ def test_the_documentation_has_every_setting():
     assert all(f"| `{legacy.variable}` | `{legacy.key}` |" in text for legacy in LEGACY)
 
 
-def test_the_example_is_what_the_tables_say():
-    """load-watcher.example.toml is made by `python -m tests.settings_pages example`, and is up to date."""
+def test_the_example_is_up_to_date():
+    """`python -m tests.settings_pages example` writes load-watcher.example.toml from the tables."""
     assert (REPOSITORY / "load-watcher.example.toml").read_text() == example()
 
 
-def test_the_example_is_the_defaults(tmp_path):
-    """Copied as it is, the example changes nothing."""
+def test_the_example_has_the_defaults(tmp_path):
+    """An unchanged copy changes nothing."""
     defaults = load(flags={}, environ={}, cwd=tmp_path)
     copied = load(flags={}, environ={}, cwd=tmp_path, file=REPOSITORY / "load-watcher.example.toml")
     assert dataclasses.replace(copied, origins={}) == dataclasses.replace(defaults, origins={})
 
 
-def test_what_the_example_comments_out_would_be_taken(tmp_path):
-    """Every commented example is a good value of its key; only the files that they name are not there."""
+def test_commented_examples_are_valid(tmp_path):
+    """Each is a valid value of its key, except for files that do not exist."""
     text = re.sub(r"^# (?=[a-z_]+ = |\[)", "", example(), flags=re.MULTILINE)
     given = tomllib.loads(text)
     assert set(given["provider"]["queries"]["CPU"]) == {"expression", "unit", "node_label", "smoothing", "guard"}
@@ -197,15 +197,15 @@ def test_what_the_example_comments_out_would_be_taken(tmp_path):
     assert strange == []
 
 
-def test_the_json_schema_accepts_each_example_and_refuses_what_is_misspelt() -> None:
-    """Every setting with its example, or its default; null stands for a value that is not set."""
-    validator = Draft7Validator(json_schema())
+def test_the_json_schema_accepts_each_example_and_refuses_misspelt_keys() -> None:
+    """Each setting with its example, or its default; null is a missing value."""
+    validator = draft7(json_schema())
     for key in KEYS.values():
         if key.table[:2] == QUERIES:
             continue
         (name,) = key.table
         value = tomllib.loads(f"value = {key.setting.example}")["value"]
-        if value not in ([], {}):  # defaults that the parser refuses if they are given
+        if value not in ([], {}):  # defaults that the parser refuses as explicit values
             assert [] == list(validator.iter_errors({name: {key.setting.name: value}})), key.name
         assert validator.is_valid({name: {key.setting.name: None}})
         assert not validator.is_valid({name: {f"{key.setting.name}x": value}})

@@ -1,4 +1,4 @@
-"""Loading: which source wins, what the old names mean, and that every mistake is told with its key and its cure."""
+"""Loading of settings: the precedence of sources, the old names, and errors with key and remedy."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ def loaded(tmp_path):
 
 @pytest.fixture
 def problems(loaded):
-    """The problems that loading the same gives."""
+    """The problems of loading these sources."""
 
     def run(*given, **more):
         with pytest.raises(SettingsError) as refused:
@@ -54,11 +54,11 @@ def problems(loaded):
     return run
 
 
-# --- defaults, and who wins -------------------------------------------------------------------------------------------
+# --- defaults and precedence ------------------------------------------------------------------------------------------
 
 
-def test_nothing_given_is_the_embedded_default(loaded):
-    """Without any setting the service watches this machine, on loopback, into a file in the working directory."""
+def test_without_settings_the_embedded_defaults_are_used(loaded):
+    """The service reads this machine, listens on loopback, and stores into a file in the working directory."""
     settings = loaded()
     assert (
         settings[ProviderSettings].name,
@@ -118,13 +118,13 @@ OF_IMAGE = {"LOAD_WATCHER_DEFAULT_REFRESH_INTERVAL": "35s"}
         (FILE | {"flags": {"refresh.interval": None}}, 40, "file load-watcher.toml"),
     ],
 )
-def test_flags_win_over_environment_over_file_over_defaults(loaded, given, seconds, origin):
-    """The strongest source wins and is named; an empty variable and an unused flag are none."""
+def test_flags_take_precedence_over_environment_file_and_defaults(loaded, given, seconds, origin):
+    """In this order; the origin is named. An empty variable and an unused flag do not count."""
     settings = loaded(**given)
     assert (settings[RefreshSettings].interval, settings.origins["refresh.interval"]) == (seconds, origin)
 
 
-def test_defaults_of_images_are_weaker_than_the_file_in_the_tables_of_node_processes_too(loaded):
+def test_defaults_of_images_are_weaker_than_the_file_also_in_tables_of_node_processes(loaded):
     environ = {"LOAD_WATCHER_DEFAULT_AGENT_METRICS_HOST": "10.0.0.1", "LOAD_WATCHER_DEFAULT_AGENT_PORT": "1"}
     assert loaded('[agent]\nmetrics_host = "::"', environ=environ).parts["agent"] == {"metrics_host": "::", "port": 1}
 
@@ -134,8 +134,8 @@ def test_an_unknown_default_of_an_image_is_a_problem_with_a_hint(problems):
     assert "did you mean LOAD_WATCHER_DEFAULT_SERVER_HOST?" in str(problem)
 
 
-def test_a_weaker_mistake_that_is_overridden_does_no_harm(loaded):
-    """Only the value that counts is read."""
+def test_an_overridden_invalid_value_is_ignored(loaded):
+    """Only the effective value is read."""
     assert loaded('[server]\nport = "x"', flags={"server.port": "0"})[ServerSettings].port == 0
 
 
@@ -165,7 +165,7 @@ def test_the_example_in_a_problem_has_the_syntax_of_the_source(loaded, given, cu
 
 @pytest.mark.parametrize("key", ["agents.urls", "qrms.urls", "server.hosts"])
 def test_an_empty_list_is_as_if_the_key_were_absent(loaded, key):
-    """From a file and a flag: no conflict with a provider of this machine, and no client for anything."""
+    """From a file and a flag: there is no conflict with a provider of this machine, and no client for it."""
     table, _, name = key.partition(".")
     for found in (loaded(f"[{table}]\n{name} = []"), loaded(assigned={key: "[]"})):
         assert client_from_settings(found, AgentsSettings) is None
@@ -173,8 +173,8 @@ def test_an_empty_list_is_as_if_the_key_were_absent(loaded, key):
         assert not found[AgentsSettings].report_pods
 
 
-def test_a_flag_without_an_option_of_its_own_says_how_it_was_given(loaded):
-    """--set reaches every key, those of single queries too."""
+def test_set_reaches_each_key_and_is_named_as_origin(loaded):
+    """Also keys of single queries."""
     flags = {
         "provider.queries.CPU.expression": "avg(x)",
         "provider.queries.CPU.unit": "ratio",
@@ -186,8 +186,8 @@ def test_a_flag_without_an_option_of_its_own_says_how_it_was_given(loaded):
     assert settings[ProviderSettings].queries == {"CPU": QuerySettings("avg(x)", "ratio")}
 
 
-def test_the_file_may_be_named(tmp_path):
-    """--config wins over LOAD_WATCHER_CONFIG, that over the file in the working directory."""
+def test_the_file_may_be_named_by_flag_or_variable(tmp_path):
+    """--config takes precedence over LOAD_WATCHER_CONFIG, and that over the file in the working directory."""
     for name, port in (("load-watcher.toml", 1), ("variable.toml", 2), ("flag.toml", 3)):
         (tmp_path / name).write_text(f"[server]\nport = {port}")
     environ = {"LOAD_WATCHER_CONFIG": "variable.toml"}
@@ -198,8 +198,8 @@ def test_the_file_may_be_named(tmp_path):
     assert settings.origins["server.port"] == f"file {tmp_path}/flag.toml"
 
 
-def test_all_of_the_file_is_read(loaded, tmp_path):
-    """TOML types and texts both do, and paths are relative to the working directory."""
+def test_all_tables_of_the_file_are_read(loaded, tmp_path):
+    """With TOML types or texts; paths are relative to the working directory."""
     (tmp_path / "token").write_text("t")
     settings = loaded(
         """
@@ -239,8 +239,8 @@ def test_all_of_the_file_is_read(loaded, tmp_path):
     assert settings[MetricsSettings].windows == ("30m",)
 
 
-def test_types_name_all_their_metrics(loaded):
-    """A type stands for every metric of it, in the model's order."""
+def test_a_type_selects_all_its_metrics(loaded):
+    """In the order of the model."""
     keys = [metric.key for metric in loaded()[ProviderSettings].wanted]
     assert keys == [
         "CPU",
@@ -253,15 +253,15 @@ def test_types_name_all_their_metrics(loaded):
     ]
 
 
-def test_a_short_interval_shortens_a_timeout_that_nobody_set(loaded):
-    """The default timeout fits into any interval, and says so; one that was set is never changed."""
+def test_a_short_interval_shortens_the_default_timeout(loaded):
+    """The default fits into any interval and is reported; a configured timeout is not changed."""
     settings = loaded(flags={"refresh.interval": "5s", "refresh.resolution": "5s"})
     assert settings[ProviderSettings].timeout == 4.0
     assert settings.origins["provider.timeout"] == "default, 0.8 of refresh.interval"
 
 
-def test_user_and_password_leave_the_address(loaded):
-    """Credentials in the address become username and password, decoded, so that the address can be shown."""
+def test_user_and_password_are_removed_from_the_address(loaded):
+    """They become username and password, decoded, so that the address can be shown."""
     settings = loaded(flags={"provider.name": "prometheus", "provider.address": "https://me:p%40ss@prom:9090/x"})
     assert settings[ProviderSettings].address == "https://prom:9090/x"
     assert (settings[ProviderSettings].username, settings[ProviderSettings].password) == ("me", Secret("p@ss"))
@@ -293,12 +293,12 @@ PROMETHEUS = {"METRICS_PROVIDER_NAME": "Prometheus"}
     ],
 )
 def test_old_names_of_the_provider(loaded, environ, key, value):
-    """The Go load-watcher's variables mean what they meant, but that an unknown provider is an error."""
+    """The Go load-watcher's variables have their old meaning, except that an unknown provider is an error."""
     assert getattr(loaded(environ=environ)[ProviderSettings], key) == value
 
 
 def test_kube_config_is_a_path(loaded, tmp_path):
-    """KUBE_CONFIG names a file, which only the provider that reads it needs."""
+    """KUBE_CONFIG names a file that only the provider needs that reads it."""
     assert loaded(environ={"KUBE_CONFIG": "kube/config"})[ProviderSettings].kubeconfig == tmp_path / "kube/config"
 
 
@@ -306,14 +306,14 @@ def test_kube_config_is_a_path(loaded, tmp_path):
     ("word", "level"),
     [("warn", "warning"), ("TRACE", "debug"), ("panic", "critical"), ("fatal", "critical"), ("Error", "error")],
 )
-def test_log_level_takes_logrus_names(loaded, word, level):
-    """LOG_LEVEL and log.level both know the names of logrus, in any case."""
+def test_log_levels_of_logrus_are_accepted(loaded, word, level):
+    """LOG_LEVEL and log.level both accept them, in any case."""
     assert loaded(environ={"LOG_LEVEL": word})[LogSettings].level == level
     assert loaded(environ={"LOAD_WATCHER_LOG_LEVEL": word})[LogSettings].level == level
 
 
-def test_a_log_level_of_somebody_else_is_passed_over_with_a_notice(loaded):
-    """LOG_LEVEL is everybody's name, so a word that is no level keeps the default, as it always did, but is told."""
+def test_an_unknown_log_level_in_log_level_is_ignored_with_a_notice(loaded):
+    """Other programs use the variable LOG_LEVEL too, so an unknown value keeps the default, as before."""
     settings = loaded(environ={"LOG_LEVEL": "verbose"})
     assert settings[LogSettings].level == "info"
     assert settings.notices == ('LOG_LEVEL="verbose" ignored: unknown log level',)
@@ -331,8 +331,8 @@ def test_a_log_level_of_somebody_else_is_passed_over_with_a_notice(loaded):
         ),
     ],
 )
-def test_an_old_name_that_is_misspelt_is_told(loaded, variable, told):
-    """Without its value, which may be a secret; others may use such names, so it is no error."""
+def test_a_misspelt_old_name_is_noted(loaded, variable, told):
+    """Without its value, which may be a secret. It is not an error, because other programs may use the name."""
     (notice,) = loaded(environ={variable: "s3cret"}).notices
     assert notice == f"environment {variable} ignored: unknown setting; {told}"
 
@@ -347,24 +347,24 @@ def test_an_old_name_that_is_misspelt_is_told(loaded, variable, told):
         ("OTHER_METRICS_PROVIDER_ADRESS", "x"),
     ],
 )
-def test_what_others_put_into_the_environment_is_not_told(loaded, variable, text):
-    """Nothing, or what Kubernetes writes for a service called metrics-provider."""
+def test_variables_of_others_are_not_noted(loaded, variable, text):
+    """Empty ones, and those that Kubernetes sets for a service with the name metrics-provider."""
     assert loaded(environ={variable: text}).notices == ()
 
 
-def test_our_name_wins_over_the_old_one(loaded):
-    """LOAD_WATCHER_<SECTION>_<KEY> wins over the old name, and the old name over the file."""
+def test_the_new_name_takes_precedence_over_the_old_one(loaded):
+    """LOAD_WATCHER_<SECTION>_<KEY> over the old name, and the old name over the file."""
     old, new = {"METRICS_PROVIDER_ADDRESS": "http://old"}, {"LOAD_WATCHER_PROVIDER_ADDRESS": "http://new"}
     toml = '[provider]\nname = "prometheus"\naddress = "http://file"'
     assert loaded(toml, environ=old | new)[ProviderSettings].address == "http://new"
     assert loaded(toml, environ=old)[ProviderSettings].address == "http://old"
 
 
-# --- which provider, and why ------------------------------------------------------------------------------------------
+# --- the choice of the provider ---------------------------------------------------------------------------------------
 
 
-def test_outside_a_cluster_the_default_is_this_host(loaded):
-    """With nothing set and no cluster around, it is this machine's own load, and the reason says so."""
+def test_outside_a_cluster_the_default_provider_is_this_host(loaded):
+    """The reason is given."""
     assert loaded()[ProviderSettings].reason == "provider.name is not set; the default outside a cluster"
     assert loaded(environ=PROMETHEUS)[ProviderSettings].reason == "set by environment METRICS_PROVIDER_NAME"
 
@@ -372,8 +372,8 @@ def test_outside_a_cluster_the_default_is_this_host(loaded):
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
-def test_inside_a_cluster_the_default_is_metrics_server(loaded):
-    """With nothing set inside a cluster it is metrics-server, and the reason says so; a name still wins."""
+def test_in_a_cluster_the_default_provider_is_metrics_server(loaded):
+    """The reason is given; a configured name takes precedence."""
     provider = loaded(environ=IN_CLUSTER)[ProviderSettings]
     assert ("metrics-server", True) == (provider.name, "KUBERNETES_SERVICE_HOST is set" in provider.reason)
     assert loaded('[provider]\nname = "host"', environ=IN_CLUSTER)[ProviderSettings].name == "host"
@@ -381,12 +381,12 @@ def test_inside_a_cluster_the_default_is_metrics_server(loaded):
 
 @pytest.mark.parametrize("name", ["KubernetesMetricsServer", "kubernetesmetricsserver", "metrics-server"])
 def test_metrics_server_has_two_names(loaded, name):
-    """The Go load-watcher's, in any case, and ours."""
+    """That of the Go load-watcher in any case, and the one of load-watcher."""
     assert loaded(environ={"METRICS_PROVIDER_NAME": name})[ProviderSettings].name == "metrics-server"
 
 
-def test_what_metrics_server_does_not_use_is_told(loaded, problems):
-    """Its address and credentials are the cluster's; without a name an address is a mistake."""
+def test_settings_that_metrics_server_does_not_use_are_noted(loaded, problems):
+    """It gets its address and credentials from the cluster; without a name, an address is an error."""
     environ = {"METRICS_PROVIDER_NAME": "KubernetesMetricsServer", "METRICS_PROVIDER_TOKEN": "x"}
     (notice,) = loaded(environ=environ).notices
     assert notice.startswith("provider.token is set but not used: the provider metrics-server connects to")
@@ -394,15 +394,15 @@ def test_what_metrics_server_does_not_use_is_told(loaded, problems):
     assert (problem.key, "metrics-server would be used" in problem.message) == ("provider.name", True)
 
 
-def test_a_kubeconfig_must_exist_for_who_reads_it(loaded, problems):
-    """Metrics-server alone; KUBE_CONFIG may be there for other programs."""
+def test_a_kubeconfig_must_exist_if_the_provider_reads_it(loaded, problems):
+    """Only metrics-server does; KUBE_CONFIG may be set for other programs."""
     (problem,) = problems('[provider]\nname = "metrics-server"', environ={"KUBE_CONFIG": "nowhere"})
     assert (problem.key, "does not exist" in problem.message) == ("provider.kubeconfig", True)
     assert loaded('[provider]\nname = "host"', environ={"KUBE_CONFIG": "nowhere"})[ProviderSettings].name == "host"
 
 
-def test_prometheus_has_no_default_address_but_by_its_old_name(problems):
-    """Only METRICS_PROVIDER_NAME brings the address that came with it."""
+def test_prometheus_has_a_default_address_only_by_its_old_name(problems):
+    """METRICS_PROVIDER_NAME implies its old address."""
     (problem,) = problems('[provider]\nname = "prometheus"')
     assert problem.key == "provider.address"
     assert 'provider.address = "http://prometheus.monitoring:9090"' in problem.cure
@@ -412,19 +412,19 @@ def test_prometheus_has_no_default_address_but_by_its_old_name(problems):
     assert "--address http://prometheus.monitoring:9090" in problem.cure
 
 
-def test_host_by_default_does_not_swallow_an_address(problems, loaded):
-    """An address without a name is a mistake; beside an explicit host it is passed over with a notice."""
+def test_an_address_without_a_provider_name_is_an_error(problems, loaded):
+    """Beside the explicit name host, it is ignored with a notice."""
     (problem,) = problems(flags={"provider.address": "http://prometheus:9090"})
     assert (problem.key, 'provider.address = "http://prometheus:9090"' in problem.message) == ("provider.name", True)
     settings = loaded(flags={"provider.address": "http://prometheus:9090", "provider.name": "host"})
     assert settings.notices == ("provider.address is set but not used: the provider host reads only this machine",)
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------------
+# --- problems ---------------------------------------------------------------------------------------------------------
 
 PROM = '[provider]\nname = "prometheus"\naddress = "http://p:9090"\n'
 MISTAKES = [
-    # kind of a value
+    # types of values
     ("[server]\nport = 65536", "server.port", "a whole number from 0 to 65535; given 65536"),
     ("[server]\nport = true", "server.port", "given true"),
     ('[server]\nport = "2020"', "server.port", 'given "2020"'),
@@ -560,7 +560,7 @@ MISTAKES = [
     ('[store]\nkeep = ["NetworkReceive"]', "store.keep", "a list of metric types"),
     # TOML itself
     ("[server\nport = 1", "config", "load-watcher.toml: invalid TOML: "),
-    ("\ufeff[server]\nport = 1.5", "server.port", "must be a whole number"),  # a byte order mark is none
+    ("\ufeff[server]\nport = 1.5", "server.port", "must be a whole number"),  # a byte order mark is ignored
     ("[server]\nport = ", "config", "(at line 2, column 8"),
     ("[server]\nport = 1\nport = 2", "config", "(at line 3"),
     ("x = " + "[" * 100_000, "config", "nested too deeply"),
@@ -570,8 +570,8 @@ MISTAKES = [
 @pytest.mark.parametrize(
     ("toml", "key", "message"), MISTAKES, ids=[f"{key}-{n}" for n, (_, key, _) in enumerate(MISTAKES)]
 )
-def test_a_mistake_is_told_by_its_key(problems, toml, key, message):
-    """Each mistake gives the problem of that key, with what was given or both values, and a cure."""
+def test_an_invalid_setting_is_a_problem_of_its_key(problems, toml, key, message):
+    """With the given value or both values, and a remedy."""
     found = [problem for problem in problems(toml) if problem.key == key]
     assert [message in problem.message for problem in found][:1] == [True], found
     assert all(problem.cure for problem in found)
@@ -585,14 +585,14 @@ def test_a_mistake_is_told_by_its_key(problems, toml, key, message):
         ("[[scheduler.a.plugins]]\nname = 'Peaks'\n[scheduler.a.plugins]\n", "[scheduler.a.plugins]"),
     ],
 )
-def test_a_duplicate_in_toml_is_named_by_the_cure(problems, toml, name):
+def test_the_remedy_names_a_duplicate_in_toml(problems, toml, name):
     (problem,) = problems(toml)
     assert problem.cure == f"{name} exists twice: keep one, and delete the other or move its keys"
 
 
-@pytest.mark.parametrize("yaml", ["server:\n  port: 2020\n", "---\nserver: {port: 2020}\n", "# ours\n\nserver:\n"])
-def test_yaml_is_told_from_a_slip_in_toml(problems, yaml):
-    """Which is what everything else around Kubernetes is written in."""
+@pytest.mark.parametrize("yaml", ["server:\n  port: 2020\n", "---\nserver: {port: 2020}\n", "# settings\n\nserver:\n"])
+def test_yaml_is_recognized(problems, yaml):
+    """Most other files around Kubernetes are YAML."""
     assert "looks like YAML" in problems(yaml)[0].cure
     assert "looks like YAML" not in problems("[server]\nport: 2020\n")[0].cure
 
@@ -612,8 +612,8 @@ def test_yaml_is_told_from_a_slip_in_toml(problems, yaml):
         ('[provider]\nname = "kubernetes-metrics-server"', "did you mean metrics-server?"),
     ],
 )
-def test_what_is_misspelt_names_the_nearest(problems, toml, cure):
-    """An unknown name is answered with the one that was probably meant, else with those there are."""
+def test_a_misspelt_name_is_an_error_with_the_nearest_one(problems, toml, cure):
+    """Otherwise with all existing ones."""
     (problem,) = problems(toml)
     assert cure in problem.cure
 
@@ -628,16 +628,16 @@ def test_what_is_misspelt_names_the_nearest(problems, toml, cure):
         ("LOAD_WATCHER_XYZZY_PLUGH_FROTZ", "docs/reference/settings.md lists"),
     ],
 )
-def test_an_unknown_variable_names_the_nearest(problems, variable, cure):
-    """A misspelt LOAD_WATCHER_ variable is as much an error as a misspelt key."""
+def test_an_unknown_variable_is_an_error_with_the_nearest_one(problems, variable, cure):
+    """A misspelt LOAD_WATCHER_ variable is an error like a misspelt key."""
     (problem,) = problems(environ={variable: "2021"})
     assert problem.key == variable
     assert cure in problem.cure
 
 
-def test_what_kubernetes_says_of_its_services_is_no_setting(loaded):
-    """Every pod sees the service load-watcher as variables that look like settings; none of them is an error, and a
-    service called load-watcher-server does not set server.port."""
+def test_variables_of_kubernetes_services_are_not_settings(loaded):
+    """Each pod gets the service load-watcher as variables that look like settings. None of them is an error, and a
+    service with the name load-watcher-server does not set server.port."""
     address = "tcp://10.96.0.7:2020"
     links = {
         "LOAD_WATCHER_SERVICE_HOST": "10.96.0.7",
@@ -657,8 +657,8 @@ def test_what_kubernetes_says_of_its_services_is_no_setting(loaded):
     assert settings.parts == {}
 
 
-def test_variables_that_steer_tests_are_no_settings(loaded):
-    """What only steers the test suite may stand in the environment of a service that it starts."""
+def test_variables_of_the_test_suite_are_not_settings(loaded):
+    """They may be in the environment of a service that a test starts."""
     steering = {
         "LOAD_WATCHER_CACHE": "/x",
         "LOAD_WATCHER_KUBERNETES": "1.36",
@@ -668,8 +668,8 @@ def test_variables_that_steer_tests_are_no_settings(loaded):
     assert loaded(environ=steering).origins["server.port"]
 
 
-def test_all_problems_come_at_once(problems):
-    """Every source is read to its end, and each problem is there once, with a text that lists all."""
+def test_all_problems_are_reported_at_once(problems):
+    """All sources are read completely, and each problem is reported once in a text that lists all."""
     found = problems(
         '[server]\nport = -1\nprot = 1\n[refresh]\nmax_staleness = "1s"',
         environ={"LOAD_WATCHER_LOG_FORMAT": "xml", "LOAD_WATCHER_SERVER_PROT": "1"},
@@ -700,13 +700,13 @@ def test_all_problems_come_at_once(problems):
         ('[provider]\nname = "promethius"\naddress = "http://p"', "provider.name"),
     ],
 )
-def test_one_mistake_is_one_problem(problems, toml, key):
-    """What was refused is not held against other settings with the default in its place."""
+def test_an_invalid_value_causes_one_problem(problems, toml, key):
+    """Other settings are not checked against the default in its place."""
     assert [problem.key for problem in problems(toml)] == [key]
 
 
-def test_a_file_that_cannot_be_read_raises_no_false_alarms(problems):
-    """While nothing is known of the file, nothing is said to be missing; mistakes elsewhere are still told."""
+def test_an_unreadable_file_causes_no_further_problems(problems):
+    """Settings that may be in the file are not reported as missing; problems of other sources are reported."""
     found = problems("[[[", environ={"LOAD_WATCHER_PROVIDER_NAME": "prometheus", "LOAD_WATCHER_SERVER_PORT": "x"})
     assert sorted(problem.key for problem in found) == ["config", "server.port"]
 
@@ -715,7 +715,7 @@ def test_a_file_that_cannot_be_read_raises_no_false_alarms(problems):
     ("content", "message"), [(None, "No such file"), (b"\xff\xfe", "not UTF-8 at byte 0"), ("dir", "Is a directory")]
 )
 def test_a_named_file_must_be_readable(tmp_path, content, message):
-    """A file that was named and cannot be read is a problem, never the same as no file."""
+    """If a named file cannot be read, that is an error; it does not count as missing."""
     path = tmp_path / "x.toml"
     if content == "dir":
         path.mkdir()
@@ -729,8 +729,8 @@ def test_a_named_file_must_be_readable(tmp_path, content, message):
 
 
 @pytest.mark.parametrize("address", ["http://me@prom", "http://:pw@prom", "http://me:pw@prom"])
-def test_half_or_doubled_credentials_in_an_address_are_refused(problems, address):
-    """A user without a password, the reverse, and an address that competes with provider.username."""
+def test_incomplete_or_duplicate_credentials_in_an_address_are_errors(problems, address):
+    """A user without a password, the reverse, and an address beside provider.username."""
     flags = {"provider.name": "prometheus", "provider.address": address, "provider.username": "you"}
     assert "provider.address" in [problem.key for problem in problems(flags=flags)]
 
@@ -738,8 +738,8 @@ def test_half_or_doubled_credentials_in_an_address_are_refused(problems, address
 # --- other packages' tables -------------------------------------------------------------------------------------------
 
 
-def test_parts_reach_their_validators_raw(loaded, problems):
-    """[scheduler.*], [agent] and [qrm] are checked by whoever they belong to, and kept as they are."""
+def test_tables_of_other_parts_reach_their_validators_unchanged(loaded, problems):
+    """[scheduler.*], [agent] and [qrm] are checked by their packages."""
     toml = '[scheduler.default]\nplugins = [{ name = "Peaks" }]\n[agent]\nport = 1'
     seen = []
 
@@ -754,7 +754,7 @@ def test_parts_reach_their_validators_raw(loaded, problems):
     assert settings.parts["agent"] == {"port": 2, "host": "::1"}
 
 
-# --- junk -------------------------------------------------------------------------------------------------------------
+# --- random files -----------------------------------------------------------------------------------------------------
 
 SCALARS = st.one_of(
     st.booleans(),
@@ -793,8 +793,8 @@ def documents(draw):
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.one_of(documents(), st.text(max_size=80)))
-def test_junk_is_either_settings_or_problems(tmp_path, document):
-    """No file, however odd, raises anything but SettingsError, and every problem names a key and a cure."""
+def test_any_file_gives_settings_or_problems(tmp_path, document):
+    """No file raises another exception than SettingsError, and each problem names a key and a remedy."""
     (tmp_path / "junk.toml").write_text(document, encoding="utf-8", errors="replace")
     problems: tuple[Problem, ...] = ()
     try:
@@ -806,15 +806,15 @@ def test_junk_is_either_settings_or_problems(tmp_path, document):
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.text(max_size=10), st.text(max_size=10), max_size=3))
-def test_junk_flags_are_either_settings_or_problems(tmp_path, flags):
-    """No flag and no variable raises anything but SettingsError either."""
+def test_any_flag_and_variable_give_settings_or_problems(tmp_path, flags):
+    """No other exception than SettingsError."""
     environ = {f"LOAD_WATCHER_{name.upper()}": text for name, text in flags.items()}
     with contextlib.suppress(SettingsError):
         load(flags={f"agent.{name}": text for name, text in flags.items()} | flags, environ=environ, cwd=tmp_path)
 
 
-def test_the_documents_of_this_test_are_toml():
-    """The generator above writes TOML, or it would only test the TOML parser."""
+def test_the_generated_documents_are_toml():
+    """Otherwise the tests above would only test the TOML parser."""
     assert tomllib.loads("x = " + _toml([1.5, True, "ü\n", {"a b": []}]))["x"] == [1.5, True, "ü\n", {"a b": []}]
 
 
@@ -833,8 +833,8 @@ aggregate_duration = 60
 """
 
 
-def test_nodes_may_have_policies_of_their_own(loaded):
-    """In their order, from a file, from the environment as JSON, and from what config show prints of them."""
+def test_nodes_may_have_their_own_policies(loaded):
+    """In their order, from a file, from the environment as JSON, and from the output of config show."""
     first = PolicyRule(PolicyOverride(30, None, (300, 900)), ("gpu-*", "a"), (("node.kubernetes.io/pool", "gpu"),))
     expected = (first, PolicyRule(PolicyOverride(None, 60, None), ("*",)))
     found = loaded(POLICIES)[KoordinatorSettings].nodes
@@ -860,7 +860,7 @@ def test_nodes_may_have_policies_of_their_own(loaded):
         ("{ names = ['a'], report_interval = 5 }", "report_interval of rule 1 must be a duration of whole seconds"),
     ],
 )
-def test_a_policy_that_cannot_be_read_says_why(problems, rule, told):
+def test_the_error_of_an_invalid_policy_has_the_reason(problems, rule, told):
     (problem,) = problems(f"[koordinator]\nnodes = [{rule}]")
     assert "koordinator.nodes" == problem.key
     assert told in problem.message

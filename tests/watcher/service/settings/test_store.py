@@ -1,4 +1,4 @@
-"""Settings of a database on a server: whose rows, the password, and what a mistake is told as."""
+"""Settings of a database on a server: the name of the watcher, the password, and errors."""
 
 import socket
 import sys
@@ -21,8 +21,8 @@ def loaded(tmp_path: Path, store: str, *, cluster: str = "", **environ: str) -> 
     return load(flags={}, environ=environ, cwd=tmp_path)
 
 
-def test_a_watcher_on_a_server_has_a_name_without_being_given_one(tmp_path: Path):
-    """That of its pod, else of its host; the settings say which."""
+def test_a_watcher_on_a_server_has_a_default_name(tmp_path: Path):
+    """That of its pod, otherwise of its host; the origin is named."""
     settings = loaded(tmp_path, SERVER, POD_NAME="load-watcher-0")
     assert ("load-watcher-0", "environment POD_NAME") == (
         settings[StoreSettings].watcher_name(settings[ClusterSettings].name),
@@ -35,16 +35,16 @@ def test_a_watcher_on_a_server_has_a_name_without_being_given_one(tmp_path: Path
     assert "a" == settings[StoreSettings].watcher_name(settings[ClusterSettings].name)
 
 
-def test_watchers_of_one_name_in_two_clusters_are_two(tmp_path: Path):
-    """The cluster's name stands before."""
+def test_watchers_with_one_name_in_two_clusters_are_different(tmp_path: Path):
+    """The cluster's name precedes it."""
     own = SERVER + 'watcher_id = "load-watcher-0"'
     given = [loaded(tmp_path, own, cluster=cluster) for cluster in ("", "prod-1", "prod-2")]
     names = {each[StoreSettings].watcher_name(each[ClusterSettings].name) for each in given}
     assert {"load-watcher-0", "prod-1/load-watcher-0", "prod-2/load-watcher-0"} == names
 
 
-def test_a_file_has_one_watcher_whatever_it_is_called(tmp_path: Path):
-    """So that a pod of another name, or a cluster that was given one, finds the history of its file."""
+def test_a_file_has_one_watcher_for_any_name(tmp_path: Path):
+    """So that a pod with another name, or a cluster that gets a name, finds the history in its file."""
     settings = loaded(
         tmp_path, 'url = "sqlite:///a.db"\nwatcher_id = "a"\npassword_file = "/etc/hosts"', cluster="c", POD_NAME="p"
     )
@@ -66,8 +66,7 @@ def test_a_file_has_one_watcher_whatever_it_is_called(tmp_path: Path):
         ),
     ],
 )
-def test_mistakes(tmp_path: Path, store: str, key: str, says: str, cure: str):
-    """Each by its key."""
+def test_invalid_settings_are_errors_of_their_keys(tmp_path: Path, store: str, key: str, says: str, cure: str):
     with pytest.raises(SettingsError) as refused:
         loaded(tmp_path, store)
     (problem,) = refused.value.problems
@@ -76,8 +75,8 @@ def test_mistakes(tmp_path: Path, store: str, key: str, says: str, cure: str):
     assert cure in problem.cure
 
 
-def test_without_psycopg_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Before anything is tried."""
+def test_without_psycopg_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Before a connection is tried."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError) as refused:
         loaded(tmp_path, SERVER)

@@ -1,5 +1,5 @@
-"""The InfluxDB provider against servers that misbehave, in both query languages over real sockets, and what it makes of
-Flux's annotated CSV through InfluxData's own client."""
+"""The InfluxDB provider with failing servers, in both query languages over real sockets, and its results for Flux's
+annotated CSV, read with InfluxData's own client."""
 
 import asyncio
 import base64
@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from tests.fakes.influxdb import NOTHING, FakeInfluxDB, answered, csv, error_table, ping, question, series, table
 from tests.fakes.prometheus import Asked, told, until_hung_up
-from tests.fetches import QUICK, Fetches, address_of
+from tests.fetches import QUICK, Fetches, address_of, sections
 from tests.waiting import eventually, wait_for
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.influxdb.cpu_load import Points, load_of
 from watcher.sources.influxdb.provider import InfluxProvider
-from watcher.sources.influxdb.queries import LOOK_BACK_S, TELEGRAF, InfluxConfig
-from watcher.sources.queries import QueryConfig
+from watcher.sources.influxdb.queries import LOOK_BACK_S, TELEGRAF
+from watcher.sources.settings import ProviderSettings, QuerySettings
 
 NOW = 1_700_000_000.0
 AT = "2023-11-14T22:13:10Z"  # NOW - 10
@@ -51,12 +51,12 @@ HEALTHY_FLUX = csv(
 
 
 def healthy(asked: Asked) -> bytes:
-    """The CPU of two nodes, in the language of the question."""
+    """The CPU of two nodes, in the language of the query."""
     return answered(HEALTHY_FLUX if asked.path.endswith("/api/v2/query") else HEALTHY_INFLUXQL)
 
 
 def make(server: FakeInfluxDB | str, **settings: Any) -> InfluxProvider:
-    return InfluxProvider(InfluxConfig(**{"address": address_of(server), **QUICK, **settings}))
+    return InfluxProvider(*sections(**{"address": address_of(server), **QUICK, **settings}))
 
 
 FETCHES = Fetches(make, since=NOW - 60, until=NOW)
@@ -64,7 +64,7 @@ run, fetch, failure = FETCHES.run, FETCHES.fetch, FETCHES.failure
 
 
 def refusal_of(answer: bytes, **settings: Any) -> ProviderError:
-    """The error where each request is answered so."""
+    """The error if each request gets this response."""
     with FakeInfluxDB(lambda _: answer) as server:
         return failure(server, **settings)
 
@@ -78,12 +78,12 @@ def samples(got: Fetch) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-# --- the usual -------------------------------------------------------------------------------------------------------
+# --- valid responses -------------------------------------------------------------------------------------------------
 
 
 @both
-def test_both_languages_bring_the_same_samples(dialect: dict[str, str]):
-    """Neither idle nor iowait nor steal is use; what a point does not tell is not taken off."""
+def test_both_languages_give_the_same_samples(dialect: dict[str, str]):
+    """Idle, iowait and steal are not use; fields that are missing in a point are not subtracted."""
     with FakeInfluxDB(healthy) as server:
         got = fetch(server, **dialect)
     assert {"a": [(NOW - 10, 25.0)], "b": [(NOW - 10, 10.0), (NOW, 20.0)]} == samples(got)
@@ -91,16 +91,16 @@ def test_both_languages_bring_the_same_samples(dialect: dict[str, str]):
 
 
 @both
-def test_seven_metrics_are_four_questions(dialect: dict[str, str]):
-    """What Telegraf keeps together is asked for together."""
+def test_seven_metrics_need_four_queries(dialect: dict[str, str]):
+    """Metrics of one measurement of Telegraf share a query."""
     with FakeInfluxDB(lambda asked: answered(b"\r\n" if asked.body else NOTHING)) as server:
-        got = fetch(server, **dialect, metrics=InfluxConfig(address=server.url).metrics)
+        got = fetch(server, **dialect, metrics=ProviderSettings().metrics)
     assert 4 == len(server.asked)
     assert 7 == len([finding for finding in got.findings if finding.kind is FindingKind.NO_SERIES])
 
 
-def test_a_question_in_influxql_names_database_times_and_form():
-    """Milliseconds, in chunks, so that no row limit cuts the answer."""
+def test_an_influxql_query_has_database_times_and_format():
+    """Milliseconds, in chunks, so that no row limit cuts the response."""
     with FakeInfluxDB(healthy) as server:
         fetch(server, **INFLUXQL, database="tele graf")
     (asked,) = server.asked
@@ -121,17 +121,17 @@ def test_a_question_in_influxql_names_database_times_and_form():
     ],
     ids=["neither", "bucket", "database", "both"],
 )
-def test_a_bucket_is_a_database_to_influxql(settings: dict[str, str], database: str, shown: str):
-    """Where none is named; else Telegraf's own. What is shown does not depend on the language, which may be upgraded
-    under the samples."""
+def test_a_bucket_is_a_database_in_influxql(settings: dict[str, str], database: str, shown: str):
+    """Without one, Telegraf's default. The shown expression does not depend on the language, because the server may be
+    upgraded."""
     with FakeInfluxDB(healthy) as server:
         got = fetch(server, **INFLUXQL, **settings)
     assert database == server.asked[0].parameters["db"]
     assert got.plans[METRIC_BY_KEY["CPU"].name].expression.endswith(f" in {shown}")
 
 
-def test_a_question_in_flux_names_bucket_org_and_times():
-    """The end of a range is not in it, so one millisecond is added."""
+def test_a_flux_query_has_bucket_org_and_times():
+    """The end of a range is exclusive, so one millisecond is added."""
     with FakeInfluxDB(healthy) as server:
         fetch(server, **{**FLUX, "bucket": 'b"${x}\\'})
     (asked,) = server.asked
@@ -144,22 +144,22 @@ def test_a_question_in_flux_names_bucket_org_and_times():
     )
 
 
-def test_a_counter_is_asked_for_from_before_the_span():
-    """Its first sample needs the point before."""
+def test_a_counter_is_queried_from_before_the_span():
+    """Its first sample needs the previous point."""
     with FakeInfluxDB(lambda _: answered(NOTHING)) as server:
         fetch(server, **INFLUXQL, metrics=("Storage",))
     assert f"time >= {(NOW - 60 - LOOK_BACK_S) * 1000:.0f}ms" in server.queries[0]
 
 
-def test_no_more_than_the_longest_window_is_asked_for():
-    """However far back a caller wants to look."""
+def test_at_most_the_longest_window_is_queried():
+    """For any earlier begin."""
     with FakeInfluxDB(healthy) as server:
         run(server, lambda provider: provider.fetch(NOW - 86400, NOW), **INFLUXQL, max_seconds=900.0)
     assert f"time >= {(NOW - 900) * 1000:.0f}ms" in server.queries[0]
 
 
-def test_a_metric_that_falls_silent_is_told_at_the_third_fetch():
-    """Points come late at times; and that the past is empty says nothing of the present."""
+def test_a_metric_that_falls_silent_is_reported_at_the_third_fetch():
+    """Points may be late, and an empty past does not show that the present is empty."""
     answers = iter([HEALTHY_INFLUXQL, *[NOTHING] * 4])
     with FakeInfluxDB(lambda _: answered(next(answers))) as server:
 
@@ -171,12 +171,12 @@ def test_a_metric_that_falls_silent_is_told_at_the_third_fetch():
         assert [0, 0, 1] == run(server, fall_silent, **INFLUXQL)
 
 
-def test_a_query_of_ones_own_has_its_times_filled_in():
-    """In Flux as in InfluxQL."""
+def test_the_times_are_inserted_into_a_configured_query():
+    """In Flux and in InfluxQL."""
     own = 'from(bucket: "x") |> range(start: <since>, stop: <until>)'
     content = csv(("node",), table(0, {"node": "n"}, "used", (AT, 0.5)))
     with FakeInfluxDB(lambda _: answered(content)) as server:
-        got = fetch(server, **FLUX, queries={"CPU": QueryConfig(own, "ratio", node_label="node")})
+        got = fetch(server, **FLUX, queries={"CPU": QuerySettings(own, "ratio", node_label="node")})
     assert {"n": [(NOW - 10, 50.0)]} == samples(got)
     assert [
         'from(bucket: "x") |> range(start: 2023-11-14T22:12:20.000Z, stop: 2023-11-14T22:13:20.001Z)'
@@ -193,19 +193,19 @@ def test_a_path_in_the_address_is_kept(dialect: dict[str, str], path: str):
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0])
-def test_the_clock_of_the_source_is_compared_with_ours(ahead: float):
-    """From the Date header of an answer in InfluxQL."""
+def test_the_clock_of_the_source_is_compared_with_that_of_load_watcher(ahead: float):
+    """By the Date header of an InfluxQL response."""
 
     def dated(_: Asked) -> bytes:
         return told(NOTHING, headers={"Date": formatdate(time.time() + ahead, usegmt=True)})
 
     expected = 0.0 if not ahead else pytest.approx(ahead, abs=5.0)
     with FakeInfluxDB(dated) as server:
-        # Again where a busy machine let more than a second pass between the header and the hearing of it.
+        # Again if more than a second passed on a busy machine between the header and its receipt.
         wait_for(lambda: fetch(server, **INFLUXQL).clock_offset_s == expected, what="the offset")
 
 
-# --- which language --------------------------------------------------------------------------------------------------
+# --- the query language ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_the_clock_of_the_source_is_compared_with_ours(ahead: float):
         ("3.0.1", {"bucket": "telegraf", "org": "o"}, "/query"),
     ],
 )
-def test_the_language_is_found_out_by_the_version(version: str, settings: dict[str, str], path: str):
-    """Once, at the first fetch."""
+def test_the_language_follows_from_the_version(version: str, settings: dict[str, str], path: str):
+    """Determined once, at the first fetch."""
     with FakeInfluxDB(lambda asked: ping(version) if asked.path == "/ping" else healthy(asked)) as server:
 
         async def twice(provider: InfluxProvider) -> None:
@@ -230,8 +230,8 @@ def test_the_language_is_found_out_by_the_version(version: str, settings: dict[s
     assert ["/ping", path, path] == [asked.path for asked in server.asked]
 
 
-def test_a_version_may_stand_in_health_only():
-    """A proxy may take headers away."""
+def test_the_version_may_be_in_health_only():
+    """A proxy may remove headers."""
 
     def answer(asked: Asked) -> bytes:
         if asked.path == "/ping":
@@ -243,15 +243,15 @@ def test_a_version_may_stand_in_health_only():
     assert ["/ping", "/health", "/api/v2/query"] == [asked.path for asked in server.asked]
 
 
-def test_what_is_no_influxdb_is_told():
-    """With the setting that ends the guessing."""
+def test_a_server_that_is_not_influxdb_is_an_error():
+    """With the setting of the language."""
     error = refusal_of(told('{"status":"ok"}'))
     assert isinstance(error, ProviderRefused)
     assert "is not recognised as InfluxDB" in str(error)
     assert "provider.dialect" in error.hint
 
 
-def test_after_an_outage_the_version_is_found_out_anew():
+def test_after_an_outage_the_version_is_determined_again():
     """It may have been upgraded meanwhile."""
     version = "1.8.0"
 
@@ -275,14 +275,14 @@ def test_after_an_outage_the_version_is_found_out_anew():
 
 @pytest.mark.parametrize("lacking", ["bucket", "org"])
 def test_flux_needs_a_bucket_and_an_organisation(lacking: str):
-    """Said before anything is asked."""
+    """Reported before a query is sent."""
     settings = {key: value for key, value in FLUX.items() if key != lacking}
     error = failure("http://127.0.0.1:1", **settings)
     assert isinstance(error, ProviderRefused)
     assert f"provider.{lacking} is not set" in str(error)
 
 
-# --- who asks --------------------------------------------------------------------------------------------------------
+# --- credentials -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,16 +298,16 @@ def test_flux_needs_a_bucket_and_an_organisation(lacking: str):
     ],
     ids=["influxql token", "influxql password", "flux token", "flux password"],
 )
-def test_credentials_are_sent_in_the_form_of_the_language(settings: dict[str, str], expected: str):
-    """And further headers with them."""
+def test_credentials_have_the_form_of_the_language(settings: dict[str, str], expected: str):
+    """Configured headers are sent, too."""
     with FakeInfluxDB(healthy) as server:
         fetch(server, **settings, headers={"X-Tenant": "blue"})
     assert (expected, "blue") == (server.asked[0].headers["authorization"], server.asked[0].headers["x-tenant"])
 
 
 @both
-def test_a_token_that_was_renewed_is_sent(dialect: dict[str, str], tmp_path: Path):
-    """The file is read again for each question."""
+def test_a_renewed_token_is_sent(dialect: dict[str, str], tmp_path: Path):
+    """The file is read again for each query."""
     file = tmp_path / "token"
     file.write_text("first\n")
     with FakeInfluxDB(healthy) as server:
@@ -323,7 +323,7 @@ def test_a_token_that_was_renewed_is_sent(dialect: dict[str, str], tmp_path: Pat
 
 @both
 def test_no_secret_is_in_an_error(dialect: dict[str, str], tmp_path: Path):
-    """Not even where the far side repeats what it was sent."""
+    """Also if the server repeats the request."""
 
     def repeat(asked: Asked) -> bytes:
         return told(f"it is {SECRET}: you sent {asked.headers}", status=401)
@@ -341,15 +341,15 @@ def test_no_secret_is_in_an_error(dialect: dict[str, str], tmp_path: Path):
 
 
 @both
-def test_a_header_that_cannot_be_sent_is_refused_without_being_shown(dialect: dict[str, str]):
-    """A token with a line break is not one."""
+def test_an_invalid_header_is_refused_without_being_shown(dialect: dict[str, str]):
+    """For example a token with a line break."""
     error = failure("http://127.0.0.1:1", **{**dialect, "token": "x\ny-secret"})
     assert isinstance(error, ProviderRefused)
     assert "'Authorization' cannot be sent" in str(error)
     assert "y-secret" not in str(error)
 
 
-# --- what it refuses -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 @both
@@ -390,10 +390,10 @@ def test_a_header_that_cannot_be_sent_is_refused_without_being_shown(dialect: di
         (500, "<html>", ProviderMalformed, "web page", "provider.address"),
     ],
 )
-def test_a_refusal_says_what_to_do(
+def test_the_error_of_a_refusal_has_a_remedy(
     dialect: dict[str, str], status: int, body: str, kind: type[ProviderError], says: str, hint: str
 ):
-    """By status and by the words of the server, in either of its forms."""
+    """By status and message of the server, in both formats."""
     error = refusal_of(told(body, status=status), **dialect)
     assert isinstance(error, kind)
     assert says in str(error)
@@ -420,8 +420,8 @@ def test_a_refusal_says_what_to_do(
     ],
     ids=lambda value: None,
 )
-def test_flux_that_went_wrong_after_it_said_200(content: bytes, kind: type[ProviderError], says: str):
-    """An error table among the tables, a body that ends early, and what is no CSV at all."""
+def test_an_error_after_status_200_of_flux_is_an_error(content: bytes, kind: type[ProviderError], says: str):
+    """An error table among the tables, a body that ends early, and a body that is not CSV."""
     error = refusal_of(answered(content), **FLUX)
     assert isinstance(error, kind)
     assert says in str(error)
@@ -444,15 +444,15 @@ def test_flux_that_went_wrong_after_it_said_200(content: bytes, kind: type[Provi
     ],
     ids=lambda value: None,
 )
-def test_influxql_that_went_wrong_after_it_said_200(content: bytes, kind: type[ProviderError], says: str):
-    """An error among the lines, a body that ends early, and what is no answer at all."""
+def test_an_error_after_status_200_of_influxql_is_an_error(content: bytes, kind: type[ProviderError], says: str):
+    """An error among the lines, a body that ends early, and a body without a result."""
     error = refusal_of(answered(content), **INFLUXQL)
     assert isinstance(error, kind)
     assert says in str(error)
 
 
-def test_a_series_that_goes_on_in_the_next_chunk_is_one_series():
-    """The server cuts after so many rows."""
+def test_a_series_that_continues_in_the_next_chunk_is_one_series():
+    """The server splits after a number of rows."""
     tags, columns = {"host": "a"}, ["usage_idle"]
     content = series(tags, columns, [(NOW - 20) * 1000, 90], partial=True) + series(tags, columns, [NOW * 1000, 80])
     with FakeInfluxDB(lambda _: answered(content)) as server:
@@ -461,15 +461,15 @@ def test_a_series_that_goes_on_in_the_next_chunk_is_one_series():
     assert 1 == len(got.batches[0].nodes)
 
 
-def test_rows_from_the_newest_on_are_put_in_order():
-    """As a query of one's own may ask for them."""
+def test_rows_in_descending_order_are_sorted():
+    """A configured query may return them so."""
     content = series({"host": "a"}, ["usage_idle"], [NOW * 1000, 80], [(NOW - 20) * 1000, 90])
     with FakeInfluxDB(lambda _: answered(content)) as server:
         assert {"a": [(NOW - 20, 10.0), (NOW, 20.0)]} == samples(fetch(server, **INFLUXQL))
 
 
-def test_an_empty_answer_of_flux_is_no_series():
-    """Nothing but a line break."""
+def test_an_empty_response_of_flux_has_no_series():
+    """Only a line break."""
     with FakeInfluxDB(lambda _: answered(b"\r\n")) as server:
         got = fetch(server, **FLUX)
     assert () == got.batches == got.failures
@@ -477,7 +477,7 @@ def test_an_empty_answer_of_flux_is_no_series():
     assert [FindingKind.NO_SERIES] == [finding.kind for finding in got.findings]
 
 
-def test_flux_of_several_schemas_and_odd_texts():
+def test_flux_with_several_schemas_and_unusual_texts_is_read():
     """Two schemas in one body, a quoted name, a default for an empty cell, times to the nanosecond, no value."""
     first = csv(("host",), table(0, {"host": 'a "1", b'}, "usage_idle", ("2023-11-14T22:13:10.123456789Z", 40)))
     second = csv(("dc", "host"), table(0, {"dc": "x", "host": ""}, "usage_idle", (AT, 90), (AT, "")))
@@ -488,8 +488,8 @@ def test_flux_of_several_schemas_and_odd_texts():
     assert {'a "1", b': [(NOW - 10 + 0.123, 60.0)], "fallback": [(NOW - 10, 10.0)]} == samples(got)
 
 
-def test_some_series_without_the_tag_are_left_out_with_a_finding():
-    """The others are served."""
+def test_series_without_the_tag_are_left_out_with_a_finding():
+    """Others are served."""
     content = HEALTHY_INFLUXQL + series({"cpu": "cpu-total"}, IDLE, [NOW * 1000, 1, 1, 1])
     with FakeInfluxDB(lambda _: answered(content)) as server:
         got = fetch(server, **INFLUXQL)
@@ -498,7 +498,7 @@ def test_some_series_without_the_tag_are_left_out_with_a_finding():
 
 
 def test_machines_of_two_clusters_with_one_name_are_left_out():
-    """Neither is served under a name that may be the other's; a foreign tag changes no other name."""
+    """Neither is served under a name that may be that of the other; a foreign tag changes no other name."""
     more = [
         series({"host": name, "cpu": "cpu-total", "cluster": cluster}, IDLE, [NOW * 1000, 50, 0, 0])
         for name, cluster in (("c", "east"), ("c", "west"), ("d", "east"), ("e", ""))
@@ -512,12 +512,12 @@ def test_machines_of_two_clusters_with_one_name_are_left_out():
     assert 'select the series with "cluster" = "east" with provider.queries' in found.reason
 
 
-# --- the faults that every provider is put to -------------------------------------------------------------------------
+# --- faults of all providers ------------------------------------------------------------------------------------------
 
 
 @both
-def test_a_server_that_says_nothing_is_given_up_in_time(dialect: dict[str, str]):
-    """And its connection hung up."""
+def test_a_server_that_sends_nothing_times_out(dialect: dict[str, str]):
+    """And its connection is closed."""
     with FakeInfluxDB(lambda _: until_hung_up) as server:
         error = failure(server, **dialect, timeout=0.2, backoff=())
         assert server.ended.wait(5)
@@ -526,8 +526,8 @@ def test_a_server_that_says_nothing_is_given_up_in_time(dialect: dict[str, str])
 
 
 @both
-def test_a_server_that_trickles_is_given_up_in_time(dialect: dict[str, str]):
-    """A byte now and then keeps no one waiting: the time is for the whole answer."""
+def test_a_server_that_sends_single_bytes_times_out(dialect: dict[str, str]):
+    """The timeout is for the whole response."""
 
     def trickle(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
@@ -542,8 +542,8 @@ def test_a_server_that_trickles_is_given_up_in_time(dialect: dict[str, str]):
 
 
 @both
-def test_what_passes_is_asked_again(dialect: dict[str, str]):
-    """Twice, then it is given up; and what comes in between is taken."""
+def test_a_transient_failure_is_retried(dialect: dict[str, str]):
+    """Twice; other errors in between count as a result."""
     answers = iter([told("", status=503), told("", status=502)])
     with FakeInfluxDB(lambda asked: next(answers, None) or healthy(asked)) as server:
         assert 2 == len(samples(fetch(server, **dialect)))
@@ -554,8 +554,7 @@ def test_what_passes_is_asked_again(dialect: dict[str, str]):
 
 
 @both
-def test_a_refusal_is_not_asked_again(dialect: dict[str, str]):
-    """It would be the same."""
+def test_a_refusal_is_not_retried(dialect: dict[str, str]):
     with FakeInfluxDB(lambda _: told("", status=401)) as server:
         failure(server, **dialect)
         assert 1 == len(server.asked)
@@ -563,7 +562,7 @@ def test_a_refusal_is_not_asked_again(dialect: dict[str, str]):
 
 @both
 def test_a_redirect_is_not_followed(dialect: dict[str, str]):
-    """Credentials are for one address; where it leads is told without what else stands in it."""
+    """Credentials belong to one address; the error names the target without secrets."""
     answer = told("", status=307, headers={"Location": "/login?state=abc"})
     with FakeInfluxDB(lambda _: answer) as server:
         error = failure(server, **dialect)
@@ -574,7 +573,7 @@ def test_a_redirect_is_not_followed(dialect: dict[str, str]):
 
 @both
 def test_the_deadline_of_a_fetch_ends_its_retries(dialect: dict[str, str]):
-    """However patient each attempt is."""
+    """For any timeout of an attempt."""
     with FakeInfluxDB(lambda _: until_hung_up) as server:
         error = failure(server, **dialect, timeout=20.0, fetch_deadline=0.2)
         assert len(server.asked) <= 1
@@ -582,8 +581,8 @@ def test_the_deadline_of_a_fetch_ends_its_retries(dialect: dict[str, str]):
 
 
 @both
-def test_an_answer_cut_short_is_a_broken_connection(dialect: dict[str, str]):
-    """Fewer bytes than it announced."""
+def test_a_shortened_response_is_a_broken_connection(dialect: dict[str, str]):
+    """Fewer bytes than announced."""
 
     def cut(connection: socket.socket) -> None:
         connection.sendall(answered(HEALTHY_FLUX)[:-50])
@@ -596,8 +595,8 @@ def test_an_answer_cut_short_is_a_broken_connection(dialect: dict[str, str]):
 
 
 @both
-def test_an_answer_without_end_is_not_read_to_it(dialect: dict[str, str]):
-    """Compressed or not, it is the size in memory that counts."""
+def test_an_endless_response_is_not_read_to_its_end(dialect: dict[str, str]):
+    """The decompressed size counts."""
     content = gzip.compress(b" " * (3 << 20))
     answer = told(content, headers={"Content-Encoding": "gzip"})
     error = refusal_of(answer, **dialect, max_body_bytes=1 << 20)
@@ -606,22 +605,22 @@ def test_an_answer_without_end_is_not_read_to_it(dialect: dict[str, str]):
 
 
 @both
-def test_an_answer_that_is_not_compressed_as_it_says(dialect: dict[str, str]):
+def test_a_response_with_a_wrong_content_encoding_is_an_error(dialect: dict[str, str]):
     """A proxy's fault."""
     error = refusal_of(told("plain", headers={"Content-Encoding": "gzip"}), **dialect)
     assert isinstance(error, ProviderMalformed)
 
 
 @both
-def test_what_is_not_http_is_told(dialect: dict[str, str]):
-    """Another service's port."""
+def test_a_server_without_http_is_an_error(dialect: dict[str, str]):
+    """The port of another service."""
     error = refusal_of(b"SSH-2.0-OpenSSH_9.2\r\n", **dialect)
     assert isinstance(error, (ProviderMalformed, ProviderUnreachable))
 
 
 @both
-def test_nobody_there(dialect: dict[str, str]):
-    """Refused by the kernel, and a name that does not exist."""
+def test_an_unreachable_server_is_an_error(dialect: dict[str, str]):
+    """Connection refused, and an unknown host."""
     refused, nameless = failure("http://127.0.0.1:1", **dialect), failure("http://nowhere.invalid:8086", **dialect)
     assert isinstance(refused, ProviderUnreachable)
     assert isinstance(nameless, ProviderUnreachable)
@@ -629,8 +628,8 @@ def test_nobody_there(dialect: dict[str, str]):
 
 
 @both
-def test_plain_http_behind_https_is_told(dialect: dict[str, str]):
-    """The other way round the server says so itself."""
+def test_plain_http_to_an_https_port_is_an_error(dialect: dict[str, str]):
+    """In the other direction, the server reports it itself."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -648,8 +647,7 @@ def test_plain_http_behind_https_is_told(dialect: dict[str, str]):
 
 
 @both
-def test_tls_files_that_do_not_work_are_told(dialect: dict[str, str], tmp_path: Path):
-    """With the settings to look at."""
+def test_unusable_tls_files_are_errors_with_their_settings(dialect: dict[str, str], tmp_path: Path):
     (tmp_path / "ca").write_text("no certificate")
     error = failure("https://127.0.0.1:1", **dialect, ca_file=str(tmp_path / "ca"))
     assert isinstance(error, ProviderRefused)
@@ -657,8 +655,8 @@ def test_tls_files_that_do_not_work_are_told(dialect: dict[str, str], tmp_path: 
 
 
 @both
-def test_a_cancelled_fetch_hangs_up(dialect: dict[str, str]):
-    """At once, and the provider can go on."""
+def test_a_cancelled_fetch_closes_its_connection(dialect: dict[str, str]):
+    """At once, and the next fetch works."""
     silent = True
     with FakeInfluxDB(lambda asked: until_hung_up if silent else healthy(asked)) as server:
 
@@ -676,9 +674,7 @@ def test_a_cancelled_fetch_hangs_up(dialect: dict[str, str]):
         run(server, cancel, **dialect)
 
 
-def test_one_failing_question_costs_its_metrics_alone():
-    """The others are served."""
-
+def test_a_failing_query_affects_only_its_metrics():
     def answer(asked: Asked) -> bytes:
         return told("", status=400) if '"net"' in question(asked) else answered(HEALTHY_INFLUXQL)
 
@@ -689,49 +685,28 @@ def test_one_failing_question_costs_its_metrics_alone():
     assert names == {failed.metric for failed in got.failures}
 
 
-# --- what cannot work ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"address": "influxdb:8086"}, "provider.address"),
-        ({"address": "http://u:p@influxdb:8086"}, "provider.username"),
-        ({"dialect": "sql"}, "provider.dialect"),
-        ({"metrics": ("Cpu",)}, "provider.metrics"),
-        ({"queries": {"CPU": QueryConfig("SELECT 1", "percent")}}, "<since> and <until>"),
-        ({"queries": {"CPU": QueryConfig("<since><until>", "furlongs")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": QueryConfig("<since><until>", "watts")}}, "cannot be converted to percent"),
-    ],
-)
-def test_a_configuration_that_cannot_work_is_an_error(settings: dict[str, Any], says: str):
-    """With the name of the setting."""
-    with pytest.raises(ValueError, match=says):
-        InfluxProvider(InfluxConfig(**{"address": "http://influxdb:8086", **settings}))
-
-
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("idle", "used"), [(100.0, 0.0), (100.004, 0.0), (104.0, -4.0), (0.0, 100.0)])
-def test_a_cpu_a_rounding_below_nothing_is_at_nothing(idle: float, used: float):
-    """What is further below is left for the review to see."""
+def test_a_cpu_slightly_below_zero_is_zero(idle: float, used: float):
+    """Lower values are left to the review."""
     points = Points({"host": "a"}, np.array([NOW]), {"usage_idle": np.array([idle])})
     load = load_of(TELEGRAF["CPU"], [points], since=NOW, until=NOW)
     assert load.batch is not None
     assert [used] == load.batch.value.tolist()
 
 
-def test_a_disk_is_never_busier_than_always():
-    """Some kernels add up a long request only when it ends."""
+def test_a_disk_is_busy_for_at_most_the_whole_time():
+    """Some kernels count a long request only when it ends."""
     points = Points({"host": "a"}, NOW + np.array([0.0, 10.0, 20.0]), {"io_time": np.array([0.0, 12_000.0, 17_000.0])})
     load = load_of(TELEGRAF["Storage"], [points], since=NOW, until=NOW + 20)
     assert load.batch is not None
     assert [100.0, 50.0] == load.batch.value.tolist()
 
 
-def test_a_reset_before_the_span_is_not_told_again():
-    """The fetch before has told it; this one only looks back that far."""
+def test_a_reset_before_the_span_is_reported_once():
+    """By the earlier fetch; this one only reads that point."""
     points = Points({"host": "a"}, NOW + np.array([-60.0, -30.0, 0.0]), {"bytes_recv": np.array([900.0, 1.0, 31.0])})
     before = load_of(TELEGRAF["NetworkReceive"], [points], since=NOW - 60, until=NOW)
     after = load_of(TELEGRAF["NetworkReceive"], [points], since=NOW - 20, until=NOW)
@@ -745,13 +720,12 @@ def test_a_reset_before_the_span_is_not_told_again():
 
 STEPS = st.lists(
     st.tuples(st.integers(1, 150), st.integers(-1000, 100_000)), min_size=1, max_size=30
-)  # seconds since the point before, and what the counter grew by
+)  # seconds since the previous point, and the growth of the counter
 
 
 @given(STEPS, st.integers(0, 1500))
-def test_growth_is_never_negative_and_adds_up(steps: list[tuple[int, int]], reach: int):
-    """Rates times durations are what the counter grew by wherever it did not go back, and how far back one asks changes
-    no value."""
+def test_the_growth_is_never_negative_and_adds_up(steps: list[tuple[int, int]], reach: int):
+    """Rates times durations equal the growth of the counter between resets, and an earlier begin changes no value."""
     plan = TELEGRAF["NetworkReceive"]
     seconds, grown = np.array([0, *(s for s, _ in steps)]), np.array([10**6, *(g for _, g in steps)])
     points = Points({"host": "a"}, NOW + np.cumsum(seconds), {"bytes_recv": np.cumsum(grown).astype(float)})

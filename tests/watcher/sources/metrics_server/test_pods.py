@@ -1,4 +1,4 @@
-"""Pod usage from metrics-server, against a small API server over a real socket."""
+"""Pod usage from metrics-server, with a small API server over a real socket."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ ASKS_SELDOM = 3600.0
 
 
 def asking(server: FakeKube, work: Callable[[MetricsServerProvider], Awaitable[Any]]) -> Any:
-    """Let `work` use a provider that asks for nodes but once, and waits for answers as long as a busy machine takes."""
+    """Run `work` with a provider that requests nodes once, and waits for responses long enough for a busy machine."""
     return run(server, work, resolution=ASKS_SELDOM, max_seconds=ASKS_SELDOM, timeout=25.0)
 
 
@@ -59,8 +59,8 @@ def two_pods(server: FakeKube) -> None:
 # --- readings --------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_is_the_sum_of_its_containers_at_its_own_time_on_its_node():
-    """Added up as whole numbers; an idle pod is an idle pod."""
+def test_a_pod_has_the_sum_of_its_containers_with_its_time_and_node():
+    """The sum of whole numbers; an idle pod is kept."""
     with FakeKube() as server:
         two_pods(server)
         got = fetch(server)
@@ -74,8 +74,8 @@ def test_a_pod_is_the_sum_of_its_containers_at_its_own_time_on_its_node():
     assert "metrics.k8s.io/v1beta1 pods containers.usage.cpu" == origin.cores
 
 
-def test_pods_are_followed_to_where_they_are():
-    """A pod that is made anew under its name on another node; watched, so the second question lists no pod."""
+def test_pods_are_followed_to_their_nodes():
+    """A pod that is created again under its name on another node; pods are watched, so the second fetch lists none."""
     with FakeKube() as server:
         two_pods(server)
 
@@ -93,8 +93,8 @@ def test_pods_are_followed_to_where_they_are():
     assert 1 == len([asked for asked in server.asked if (asked.verb, asked.resource) == ("list", PODS)])
 
 
-def test_nodes_that_run_pods_are_known_to_have_usage():
-    """Of d, metrics-server has no pod."""
+def test_nodes_with_pods_are_known_to_have_usage():
+    """metrics-server has no pod of d."""
     with FakeKube() as server:
         two_pods(server)
         server.pod("default/unmeasured", node="d")
@@ -108,8 +108,8 @@ def test_nodes_that_run_pods_are_known_to_have_usage():
         asking(server, check)
 
 
-def test_what_has_no_node_is_left_out_without_a_word():
-    """A pod that went a moment ago, and one that waits for a node: both are every day's."""
+def test_pods_without_a_node_are_left_out_without_a_finding():
+    """A pod that was just deleted, and one that is not scheduled yet: both are common."""
     with FakeKube() as server:
         two_pods(server)
         server.pod("default/pending")
@@ -130,8 +130,8 @@ def test_what_has_no_node_is_left_out_without_a_word():
     ],
     ids=["time", "cpu", "memory", "shape"],
 )
-def test_what_cannot_be_read_costs_itself_alone(odd: dict[str, Any], kept: tuple[float, float] | None, words: str):
-    """With a finding that names the pod; the others are there."""
+def test_an_invalid_pod_is_left_out_with_a_finding(odd: dict[str, Any], kept: tuple[float, float] | None, words: str):
+    """It names the pod; the others are kept."""
     with FakeKube() as server:
         two_pods(server)
         server.pod("default/odd", node="a")
@@ -151,8 +151,8 @@ def test_what_cannot_be_read_costs_itself_alone(odd: dict[str, Any], kept: tuple
 
 
 @pytest.mark.parametrize("containers", [None, (), ({"cpu": "1"}, {"memory": "1Mi"})], ids=["null", "none", "partly"])
-def test_a_sum_with_a_part_missing_is_unknown(containers: tuple[dict[str, str | int | float], ...] | None):
-    """And not what is left of it."""
+def test_a_sum_with_a_missing_part_is_unknown(containers: tuple[dict[str, str | int | float], ...] | None):
+    """And not the sum of the rest."""
     read = None if containers is None else tuple(ContainerUsage(each) for each in containers)
     item = PodMetrics(MinimalMetadata("x", "a"), at(NOW), "", read)
     got = read_pods([item], {"a/x": "n"}, source="s", now=NOW)
@@ -161,16 +161,16 @@ def test_a_sum_with_a_part_missing_is_unknown(containers: tuple[dict[str, str | 
     assert 0.0 == got.origin.span_s
 
 
-def test_ten_thousand_bad_pods_are_one_finding():
-    """The first names, and how many."""
+def test_ten_thousand_invalid_pods_are_one_finding():
+    """With the first names and the number."""
     items = [PodMetrics(MinimalMetadata(f"p{number:05d}", "a"), "never") for number in range(10_000)]
     got = read_pods(items, {f"a/p{number:05d}": "n" for number in range(10_000)}, source="s", now=NOW)
     (finding,) = got.findings
     assert "10000 (a/p00000, a/p00001, a/p00002, …)" in finding.reason
 
 
-def test_thousands_of_pods_come_in_one_page():
-    """metrics-server knows no other; the one that is odd among them costs itself."""
+def test_thousands_of_pods_are_read_in_one_page():
+    """metrics-server does not support pages; an invalid pod among them is left out."""
     used = [{"name": "app", "usage": {"cpu": "1500m", "memory": "128Mi"}}, {"name": "proxy", "usage": {}}]
     items: list[dict[str, Any]] = [
         {"metadata": {"name": f"pod-{number:05d}", "namespace": "n" * 50}, "timestamp": at(NOW - 5), "containers": used}
@@ -191,16 +191,16 @@ def test_thousands_of_pods_come_in_one_page():
     with FakeKube(fault=fault) as server:
         got = fetch(server)
     assert 19_999 == len(got.usage.pods)
-    assert np.isnan(got.usage.cores).all()  # the proxy does not say
+    assert np.isnan(got.usage.cores).all()  # the proxy does not report a version
     (finding,) = got.findings
     assert f"{'n' * 50}/pod-00007" in finding.reason
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resource", [PODS, POD_METRICS])
-def test_a_missing_permission_is_named_and_nodes_are_there_all_the_same(resource: str):
+def test_a_missing_right_is_reported_and_nodes_are_still_measured(resource: str):
     """With the rule that grants it."""
     with FakeKube(forbidden={("list", resource)}) as server:
         two_pods(server)
@@ -217,8 +217,8 @@ def test_a_missing_permission_is_named_and_nodes_are_there_all_the_same(resource
         asking(server, check)
 
 
-def test_without_the_right_to_watch_pods_it_works_and_says_so():
-    """The list of a minute ago is better than nothing."""
+def test_without_the_right_to_watch_pods_they_are_listed_and_it_is_reported():
+    """The list is up to a minute old."""
     with FakeKube(forbidden={("watch", PODS)}) as server:
         two_pods(server)
 
@@ -235,8 +235,8 @@ def test_without_the_right_to_watch_pods_it_works_and_says_so():
         asking(server, check)
 
 
-def test_no_pods_at_all_is_a_source_without_pods():
-    """A metrics-server that has just started, and one whose pods nobody knows."""
+def test_without_any_pod_the_source_has_no_pods():
+    """A metrics-server that has just started, and one whose pods are unknown."""
     with FakeKube() as server:
         assert isinstance(error := failure(server), NoPodUsage)
         assert "After its start" in error.hint
@@ -254,8 +254,8 @@ def test_no_pods_at_all_is_a_source_without_pods():
     ],
     ids=["503", "page", "404"],
 )
-def test_an_answer_that_is_none_is_an_error_with_a_hint(answer: web.Response, kind: type[ProviderError]):
-    """In the words of the source; pods' alone, since nodes answer."""
+def test_an_invalid_response_is_an_error_with_a_hint(answer: web.Response, kind: type[ProviderError]):
+    """In the words of the source; only of pods, because the nodes are served."""
 
     def fault(asked: Asked) -> web.Response | None:
         if asked.resource != POD_METRICS:
@@ -269,8 +269,8 @@ def test_an_answer_that_is_none_is_an_error_with_a_hint(answer: web.Response, ki
     assert error.hint
 
 
-def test_nobody_is_asked_for_pods_unless_somebody_wants_them():
-    """Neither listed nor watched: that is for the cluster to pay."""
+def test_pods_are_only_requested_if_a_client_wants_them():
+    """Neither listed nor watched otherwise, to save the API server's work."""
     with FakeKube() as server:
         two_pods(server)
         server.node("a")
@@ -279,8 +279,8 @@ def test_nobody_is_asked_for_pods_unless_somebody_wants_them():
     assert {"v1/nodes", NODE_METRICS} == {asked.resource for asked in server.asked}
 
 
-def test_giving_up_does_not_stop_the_watch():
-    """The first list of a large cluster takes longer than a tick; the next minute finds it there."""
+def test_a_timeout_does_not_stop_the_watch():
+    """The first list of a large cluster may take longer than a tick; it is used in the next minute."""
     with FakeKube() as server:
         two_pods(server)
         server.delay = 0.4
@@ -299,8 +299,8 @@ def test_giving_up_does_not_stop_the_watch():
     assert 1 == len([asked for asked in server.asked if (asked.verb, asked.resource) == ("list", PODS)])
 
 
-def test_the_service_tells_what_pods_use(tmp_path: Path, run_service: RunService):
-    """From a kubeconfig and one setting to the answer for one node."""
+def test_the_service_serves_the_usage_of_pods(tmp_path: Path, run_service: RunService):
+    """From a kubeconfig and one setting to the response for a node."""
     with FakeKube() as server:
         two_pods(server)
         now = time.time()

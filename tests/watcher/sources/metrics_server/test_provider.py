@@ -1,5 +1,4 @@
-"""The metrics-server provider against a small API server over a real socket: what becomes a sample, what becomes a
-finding, and what its troubles mean."""
+"""The metrics-server provider with a small API server over a real socket: samples, findings and errors."""
 
 import asyncio
 import time
@@ -32,12 +31,12 @@ OPTIONS: dict[str, Any] = {"resolution": 0.02, "max_seconds": 900.0, "timeout": 
 
 
 def at(seconds: float) -> str:
-    """A time as metrics-server writes it."""
+    """A time in the format of metrics-server."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def make(server: FakeKube | FakePrometheus, **options: Any) -> MetricsServerProvider:
-    """A provider that asks every 20 ms."""
+    """A provider with a request every 20 ms."""
     token = server.token if isinstance(server, FakeKube) else "a-token"
     return MetricsServerProvider(lambda: KubeAccess(server.url, "a test", token=token), **{**OPTIONS, **options})
 
@@ -67,8 +66,8 @@ def two_nodes(server: FakeKube) -> None:
 # --- samples ---------------------------------------------------------------------------------------------------------
 
 
-def test_usage_becomes_percent_of_capacity_at_its_own_time():
-    """Divided once, of whole numbers; nothing is smoothed; the first fetch waits for the first answer."""
+def test_usage_is_percent_of_capacity_at_its_own_time():
+    """A single division of whole numbers, without smoothing; the first fetch waits for the first response."""
     with FakeKube() as server:
         two_nodes(server)
         got = fetch(server)
@@ -81,8 +80,8 @@ def test_usage_becomes_percent_of_capacity_at_its_own_time():
     assert () == got.findings
 
 
-def test_equal_source_times_are_one_sample():
-    """However often it is asked; a new time is a new sample, and each series comes in ascending time."""
+def test_equal_times_are_one_sample():
+    """For any number of requests; a new time is a new sample, and each series has ascending times."""
     with FakeKube() as server:
         two_nodes(server)
 
@@ -91,7 +90,7 @@ def test_equal_source_times_are_one_sample():
             before = len(server.asked)
             await eventually(lambda: len(server.asked) > before + 3, what="more questions")
             server.usage("a", time=at(NOW - 5), cpu="2")
-            server.usage("b", time=at(NOW - 30), cpu="3")  # a clock that was set back
+            server.usage("b", time=at(NOW - 30), cpu="3")  # a clock that is set back
             await eventually(lambda: _four_samples(provider), what="the new samples")
             return await provider.fetch(NOW - 300, NOW)
 
@@ -105,8 +104,8 @@ async def _four_samples(provider):
     return sum(len(batch.value) for batch in got.batches) == 4
 
 
-def test_only_what_is_asked_for():
-    """Metrics by name, times inclusive."""
+def test_only_the_requested_metrics_and_times_are_returned():
+    """Times are inclusive."""
     with FakeKube() as server:
         two_nodes(server)
 
@@ -119,8 +118,8 @@ def test_only_what_is_asked_for():
         run(server, check)
 
 
-def test_a_capacity_that_changes_counts_from_then_on():
-    """The nodes are watched."""
+def test_a_changed_capacity_is_used_from_then_on():
+    """Nodes are watched."""
     with FakeKube() as server:
         two_nodes(server)
 
@@ -138,8 +137,8 @@ def test_a_capacity_that_changes_counts_from_then_on():
         run(server, check)
 
 
-def test_no_more_than_the_longest_window_is_kept():
-    """One reading for each slot of it."""
+def test_at_most_the_longest_window_is_kept():
+    """One reading for each slot."""
     with FakeKube() as server:
         server.node("a")
 
@@ -157,8 +156,8 @@ def test_no_more_than_the_longest_window_is_kept():
         run(server, check, max_seconds=0.1)
 
 
-def test_a_source_of_the_present():
-    """It cannot be asked for the past, and has the Go load-watcher's name."""
+def test_the_source_has_no_past():
+    """It cannot return past samples, and has the name of the Go load-watcher."""
     provider = MetricsServerProvider(lambda: KubeAccess("http://x", ""), resolution=15, max_seconds=900)
     assert ("KubernetesMetricsServer", False) == (provider.source, provider.remembers)
 
@@ -177,10 +176,9 @@ def test_a_source_of_the_present():
     ],
     ids=["capacity 0", "odd capacity", "no capacity", "odd usage", "no usage"],
 )
-def test_one_odd_number_costs_its_metric_of_its_node(
+def test_an_invalid_number_affects_only_its_metric_and_node(
     capacity: dict[str, str], usage: dict[str, Any], kind: FindingKind, words: str
 ):
-    """The node's memory and the other node are there."""
     used = {"cpu": "1", "memory": "2Gi"} | usage
 
     def fault(asked: Asked) -> web.Response | None:
@@ -208,7 +206,7 @@ def test_one_odd_number_costs_its_metric_of_its_node(
 
 
 def test_nodes_and_metrics_that_do_not_match_are_findings():
-    """Each by name; what matches is there."""
+    """Each by name; the matching ones are returned."""
     with FakeKube() as server:
         two_nodes(server)
         server.node("silent")
@@ -223,8 +221,8 @@ def test_nodes_and_metrics_that_do_not_match_are_findings():
     assert ["timeless"] == [finding.node for finding in found(got, FindingKind.NON_FINITE)]
 
 
-def test_the_nodes_of_the_cluster_are_known_with_the_first_answer():
-    """Whether metrics-server tells of them or not."""
+def test_the_nodes_of_the_cluster_are_known_with_the_first_response():
+    """With and without metrics."""
     with FakeKube() as server:
         two_nodes(server)
         server.node("unscraped")
@@ -236,8 +234,8 @@ def test_the_nodes_of_the_cluster_are_known_with_the_first_answer():
         run(server, check)
 
 
-def test_a_source_that_averages_too_long_is_a_finding():
-    """From NodeMetrics' own window, a Go duration."""
+def test_a_long_averaging_window_is_a_finding():
+    """From the window of NodeMetrics, a Go duration."""
     with FakeKube() as server:
         server.node("a")
         server.usage("a", time=at(NOW - 5), window="5m0.5s")
@@ -246,8 +244,8 @@ def test_a_source_that_averages_too_long_is_a_finding():
     assert "averages over 300 s" in finding.reason
 
 
-def test_an_empty_list_is_an_answer():
-    """metrics-server has just started: up, nothing yet, and a finding."""
+def test_an_empty_list_is_valid():
+    """metrics-server has just started: the source is up without samples, with a finding."""
     with FakeKube() as server:
         got = fetch(server)
 
@@ -255,8 +253,8 @@ def test_an_empty_list_is_an_answer():
     assert 1 == len(found(got, FindingKind.NO_SERIES))
 
 
-def test_other_metrics_are_not_had_here():
-    """Asked for on purpose: a finding each, no failure."""
+def test_other_metrics_are_findings():
+    """They were configured; they are not failures."""
     with FakeKube() as server:
         two_nodes(server)
         got = fetch(server, keys=("CPU", "Storage"))
@@ -266,8 +264,8 @@ def test_other_metrics_are_not_had_here():
     assert "metrics-server provides only CPU and memory" == finding.reason
 
 
-def test_without_the_right_to_watch_nodes_it_works_and_says_so():
-    """As the Go load-watcher's ClusterRole has it."""
+def test_without_the_right_to_watch_nodes_they_are_listed_and_it_is_reported():
+    """The ClusterRole of the Go load-watcher has no such right."""
     with FakeKube(forbidden={("watch", NODES)}) as server:
         two_nodes(server)
 
@@ -283,12 +281,12 @@ def test_without_the_right_to_watch_nodes_it_works_and_says_so():
         run(server, check)
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resource", [NODES, NODE_METRICS])
-def test_a_missing_permission_is_named_with_verb_and_resource(resource: str):
-    """And with the rule that would grant it."""
+def test_a_missing_right_is_named_with_verb_and_resource(resource: str):
+    """And with the rule that grants it."""
     with FakeKube(forbidden={("list", resource)}) as server:
         two_nodes(server)
         error = failure(server)
@@ -326,8 +324,8 @@ def test_a_missing_permission_is_named_with_verb_and_resource(resource: str):
         *("prometheus", "status", "binary", "deep", "ssh", "short", "hangup"),
     ],
 )
-def test_odd_answers_are_told_in_words(answer: bytes, kind: type[ProviderError], words: str):
-    """One error, with its cure, that holds no secret."""
+def test_invalid_responses_are_errors_in_plain_text(answer: bytes, kind: type[ProviderError], words: str):
+    """With a remedy and without a secret."""
 
     def once(asked: Any) -> Any:
         def script(connection: Any) -> None:
@@ -356,8 +354,8 @@ def test_odd_answers_are_told_in_words(answer: bytes, kind: type[ProviderError],
         pytest.param(trickle(b"HTTP/1.1 500 No\r\nContent-Length: 1000000\r\n\r\n", b""), id="error"),
     ],
 )
-def test_no_answer_takes_longer_than_the_timeout(answer: Any):
-    """Nothing at all, or one byte after the other: the whole answer counts."""
+def test_no_response_takes_longer_than_the_timeout(answer: Any):
+    """Without any byte, or with single bytes: the timeout is for the whole response."""
     with FakePrometheus(answer) as server:
         error = failure(server, timeout=0.3)
         wait_for(server.ended.is_set, what="the connection to be hung up")
@@ -366,15 +364,15 @@ def test_no_answer_takes_longer_than_the_timeout(answer: Any):
     assert "in time" in str(error)
 
 
-def test_nobody_there():
-    """A connection that is refused is told as that."""
+def test_an_unreachable_server_is_an_error():
+    """A refused connection."""
     with FakeKube() as server:
         pass
     assert isinstance(failure(server), ProviderUnreachable)
 
 
-def test_one_missed_answer_is_a_finding_and_all_missed_are_an_outage():
-    """What was heard before the outage is handed out after it."""
+def test_one_missed_response_is_a_finding_and_all_missed_are_an_outage():
+    """Samples from before the outage are returned after it."""
     with FakeKube() as server:
         two_nodes(server)
 
@@ -401,8 +399,8 @@ def test_one_missed_answer_is_a_finding_and_all_missed_are_an_outage():
         run(server, check)
 
 
-async def test_a_token_that_is_renewed_is_used_at_once(tmp_path: Path):
-    """The file is read for each question; in a cluster it changes every hour."""
+async def test_a_renewed_token_is_used_at_once(tmp_path: Path):
+    """The file is read for each request; in a cluster, it changes every hour."""
     token = tmp_path / "token"
     token.write_text("old\n")
 
@@ -435,8 +433,8 @@ async def test_a_token_that_is_renewed_is_used_at_once(tmp_path: Path):
         await check(server)
 
 
-def test_closing_while_it_waits():
-    """Close is quick, leaves no task behind, and a fetch afterwards says what is wrong."""
+def test_close_during_a_wait_is_fast():
+    """No task remains, and a later fetch is an error."""
     with FakeKube(delay=30.0) as server:
 
         async def check(provider: MetricsServerProvider) -> None:
@@ -450,11 +448,11 @@ def test_closing_while_it_waits():
         run(server, check)
 
 
-# --- as a service ----------------------------------------------------------------------------------------------------
+# --- in a service ----------------------------------------------------------------------------------------------------
 
 
-def test_the_service_over_a_kubeconfig(run_service: RunService, tmp_path: Path):
-    """KUBE_CONFIG and the provider's name are all it takes; without the permission, health names it."""
+def test_the_service_with_a_kubeconfig(run_service: RunService, tmp_path: Path):
+    """KUBE_CONFIG and the name of the provider are sufficient; without the right, the health names it."""
     with FakeKube() as server:
         two_nodes(server)
         for name in ("a", "b"):

@@ -1,5 +1,5 @@
-"""How the Prometheus provider finds out what to ask and whose samples they are: when it looks, when it looks again, and
-what it says about what it found. Over real sockets, against a server that has just the series a test gives it."""
+"""Discovery of the Prometheus provider: which expressions and labels it chooses, when it repeats the discovery, and its
+findings. Over real sockets, with a server that has only the series of the test."""
 
 import logging
 import threading
@@ -14,13 +14,14 @@ from watcher.service.settings.loading import load
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.sources.prometheus.provider import PrometheusProvider, from_settings
-from watcher.sources.prometheus.queries import CANDIDATES, PrometheusQueryConfig
+from watcher.sources.prometheus.queries import CANDIDATES
+from watcher.sources.settings import QuerySettings
 
-# --- finding out what to ask -----------------------------------------------------------------------------------------
+# --- discovery of expressions ----------------------------------------------------------------------------------------
 
 
 class Cluster:
-    """Answers as a Prometheus with these series: name -> label sets. Everything has a sample at the time asked for."""
+    """A Prometheus with these series: name -> label sets. Each has a sample at any requested time."""
 
     def __init__(self, **series: list[dict[str, str]]) -> None:
         self.series = dict(series)
@@ -48,12 +49,13 @@ RAW_CPU = {"node_cpu_seconds_total": NODES}
 
 
 async def ticks(provider: PrometheusProvider, count: int, *, first: int = 0) -> list[Fetch]:
-    """That many fetches, a minute apart."""
+    """This number of fetches, a minute apart."""
     return [await provider.fetch(NOW + 60 * k - 120, NOW + 60 * k) for k in range(first, first + count)]
 
 
-def test_candidates_are_looked_for_in_order_until_one_exists():
-    """Rule, mixin, raw; then how often it is scraped, and whether other nodes have another exporter, once."""
+def test_candidates_are_tried_in_order_until_one_exists():
+    """Recording rule, mixin, raw series; then the scrape interval, and whether other nodes have another exporter,
+    once."""
     with FakePrometheus(Cluster(**RAW_CPU)) as server:
         got = run(server, lambda provider: ticks(provider, 2))[1]
 
@@ -86,8 +88,8 @@ def test_candidates_are_looked_for_in_order_until_one_exists():
     assert got.plans[CPU].expression.startswith("1 - 1 * avg by (node)")
 
 
-def test_a_metric_without_series_is_a_finding_and_no_failure():
-    """It says what was looked for, and is looked for again at every fifth fetch only."""
+def test_a_metric_without_series_is_a_finding_and_not_a_failure():
+    """The finding has the candidates, and they are tried again at every fifth fetch."""
     with FakePrometheus(Cluster()) as server:
         got = run(server, lambda provider: ticks(provider, 11), metrics=("Memory",))
 
@@ -101,8 +103,8 @@ def test_a_metric_without_series_is_a_finding_and_no_failure():
     assert 3 * 3 == len(server.queries)
 
 
-def test_pressure_without_series_says_what_was_looked_for():
-    """As for every metric: all of them have a built-in query."""
+def test_pressure_without_series_is_a_finding_with_the_candidates():
+    """As for each metric: all have a built-in query."""
     with FakePrometheus(Cluster()) as server:
         got = fetch(server, metrics=("PressureCPU",))
 
@@ -111,7 +113,7 @@ def test_pressure_without_series_says_what_was_looked_for():
 
 
 def test_two_jobs_behind_an_expression_are_a_finding():
-    """One query in many fetches, for all metrics of a collector; the finding stays while they are there."""
+    """One query in many fetches, for all metrics of a collector; the finding stays while both jobs exist."""
     series = {"node_network_receive_bytes_total": NODES, "node_network_transmit_bytes_total": NODES}
     cluster = Cluster(**series)
     asked = 'count by (node) (count by (node, device) (node_network_transmit_bytes_total{device!="lo"}) > 1)'
@@ -130,8 +132,9 @@ def silent_fetches(findings: list[Finding]) -> list[str]:
     return [finding.reason for finding in findings if finding.kind is FindingKind.NO_SERIES]
 
 
-def test_a_metric_that_falls_silent_is_looked_for_again():
-    """After three fetches of nothing and not before the fifth: the rule may have gone, and the raw series be there."""
+def test_a_metric_that_falls_silent_is_discovered_again():
+    """After three fetches without samples and not before the fifth: the recording rule may be gone while the raw series
+    exist."""
     cluster = Cluster(**{CPU: NODES})
 
     async def work(provider: PrometheusProvider) -> list[Fetch]:
@@ -148,8 +151,8 @@ def test_a_metric_that_falls_silent_is_looked_for_again():
     assert [0, 0, 0, 0, 1, 0] == [len(silent_fetches(list(each.findings))) for each in got]
 
 
-def test_what_was_found_is_kept_while_nothing_is_found():
-    """Series that come back are then seen at once, not at the next look."""
+def test_an_expression_is_kept_while_none_is_found():
+    """So series that return are used at once."""
     cluster = Cluster(**{CPU: NODES})
 
     async def work(provider: PrometheusProvider) -> list[Fetch]:
@@ -165,8 +168,8 @@ def test_what_was_found_is_kept_while_nothing_is_found():
     assert [1, 0, 0, 0, 0, 0, 0, 1] == [len(each.batches) for each in got]
 
 
-def test_after_an_outage_the_source_is_looked_at_again():
-    """It may be another one. Once: looking costs queries."""
+def test_after_an_outage_the_source_is_discovered_again():
+    """It may be another one. Once, because discovery costs queries."""
     cluster = Cluster(**{CPU: NODES})
     down = threading.Event()
 
@@ -187,8 +190,8 @@ def test_after_an_outage_the_source_is_looked_at_again():
         assert 1 == len(run(server, work))
 
 
-def test_a_look_back_does_not_count_as_silence():
-    """A Prometheus that has just started has no past to tell."""
+def test_a_fetch_of_the_past_does_not_count_as_silence():
+    """A Prometheus that has just started has no past."""
 
     async def work(provider: PrometheusProvider) -> list[Fetch]:
         got = await ticks(provider, 1)
@@ -206,13 +209,11 @@ def test_a_look_back_does_not_count_as_silence():
     assert len(CANDIDATES["CPU"]) == sum(query.startswith("count without") for query in server.queries)
 
 
-def test_a_configured_query_is_used_and_nothing_else():
-    """With its own unit and label, and the values converted."""
+def test_a_configured_query_is_the_only_one():
+    """With its unit and label, and converted values."""
     cluster = Cluster(**{"my:cpu": [{"host": "a"}, {"host": "b"}], CPU: NODES})
     with FakePrometheus(cluster) as server:
-        got = fetch(
-            server, queries={"CPU": PrometheusQueryConfig("my:cpu", "percent", node_label="host", smoothing_s=60.0)}
-        )
+        got = fetch(server, queries={"CPU": QuerySettings("my:cpu", "percent", node_label="host", smoothing=60.0)})
 
     assert ("a", "b") == got.batches[0].nodes
     assert [0.5, 0.5] == got.batches[0].value.tolist()
@@ -228,7 +229,7 @@ UNAME = "node_uname_info"
 
 
 def test_nodes_are_named_through_node_uname_info():
-    """Where the series have nothing but an instance."""
+    """If the series only have an instance."""
     names = [{"instance": "10.0.0.1:9100", "nodename": "a"}, {"instance": "10.0.0.2:9100", "nodename": "b"}]
     with FakePrometheus(Cluster(**{CPU: ADDRESSES, UNAME: names})) as server:
         got = fetch(server)
@@ -237,7 +238,7 @@ def test_nodes_are_named_through_node_uname_info():
     assert "nodename" in got.plans[CPU].node_label
 
 
-def test_without_names_the_instance_is_the_node():
+def test_without_names_the_instance_is_the_name():
     """Without its port."""
     with FakePrometheus(Cluster(**{CPU: ADDRESSES})) as server:
         got = fetch(server)
@@ -246,8 +247,8 @@ def test_without_names_the_instance_is_the_node():
     assert "instance without its port" == got.plans[CPU].node_label
 
 
-def test_a_new_instance_makes_the_names_be_read_again():
-    """Once; one that stays unknown is named by its address."""
+def test_a_new_instance_causes_a_query_of_the_names():
+    """Once; if it stays unknown, its address is the name."""
     names = [{"instance": "10.0.0.1:9100", "nodename": "a"}, {"instance": "10.0.0.2:9100", "nodename": "b"}]
     cluster = Cluster(**{CPU: ADDRESSES, UNAME: names})
 
@@ -276,8 +277,8 @@ def test_a_new_instance_makes_the_names_be_read_again():
     assert () == second.findings
 
 
-def test_an_address_that_became_another_node_is_noticed():
-    """The names are read anew every few fetches."""
+def test_an_address_that_moves_to_another_node_gets_its_name():
+    """The names are read again every few fetches."""
     cluster = Cluster(**{CPU: ADDRESSES[:1], UNAME: [{"instance": "10.0.0.1:9100", "nodename": "old"}]})
 
     async def work(provider: PrometheusProvider) -> list[Fetch]:
@@ -293,7 +294,7 @@ def test_an_address_that_became_another_node_is_noticed():
 
 
 def test_series_without_the_label_are_dropped_and_counted():
-    """One finding for all of them, with the labels that are there instead."""
+    """One finding for all of them, with the existing labels."""
     some = [*NODES, {"instance": "10.0.0.3:9100", "job": "x"}]
     with FakePrometheus(Cluster(**{CPU: some})) as server:
         got = fetch(server, node_label="node")
@@ -307,8 +308,8 @@ def test_series_without_the_label_are_dropped_and_counted():
 
 
 @pytest.mark.parametrize("settings", [{"node_label": "host"}, {"node_label": "nodename"}])
-def test_a_label_that_no_series_has_is_refused_with_those_there_are(settings: dict[str, str]):
-    """Under the metric's failure; alone, it is the fetch's."""
+def test_a_label_that_no_series_has_is_an_error_with_the_existing_ones(settings: dict[str, str]):
+    """A failure of the metric, or of the fetch if it is the only metric."""
     with FakePrometheus(Cluster(**{CPU: [{"node": "a", "zone": "z", "__name__": CPU}]})) as server:
         error = failure(server, **settings)
 
@@ -318,8 +319,8 @@ def test_a_label_that_no_series_has_is_refused_with_those_there_are(settings: di
     assert "provider.node_label" in error.hint
 
 
-def test_series_that_lost_their_label_are_named_by_what_they_have():
-    """After a relabelling; the query is looked for again, because its names are others."""
+def test_series_that_lost_their_label_get_the_name_of_another():
+    """After a relabelling; the discovery is repeated, because the names differ."""
     cluster = Cluster(**{CPU: NODES})
 
     async def work(provider: PrometheusProvider) -> list[Fetch]:
@@ -334,11 +335,11 @@ def test_series_that_lost_their_label_are_named_by_what_they_have():
     assert ["node", "instance without its port"] == [got[k].plans[CPU].node_label for k in (0, 5)]
 
 
-# --- what is logged --------------------------------------------------------------------------------------------------
+# --- logs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_of_what_is_asked_is_one_log_line(caplog: pytest.LogCaptureFixture):
-    """With expression, label and reason; and one for the metrics that have no series. Not again while it stays."""
+def test_a_changed_expression_is_logged_once(caplog: pytest.LogCaptureFixture):
+    """With expression, label and reason; and one line for the metrics without series."""
     caplog.set_level(logging.INFO, logger="watcher")
     with FakePrometheus(Cluster(**{CPU: NODES})) as server:
         run(server, lambda provider: ticks(provider, 7), metrics=("CPU", "Memory"))
@@ -356,8 +357,8 @@ def from_toml(directory: Path, text: str) -> PrometheusProvider:
     return from_settings(load(flags={}, environ={}, cwd=directory))
 
 
-async def test_every_setting_reaches_the_provider(tmp_path: Path):
-    """What is asked, as whom, for how long and how often."""
+async def test_each_setting_reaches_the_provider(tmp_path: Path):
+    """Expressions, credentials, timeouts and intervals."""
     token = tmp_path / "token"
     token.write_text(SECRET)
 
@@ -398,8 +399,8 @@ async def test_every_setting_reaches_the_provider(tmp_path: Path):
     assert ("my_cpu / 2", "percent", "host", 60.0) == (plan.expression, plan.unit, plan.node_label, plan.smoothing_s)
 
 
-async def test_openshift_verifies_with_the_service_account_s_authorities(tmp_path: Path):
-    """Outside a pod they are not there, and the error names their file."""
+async def test_openshift_uses_the_authorities_of_the_service_account(tmp_path: Path):
+    """Outside of a pod they do not exist, and the error names their file."""
     provider = from_toml(
         tmp_path,
         """

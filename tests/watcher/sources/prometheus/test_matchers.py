@@ -1,4 +1,4 @@
-"""Matchers: how they are written and read, and that no built-in question forgets them."""
+"""Matchers: their syntax, and their presence in each built-in query."""
 
 import json
 import re
@@ -20,7 +20,8 @@ from watcher.sources.prometheus.evidence_queries import (
     whole_profile,
 )
 from watcher.sources.prometheus.plans import NodeLabel, among, make_plan
-from watcher.sources.prometheus.queries import CANDIDATES, PrometheusQueryConfig, candidates
+from watcher.sources.prometheus.queries import CANDIDATES, candidates
+from watcher.sources.settings import QuerySettings
 
 LABELS = (
     st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True)
@@ -51,7 +52,7 @@ MATCHERS = st.builds(Matcher, LABELS, OPERATORS, VALUES)
         ("{}", []),
     ],
 )
-def test_they_are_read_as_promql_writes_them(text: str, expected: list[tuple[str, str, str]]):
+def test_matchers_are_read_in_the_syntax_of_promql(text: str, expected: list[tuple[str, str, str]]):
     """All operators, all kinds of strings, braces or none."""
     assert [Matcher(*each) for each in expected] == list(parse_matchers(text))
 
@@ -72,15 +73,14 @@ def test_they_are_read_as_promql_writes_them(text: str, expected: list[tuple[str
         (r'a=~"\d"', "write a backslash as two backslashes"),
     ],
 )
-def test_what_is_none_is_refused_in_words(text: str, part: str):
-    """With what is wrong with it."""
+def test_an_invalid_matcher_is_an_error_with_the_reason(text: str, part: str):
     with pytest.raises(ValueError, match=re.escape(part)):
         parse_matchers(text)
 
 
 @given(st.lists(MATCHERS, max_size=3))
-def test_what_was_written_can_be_read(matchers: list[Matcher]):
-    """Whatever stands in a value."""
+def test_written_matchers_can_be_read(matchers: list[Matcher]):
+    """For any values."""
     assert matchers == list(parse_matchers(",".join(map(str, matchers))))
 
 
@@ -96,13 +96,13 @@ def test_what_was_written_can_be_read(matchers: list[Matcher]):
     ],
 )
 def test_a_selector_can_be_narrowed(selector: str, expected: str):
-    """What it had stays, and it stays a selector."""
+    """It keeps its matchers, and stays a selector."""
     assert expected == narrowed(selector, Matcher("a", "=", "b"))
     assert is_plain(expected)
     assert selector == narrowed(selector)
 
 
-# --- in every question -----------------------------------------------------------------------------------------------
+# --- matchers in queries ---------------------------------------------------------------------------------------------
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left) \([^)]*\)")
@@ -111,8 +111,8 @@ SELECTOR = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*+)(?:{([^}]*)}|(?!\s*[({]))")
 
 
 def selectors(query: str) -> Iterator[tuple[str, set[str]]]:
-    """Name and matchers of each selector of a query, found without the product's help: the words outside of strings,
-    ranges and lists of labels that are neither operators nor functions."""
+    """Name and matchers of each selector of a query, without code of the product: the words outside of strings, ranges
+    and lists of labels that are neither operators nor functions."""
     strings: list[str] = STRING.findall(query)
     numbers = iter(range(len(strings)))
     bare = STRING.sub(lambda _: f"#{next(numbers)}", query)
@@ -123,7 +123,7 @@ def selectors(query: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def questions(key: str, matchers: list[Matcher], *, label: NodeLabel) -> Iterator[str]:
-    """All that may be asked about a metric."""
+    """All possible queries about a metric."""
     for candidate in candidates(METRIC_BY_KEY[key], None, matchers=matchers):
         yield profile(candidate.evidence, labels=("node",))
         yield whole_profile(candidate.evidence)
@@ -141,8 +141,8 @@ def questions(key: str, matchers: list[Matcher], *, label: NodeLabel) -> Iterato
 
 @pytest.mark.parametrize("key", sorted(CANDIDATES))
 @given(matchers=st.lists(MATCHERS, min_size=1, max_size=2))
-def test_no_selector_is_without_them(key: str, matchers: list[Matcher]):
-    """Of any candidate, guard, profile or look-up of names; whatever their values are."""
+def test_each_selector_has_the_matchers(key: str, matchers: list[Matcher]):
+    """Of any candidate, guard, profile or query of names, for any values."""
     for query in questions(key, matchers, label=NodeLabel("node")):
         found = list(selectors(query))
         assert found, query
@@ -152,7 +152,7 @@ def test_no_selector_is_without_them(key: str, matchers: list[Matcher]):
 
 @pytest.mark.parametrize("key", sorted(CANDIDATES))
 def test_the_selectors_are_found(key: str):
-    """What the test above looks for is there: with matchers there are as many selectors as without."""
+    """The test above finds them: there are as many with matchers as without."""
     node, one = NodeLabel("node"), [Matcher("cluster", "=", "a")]
     plain, matched = (list(questions(key, matchers, label=node)) for matchers in ([], one))
     assert [[name for name, _ in selectors(query)] for query in plain] == [
@@ -161,24 +161,24 @@ def test_the_selectors_are_found(key: str):
     assert all(query.count('cluster="a"') == len(list(selectors(query))) for query in matched)
 
 
-def test_memory_has_them_six_times():
-    """The expression with the most series, in full."""
+def test_the_memory_expression_has_them_six_times():
+    """The complete text of the expression with the most series."""
     plain, matched = (candidates(METRIC_BY_KEY["Memory"], None, matchers=m)[1] for m in ((), [Matcher("c", "=", "x")]))
     assert 6 == matched.expression.count('{c="x"}')
     assert plain.expression == matched.expression.replace('{c="x"}', "")
     assert 'node_memory_MemTotal_bytes{c="x"}' == matched.raw
 
 
-def test_a_configured_expression_is_sent_as_it_is():
-    """Its guard too: it may look at several clusters on purpose."""
-    query = PrometheusQueryConfig("sum by (node) (my:cpu)", "ratio", guard="raw")
+def test_a_configured_expression_is_sent_unchanged():
+    """Its guard, too: it may select several clusters on purpose."""
+    query = QuerySettings("sum by (node) (my:cpu)", "ratio", guard="raw")
     assert candidates(METRIC_BY_KEY["CPU"], query) == candidates(
         METRIC_BY_KEY["CPU"], query, matchers=[Matcher("cluster", "=", "a")]
     )
 
 
-def test_a_value_cannot_leave_its_string():
-    """What JSON escapes PromQL reads."""
+def test_a_value_cannot_end_its_string():
+    """PromQL reads the escapes of JSON."""
     evil = Matcher("cluster", "=", 'a"} or up{x="')
     assert str(evil) == f"cluster={json.dumps(evil.value)}"
     assert is_plain(narrowed("up", evil))

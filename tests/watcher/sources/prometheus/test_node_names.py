@@ -10,13 +10,12 @@ import msgspec
 import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, told, vector
-from tests.fetches import QUICK, use
+from tests.fetches import QUICK, sections, use
 from watcher.model import FindingKind
 from watcher.sources.base import Fetch
 from watcher.sources.prometheus.metrics import SEARCH_EVERY_FETCHES
 from watcher.sources.prometheus.node_names import Decision, NodeEvidenceReader
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 from watcher.sources.prometheus_api import PrometheusResponse
 
 T = TypeVar("T")
@@ -31,8 +30,8 @@ REFUSED = told('{"status": "error", "errorType": "bad_data", "error": "not permi
 
 @dataclass
 class Server:
-    """Answers with `names`, `nodes` and `targets` (clusters of machines) as the evidence: rows, or a whole response.
-    The metric has the series `rows`."""
+    """Returns `names`, `nodes` and `targets` (clusters of machines) as the evidence: rows, or a whole response. The
+    metric has the series `rows`."""
 
     names: Sequence[dict[str, str]] | bytes = field(default_factory=lambda: NAMES)
     nodes: Sequence[dict[str, str]] | bytes = ()
@@ -52,7 +51,7 @@ class Server:
 
 
 def play(server: Server, *steps: Callable[[Server], None]) -> list[Fetch]:
-    """The fetch after each step; evidence is due again before it."""
+    """The fetch after each step; before each, the evidence is due again."""
 
     async def work(provider: PrometheusProvider) -> list[Fetch]:
         got = []
@@ -65,7 +64,7 @@ def play(server: Server, *steps: Callable[[Server], None]) -> list[Fetch]:
 
     with FakePrometheus(server.answer, state_metrics=True) as fake:
         given = {**QUICK, "address": fake.url, "backoff": ()}
-        return use(lambda: PrometheusProvider(PrometheusConfig(**given)), work)
+        return use(lambda: PrometheusProvider(*sections(**given)), work)
 
 
 def nodes_of(got: Fetch) -> set[str]:
@@ -77,7 +76,7 @@ def failures_of(got: Fetch) -> list[str]:
 
 
 def nothing(_: Server) -> None:
-    """The server as it is."""
+    """Do not change the server."""
 
 
 @pytest.mark.parametrize("now", [AWAY, REFUSED, ()], ids=["unavailable", "refused", "no result"])
@@ -92,7 +91,7 @@ def test_a_node_keeps_its_name_if_the_evidence_is_away(which: str, now: Sequence
     assert any({"names": "node_uname_info", "nodes": "kube_node_info"}[which] in each for each in failures_of(after))
 
 
-def test_evidence_that_was_never_read_is_waited_for():
+def test_evidence_that_was_never_read_is_awaited():
     """Otherwise the nodes would have other names later."""
     server = Server(names=AWAY)
     with pytest.raises(Exception, match="the store is away"):
@@ -111,7 +110,7 @@ IN_EU = [{**row, "node": f"n-{i}", "region": "eu"} for i, row in enumerate(ROWS,
 """Series of a metric that other regions may lack."""
 
 
-def test_clusters_that_were_never_read_are_waited_for():
+def test_clusters_that_were_never_read_are_awaited():
     """Otherwise the nodes of one region would have loads until the others are known."""
     with pytest.raises(Exception, match="the store is away"):
         play(Server(rows=IN_EU, targets=AWAY), nothing)
@@ -136,7 +135,7 @@ def test_the_last_clusters_count_if_they_are_away():
 
 
 class _Series(dict[str, str]):
-    """Labels that know the threads that have read them."""
+    """Labels that record the threads that read them."""
 
     threads: ClassVar[set[int]] = set()
 
@@ -162,7 +161,7 @@ class _Series(dict[str, str]):
 
 
 def test_labels_are_read_in_a_thread():
-    """At the first decision and at the next: the event loop answers requests in the meantime."""
+    """At the first and at later decisions: the event loop serves requests meanwhile."""
     rows = [_Series({**row, "job": job}) for row in IN_EU for job in ("a", "b")]
     facts = {
         "group": [_Series(region="eu"), _Series(region="us")],
@@ -187,8 +186,8 @@ def test_labels_are_read_in_a_thread():
     assert threading.get_ident() not in _Series.threads
 
 
-def test_new_evidence_counts():
-    """Names of the old evidence do not stay when the server has others."""
+def test_new_evidence_is_used():
+    """Names of the old evidence do not stay."""
     other = [{**row, "nodename": f"x-{i}"} for i, row in enumerate(ROWS, 1)]
     before, after = play(Server(), nothing, lambda server: setattr(server, "names", other))
 

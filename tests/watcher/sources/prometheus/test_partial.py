@@ -1,5 +1,5 @@
-"""Partial answers of a Thanos, a Mimir or a VictoriaMetrics: what is taken from them, what is not, and what they must
-not change."""
+"""Partial responses of a Thanos, a Mimir or a VictoriaMetrics: which samples are used, and which decisions are not
+made."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
-from tests.fetches import QUICK, use
+from tests.fetches import QUICK, sections, use
 from watcher.model import FindingKind, Remedy
 from watcher.sources.base import Fetch, QueryFailure
 from watcher.sources.errors import ProviderPartial
 from watcher.sources.prometheus.metrics import SEARCH_EVERY_FETCHES
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
+from watcher.sources.settings import QuerySettings
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"
@@ -27,7 +27,7 @@ Labels = Mapping[str, str]
 
 @dataclass
 class Thanos:
-    """Series of two stores, of which the second may be `away`: then each answer lacks its series, and says so."""
+    """Series of two stores, of which the second may be `away`: then each response lacks its series, with a warning."""
 
     first: Mapping[str, Sequence[Labels]]
     second: Mapping[str, Sequence[Labels]] = field(default_factory=dict)
@@ -53,12 +53,12 @@ Work = Callable[[PrometheusProvider, Thanos], Awaitable[Any]]
 
 
 def play(thanos: Thanos, work: Work, **settings: Any) -> Any:
-    """Let `work` use a provider of CPU alone."""
+    """Run `work` with a provider of CPU only."""
     given = {**QUICK, "backoff": (), **settings}
 
     with FakePrometheus(thanos.answer) as server:
         return use(
-            lambda: PrometheusProvider(PrometheusConfig(address=server.url, **given)),
+            lambda: PrometheusProvider(*sections(address=server.url, **given)),
             lambda provider: work(provider, thanos),
         )
 
@@ -74,7 +74,7 @@ async def partial_at_once(provider: PrometheusProvider, thanos: Thanos) -> Fetch
     return await provider.fetch(NOW - 60, NOW)
 
 
-# --- what says that an answer is partial -----------------------------------------------------------------------------
+# --- warnings of partial responses -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ async def partial_at_once(provider: PrometheusProvider, thanos: Thanos) -> Fetch
         ({"isPartial": True, "warnings": ["vmstorage-1 is away"]}, "vmstorage-1 is away"),
     ],
 )
-def test_what_a_source_says_of_missing_parts(says: Mapping[str, Any], shown: str):
-    """Its words go with the metric; what came is true and taken."""
+def test_the_warning_of_a_partial_response_is_passed_on(says: Mapping[str, Any], shown: str):
+    """With the metric; the returned samples are true and used."""
     thanos = Thanos({CPU: nodes("a")}, {CPU: nodes("b")}, says=says)
     got: Fetch = play(thanos, whole_then_partial)
 
@@ -101,8 +101,8 @@ def test_what_a_source_says_of_missing_parts(says: Mapping[str, Any], shown: str
     [{}, {"isPartial": False}, {"warnings": []}, {"infos": ["x"]}, {"warnings": ["PromQL warning: odd"]}],
     ids=str,
 )
-def test_whatever_else_is_said_is_a_whole_answer(says: Mapping[str, Any]):
-    """A remark on the query is a finding and no more."""
+def test_other_warnings_do_not_make_a_response_partial(says: Mapping[str, Any]):
+    """A remark on the query is only a finding."""
     got: Fetch = play(Thanos({CPU: nodes("a", "b")}, says=says), whole_then_partial)
 
     assert {} == got.partial
@@ -111,7 +111,7 @@ def test_whatever_else_is_said_is_a_whole_answer(says: Mapping[str, Any]):
     assert remarks == ([expected] if "PromQL" in str(says) else [])
 
 
-# --- what is not taken -----------------------------------------------------------------------------------------------
+# --- withheld values -------------------------------------------------------------------------------------------------
 
 
 def failure_of(got: Fetch, metric: str) -> ProviderPartial:
@@ -122,10 +122,10 @@ def failure_of(got: Fetch, metric: str) -> ProviderPartial:
     return failure.error
 
 
-def test_what_is_computed_from_a_part_is_withheld():
-    """An expression over the CPUs of a node that are left would be another number, and perhaps a lower one."""
+def test_values_that_are_computed_from_a_part_are_withheld():
+    """An expression over the remaining CPUs of a node would give another, perhaps lower, number."""
     thanos = Thanos({CPU: nodes("a"), STORAGE: nodes("a")}, {CPU: nodes("b")})
-    query = PrometheusQueryConfig(f"avg by (node) ({CPU})", "ratio", guard=CPU)
+    query = QuerySettings(f"avg by (node) ({CPU})", "ratio", guard=CPU)
     got: Fetch = play(thanos, whole_then_partial, metrics=("CPU", "Storage"), queries={"CPU": query})
 
     assert [STORAGE] == [batch.metric.name for batch in got.batches]
@@ -142,7 +142,7 @@ def test_what_is_computed_from_a_part_is_withheld():
     ],
 )
 def test_a_metric_of_several_series_is_withheld(disks: Sequence[str], work: Work, taken: bool):
-    """Of two disks the busier counts, and it may be the one that is missing; only a whole answer tells how many."""
+    """Of two disks the busier one counts, and it may be missing; only a complete response shows their number."""
     series = [row for disk in disks for row in nodes("a", device=disk)]
     thanos = Thanos({CPU: nodes("a"), STORAGE: series[:1]}, {STORAGE: series[1:]})
     got: Fetch = play(thanos, work, metrics=("CPU", "Storage"))
@@ -153,9 +153,9 @@ def test_a_metric_of_several_series_is_withheld(disks: Sequence[str], work: Work
         failure_of(got, STORAGE)
 
 
-def test_where_all_is_withheld_the_source_gave_nothing():
-    """Then the last windows stay, as when it is away."""
-    query = PrometheusQueryConfig(f"avg by (node) ({CPU})", "ratio")
+def test_if_all_values_are_withheld_the_fetch_has_no_samples():
+    """Then the last windows stay, as in an outage."""
+    query = QuerySettings(f"avg by (node) ({CPU})", "ratio")
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
         with pytest.raises(ProviderPartial, match="store-2") as caught:
@@ -165,15 +165,15 @@ def test_where_all_is_withheld_the_source_gave_nothing():
     play(Thanos({CPU: nodes("a")}), work, queries={"CPU": query})
 
 
-# --- what it must not change -----------------------------------------------------------------------------------------
+# --- decisions that wait for a complete response ---------------------------------------------------------------------
 
 
 def plan_of(got: Fetch) -> tuple[str, str]:
     return got.plans[CPU].expression, got.plans[CPU].node_label
 
 
-def test_a_rule_that_is_missing_for_a_while_stays_the_plan():
-    """The raw series would begin with an empty history; what is settled is looked at again once all is there."""
+def test_a_rule_that_is_missing_for_a_while_stays_the_expression():
+    """The raw series would begin with an empty history; discovery is repeated once the response is complete."""
     raw = "node_cpu_seconds_total"
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
@@ -188,8 +188,8 @@ def test_a_rule_that_is_missing_for_a_while_stays_the_plan():
     play(Thanos({raw: nodes("a")}, {CPU: nodes("a", "b")}), work)
 
 
-def test_a_label_that_only_a_part_has_is_not_settled_for():
-    """The first answer lacks the series that have an instance alone: the label is looked for again, and found."""
+def test_a_label_of_a_partial_response_is_not_final():
+    """The first response lacks the series that only have an instance: the label is discovered again."""
     unnamed = [{"instance": "b:9100"}, {"instance": "c:9100"}]
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
@@ -203,8 +203,8 @@ def test_a_label_that_only_a_part_has_is_not_settled_for():
     play(Thanos({CPU: nodes("a")}, {CPU: unnamed}), work)
 
 
-def test_what_cannot_be_found_in_a_part_is_not_called_absent():
-    """It is a failure until the answer is whole; then the metric is there, or it is not."""
+def test_a_metric_that_a_partial_response_lacks_is_not_reported_as_absent():
+    """It is a failure until the response is complete."""
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
         got = await partial_at_once(provider, thanos)
@@ -217,8 +217,8 @@ def test_what_cannot_be_found_in_a_part_is_not_called_absent():
     play(Thanos({MEMORY: nodes("a")}, {CPU: nodes("a"), MEMORY: nodes("b")}), work, metrics=("CPU", "Memory"))
 
 
-def test_names_of_nodes_outlive_a_partial_answer():
-    """An address whose name is missing for once keeps the one it had; a new one is asked for until all is there."""
+def test_names_of_nodes_are_kept_during_a_partial_response():
+    """An address whose name is missing keeps its name; a new one is queried until the response is complete."""
     by_address = [{"instance": "1:9100"}, {"instance": "2:9100"}]
     names = [{"instance": "1:9100", "nodename": "a"}, {"instance": "2:9100", "nodename": "b"}]
     thanos = Thanos({CPU: by_address, "node_uname_info": names[:1]}, {"node_uname_info": names[1:]})
@@ -236,8 +236,8 @@ def test_names_of_nodes_outlive_a_partial_answer():
     play(thanos, work)
 
 
-def test_nobody_in_a_part_is_no_metric_that_is_gone():
-    """All of its nodes are behind the store that is away: nothing came, which is said to be a part."""
+def test_a_metric_without_samples_in_a_partial_response_is_not_gone():
+    """All of its nodes are in the missing store: the response without samples counts as partial."""
     got: Fetch = play(Thanos({}, {CPU: nodes("a")}), whole_then_partial)
 
     assert () == got.batches
@@ -245,8 +245,8 @@ def test_nobody_in_a_part_is_no_metric_that_is_gone():
     assert (CPU, "node") == plan_of(got)
 
 
-def test_pods_are_not_summed_up_from_a_part():
-    """Of a pod's containers one may be missing."""
+def test_pods_are_not_summed_from_a_partial_response():
+    """A container of a pod may be missing."""
     pods = [{**row, "namespace": "n", "pod": "p", "container": "c"} for row in nodes("a")]
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
@@ -258,8 +258,8 @@ def test_pods_are_not_summed_up_from_a_part():
     play(Thanos({"container_cpu_usage_seconds_total": pods, "container_memory_rss": pods}), work)
 
 
-def test_the_source_s_words_do_not_give_our_secrets_away():
-    """They stand where anybody may read them."""
+def test_the_warning_of_the_source_shows_no_secrets():
+    """Any client can read it."""
     secret = "s3cret-tenant"
     thanos = Thanos({CPU: nodes("a")}, says={"warnings": [f"no store of {secret}", f"PromQL warning: {secret}"]})
     got: Fetch = play(thanos, whole_then_partial, headers={"X-Scope-OrgID": secret})

@@ -1,5 +1,5 @@
-"""The Prometheus provider against servers that misbehave, over real sockets: what costs a metric, what costs a fetch,
-what is retried, and what never gets out."""
+"""The Prometheus provider with failing servers over real sockets: failures of a metric and of a fetch, retries, and
+secrets that are never shown."""
 
 import asyncio
 import base64
@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
-from tests.fetches import QUICK, Fetches, address_of
+from tests.fetches import QUICK, Fetches, address_of, sections
 from tests.waiting import eventually, wait_for
 from watcher.sources.base import Fetch
-from watcher.sources.config import ConnectionConfig
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.http import SourceConnection
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
 from watcher.sources.prometheus_api import error_of
+from watcher.sources.settings import QuerySettings
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"
@@ -35,7 +35,7 @@ SECRET = "s3cret-pass-word"
 
 
 def make(server: FakePrometheus | str, **settings: Any) -> PrometheusProvider:
-    return PrometheusProvider(PrometheusConfig(**{"address": address_of(server), **QUICK, **settings}))
+    return PrometheusProvider(*sections(**{"address": address_of(server), **QUICK, **settings}))
 
 
 FETCHES = Fetches(make, since=NOW - 60, until=NOW)
@@ -50,15 +50,15 @@ def healthy(asked: Asked) -> bytes:
 
 
 def only_samples(answer: Answer) -> Answer:
-    """Misbehave on the samples, behave while finding out what to ask."""
+    """Fail on queries of samples, and respond to those of discovery."""
     return lambda asked: healthy(asked) if asked.query.startswith("count") else answer(asked)
 
 
-# --- the usual -------------------------------------------------------------------------------------------------------
+# --- valid responses -------------------------------------------------------------------------------------------------
 
 
-def test_samples_come_converted_with_their_own_times():
-    """One batch per metric under upstream's name, percent, and how the source's clock stands."""
+def test_samples_are_converted_and_keep_their_times():
+    """One batch per metric under upstream's name, in percent, and the difference of the source's clock."""
     with FakePrometheus(healthy) as server:
         got = fetch(server)
 
@@ -78,7 +78,7 @@ def test_samples_come_converted_with_their_own_times():
 
 
 def test_one_query_per_metric_and_fetch():
-    """Plain series by a range selector at the end of the span; finding out happens once."""
+    """A range selector for plain series at the end of the span; discovery happens once."""
     with FakePrometheus(healthy) as server:
 
         async def twice(provider: PrometheusProvider) -> None:
@@ -94,8 +94,8 @@ def test_one_query_per_metric_and_fetch():
     assert "count" not in server.queries[-1]
 
 
-def test_no_more_than_the_longest_window_is_asked_for():
-    """However far back a caller wants to look."""
+def test_at_most_the_longest_window_is_queried():
+    """For any earlier begin."""
     with FakePrometheus(healthy) as server:
         run(server, lambda provider: provider.fetch(NOW - 86400, NOW), max_seconds=900.0)
 
@@ -103,15 +103,15 @@ def test_no_more_than_the_longest_window_is_asked_for():
 
 
 def test_samples_outside_the_span_are_left_out():
-    """A range is whole seconds long, and a server may ignore the time."""
+    """A range has whole seconds, and a server may ignore the time."""
     with FakePrometheus(only_samples(lambda _: matrix(({"node": "a"}, [(NOW - 61, "1"), (NOW + 1, "2")])))) as server:
         got = fetch(server)
 
     assert () == got.batches
 
 
-def test_only_the_named_metrics_are_asked_for():
-    """The others keep their plans."""
+def test_only_the_named_metrics_are_queried():
+    """Others keep their expressions."""
     with FakePrometheus(healthy) as server:
         got = run(server, lambda provider: provider.fetch(NOW - 60, NOW, only={MEMORY}), metrics=("CPU", "Memory"))
 
@@ -120,8 +120,8 @@ def test_only_the_named_metrics_are_asked_for():
 
 
 @pytest.mark.parametrize(("header", "beyond"), [("X-Server-Hostname", 120.0), ("X-Other", 0.0)])
-def test_only_a_victoria_metrics_is_asked_beyond_now(header: str, beyond: float):
-    """By whole steps of a minute here, and of the present alone: what it says of the past is true anyway."""
+def test_only_a_victoria_metrics_is_queried_beyond_now(header: str, beyond: float):
+    """By whole steps, here of a minute, and only for the present: its samples of the past are exact."""
 
     def answer(asked: Asked) -> bytes:
         content = healthy(asked).partition(b"\r\n\r\n")[2]
@@ -134,7 +134,7 @@ def test_only_a_victoria_metrics_is_asked_beyond_now(header: str, beyond: float)
             await provider.fetch(minute - 60, minute)
             await provider.fetch(minute - 180, minute - 60)
 
-        run(server, now_and_the_past, queries={"CPU": PrometheusQueryConfig("my:cpu / 2", "ratio")})
+        run(server, now_and_the_past, queries={"CPU": QuerySettings("my:cpu / 2", "ratio")})
 
     ends = [float(asked.parameters["end"]) for asked in server.asked if asked.path.endswith("query_range")]
     assert [minute + beyond, minute - 60] == ends
@@ -149,8 +149,8 @@ def test_a_path_in_the_address_is_kept(path: str):
     assert {path.rstrip("/") + "/api/v1/query"} == {asked.path for asked in server.asked}
 
 
-def test_a_compressed_answer_is_read():
-    """Even where none was asked for."""
+def test_a_compressed_response_is_read():
+    """Also without a request for it."""
 
     def compressed(asked: Asked) -> bytes:
         head, _, content = healthy(asked).partition(b"\r\n\r\n")
@@ -161,7 +161,7 @@ def test_a_compressed_answer_is_read():
         assert 1 == len(fetch(server).batches)
 
 
-def test_an_answer_in_chunks_is_read():
+def test_a_chunked_response_is_read():
     """As Prometheus sends all but the smallest."""
 
     def chunked(asked: Asked) -> bytes:
@@ -175,8 +175,8 @@ def test_an_answer_in_chunks_is_read():
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0, -120.0])
-def test_the_clock_of_the_source_is_compared_with_ours(ahead: float):
-    """From the Date header, whose whole seconds say nothing about less than 1.5 of them."""
+def test_the_clock_of_the_source_is_compared_with_that_of_load_watcher(ahead: float):
+    """By the Date header, whose whole seconds do not show a difference below 1.5 s."""
 
     def dated(asked: Asked) -> bytes:
         head, blank, content = healthy(asked).partition(b"\r\n\r\n")
@@ -184,21 +184,20 @@ def test_the_clock_of_the_source_is_compared_with_ours(ahead: float):
 
     expected = 0.0 if ahead == 0.0 else pytest.approx(ahead, abs=5.0)
     with FakePrometheus(dated) as server:
-        # Again where a busy machine let more than a second pass between the header and the hearing of it.
+        # Again if more than a second passed on a busy machine between the header and its receipt.
         wait_for(lambda: fetch(server).clock_offset_s == expected, what="the offset")
 
 
-def test_without_a_date_the_clock_says_nothing():
-    """Absence is an answer."""
+def test_without_a_date_the_difference_of_the_clocks_is_unknown():
     with FakePrometheus(healthy) as server:
         assert fetch(server).clock_offset_s is None
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def once(*first: bytes) -> Answer:
-    """These answers to the first questions for samples, then healthy ones."""
+    """These responses to the first queries of samples, then healthy ones."""
     left = list(first)
     return only_samples(lambda asked: left.pop(0) if left else healthy(asked))
 
@@ -206,8 +205,8 @@ def once(*first: bytes) -> Answer:
 BUSY = told("try later", status=503)
 
 
-def test_what_passes_is_tried_again():
-    """Twice, and then it may have passed."""
+def test_a_transient_failure_is_retried():
+    """Up to two times."""
     with FakePrometheus(once(BUSY, told("", status=502))) as server:
         got = fetch(server)
 
@@ -215,8 +214,7 @@ def test_what_passes_is_tried_again():
     assert 3 == server.queries.count(f"{CPU}[60s]")
 
 
-def test_it_is_tried_three_times_and_no_more():
-    """Retries are bounded."""
+def test_a_query_is_tried_at_most_three_times():
     with FakePrometheus(only_samples(lambda _: BUSY)) as server:
         error = failure(server)
 
@@ -224,7 +222,7 @@ def test_it_is_tried_three_times_and_no_more():
     assert 3 == server.queries.count(f"{CPU}[60s]")
 
 
-def test_what_is_refused_is_not_tried_again():
+def test_a_refusal_is_not_retried():
     """A retry would not help, and could lock an account."""
     with FakePrometheus(lambda _: told("no", status=401)) as server:
         error = failure(server)
@@ -233,8 +231,8 @@ def test_what_is_refused_is_not_tried_again():
     assert 1 == len(server.asked)
 
 
-def test_no_retry_begins_that_the_deadline_would_cut():
-    """The fetch's own deadline is shorter than the pause."""
+def test_no_retry_begins_that_would_exceed_the_deadline():
+    """The deadline of the fetch is earlier than the end of the pause."""
     with FakePrometheus(only_samples(lambda _: BUSY)) as server:
         error = failure(server, backoff=(60.0,), fetch_deadline=20.0)
 
@@ -242,8 +240,8 @@ def test_no_retry_begins_that_the_deadline_would_cut():
     assert 1 == server.queries.count(f"{CPU}[60s]")
 
 
-def test_one_failing_query_costs_its_metric():
-    """The others are there, and the failure names its metric."""
+def test_a_failing_query_affects_only_its_metric():
+    """The failure names the metric."""
 
     def answer(asked: Asked) -> bytes:
         return told("broken", status=500) if MEMORY in asked.query else healthy(asked)
@@ -257,8 +255,7 @@ def test_one_failing_query_costs_its_metric():
     assert isinstance(failed.error, ProviderRefused)
 
 
-def test_if_all_fail_unreachable_is_the_most_telling():
-    """Then refused, then malformed."""
+def test_if_all_queries_fail_the_error_is_unreachable_before_refused_and_malformed():
     kinds = {CPU: told("no", status=403), MEMORY: told("<html>"), "node_disk": told("", status=503)}
 
     def answer(asked: Asked) -> bytes:
@@ -275,7 +272,7 @@ def hang(_: Asked) -> Script:
 
 
 def trickle(head: bytes, piece: bytes) -> Answer:
-    """A head, and then a piece every 50 ms for ever."""
+    """A head, and then a part every 50 ms without end."""
 
     def script(connection: socket.socket) -> None:
         connection.sendall(head)
@@ -307,8 +304,9 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
         ),
     ],
 )
-def test_no_answer_takes_longer_than_the_timeout(answer: Answer):
-    """Nothing at all, or one byte after the other: the whole answer counts, and the line is free again after it."""
+def test_no_response_takes_longer_than_the_timeout(answer: Answer):
+    """Without any byte, or with single bytes: the timeout is for the whole response, and the connection is free
+    afterwards."""
     with FakePrometheus(answer) as server:
         error = failure(server, timeout=0.3, backoff=())
         wait_for(server.ended.is_set, what="the connection to be hung up")
@@ -322,7 +320,7 @@ def body_only(content: bytes) -> Answer:
 
 
 def cut(asked: Asked) -> Script:
-    """Half of what was promised, then the connection ends."""
+    """Half of the announced length, then the connection ends."""
 
     def script(connection: socket.socket) -> None:
         connection.sendall(OK + b'Content-Length: 1000\r\n\r\n{"status":"success","data":{')
@@ -332,7 +330,7 @@ def cut(asked: Asked) -> Script:
 
 
 def slam(asked: Asked) -> Script:
-    """The connection ends instead of an answer."""
+    """The connection ends without a response."""
     return lambda connection: connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -351,7 +349,7 @@ def slam(asked: Asked) -> Script:
             "content encoding",
             id="gzip",
         ),
-        pytest.param(lambda _: b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ProviderMalformed, "not valid HTTP", id="no HTTP"),
+        pytest.param(lambda _: b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ProviderMalformed, "not valid HTTP", id="not HTTP"),
         pytest.param(cut, ProviderUnreachable, "connection failed", id="cut"),
         pytest.param(slam, ProviderUnreachable, "connection failed", id="slammed"),
         pytest.param(
@@ -368,8 +366,8 @@ def slam(asked: Asked) -> Script:
         ),
     ],
 )
-def test_odd_answers_are_told_apart(answer: Answer, kind: type[ProviderError], part: str):
-    """Each is the right kind of error, names the address, and ends the fetch."""
+def test_each_invalid_response_has_its_kind_of_error(answer: Answer, kind: type[ProviderError], part: str):
+    """With the address; it ends the fetch."""
     with FakePrometheus(answer) as server:
         error = failure(server)
 
@@ -380,8 +378,8 @@ def test_odd_answers_are_told_apart(answer: Answer, kind: type[ProviderError], p
     assert error.__cause__ is not None
 
 
-def test_an_answer_is_only_so_large():
-    """Whatever is announced or compressed."""
+def test_the_size_of_a_response_is_limited():
+    """For any announced and compressed size."""
     bomb = gzip.compress(b" " * 50_000_000)
     with FakePrometheus(lambda _: told(bomb, headers={"Content-Encoding": "gzip"})) as server:
         error = failure(server, max_body_bytes=1 << 20)
@@ -390,8 +388,8 @@ def test_an_answer_is_only_so_large():
     assert "larger than 1 MiB" in str(error)
 
 
-def test_nobody_listens():
-    """A refused connection, with the system's words."""
+def test_a_refused_connection_is_an_error():
+    """With the message of the system."""
     with FakePrometheus(healthy) as server:
         url = server.url
 
@@ -403,14 +401,14 @@ def test_nobody_listens():
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70, "a b", "%00", "."])
-def test_an_impossible_host_is_refused_at_start(host: str):
-    """A request would fail in the same way each time."""
+def test_an_impossible_host_is_an_error_at_the_start(host: str):
+    """Each request would fail in the same way."""
     with pytest.raises(ValueError, match=r"provider\.address has a host name that is not valid"):
-        PrometheusProvider(PrometheusConfig(address=f"http://{host}:9090"))
+        PrometheusProvider(*sections(address=f"http://{host}:9090"))
 
 
-def test_a_name_that_does_not_resolve():
-    """Is unreachable, since names come and go with services."""
+def test_an_unknown_host_is_unreachable():
+    """It may be resolved later."""
     error = failure("http://nowhere.invalid:9090")
 
     assert isinstance(error, ProviderUnreachable)
@@ -418,8 +416,8 @@ def test_a_name_that_does_not_resolve():
     assert "provider.address" in error.hint
 
 
-def test_https_to_a_plain_port_is_refused_with_the_cure():
-    """It would fail the same way every time."""
+def test_https_to_a_plain_port_is_refused_with_a_remedy():
+    """Each request would fail in the same way."""
 
     def talk_plainly() -> None:
         connection, _ = listener.accept()
@@ -442,14 +440,14 @@ def test_https_to_a_plain_port_is_refused_with_the_cure():
 
 
 def stop_in_the_body(connection: socket.socket) -> None:
-    """A head that announces the end of the connection, and nothing after it."""
+    """A head that announces the end of the connection, and no body."""
     connection.sendall(OK + b"Connection: close\r\nContent-Length: 10\r\n\r\n")
     until_hung_up(connection)
 
 
 @pytest.mark.parametrize("hanging", [until_hung_up, stop_in_the_body])
-def test_a_cancelled_fetch_frees_its_lines(hanging: Script):
-    """The next fetch does not have to wait for the hung server."""
+def test_a_cancelled_fetch_frees_its_connections(hanging: Script):
+    """The next fetch does not wait for the server that hangs."""
     hangs = threading.Event()
     hangs.set()
     metrics = ("CPU", "Memory", "Storage", "NetworkTransmit", "NetworkReceive", "NetworkTransmitDrop")
@@ -474,8 +472,8 @@ def test_a_cancelled_fetch_frees_its_lines(hanging: Script):
     assert len(metrics) == len(got.batches)
 
 
-def test_closing_ends_a_query_that_hangs():
-    """And whoever still waits for an answer gets an error."""
+def test_close_ends_a_query_that_hangs():
+    """Its caller gets an error."""
 
     async def work(provider: PrometheusProvider) -> None:
         task = asyncio.create_task(provider.fetch(NOW - 60, NOW))
@@ -488,10 +486,10 @@ def test_closing_ends_a_query_that_hangs():
         run(server, work, timeout=60.0, fetch_deadline=60.0, backoff=())
 
 
-def test_a_server_that_takes_no_connection_is_unreachable():
+def test_a_server_that_accepts_no_connection_is_unreachable():
     """Within the timeout of a query."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as full:
-        for _ in range(2):  # as many as the kernel takes on its own
+        for _ in range(2):  # as many as the kernel accepts by itself
             waiting = full.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(listener.getsockname())
@@ -500,9 +498,9 @@ def test_a_server_that_takes_no_connection_is_unreachable():
     assert isinstance(error, ProviderUnreachable)
 
 
-async def test_a_provider_that_was_never_started_can_be_closed():
-    """As happens when another part fails to start."""
-    await PrometheusProvider(PrometheusConfig(address="http://127.0.0.1:1")).close()
+async def test_a_provider_that_was_not_started_can_be_closed():
+    """Needed if another part fails to start."""
+    await PrometheusProvider(*sections(address="http://127.0.0.1:1")).close()
 
 
 # --- credentials -----------------------------------------------------------------------------------------------------
@@ -514,8 +512,8 @@ def headers_sent(**settings: Any) -> list[Mapping[str, str]]:
     return [asked.headers for asked in server.asked]
 
 
-def test_what_is_sent_along():
-    """A bearer token, headers of the operator's, who we are, and no compression next door."""
+def test_the_headers_of_a_request():
+    """A bearer token, configured headers, the user agent, and no compression on the local network."""
     for headers in headers_sent(token=SECRET, headers={"X-Scope-OrgID": "team-a"}):
         assert f"Bearer {SECRET}" == headers["authorization"]
         assert "team-a" == headers["x-scope-orgid"]
@@ -523,8 +521,9 @@ def test_what_is_sent_along():
         assert "identity" == headers["accept-encoding"]
 
 
-def test_the_tenant_goes_with_every_question_and_nowhere_else(caplog: pytest.LogCaptureFixture):
-    """Finding out, names, intervals, samples by range and by selector, and the past; Mimir refuses whoever lacks it."""
+def test_the_tenant_is_sent_with_each_query_and_not_shown(caplog: pytest.LogCaptureFixture):
+    """Discovery, names, intervals, samples by range and by selector, and the past; Mimir refuses requests without
+    it."""
     caplog.set_level(logging.DEBUG)
 
     def answer(asked: Asked) -> bytes:
@@ -563,7 +562,7 @@ def basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
-def test_basic_authentication(tmp_path: Path):
+def test_basic_authentication_is_sent(tmp_path: Path):
     """With a password, a file with one, or both in the address."""
     file = tmp_path / "password"
     file.write_text("pässword\n")
@@ -575,8 +574,8 @@ def test_basic_authentication(tmp_path: Path):
     assert basic("m@e", "p:w") == server.asked[0].headers["authorization"]
 
 
-def test_a_token_file_is_read_again_when_it_changed(tmp_path: Path):
-    """Service account tokens are renewed every hour."""
+def test_a_changed_token_file_is_read_again(tmp_path: Path):
+    """Tokens of service accounts are renewed every hour."""
     file = tmp_path / "token"
     file.write_text("first\n")
 
@@ -593,8 +592,8 @@ def test_a_token_file_is_read_again_when_it_changed(tmp_path: Path):
     ]
 
 
-def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path):
-    """With its setting, and nothing is asked without it."""
+def test_the_error_names_an_unreadable_token_file(tmp_path: Path):
+    """With its setting; no query is sent without the token."""
     with FakePrometheus(healthy) as server:
         error = failure(server, token_file=str(tmp_path / "absent"))
 
@@ -615,8 +614,8 @@ def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path):
     ],
     ids=str,
 )
-def test_a_header_that_cannot_be_sent_is_refused_without_showing_it(settings: dict[str, Any]):
-    """The libraries' own errors show it."""
+def test_an_invalid_header_is_refused_without_being_shown(settings: dict[str, Any]):
+    """The errors of the libraries would show it."""
     with FakePrometheus(healthy) as server:
         error = failure(server, **settings)
 
@@ -626,8 +625,8 @@ def test_a_header_that_cannot_be_sent_is_refused_without_showing_it(settings: di
     assert [] == server.asked
 
 
-def test_proxies_and_passwords_of_the_environment_are_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Else a daemon would depend on who started it."""
+def test_proxies_and_passwords_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Otherwise a daemon would depend on the environment of its start."""
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login someone password else\n")
     monkeypatch.setenv("NETRC", str(netrc))
@@ -636,8 +635,8 @@ def test_proxies_and_passwords_of_the_environment_are_not_ours(monkeypatch: pyte
     assert "authorization" not in headers_sent()[0]
 
 
-def test_a_password_in_the_address_stays_there(caplog: pytest.LogCaptureFixture):
-    """Neither errors nor logs nor the far side's log of addresses show it."""
+def test_a_password_in_the_address_is_not_shown(caplog: pytest.LogCaptureFixture):
+    """Neither errors nor logs nor the access log of the server show it."""
     caplog.set_level(logging.DEBUG)
     answers: Iterator[Answer] = iter([healthy, lambda _: told("no", status=401)])
     current = next(answers)
@@ -662,8 +661,8 @@ def test_a_password_in_the_address_stays_there(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500, 503])
-def test_an_error_page_that_shows_our_request_is_scrubbed(status: int):
-    """Some proxies help debugging like that."""
+def test_an_error_page_with_the_request_is_shown_without_secrets(status: int):
+    """Some proxies send such pages."""
 
     def mirror(asked: Asked) -> bytes:
         return told(f"you sent {asked.headers['authorization']} and {asked.headers['x-key']}", status=status)
@@ -690,19 +689,19 @@ def test_an_error_page_that_shows_our_request_is_scrubbed(status: int):
         "",
     ],
 )
-def test_an_address_that_is_none_is_refused_without_showing_it(address: str):
-    """It may hold a password."""
+def test_an_invalid_address_is_refused_without_being_shown(address: str):
+    """It may contain a password."""
     with pytest.raises(ValueError, match=r"provider\.address") as caught:
-        PrometheusProvider(PrometheusConfig(address=address))
+        PrometheusProvider(*sections(address=address))
 
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_far_server_may_compress():
-    """Next door it costs more than it saves; over a network it saves."""
+def test_a_remote_server_may_compress():
+    """On the local network it costs more than it saves."""
 
     def encoding(host: str) -> str:
-        config = ConnectionConfig(address=f"http://{host}")
+        config = ConnectionSettings(address=f"http://{host}")
         return SourceConnection(config, credentials=dict, refusal=error_of).headers()["Accept-Encoding"]
 
     near = [encoding(host) for host in ("localhost:9090", "127.1.2.3", "[::1]:9090")]

@@ -1,4 +1,4 @@
-"""What is asked of Prometheus: candidates, labels, guards and times."""
+"""Queries of Prometheus: candidates, labels, guards and times."""
 
 import math
 
@@ -16,12 +16,10 @@ from watcher.sources.prometheus.evidence_queries import profile
 from watcher.sources.prometheus.plans import NodeLabel, among, labels_of, make_plan
 from watcher.sources.prometheus.queries import (
     CANDIDATES,
-    DEFAULT_METRICS,
-    PrometheusConfig,
-    PrometheusQueryConfig,
     QueryCandidate,
     candidates,
 )
+from watcher.sources.settings import ProviderSettings, QuerySettings
 
 CPU = METRIC_BY_KEY["CPU"]
 RAW_CPU = CANDIDATES["CPU"][2]
@@ -79,8 +77,8 @@ def test_anything_else_is_an_expression(expression: str):
 # --- candidates ------------------------------------------------------------------------------------------------------
 
 
-def test_candidates_stand_in_the_order_of_the_issue():
-    """Rule of kube-prometheus, rule of the mixin, raw series; and units and smoothing as each of them is."""
+def test_candidates_are_in_the_documented_order():
+    """Recording rule of kube-prometheus, rule of the mixin, raw series; each with its unit and smoothing."""
     assert [
         ("instance:node_cpu:ratio", "ratio", 300.0),
         ("instance:node_cpu_utilisation:rate5m", "ratio", 300.0),
@@ -97,39 +95,39 @@ def test_candidates_stand_in_the_order_of_the_issue():
 
 
 @pytest.mark.parametrize("key", sorted(CANDIDATES))
-def test_every_candidate_becomes_its_metric(key: str):
-    """Its unit can be converted, and what is not plain has raw series to guard it and a place for the label."""
+def test_each_candidate_gives_its_metric(key: str):
+    """Its unit can be converted; an expression has raw series as its guard, and a place for the label."""
     for candidate in CANDIDATES[key]:
         assert SOURCE_UNITS[candidate.unit][0] is METRIC_BY_KEY[key].unit
         assert is_plain(candidate.expression) or (is_plain(candidate.raw) and "<label>" in candidate.expression)
 
 
-def test_energy_and_gpu_come_only_on_request():
-    """They are not among the metrics that are wanted by default, and have candidates all the same."""
-    assert not {"EnergyPackage", "EnergyHost", "GPU"} & set(DEFAULT_METRICS)
+def test_energy_and_gpu_are_queried_only_on_request():
+    """They are not in the default metrics, but have candidates."""
+    assert not {"EnergyPackage", "EnergyHost", "GPU"} & {metric.key for metric in ProviderSettings().wanted}
     assert {"EnergyPackage", "EnergyCore", "EnergyPlatform", "EnergyHost", "GPU"} <= set(CANDIDATES)
 
 
 def test_a_configured_query_is_the_only_candidate():
-    """Falling back to something else behind the operator's back would be a silent change of meaning."""
-    configured = PrometheusQueryConfig("  my:cpu  ", "percent", smoothing_s=60.0)
+    """Another expression would silently change the meaning."""
+    configured = QuerySettings("  my:cpu  ", "percent", smoothing=60.0)
 
     assert (QueryCandidate("configured", "my:cpu", "percent", 60.0),) == candidates(CPU, configured)
 
 
-def test_only_an_expression_takes_a_guard():
-    """Plain series bring their own samples with their own times."""
+def test_only_an_expression_has_a_guard():
+    """Plain series have samples with their own times."""
     plain, computed = (
-        PrometheusQueryConfig("my:cpu", "ratio", guard="raw"),
-        PrometheusQueryConfig("my:cpu * 1", "ratio", guard="raw"),
+        QuerySettings("my:cpu", "ratio", guard="raw"),
+        QuerySettings("my:cpu * 1", "ratio", guard="raw"),
     )
 
     assert ["", "raw"] == [candidates(CPU, one)[0].raw for one in (plain, computed)]
 
 
-def test_a_comment_swallows_nothing():
-    """Expressions of several lines have them."""
-    (commented,) = candidates(CPU, PrometheusQueryConfig("my:cpu / 2 # halves", "ratio", guard="raw"))
+def test_a_comment_in_an_expression_keeps_the_rest():
+    """Expressions of several lines may have them."""
+    (commented,) = candidates(CPU, QuerySettings("my:cpu / 2 # halves", "ratio", guard="raw"))
     question = plan(commented, interval=15.0).question(15.0, 30.0, resolution=15)
 
     assert isinstance(question, RangeQuery)
@@ -137,32 +135,7 @@ def test_a_comment_swallows_nothing():
     assert profile(commented.evidence, labels=("node",)).endswith("halves\n)")
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"metrics": ("CPU", "cpu")}, "provider.metrics"),
-        ({"queries": {"Load": PrometheusQueryConfig("x", "ratio")}}, "provider.metrics"),
-        ({"queries": {"CPU": PrometheusQueryConfig("x", "cores")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": PrometheusQueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": PrometheusQueryConfig(" ", "ratio")}}, "provider.queries.CPU.expression"),
-        (
-            {"queries": {"CPU": PrometheusQueryConfig("x", "ratio", node_label="a\nb")}},
-            "provider.queries.CPU.node_label",
-        ),
-        (
-            {"queries": {"CPU": PrometheusQueryConfig("x * 1", "ratio", guard="rate(y[1m])")}},
-            "provider.queries.CPU.guard",
-        ),
-        ({"node_label": "x "}, "provider.node_label"),
-    ],
-)
-def test_a_configuration_that_cannot_work_is_refused_by_name(changes: dict, named: str):
-    """ValueError, with the setting at fault."""
-    with pytest.raises(ValueError, match=named.replace(".", r"\.")):
-        PrometheusConfig(address="http://x", **changes)
-
-
-def test_utf8_label_names_are_quoted_in_each_question():
+def test_utf8_label_names_are_quoted_in_each_query():
     """As Prometheus 3 requires it: {"k8s.node.name"="x"}, by ("k8s.node.name")."""
     label = NodeLabel("k8s.node.name")
     assert 'count by (node, "k8s.node.name") (x)' == profile("x", labels=("node", label.label))
@@ -172,27 +145,11 @@ def test_utf8_label_names_are_quoted_in_each_question():
     assert ' and on ("k8s.node.name") (' in settled.guarded()
 
 
-def test_a_configuration_does_not_show_its_secrets():
-    """Nor does anything that prints it."""
-    config = PrometheusConfig(address="http://x", token="s3cret", password="s3cret", headers={"X": "s3cret"})
-
-    assert "s3cret" not in repr(config)
-
-
-def test_a_configured_metric_is_wanted():
-    """Naming a query is asking for its metric; the order is that of the model."""
-    config = PrometheusConfig(
-        address="http://x", metrics=("Memory",), queries={"CPU": PrometheusQueryConfig("x", "ratio")}
-    )
-
-    assert ["CPU", "Memory"] == [metric.key for metric in config.wanted()]
-
-
-# --- which labels tell nodes apart -----------------------------------------------------------------------------------
+# --- labels that distinguish nodes -----------------------------------------------------------------------------------
 
 
 def rows(count: int, **labels: str) -> list[dict[str, str]]:
-    """Label sets in which # stands for the number of the row."""
+    """Label sets; `#` is the number of the row."""
     return [{name: text.replace("#", str(row)) for name, text in labels.items()} for row in range(count)]
 
 
@@ -203,7 +160,7 @@ def rows(count: int, **labels: str) -> list[dict[str, str]]:
         (rows(4, kubernetes_node="k#", nodename="h#", instance="i#:1"), ("kubernetes_node",)),
         (rows(4, Hostname="h#", instance="10.244.0.#:9400"), ("Hostname",)),
         (rows(4, instance="i#:1"), ("instance",)),
-        # The same for all: the node of the Prometheus itself, or the name of the cluster.
+        # Equal in all rows: the node of the Prometheus itself, or the name of the cluster.
         (rows(4, node="one", kubernetes_node="k#", instance="i#:1"), ("kubernetes_node",)),
         ([*rows(2, node="n#", instance="a#:1"), *rows(2, node="n#", instance="b#:2")], ("node",)),
         ([*rows(3, node="n#", instance="i#:1"), {"instance": "x:1", "job": "else"}], ("instance",)),
@@ -218,17 +175,17 @@ def rows(count: int, **labels: str) -> list[dict[str, str]]:
         ([], None),
     ],
 )
-def test_an_expression_is_grouped_by_the_fewest_labels_that_tell_nodes_apart(
+def test_an_expression_is_grouped_by_the_fewest_labels_that_distinguish_nodes(
     series: list[dict[str, str]], labels: tuple[str, ...] | None
 ):
-    """One, where one suffices."""
+    """By one label if that is sufficient."""
     label = labels_of(series, identify(series, NamingEvidence()))
 
     assert labels == (label.labels if label else None)
 
 
-def test_several_labels_are_one_key():
-    """Without those that a series does not have."""
+def test_several_labels_are_one_name():
+    """Without labels that a series does not have."""
     label = NodeLabel("node", ("k8s.cluster",))
 
     assert 'node, "k8s.cluster"' == label.text
@@ -258,12 +215,12 @@ def test_several_labels_are_one_key():
         ("", ""),
     ],
 )
-def test_an_instance_loses_its_port_and_nothing_else(instance: str, host: str):
-    """IPv6 brackets go with the port; a bare IPv6 address has none."""
+def test_an_instance_loses_only_its_port(instance: str, host: str):
+    """And the brackets of IPv6; a bare IPv6 address has no port."""
     assert host == without_port(instance)
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 def plan(candidate: QueryCandidate, *, interval: float | None = None, label: str = "node"):
@@ -271,15 +228,15 @@ def plan(candidate: QueryCandidate, *, interval: float | None = None, label: str
 
 
 @pytest.mark.parametrize(("span", "whole"), [(60.0, 60), (60.2, 61), (0.1, 1), (0.0, 1), (120.0, 120)])
-def test_plain_series_are_asked_for_by_a_range_selector(span: float, whole: int):
-    """An instant query at the end, over whole seconds, which cover what was asked for."""
+def test_plain_series_are_queried_by_a_range_selector(span: float, whole: int):
+    """An instant query at the end, over whole seconds that cover the span."""
     question = plan(CANDIDATES["CPU"][0]).question(1000.0 - span, 1000.0, resolution=15)
 
     assert InstantQuery(f"instance:node_cpu:ratio[{whole}s]", 1000.0) == question
 
 
 def test_a_raw_expression_is_grouped_by_the_label_and_guarded():
-    """A node whose exporter was silent for two scrape intervals is let through no more (issue 2)."""
+    """A node whose exporter was silent for two scrape intervals is left out."""
     question = plan(RAW_CPU, interval=30.0, label="kubernetes_node").question(1000.0, 1100.0, resolution=15)
 
     expression = (
@@ -293,15 +250,15 @@ def test_a_raw_expression_is_grouped_by_the_label_and_guarded():
     assert RangeQuery(expression, 1020, 1080, 30) == question
 
 
-def test_the_guard_is_no_part_of_what_is_shown():
-    """Else a new scrape interval would look like a new expression, and throw the history away."""
+def test_the_guard_is_not_part_of_the_shown_expression():
+    """Otherwise a new scrape interval would look like another expression and remove the history."""
     assert plan(RAW_CPU, interval=30.0).expression == plan(RAW_CPU, interval=15.0).expression
 
 
-def test_a_configured_expression_without_a_guard_says_so():
-    """In the reason of its plan; with one, it is guarded like ours."""
-    bare = plan(candidates(CPU, PrometheusQueryConfig("my:cpu / 2", "ratio"))[0], interval=15.0)
-    guarded = plan(candidates(CPU, PrometheusQueryConfig("my:cpu / 2", "ratio", guard="raw"))[0], interval=15.0)
+def test_a_configured_expression_without_a_guard_is_marked():
+    """In the reason of its plan; one with a guard is guarded like a built-in one."""
+    bare = plan(candidates(CPU, QuerySettings("my:cpu / 2", "ratio"))[0], interval=15.0)
+    guarded = plan(candidates(CPU, QuerySettings("my:cpu / 2", "ratio", guard="raw"))[0], interval=15.0)
 
     assert "no guard" in bare.reason
     assert RangeQuery("my:cpu / 2", 15, 30, 15) == bare.question(15.0, 30.0, resolution=15)
@@ -311,8 +268,8 @@ def test_a_configured_expression_without_a_guard_says_so():
     )
 
 
-def test_an_unknown_scrape_interval_counts_as_a_minute_and_says_so():
-    """Prometheus' own default."""
+def test_an_unknown_scrape_interval_counts_as_a_minute_with_a_reason():
+    """The default of Prometheus."""
     unknown = plan(RAW_CPU, interval=None)
 
     assert 60.0 == unknown.scrape_interval
@@ -328,7 +285,8 @@ def test_an_unknown_scrape_interval_counts_as_a_minute_and_says_so():
 )
 @settings(max_examples=100, deadline=None)
 def test_steps_of_a_range_are_aligned_to_slots(since: float, span: float, interval: int, resolution: int):
-    """A whole number of slots apart, no rarer than cadences count, inside the span: refetching meets them again."""
+    """A whole number of slots apart, at most the maximum cadence, within the span: later fetches have the same
+    times."""
     question = plan(RAW_CPU, interval=float(interval)).question(since, since + span, resolution=resolution)
 
     step = resolution * math.ceil(max(min(interval, 120), 30) / resolution)  # a tenth of the average over 5 minutes
@@ -342,11 +300,11 @@ def test_steps_of_a_range_are_aligned_to_slots(since: float, span: float, interv
     assert question.start - since < step > since + span - question.end
 
 
-def test_the_profile_asks_for_each_label_once():
-    """One query tells whether series exist and how they name their nodes."""
+def test_the_profile_has_each_label_once():
+    """One query shows whether series exist and which labels name their nodes."""
     assert "count by (node, instance) (up)" == profile("up", labels=("node", "instance", "node"))
 
 
-def test_a_few_values_are_literal():
-    """An address has dots in it."""
+def test_a_few_values_are_matched_literally():
+    """The dots of an address are escaped."""
     assert r'instance=~"a|b\\.c"' == str(among("instance", ["a", "b.c"]))

@@ -1,4 +1,4 @@
-"""Making sense of answers: envelopes, errors, samples; the usual ones and the odd ones."""
+"""Decoding of responses: envelopes, errors, samples, and unusual ones."""
 
 import json
 import math
@@ -36,8 +36,8 @@ def answered(kind: str, rows: Sequence[Any] | None, **more: Any) -> bytes:
 # --- envelopes -------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_has_its_series_and_its_warnings():
-    """The series are still bytes."""
+def test_a_response_has_its_series_and_warnings():
+    """The series stay encoded."""
     envelope = read_envelope(
         answered("matrix", [{"metric": {}}], warnings=["partial response"], infos=["x"], stats={"y": 1}),
         content_type="",
@@ -68,14 +68,14 @@ def test_an_answer_has_its_series_and_its_warnings():
         (b"[" * 100_000, "is not the JSON"),
     ],
 )
-def test_what_is_no_answer_is_malformed(given_body: bytes, part: str):
-    """And the error shows how it begins."""
+def test_an_invalid_response_is_malformed(given_body: bytes, part: str):
+    """The error shows its begin."""
     with pytest.raises(ProviderMalformed, match=part):
         read_envelope(given_body, content_type="text/plain")
 
 
 def test_a_web_page_has_a_hint():
-    """The commonest mistake is the address of a login page or a user interface."""
+    """The most frequent mistake is the address of a login page or a user interface."""
     with pytest.raises(ProviderMalformed) as caught:
         read_envelope(b"  <html>Log in</html>", content_type="text/html")
 
@@ -84,14 +84,14 @@ def test_a_web_page_has_a_hint():
 
 
 def test_an_error_with_status_200_is_an_error():
-    """Some proxies answer so."""
+    """Some proxies respond in this way."""
     with pytest.raises(ProviderRefused, match="bad_data: parse error"):
         read_envelope(body(status="error", errorType="bad_data", error="parse error"), content_type="")
 
 
 @pytest.mark.parametrize("kind", ["vector", "scalar", "string", "streams", ""])
 def test_another_type_of_result_is_malformed(kind: str):
-    """A scalar's result is an array too, of a time and a value."""
+    """The result of a scalar is an array too: a time and a value."""
     envelope = read_envelope(answered(kind, [1700000000, "1"]), content_type="")
 
     with pytest.raises(ProviderMalformed, match="not a matrix"):
@@ -153,8 +153,8 @@ def test_another_type_of_result_is_malformed(kind: str):
         (418, "teapot", ProviderRefused, "teapot", ""),
     ],
 )
-def test_each_status_has_its_kind_of_error_and_its_cure(status: int, text: str, kind: type, part: str, hint: str):
-    """What passes is worth a retry, what is refused is not; the hint names the setting."""
+def test_each_status_has_its_kind_of_error_and_its_remedy(status: int, text: str, kind: type, part: str, hint: str):
+    """Transient failures are retried, refusals are not; the hint names the setting."""
     error = error_of(HttpResponse(status, text.encode(), {}, None), "https://login.example/x", False)
 
     assert type(error) is kind
@@ -162,8 +162,7 @@ def test_each_status_has_its_kind_of_error_and_its_cure(status: int, text: str, 
     assert hint in error.hint
 
 
-def test_the_hint_tells_wrong_credentials_from_none():
-    """Setting a token does not help who has set one."""
+def test_the_hint_distinguishes_wrong_credentials_from_missing_ones():
     with_token, without = (error_of(HttpResponse(401, b"", {}, None), "", sent).hint for sent in (True, False))
 
     assert "rejected" in with_token
@@ -172,16 +171,16 @@ def test_the_hint_tells_wrong_credentials_from_none():
 
 @given(st.binary(max_size=2000), st.sampled_from([200, 400, 401, 403, 404, 422, 500, 503]))
 @settings(max_examples=100, deadline=None)
-def test_an_error_shows_a_few_printable_words(garbage: bytes, status: int):
-    """Whatever the far side sends: one line, cut, nothing that would write into a log by itself."""
+def test_an_error_shows_a_short_printable_text(garbage: bytes, status: int):
+    """For any response: one line, shortened, without control characters."""
     error = error_of(HttpResponse(status, garbage, {}, None), "", True)
 
     assert str(error).isprintable()
     assert len(str(error)) < 2 * SHOWN_CHARACTERS + 100
 
 
-def test_a_long_text_is_cut():
-    """To 256 characters, the mark of the cut included."""
+def test_a_long_text_is_shortened():
+    """To 256 characters, including the mark."""
     assert "a b" == printable("a\n\x1b\tb")
     assert "x" * 255 + "…" == printable("x" * 257)
     assert "x" * 256 == printable("x" * 256)
@@ -208,8 +207,8 @@ def test_samples_of_several_series():
     assert [1.0, 2.5, 3e-05, 4.0] == reading.value.tolist()
 
 
-def test_special_values_pass():
-    """They are strings in the answer and the review's business, not ours."""
+def test_special_values_are_passed_on():
+    """They are strings in the response; the review handles them."""
     values = ["NaN", "+Inf", "-Inf", "1"]
     reading = read_samples(
         raws({"metric": {"node": "a"}, "values": [[t, v] for t, v in enumerate(values)]}), label=NODE
@@ -218,8 +217,8 @@ def test_special_values_pass():
     assert np.array_equal([math.nan, math.inf, -math.inf, 1.0], reading.value, equal_nan=True)
 
 
-def test_staleness_markers_are_no_samples():
-    """VictoriaMetrics shows them as NaN; a series that has nothing else keeps its place."""
+def test_staleness_markers_are_not_samples():
+    """VictoriaMetrics shows them as NaN; a series with no other values keeps its place."""
     ended = {"metric": {"node": "a"}, "values": [[1, "NaN"]]}
     goes_on = {"metric": {"node": "b"}, "values": [[1, "5"], [2, "NaN"], [3, "+Inf"]]}
     reading = read_samples(raws(ended, goes_on), label=NODE, stale_markers=True)
@@ -230,14 +229,14 @@ def test_staleness_markers_are_no_samples():
     )
 
 
-def test_no_series_are_no_samples():
-    """An empty answer is an answer."""
+def test_an_empty_response_has_no_samples():
+    """It is valid."""
     reading = read_samples([], label=NODE)
 
     assert ((), 0, 0, 0) == (reading.keys, len(reading.series), len(reading.time), len(reading.value))
 
 
-def test_samples_ascend_even_if_the_answer_does_not():
+def test_samples_are_sorted_by_time():
     """Within each series."""
     reading = read_samples(
         raws(
@@ -252,8 +251,8 @@ def test_samples_ascend_even_if_the_answer_does_not():
     assert [1, 2, 3, 5] == reading.value.tolist()
 
 
-def test_a_series_without_the_label_has_no_key_and_shows_its_labels():
-    """So that the finding can say what there is instead."""
+def test_a_series_without_the_label_has_no_name_and_shows_its_labels():
+    """The finding lists them."""
     reading = read_samples(
         raws(
             {"metric": {"instance": "i:1", "job": "x"}, "values": [[1, "1"]]},
@@ -295,8 +294,8 @@ def test_native_histograms_have_no_samples():
         None,
     ],
 )
-def test_a_value_that_is_no_number_is_malformed(row: Any):
-    """So is anything else that is no series."""
+def test_a_value_that_is_not_a_number_is_malformed(row: Any):
+    """So is each other invalid series."""
     with pytest.raises(ProviderMalformed):
         read_samples(raws({"metric": {"node": "b"}, "values": [[1, "1"]]}, row), label=NODE)
 
@@ -311,8 +310,8 @@ def test_a_value_that_is_no_number_is_malformed(row: Any):
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_samples_survive_the_way(series: list[tuple[str | None, list[tuple[float, float]]]]):
-    """Every value comes back bit by bit, written as Go writes it, under its own series."""
+def test_samples_are_decoded_exactly(series: list[tuple[str | None, list[tuple[float, float]]]]):
+    """Each value in Go's notation is decoded bit by bit, under its own series."""
 
     def as_go(value: float) -> str:
         return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(repr(value), repr(value))
@@ -336,7 +335,7 @@ def test_samples_survive_the_way(series: list[tuple[str | None, list[tuple[float
 
 
 def test_labels_of_a_vector():
-    """Whatever the values are."""
+    """For any values."""
     assert [{"node": "a"}, {}] == read_labels(
         raws({"metric": {"node": "a"}, "value": [1, "5000"]}, {"metric": {}, "value": [1, "1"]})
     )
@@ -358,7 +357,7 @@ def test_labels_of_a_vector():
     ],
 )
 def test_the_scrape_interval_is_the_median_distance_of_samples(times: list[list[float]], interval: float | None):
-    """In whole seconds, within series, not between them; two distances at least."""
+    """In whole seconds, within series and not between them; at least two distances are needed."""
     series = raws(*({"metric": {}, "values": [[t, "1"] for t in each]} for each in times))
 
     assert interval == scrape_interval(series)

@@ -36,7 +36,7 @@ def kept(young: YoungSeries, times: Mapping[str, Sequence[float]], since: float,
         ([10, 130, 250], [10, 130, 250]),  # may be older than the range
         ([130, 160, 429, 430, 700], [430, 700]),
         ([10, 130, 250, 560, 680, 850, 860], [10, 130, 250, 860]),  # a gap
-        ([10, 130, 250, 540, 660], [10, 130, 250, 540, 660]),  # the window had samples all the time
+        ([10, 130, 250, 540, 660], [10, 130, 250, 540, 660]),  # the window had samples at all times
     ],
     ids=str,
 )
@@ -45,20 +45,20 @@ def test_the_first_minutes_of_a_series_are_dropped(times: Sequence[float], expec
 
 
 def test_a_later_reading_continues_the_first():
-    """A new series begins at any time of it; a known one goes on."""
+    """A new series may begin at any time in it; a known one continues."""
     young = YoungSeries()
     assert kept(young, {"a": [10, 40, 70, 880]}, 0.0, 900.0) == [10, 40, 70]
     assert kept(young, {"a": [880, 910, 1180], "b": [1080]}, 880.0, 1200.0) == [1180]
     assert kept(young, {"a": [1210], "b": [1210, 1380]}, 1200.0, 1400.0) == [1210, 1380]
 
 
-def test_after_a_time_without_readings_nothing_is_known():
+def test_after_a_time_without_readings_the_age_is_unknown():
     young = YoungSeries()
     assert kept(young, {"a": [10]}, 0.0, 900.0) == [10]
     assert kept(young, {"a": [5010]}, 5000.0, 5100.0) == [5010]
 
 
-def test_a_range_that_was_not_read_is_no_gap_of_a_series():
+def test_a_range_that_was_not_read_is_not_a_gap_of_a_series():
     """Its begin is read again."""
     young, every = YoungSeries(), range(0, 2000, 30)
     kept(young, {"a": [at for at in every if at <= 900]}, 0.0, 900.0)
@@ -76,7 +76,7 @@ def test_a_series_that_has_begun_behind_the_read_range_may_be_older():
 
 
 def test_samples_of_a_rule_that_is_evaluated_every_six_minutes_are_kept():
-    """In one reading, and in later ones of one sample. A sample less is a gap."""
+    """In one reading, and in later ones of one sample. A missing sample is a gap."""
     young = YoungSeries()
     times = [360.0 * k for k in range(20)]
     assert kept(young, {"a": times[:10]}, 0.0, 3300.0) == times[:10]

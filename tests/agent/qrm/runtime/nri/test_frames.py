@@ -1,4 +1,4 @@
-"""Frames of NRI in bytes, and what garbage does."""
+"""Frames of NRI as bytes, and invalid bytes."""
 
 import contextlib
 import struct
@@ -102,7 +102,7 @@ def test_garbage_ends_the_stream(data: bytes, why: str):
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_messages_or_a_bad_frame(data: bytes):
+def test_any_bytes_are_messages_or_an_invalid_frame(data: bytes):
     with contextlib.suppress(BadFrame):
         list(FrameDecoder().feed(data))
 

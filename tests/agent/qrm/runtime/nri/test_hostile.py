@@ -104,7 +104,7 @@ FATAL = {
 
 
 @pytest.mark.parametrize("attack", FATAL)
-async def test_bytes_that_are_no_frames_end_the_connection_and_the_next_one_works(attacked: Attacked, attack: str):
+async def test_bytes_that_are_not_frames_end_the_connection_and_the_next_one_works(attacked: Attacked, attack: str):
     sent, kind = FATAL[attack]
     plugin = await attacked.registered()
     await asyncio.to_thread(plugin.send, sent)
@@ -145,12 +145,12 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "an even stream": (lambda: raw(1, 2, REQUEST, request("Configure")), "must be odd"),
     "a response instead of a request": (lambda: raw(1, 1, RESPONSE, b""), "type 2 are not supported"),
     "a type of the future": (lambda: raw(1, 1, 9, b""), "type 9 are not supported"),
-    "a request that is no message": (lambda: raw(1, 1, REQUEST, b"\xff\xff\xff"), "not a ttrpc request"),
+    "a request that is not a message": (lambda: raw(1, 1, REQUEST, b"\xff\xff\xff"), "not a ttrpc request"),
 }
 
 
 @pytest.mark.parametrize("attack", REFUSED)
-async def test_a_wrong_request_gets_an_error_and_the_connection_stays(attacked: Attacked, attack: str):
+async def test_an_invalid_request_gets_an_error_and_the_connection_stays(attacked: Attacked, attack: str):
     made, why = REFUSED[attack]
     plugin = await attacked.registered()
     await asyncio.to_thread(plugin.send, made())
@@ -164,14 +164,14 @@ async def test_a_wrong_request_gets_an_error_and_the_connection_stays(attacked: 
 
 
 @pytest.mark.parametrize("stream", [1, 2, 99, 2**32 - 1])
-async def test_a_response_that_nobody_waits_for_is_ignored(attacked: Attacked, stream: int):
+async def test_a_response_without_a_request_is_ignored(attacked: Attacked, stream: int):
     plugin = await attacked.registered()
     await asyncio.to_thread(plugin.send, raw(RUNTIME_CONNECTION, stream, RESPONSE, encode_response(b"x")))
     await _works(plugin)
     assert not attacked.failures
 
 
-async def test_a_refused_registration_is_reported_with_the_runtimes_words(attacked: Attacked):
+async def test_a_refused_registration_is_reported_with_the_message_of_the_runtime(attacked: Attacked):
     plugin = await asyncio.to_thread(attacked.runtime.accept)
     await asyncio.to_thread(plugin.read_until, lambda: bool(plugin.calls), "RegisterPlugin")
     answer = encode_failure(CallFailed(3, "invalid plugin index"))
@@ -222,7 +222,7 @@ async def test_a_flood_on_another_connection_is_skipped_in_little_memory(attacke
 
 
 async def test_a_flood_of_requests_is_answered_one_by_one(attacked: Attacked):
-    """Each of 5,000 requests that come at once has an answer: its own, or that too many are being answered."""
+    """Each of 5,000 simultaneous requests has a response: its own, or the error for too many requests."""
     plugin = await attacked.registered()
     flood = b"".join(raw(PLUGIN_CONNECTION, stream, REQUEST, request("Configure")) for stream in range(1, 10_001, 2))
 

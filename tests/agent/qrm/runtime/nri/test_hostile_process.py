@@ -88,7 +88,7 @@ def send_containers(plugin: PluginSeen) -> None:
 
 REFUSED: dict[str, tuple[Callable[[PluginSeen], None], str]] = {
     "an unknown method": (lambda plugin: plugin.send(request(5, "Reboot")), "has no method Reboot"),
-    "a request that is no message": (
+    "a request that is not a message": (
         lambda plugin: plugin.send(raw(1, 5, REQUEST, b"\xff\xff")),
         "not a ttrpc request",
     ),
@@ -112,7 +112,7 @@ def test_wrong_requests_get_errors_in_bounded_memory(node: NriNode):
 
 
 def test_a_synchronization_without_end_takes_bounded_memory(node: NriNode):
-    """What was sent in parts is not kept beyond what a runtime may have."""
+    """The parts are not kept beyond the limit of containers."""
     with RuntimeSocket(node.nri_socket) as runtime, node.manage(RESERVED) as qrm:
         plugin = registered(runtime)
         before = peak(qrm)

@@ -1,0 +1,1 @@
+"""Checks of the configuration of kube-scheduler: profiles, plug-ins, extenders. Start in `configuration`."""

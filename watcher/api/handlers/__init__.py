@@ -1,0 +1,1 @@
+"""Handlers of the API, one module for each group of paths."""

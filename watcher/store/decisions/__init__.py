@@ -1,0 +1,1 @@
+"""Stored decisions: their rows, the queue of those to be written, and `store`, which reads both."""

@@ -1,0 +1,1 @@
+"""The databases: `database` is the interface, which `sqlite` and `postgresql` implement."""
