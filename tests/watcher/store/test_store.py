@@ -422,7 +422,7 @@ async def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothi
 async def test_a_write_of_more_than_30_s_is_reported_until_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the next tick, whether or not somebody asks for the status."""
+    """By the next tick too, not only by the status."""
     path, passed = tmp_path / "a.db", [0.0]
     async with opened(path, monotonic=lambda: time.monotonic() + passed[0]) as store:
         with locked(url_of(path)):
