@@ -33,7 +33,7 @@ def url_of(place: Path | str) -> str:
 
 def store_at(place: Path | str, **settings: Any) -> Store:
     """A store that is not open yet, in a file or at a URL."""
-    more = {name: settings.pop(name) for name in ("owner", "watcher", "maxima") if name in settings}
+    more = {name: settings.pop(name) for name in ("owner", "watcher", "maxima", "monotonic") if name in settings}
     section = StoreSettings(**{"url": url_of(place), "max_size": 2**30, **settings})
     return Store(section, **{"owner": "a test", **more})
 

@@ -483,8 +483,8 @@ def test_a_jump_is_reported_with_its_unit(metric, value, said):
         (CPU, 95.0, 20.0, (20.0, 1.0, 20), True),
         (CPU, 2.0, 80.0, (80.0, 1.0, 20), True),
         (CPU, 39.0, 20.0, (20.0, 0.0, 20), False),  # under the floor of 20 points
-        (CPU, 46.0, 10.0, (10.0, 4.0, 20), True),  # 6 x 1.4826 x 4 < 36
         (CPU, 60.0, 20.0, (20.0, 10.0, 20), False),  # a node with large changes: 6 x 1.4826 x 10 > 40
+        (CPU, 46.0, 10.0, (10.0, 4.0, 20), True),  # 6 x 1.4826 x 4 < 36
         (CPU, 60.0, 20.0, (55.0, 1.0, 20), False),  # back to the usual value
         (CPU, 60.0, 20.0, (55.0, 0.0, 20), False),  # and within the minimum of a jump
         (CPU, 95.0, 20.0, (20.0, 1.0, 7), False),  # too few samples for its spread
