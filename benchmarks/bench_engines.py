@@ -21,7 +21,7 @@ from benchmarks.bench_provider import FETCHES, INTERVAL_S, RAW_S, RULES_S, SPAN_
 from benchmarks.cluster import BEHIND_S, history_until, write_exporters, write_rules
 from benchmarks.report import Table, amount
 from tests.real.parts import Prometheus, PromqlServer, VictoriaMetrics
-from watcher.sources.prometheus.queries import DEFAULT_METRICS
+from watcher.sources.settings import ProviderSettings
 
 ENGINES: dict[str, tuple[type[PromqlServer], str]] = {
     "Prometheus": (
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, default=4, help="CPUs per node (default 4)")
     options = parser.parse_args()
     table = Table(
-        f"One tick per minute: {len(DEFAULT_METRICS)} metrics, any number of windows",
+        f"One tick per minute: {len(ProviderSettings().wanted)} metrics, any number of windows",
         ["", "nodes", "queries", "server CPU", "of a core", "responses", "time"],
     )
     for engine in ENGINES:

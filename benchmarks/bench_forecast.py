@@ -25,6 +25,7 @@ from watcher.core.forecast.settings import ForecastSettings
 from watcher.core.windows.records import MaximaHour, TickRecord
 from watcher.model import Provenance, Window
 from watcher.platform.interpreter import tune_for_serving
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 
 HOUR = 475_000
@@ -73,13 +74,7 @@ def advance(fleet: FleetForecast, now: float) -> None:
 async def stored_bytes(hours: list[MaximaHour]) -> int:
     """The size of an SQLite file with these hours."""
     with tempfile.TemporaryDirectory() as directory:
-        store = Store(
-            url=f"sqlite:///{Path(directory) / 'a.db'}",
-            retention=86400,
-            max_size=None,
-            on_unusable="fail",
-            upgrade=True,
-        )
+        store = Store(StoreSettings(url=f"sqlite:///{Path(directory) / 'a.db'}"))
         await store.open()
         origin = {metric: Provenance("Prometheus", metric, "percent", 0.0) for metric in METRICS}
         for first in range(0, len(hours), 24):

@@ -24,11 +24,13 @@ from benchmarks.cluster import BEHIND_S, history_until, write_exporters, write_r
 from benchmarks.report import Table, amount, at_least
 from tests.real.parts import Prometheus, PromqlServer
 from watcher.core.queries.promql import is_plain
-from watcher.model import METRIC_BY_KEY
+from watcher.core.windows.settings import RefreshSettings
 from watcher.sources.base import Fetch
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import CANDIDATES, DEFAULT_METRICS, PrometheusConfig
+from watcher.sources.prometheus.queries import CANDIDATES
+from watcher.sources.settings import ProviderSettings
 
+METRICS = ProviderSettings().wanted
 METHODS = ("avg_over_time", "stddev_over_time")
 WINDOWS = ("5m", "10m", "15m")
 STEP = "15s"
@@ -59,7 +61,7 @@ class Cost:
 
 async def our_ticks(prometheus: PromqlServer, *, now: float) -> tuple[Cost, Mapping[str, str]]:
     """Return the mean cost of steady ticks that end at `now`, and the expressions that they query."""
-    provider = PrometheusProvider(PrometheusConfig(address=prometheus.url, metrics=DEFAULT_METRICS))
+    provider = PrometheusProvider(ProviderSettings(address=prometheus.url), RefreshSettings())
     await provider.start()
     try:
         at = now - INTERVAL_S * FETCHES
@@ -78,7 +80,7 @@ async def our_ticks(prometheus: PromqlServer, *, now: float) -> tuple[Cost, Mapp
 
 async def _fetch(provider: PrometheusProvider, until: float) -> Fetch:
     fetch = await provider.fetch(until - SPAN_S, until)
-    missing = {METRIC_BY_KEY[key].name for key in DEFAULT_METRICS} - {batch.metric.name for batch in fetch.batches}
+    missing = {metric.name for metric in METRICS} - {batch.metric.name for batch in fetch.batches}
     if missing or fetch.failures:
         raise RuntimeError(f"no samples of {sorted(missing)}; {fetch.failures}")
     return fetch
@@ -128,7 +130,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["1000x4", "200x64"], help="nodes and CPUs per node")
     options = parser.parse_args()
     table = Table(
-        f"CPU time of a real Prometheus for one tick, {len(DEFAULT_METRICS)} metrics, windows of 5, 10 and 15 minutes",
+        f"CPU time of a real Prometheus for one tick, {len(METRICS)} metrics, windows of 5, 10 and 15 minutes",
         ["", "queries", "CPU", "own CPU", "queries (Go)", "CPU (Go)", "ratio", "goal"],
     )
     for size in options.sizes:

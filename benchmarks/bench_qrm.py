@@ -27,15 +27,16 @@ from pathlib import Path
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.main import Checkpoint
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import ALIGNED, Hint, TopologyPolicy, merge, most_of_narrowest
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.memory import MemoryPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.runtime import dry_run
@@ -104,14 +105,16 @@ async def node(directory: Path, pods: int, rounds: int) -> Table:
     async with AsyncExitStack() as stack:
         on = machine()
         plugins: list[ResourcePlugin] = [
-            CpuPlugin(on, DEFAULT_ROLES, CpuSettings(frozenset({0, CPUS // 2}))),
+            CpuPlugin(on, DEFAULT_ROLES, PoolSettings(), reserved=frozenset({0, CPUS // 2})),
             MemoryPlugin(on, DEFAULT_ROLES, reserved=dict.fromkeys(range(NODES), GIB)),
         ]
         allocations, path = Allocations(), directory / "checkpoint"
         checkpoint = Checkpoint(path, Counter())
         manager = Manager(
-            ManagerSettings(frozenset(range(NODES)), TopologyPolicy.BEST_EFFORT, recent=0.0),
+            AllocationSettings(),
             allocations,
+            nodes=frozenset(range(NODES)),
+            recent=0.0,
             save=lambda: checkpoint.save(allocations),
             monotonic=time.monotonic,
         )

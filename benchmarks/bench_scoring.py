@@ -45,6 +45,7 @@ from watcher.client import Columns
 from watcher.core.kubernetes.objects import Pod
 from watcher.model import MetricType
 from watcher.store.decisions.store import StoreDecisions
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 
 LOOP_SOURCE = Path(__file__).with_name("peer") / "packing" / "main.go"
@@ -267,7 +268,7 @@ def serve(size: int, *, remembering: bool) -> None:
     profiles = {"all": cluster.profile, ALONE: alone(cluster)}
     with tempfile.TemporaryDirectory(dir=".") as folder:
         url = f"sqlite:///{folder}/bench.db"
-        store = Store(url=url, retention=86400.0, max_size=1 << 31, on_unusable="fail", upgrade=True)
+        store = Store(StoreSettings(url=url))
         log = DecisionLog(DecisionRecorder(StoreDecisions(store)), cluster.table, now=time.time)
         extender = Extender(cluster.table, profiles, now=lambda: NOW, decisions=log if remembering else None)
         with Live(routes=extender.routes()) as live:

@@ -28,6 +28,7 @@ from benchmarks.report import Table, amount, at_most
 from benchmarks.source import METRICS, MadeUp, Virtual
 from watcher.core.windows.resolution import history_bytes
 from watcher.platform.malloc import limit_malloc_arenas
+from watcher.store.settings import StoreSettings
 
 START = 1_700_000_010.0
 TICKS = 20
@@ -47,7 +48,7 @@ async def measure(nodes: int, *, ticks: int, resolution: int) -> Measured:
 
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "bench.db"
-        store = Store(url=f"sqlite:///{database}", retention=86400, max_size=2**40, on_unusable="fail", upgrade=True)
+        store = Store(StoreSettings(url=f"sqlite:///{database}", max_size=2**40))
         await store.open()
         measured = await _ticks(store, nodes, ticks=ticks, resolution=resolution)
         size = store.status.size_bytes / 1e6

@@ -31,6 +31,7 @@ from watcher.core.windows.records import SampleBlock, TickRecord, WindowRecord
 from watcher.model import METRICS, Operator, Provenance, Window
 from watcher.store import codec
 from watcher.store.codec import Grid
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,7 +133,7 @@ async def measure(nodes: int, hours: float, data: str) -> dict[str, float]:
 
 
 def _store_at(path: Path) -> Store:
-    return Store(url=f"sqlite:///{path}", retention=86400, max_size=2**40, on_unusable="fail", upgrade=True)
+    return Store(StoreSettings(url=f"sqlite:///{path}", max_size=2**40))
 
 
 def _timed_slices(store: Store) -> list[float]:

@@ -37,12 +37,14 @@ from watcher.core.review.outage import OutageGuard
 from watcher.core.review.samples import Reviewed
 from watcher.core.windows.history import History
 from watcher.core.windows.records import StoredMaxima, TickRecord
+from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.snapshot import take_snapshot
 from watcher.model import SeriesBatch, Snapshot
 from watcher.platform.interpreter import tune_for_serving
 from watcher.sources.base import Provider, provenance
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
+from watcher.sources.settings import ProviderSettings
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
@@ -190,9 +192,7 @@ class Saving:
 async def measure_ticks(provider: Provider, *, clock: Virtual, ticks: int) -> Measured:
     """Run real ticks; return CPU, the longest block of the event loop, and its cause."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(
-            url=f"sqlite:///{folder}/bench.db", retention=86400, max_size=2**40, on_unusable="fail", upgrade=True
-        )
+        store = Store(StoreSettings(url=f"sqlite:///{folder}/bench.db", max_size=2**40))
         await store.open()
         saving = Saving(store)
         refresher = Refresher(provider=provider, config=CONFIG, store=saving, clock=clock, tag="t")
@@ -245,8 +245,8 @@ def measure(nodes: int, *, ticks: int) -> Measured:
 def measure_real(url: str, now: float, *, ticks: int) -> Measured:
     """Run ticks with a Prometheus at `url` whose newest sample is from about `now` (unix seconds); the simulated clock
     starts earlier and ends there."""
-    config = PrometheusConfig(address=url, metrics=METRICS)
-    return asyncio.run(measure_ticks(PrometheusProvider(config), clock=Virtual(now - 60.0 * ticks), ticks=ticks))
+    provider = PrometheusProvider(ProviderSettings(address=url, metrics=METRICS), RefreshSettings(resolution=15))
+    return asyncio.run(measure_ticks(provider, clock=Virtual(now - 60.0 * ticks), ticks=ticks))
 
 
 def apart(arguments: Sequence[str]) -> Measured:

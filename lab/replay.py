@@ -11,9 +11,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SOURCE = "Replay"
-AtEnd = Literal["loop", "stop"]
 PERCENT = "percent"
 
 
@@ -46,25 +44,17 @@ class TraceEnded(ProviderError):
     kind = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayConfig:
-    """Configuration of the replay. `speed` is seconds of the recording per second, `resolution` the seconds between
-    samples."""
-
-    file: Path
-    speed: float = 1.0
-    at_end: AtEnd = "loop"
-    resolution: int = 15
-
-
 class ReplayProvider:
-    """Provider of the samples of one recording."""
+    """Provider of the samples of one recording. Raises ValueError without one."""
 
     source = SOURCE
     remembers = True
 
-    def __init__(self, config: ReplayConfig) -> None:
-        self._config = config
+    def __init__(self, settings: ProviderSettings, refresh: RefreshSettings) -> None:
+        if settings.trace is None:
+            raise ValueError("provider.trace is not set")
+        self._file, self._settings = settings.trace, settings
+        self._resolution = refresh.point_resolution
         self._reading: asyncio.Task[ReplayPattern] | None = None
         self._pattern: ReplayPattern | None = None
         self._begun: float | None = None
@@ -90,7 +80,7 @@ class ReplayProvider:
         pattern = await self._read()
         if self._begun is None:
             self._begun = until
-            log.info("replaying %s, %s", self._config.file, self._described(pattern))
+            log.info("replaying %s, %s", self._file, self._described(pattern))
         self._tell_end(pattern, self._begun, since, until)
         keys = [key for key in pattern.keys if only is None or METRIC_BY_KEY[key].name in only]
         batches = await asyncio.to_thread(self._batches, pattern, keys, since, until, self._begun)
@@ -101,7 +91,7 @@ class ReplayProvider:
 
     def _read_on(self) -> asyncio.Task[ReplayPattern]:
         if self._reading is None:
-            self._reading = asyncio.create_task(asyncio.to_thread(read_pattern, self._config.file), name="replay")
+            self._reading = asyncio.create_task(asyncio.to_thread(read_pattern, self._file), name="replay")
             self._reading.add_done_callback(_look_at)
         return self._reading
 
@@ -120,15 +110,15 @@ class ReplayProvider:
 
     def _tell_end(self, pattern: ReplayPattern, begun: float, since: float, until: float) -> None:
         """Log each end of the recording. Raises TraceEnded if at_end is "stop" and the range starts after the end."""
-        lap = math.floor((until - begun) * self._config.speed / pattern.length_s)
+        lap = math.floor((until - begun) * self._settings.speed / pattern.length_s)
         if lap > self._lap:
-            what = "recording %s ended" if self._config.at_end == "stop" else "recording %s ended and restarts"
-            log.info(what, self._config.file)
+            what = "recording %s ended" if self._settings.at_end == "stop" else "recording %s ended and restarts"
+            log.info(what, self._file)
             self._lap = lap
-        ended = begun + pattern.length_s / self._config.speed
-        if self._config.at_end == "stop" and since > ended:
+        ended = begun + pattern.length_s / self._settings.speed
+        if self._settings.at_end == "stop" and since > ended:
             raise TraceEnded(
-                f"the recording {self._config.file} ended {until - ended:.0f} s ago",
+                f"the recording {self._file} ended {until - ended:.0f} s ago",
                 hint='Set provider.at_end = "loop" to repeat it, or restart load-watcher to replay it again.',
             )
 
@@ -136,10 +126,10 @@ class ReplayProvider:
         self, pattern: ReplayPattern, keys: Collection[str], since: float, until: float, begun: float
     ) -> tuple[SeriesBatch, ...]:
         """Samples of the replay at multiples of the resolution; runs in a worker thread."""
-        step = self._config.resolution
+        step = self._resolution
         time = step * np.arange(math.ceil(since / step), math.floor(until / step) + 1, dtype=np.float64)
-        passed = (time - begun) * self._config.speed
-        if self._config.at_end == "loop":
+        passed = (time - begun) * self._settings.speed
+        if self._settings.at_end == "loop":
             passed = np.mod(passed, pattern.length_s)
         else:
             inside = (passed >= 0.0) & (passed <= pattern.length_s)
@@ -151,15 +141,15 @@ class ReplayProvider:
     def _plan(self, pattern: ReplayPattern, key: str, begun: float) -> QueryPlan:
         """Plan with an expression that contains start time and speed, so that samples of two replays do not share a
         window."""
-        expression = f"replay of {self._config.file.name} at speed {self._config.speed:g} from {begun:.0f} on"
-        smoothing_s = pattern.smoothing_s / self._config.speed
+        expression = f"replay of {self._file.name} at speed {self._settings.speed:g} from {begun:.0f} on"
+        smoothing_s = pattern.smoothing_s / self._settings.speed
         reason = f"a recording, not current data: {self._described(pattern)}"
         return QueryPlan(METRIC_BY_KEY[key].name, expression, PERCENT, "node", smoothing_s, reason)
 
     def _described(self, pattern: ReplayPattern) -> str:
-        end = "repeated" if self._config.at_end == "loop" else "played once"
+        end = "repeated" if self._settings.at_end == "loop" else "played once"
         hours = pattern.length_s / 3600
-        speed = f"{self._config.speed:g} times the speed, " if self._config.speed != 1.0 else ""
+        speed = f"{self._settings.speed:g} times the speed, " if self._settings.speed != 1.0 else ""
         return f"{pattern.what}: {hours:.4g} h of {len(pattern.nodes)} nodes, {speed}{end}"
 
 
@@ -202,10 +192,4 @@ def _of_history(path: Path) -> HistoryPattern:
 
 def from_settings(settings: Settings) -> ReplayProvider:
     """Build the provider from the settings. Raises ValueError for settings that cannot work."""
-    provider = settings[ProviderSettings]
-    if provider.trace is None:
-        raise ValueError("provider.trace is not set")
-    at_end: AtEnd = "stop" if provider.at_end == "stop" else "loop"
-    return ReplayProvider(
-        ReplayConfig(provider.trace, provider.speed, at_end, resolution=settings[RefreshSettings].point_resolution)
-    )
+    return ReplayProvider(settings[ProviderSettings], settings[RefreshSettings])

@@ -1,1 +1,1 @@
-"""The tests, laid out like the packages they test; `real/` starts real components, `conftest.py` has the fixtures."""
+"""The tests, in the layout of the packages; `real/` starts real components, `conftest.py` has the fixtures."""

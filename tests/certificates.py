@@ -1,4 +1,4 @@
-"""Certificates as clusters and their owners have them, and a TLS server that counts the requests it reads."""
+"""Certificates as in real clusters, and a TLS server that counts the requests that it reads."""
 
 from __future__ import annotations
 

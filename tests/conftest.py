@@ -1,4 +1,4 @@
-"""Fixtures that every test may ask for, and the clean environment that every test gets."""
+"""Fixtures for all tests, and the clean environment of each test."""
 
 import gc
 import logging
@@ -15,9 +15,9 @@ from tests.durations import SHORTEST_S, read_durations
 from tests.real.parts import NodeExporter, PostgreSQL, Prometheus, Server
 from tests.service import Service
 
-# On a busy machine an example may take long to make and to try, which says nothing about the code: no deadline for one.
-# Elsewhere each run tries other examples; a gate must not fail on one that the change had no part in.
-# LOAD_WATCHER_EXAMPLES: the number of examples of a test without a number of its own (make properties).
+# On a busy machine, an example may take long to generate and to run, which is not a fault of the code: there is no
+# deadline. Except in CI, each run uses other examples; CI must not fail for an example that the change did not affect.
+# LOAD_WATCHER_EXAMPLES: the number of examples of a test without its own number (make properties).
 hypothesis.settings.register_profile(
     "load-watcher",
     max_examples=int(os.environ.get("LOAD_WATCHER_EXAMPLES", "40")),
@@ -77,7 +77,7 @@ def module_of(item: pytest.Item) -> str:
     return item.nodeid.split("::")[0].removesuffix(".py").replace("/", ".")
 
 
-# What changes how load-watcher, or a library of its, behaves. Those that steer the tests themselves stay.
+# Variables that change the behavior of load-watcher or of a library. Those that control the tests stay.
 STEERING_PREFIXES = ("LOAD_WATCHER_", "METRICS_PROVIDER_", "DATADOG_", "KUBERNETES_", "OTEL_")
 STEERING_NAMES = {
     "ENABLE_OPENSHIFT_AUTH",
@@ -118,7 +118,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
-    """What a test, or a tool that it runs (import-linter disables all loggers), does to logging ends with the test."""
+    """Changes of logging by a test, or by a tool that it runs (import-linter disables all loggers), end with the
+    test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -130,20 +131,21 @@ def own_logging() -> Iterator[None]:
 
 
 class StartPrometheus(Protocol):
-    """What `start_prometheus` gives: the keywords are those of `Prometheus`."""
+    """The type of `start_prometheus`: the keywords are those of `Prometheus`."""
 
     def __call__(self, **options: Any) -> Prometheus: ...
 
 
 class RunService(Protocol):
-    """What `run_service` gives: `serve`'s arguments, and the keywords of `Service`; `wait=False` only launches it."""
+    """The type of `run_service`: the arguments of `serve`, and the keywords of `Service`; `wait=False` only launches
+    it."""
 
     def __call__(self, *arguments: str, wait: bool = True, **options: Any) -> Service: ...
 
 
 @pytest.fixture
 def running() -> Iterator[Callable[[Server], Server]]:
-    """Hand it a server, and that server is ended with the test, in whatever state the test leaves it."""
+    """Ends each server that it is called with, after the test, in any state."""
     servers: list[Server] = []
 
     def remember(server: Server) -> Server:
@@ -157,7 +159,7 @@ def running() -> Iterator[Callable[[Server], Server]]:
 
 @pytest.fixture
 def start_prometheus(tmp_path: Path, running: Callable[[Server], Server]) -> StartPrometheus:
-    """Start real Prometheus servers, each with its own directory and port, gone with the test."""
+    """Start real Prometheus servers, each with its own directory and port; they end with the test."""
     started = 0
 
     def start(**options: Any) -> Prometheus:
@@ -178,7 +180,7 @@ def prometheus(start_prometheus: StartPrometheus) -> Prometheus:
 
 @pytest.fixture(scope="module")
 def shared_prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """The same, one for a whole module: for data that is costly to load and that tests only read."""
+    """The same, one per module: for data that are costly to load and that tests only read."""
     with Prometheus(tmp_path_factory.mktemp("prometheus")) as server:
         yield server
 
@@ -193,7 +195,7 @@ def node_exporter(tmp_path: Path, running: Callable[[Server], Server]) -> NodeEx
 
 @pytest.fixture
 def run_service(tmp_path: Path, running: Callable[[Server], Server]) -> RunService:
-    """Run `load-watcher serve` as a process; each call another, with its own directory and port, gone with the test."""
+    """Run `load-watcher serve` as a process, each with its own directory and port; it ends with the test."""
     started = 0
 
     def run(*arguments: str, wait: bool = True, **options: Any) -> Service:
@@ -208,21 +210,21 @@ def run_service(tmp_path: Path, running: Callable[[Server], Server]) -> RunServi
     return run
 
 
-# Where stores are tested: in a file, and on a real PostgreSQL.
+# The databases of tests of the store: a file, and a real PostgreSQL.
 SERVER = (pytest.mark.real, pytest.mark.slow)
 BOTH = ("sqlite", pytest.param("postgresql", marks=SERVER))
 
 
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
-    """One server for all tests of a worker; who breaks it takes one of its own."""
+    """One server for all tests of a worker; tests that damage it use their own."""
     with PostgreSQL(tmp_path_factory.mktemp("postgresql")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def shared_database(postgresql: PostgreSQL) -> str:
-    """The URL of a database for tests that keep apart by their watchers' names."""
+    """The URL of a database for tests that use different names of watchers."""
     return postgresql.new_database()
 
 
@@ -234,7 +236,7 @@ def server_database(postgresql: PostgreSQL) -> str:
 
 @pytest.fixture(params=BOTH)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database that does not exist yet, or is empty: of a file, and on a server."""
+    """The URL of a database that does not exist yet, or is empty: a file, and one on a server."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'a.db'}"
     url: str = request.getfixturevalue("server_database")
@@ -259,5 +261,5 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def enlarge(disk: Path) -> None:
-    """Make it one of 64 MB."""
+    """Enlarge it to 64 MB."""
     subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)

@@ -1,4 +1,4 @@
-"""Running `load-watcher doctor` as a user would, and reading its report as a program would."""
+"""Run `load-watcher doctor` as a user does, and read its report."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Told:
-    """What the command said and how it ended."""
+    """The output of the command and its exit code."""
 
     exit_code: int
     status: str
@@ -37,7 +37,7 @@ class Told:
         return tuple(line for line in self.lines if line.name == name and (not statuses or line.status in statuses))
 
     def one(self, name: str, status: str, *words: str) -> Line:
-        """The one line of a check with this status whose text or cure has all these words."""
+        """The only line of a check with this status whose text or remedy has all these words."""
         found = [
             line for line in self.of(name, status) if all(word in f"{line.what} fix: {line.cure}" for word in words)
         ]
@@ -50,10 +50,11 @@ class Told:
 
 
 def doctor(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
-    """Run it in the working directory, which should be the test's own; port 0 unless the arguments say another."""
+    """Run it in the working directory, which should be that of the test; with port 0 unless the arguments set
+    another."""
     result = CliRunner().invoke(main.main, ["doctor", "-o", "json", "--port", "0", *arguments], env=dict(env or {}))
     assert result.exit_code in (0, 1), result.output
     document: dict[str, Any] = json.loads(result.stdout)
     lines = tuple(Line(**each) for each in document["checks"])
-    assert all(line.cure for line in lines if line.status in ("warn", "fail")), "trouble without a cure"
+    assert all(line.cure for line in lines if line.status in ("warn", "fail")), "a failure without a remedy"
     return Told(result.exit_code, document["status"], lines, result.output)

@@ -1,6 +1,6 @@
-"""How long the modules of tests take: `python -m tests.durations FILE` records them from a file of `--junitxml`.
+"""The duration of test modules: `python -m tests.durations FILE` records them from a file of `--junitxml`.
 
-The long ones start first (tests/conftest.py): one that starts last keeps one worker busy while the others are idle.
+Long modules start first (tests/conftest.py), so that no worker runs one alone at the end.
 """
 
 from __future__ import annotations

@@ -454,7 +454,7 @@ def entrances(directory: Path) -> dict[str, Entrance]:
         "certificates": Entrance(CERTIFICATE, lambda path: client_context(ca_file=path), (OSError, ValueError), False),
         "token": Entrance("s3cret ü".encode(), read_token, (ValueError,), False),
         "token of a source": Entrance(
-            b"s3cret", lambda path: read_secret("provider.token_file", str(path)), (ProviderError,)
+            b"s3cret", lambda path: read_secret("provider.token_file", path), (ProviderError,)
         ),
         "token of a command": Entrance(b"s3cret", read_option_token, (click.BadParameter,)),
         # traces

@@ -3,18 +3,49 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
 
+from watcher.core.config.values import Secret
+from watcher.core.windows.settings import FETCH_SHARE, RefreshSettings
+from watcher.model import Window
 from watcher.sources.base import Fetch, Provider
 from watcher.sources.errors import ProviderError
+from watcher.sources.settings import ProviderSettings
 
 P = TypeVar("P", bound=Provider)
 T = TypeVar("T")
 
 QUICK: dict[str, Any] = {"metrics": ("CPU",), "timeout": 5.0, "backoff": (0.01, 0.01)}
-"""Settings of a provider of CPU alone that gives up soon."""
+"""Settings of a provider of CPU only with short timeouts."""
+
+
+_SECRETS = ("token", "password", "app_key")
+_DEFAULTS = {"fetch_deadline": 40.0, "max_seconds": 900, "resolution": 15}
+
+
+Sections = tuple[ProviderSettings, RefreshSettings]
+
+
+def sections(**given: Any) -> Sections:
+    """[provider] with these values, secrets and paths as text, and [refresh] with a fetch deadline, a longest window
+    and a resolution in seconds."""
+    refresh = {name: given.pop(name, default) for name, default in _DEFAULTS.items()}
+    window = Window("longest", int(refresh["max_seconds"]))
+    values = {name: _value(name, value) for name, value in given.items()}
+    return ProviderSettings(**values), RefreshSettings(
+        interval=refresh["fetch_deadline"] / FETCH_SHARE, windows=(window,), resolution=refresh["resolution"]
+    )
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "headers":
+        return {header: Secret(text) for header, text in value.items()}
+    if isinstance(value, str) and name in _SECRETS:
+        return Secret(value) if value else None
+    return Path(value) if isinstance(value, str) and name.endswith(("_file", "_cert", "client_key")) else value
 
 
 def address_of(server: Any) -> str:
@@ -38,7 +69,7 @@ def use(make: Callable[[], P], work: Callable[[P], Awaitable[T]], *, limit_s: fl
 
 
 def failure_of(work: Callable[[], object]) -> ProviderError:
-    """The error of a fetch that fails as a whole."""
+    """The error of a fetch that fails completely."""
     with pytest.raises(ProviderError) as caught:
         work()
     return caught.value
@@ -65,5 +96,5 @@ class Fetches(Generic[P]):
         return got
 
     def failure(self, server: Any, **settings: Any) -> ProviderError:
-        """The error of a fetch that fails as a whole."""
+        """The error of a fetch that fails completely."""
         return failure_of(lambda: self.fetch(server, **settings))

@@ -1,4 +1,4 @@
-"""Running `load-watcher serve` as a user would: a process of its own, spoken to over HTTP."""
+"""Run `load-watcher serve` as a user does: a separate process with HTTP requests."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_for
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer, its body with any content coding undone."""
+    """An HTTP response with a decoded body."""
 
     status: int
     headers: Mapping[str, str]
@@ -26,7 +26,7 @@ class Answer:
         return self.body.decode()
 
     def json(self) -> Any:
-        """The body as JSON, strictly: NaN and Infinity, which Python would let through, are errors."""
+        """The body as JSON, strictly: NaN and Infinity, which Python accepts, are errors."""
         return json.loads(self.body, parse_constant=_refuse_constant)
 
 
@@ -35,7 +35,7 @@ def _refuse_constant(name: str) -> None:
 
 
 class Service(Server):
-    """A `load-watcher serve` (or another `verb` that serves) in a directory of its own, where its database is too.
+    """A `load-watcher serve` (or another `verb` that serves) in its own directory with its database.
 
     `arguments` follow `serve`, `config` is the text of its TOML file, `env` is added to the environment of the test.
     """
@@ -64,7 +64,7 @@ class Service(Server):
         return [sys.executable, "-m", "load_watcher", self.verb, *listen, *self._arguments]
 
     def environment(self) -> Mapping[str, str]:
-        # The working directory is not the repository, and an installed copy must not be what gets tested.
+        # The working directory is not the repository, and an installed copy must not be tested instead.
         return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", **self._env}
 
     def is_ready(self) -> bool:
@@ -78,14 +78,14 @@ class Service(Server):
         method: str = "GET",
         timeout: float = PATIENCE_SECONDS,
     ) -> Answer:
-        """Ask for a path, by GET unless `method` says otherwise; redirects are not followed."""
+        """Request a path, with GET unless `method` is set; redirects are not followed."""
         answer = self.session.request(
             method, f"{self.url}{path}", headers=dict(headers or {}), timeout=timeout, allow_redirects=False
         )
         return Answer(answer.status_code, answer.headers, answer.content)
 
     def wait_for_status(self, status: int, path: str = "/watcher", *, timeout: float = PATIENCE_SECONDS) -> Answer:
-        """Ask for a path until the answer has this status, and return that answer."""
+        """Request a path until the response has this status; return that response."""
         answers: list[Answer] = []
 
         def answered() -> int | None:
@@ -104,7 +104,7 @@ class ExtenderService(Service):
 
 
 class TlsService(Service):
-    """A service over https, asked with the certificates of `folder`."""
+    """A service over https, with requests that use the certificates of `folder`."""
 
     def __init__(self, directory: Path, *arguments: str, folder: Path, **options: Any) -> None:
         super().__init__(directory, *arguments, **options)

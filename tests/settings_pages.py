@@ -109,14 +109,15 @@ def _cell(text: str) -> str:
 
 
 def descriptions(table: type[SettingsTable]) -> dict[str, str]:
-    """Return the docstrings below the fields of a table, each on one line, by the name of the field."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(table))).body[0]
-    assert isinstance(body, ast.ClassDef)
+    """Return the docstrings below the fields of a table and its parts, each on one line, by the name of the field."""
     found = {}
-    for statement, following in zip(body.body, body.body[1:], strict=False):
-        match statement, following:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
+    for part in (each for each in table.__mro__ if issubclass(each, SettingsTable)):
+        body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, body.body[1:], strict=False):
+            match statement, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split())
     return found
 
 

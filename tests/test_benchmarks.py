@@ -16,13 +16,13 @@ from tests.real.kube import find_kube_program
 from tests.real.parts import REPOSITORY
 
 ALL = "LOAD_WATCHER_BENCHMARKS"
-"""`all`: every benchmark (make bench-quick)."""
+"""`all`: each benchmark (make bench-quick)."""
 SHORT = {"provider", "qrm", "size"}
 CELLS = re.compile(r"^\|.*\|$", re.MULTILINE)
 
 
 def output_of(*arguments: str, timeout: float = 230.0) -> str:
-    """What `python -m benchmarks …` prints; it must end well."""
+    """The output of `python -m benchmarks …`, which must succeed."""
     if SHORT.isdisjoint(arguments) and os.environ.get(ALL) != "all":
         pytest.skip(f"takes seconds: make bench-quick, or {ALL}=all")
     done = subprocess.run(
@@ -47,12 +47,12 @@ def rows(text: str) -> Sequence[str]:
     [("agent", 6), ("kube", 3), ("pods", 28), ("qrm", 10), ("scoring", 38), ("simulate", 9), ("size", 4)],
 )
 def test_a_benchmark_that_needs_only_python_prints_its_table(name: str, lines: int) -> None:
-    """They run everywhere. Each is a test of its own: on a busy machine one may take a minute."""
+    """They run everywhere. Each is a separate test: on a busy machine one may take a minute."""
     assert len(rows(output_of("--quick", name))) == lines
 
 
 @pytest.mark.slow
-def test_the_benchmark_of_the_store_says_how_much_a_day_takes() -> None:
+def test_the_benchmark_of_the_store_prints_the_size_of_a_day() -> None:
     assert "MB per 1,000 nodes and day" in output_of("--quick", "store")
 
 
@@ -73,7 +73,7 @@ def test_the_benchmark_of_the_store_says_how_much_a_day_takes() -> None:
     ],
 )
 def test_a_benchmark_against_real_parts_prints_its_table(name: str, lines: int) -> None:
-    """Every line of each table is there: a header, a rule, and what was measured."""
+    """Each line of each table: a header, a rule, and results."""
     assert len(rows(output_of("--quick", name))) == lines
 
 
@@ -91,15 +91,15 @@ def test_a_benchmark_can_be_imported(name: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.bench_{name}").main)
 
 
-def test_every_benchmark_has_a_tiny_size_and_a_place_in_the_document() -> None:
-    """A benchmark that nobody reads or runs rots."""
+def test_each_benchmark_has_a_tiny_size_and_a_place_in_the_document() -> None:
+    """Otherwise it is never run or read."""
     document = DOCUMENT.read_text()
     assert available() == sorted(QUICK)
     assert [name for name in available() if f"<!-- benchmark: {name} -->" not in document] == []
 
 
-def test_tables_replace_what_stood_between_the_markers() -> None:
-    """Once and again, and nothing else of the document."""
+def test_tables_replace_the_text_between_the_markers() -> None:
+    """Repeatedly, without other changes of the document."""
     before = "a\n<!-- benchmark: one -->\nold\n<!-- /benchmark -->\nb\n<!-- benchmark: two -->\n<!-- /benchmark -->\n"
     once = written(before, "one", r"new \1")
     expected = (
@@ -124,8 +124,7 @@ def test_text_that_is_not_a_table_is_fenced() -> None:
     assert "```" not in section("tick", ["--nodes", "5"], "**T**\n\n| a |\n|---|\n")
 
 
-def test_a_table_says_whether_its_goals_were_reached() -> None:
-    """A goal that was missed cannot be overlooked."""
+def test_a_table_states_whether_its_goals_were_reached() -> None:
     table = Table("T", ["what", "ratio", "goal"])
     table.add("quick", amount(12.34, "×"), at_least(12.34, 10))
     table.add("slow", amount(1234.5, "ms"), at_most(1234.5, 1000, "ms"))

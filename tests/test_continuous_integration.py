@@ -1,4 +1,4 @@
-"""Which Python runs the checks, and which jobs GitHub runs."""
+"""The Python that runs the checks, and the jobs of GitHub."""
 
 import os
 import re
@@ -16,7 +16,7 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[1]
 BASE = getattr(sys, "_base_executable", sys.executable)
 
-# Runs the code that it is given as a Python of another version, or without a module.
+# Runs its code as a Python of another version, or without a module.
 OTHER = """import collections, sys
 Version = collections.namedtuple("Version", "major minor micro releaselevel serial")
 sys.version_info = Version({version}, 0, "{level}", 0)
@@ -31,7 +31,7 @@ PROBLEM = "3.11 or newer, and none was found"
 def python(
     directory: Path, name: str, version: str, *, level: str = "final", prefix: str = "", without: str = ""
 ) -> str:
-    """A program that behaves as this version of Python; its path."""
+    """A program that behaves like this version of Python; its path."""
     directory.mkdir(parents=True, exist_ok=True)
     code = directory / f"{name}.code"
     code.write_text(OTHER.format(version=version.replace(".", ", "), level=level, prefix=prefix, without=without))
@@ -42,7 +42,7 @@ def python(
 
 
 def shim(directory: Path, name: str) -> None:
-    """A program as pyenv leaves for a version that is not active."""
+    """A program as pyenv creates for an inactive version."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     path.write_text(f'#!/bin/sh\necho "pyenv: {name}: command not found" >&2\nexit 127\n')
@@ -64,7 +64,7 @@ def find(*directories: Path, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_the_newest_python_is_found_and_shims_are_not(tmp_path: Path) -> None:
+def test_the_newest_python_is_found_and_shims_are_skipped(tmp_path: Path) -> None:
     """Versions are compared as numbers, and the first of equal ones is taken."""
     shim(tmp_path / "a", "python3.13")
     shim(tmp_path / "a", "python3")
@@ -98,7 +98,7 @@ def test_a_machine_with_one_python_uses_it(tmp_path: Path) -> None:
     ("version", "without", "problem"),
     [("3.10", "", PROBLEM), ("3.11", "ensurepip", "cannot make virtual environments"), (None, "", PROBLEM)],
 )
-def test_what_is_missing_is_said(version: str | None, without: str, problem: str, tmp_path: Path) -> None:
+def test_a_missing_python_is_an_error(version: str | None, without: str, problem: str, tmp_path: Path) -> None:
     shim(tmp_path / "a", "python3.13")
     if version is not None:
         python(tmp_path / "a", "python3", version, without=without)
@@ -108,7 +108,7 @@ def test_what_is_missing_is_said(version: str | None, without: str, problem: str
 
 
 def environment(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What `make venv` would do; `python -m venv` is not run."""
+    """The environment of `make venv`; `python -m venv` is not run."""
     command = ["make", "--silent", "venv", f"VENV={path / 'venv'}", *arguments]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
 
@@ -171,7 +171,7 @@ def test_other():
 
 
 def run_tests(path: Path, *, broken: int) -> subprocess.CompletedProcess[str]:
-    """Run `.ci/run tests` where one test fails the first time, and `broken` fail each time."""
+    """Run `.ci/run tests` where one test fails the first time, and `broken` fails each time."""
     for name in (".ci", "scripts", "bin", ".venv/bin"):
         (path / name).mkdir(parents=True)
     for name in (".ci/run", "scripts/find-python"):

@@ -21,7 +21,7 @@ def grown(name: str = "cpu0", **by: float) -> dict[str, CpuTimes]:
 
 
 @cases("node_cpu_busy_percent")
-def test_use_is_cranes_but_for_iowait_steal_and_counters_that_decrease(case: dict[str, Any]):
+def test_use_equals_that_of_crane_except_for_iowait_steal_and_decreasing_counters(case: dict[str, Any]):
     previous, current = ({"cpu0": CpuTimes.of(case["input"][when])} for when in ("previous", "current"))
     different = {"node-cpu-busy-2": None, "node-cpu-busy-3": 0.0}
     expected = different.get(case["id"], case["expected"]["head"]["busy"])
@@ -41,7 +41,7 @@ def test_use_is_cranes_but_for_iowait_steal_and_counters_that_decrease(case: dic
         (grown(used=10.0, idle=-0.02), 0.7),
     ],
 )
-def test_neither_idle_nor_waiting_nor_stolen_time_is_use(after: dict[str, CpuTimes], expected: float):
+def test_idle_waiting_and_stolen_time_are_not_use(after: dict[str, CpuTimes], expected: float):
     assert used_share(BEFORE, after, elapsed_s=10.0) == pytest.approx(expected)
 
 
@@ -60,7 +60,7 @@ def test_neither_idle_nor_waiting_nor_stolen_time_is_use(after: dict[str, CpuTim
         ({}, "cpu0 is gone"),
     ],
 )
-def test_a_reading_that_no_running_cpu_makes_has_no_use(after: dict[str, CpuTimes], why: str):
+def test_an_impossible_reading_has_no_use(after: dict[str, CpuTimes], why: str):
     with pytest.raises(CpuUseUnknown, match=why):
         used_share(BEFORE, after, elapsed_s=10.0)
 

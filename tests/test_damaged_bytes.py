@@ -1,5 +1,5 @@
-"""Damaged bytes at every entrance. Whatever they are, the reader raises the error of its component (for a file, with
-the name of the file), or continues without them. Another exception would end the process, for a file at each
+"""Damaged bytes at each input. For any damage, the reader raises the error of its component (for a file, with the name
+of the file), or continues without the damaged part. Another exception would end the process, for a file at each
 start."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VALUES: tuple[Any, ...] = (None, True, 7, -1, 1.5, 10**400, "", "x", "\x1b[31m",
 
 
 def damages(content: bytes) -> Iterator[bytes]:
-    """What a power failure, a broken disk, another program or a careless edit leaves."""
+    """Damages as of a power failure, a broken disk, another program or a wrong edit."""
     half = len(content) // 2
     yield from (b"", content[:half], content[:-1], content + content, b"\0" * len(content), b"\xef\xbb\xbf" + content)
     yield from (content[:at] + b"\xff" + content[at:] for at in (0, 1, half, len(content) - 1, len(content)))
@@ -98,17 +98,19 @@ def check(entrance: Entrance, content: bytes, directory: Path) -> None:
     except entrance.refuses as error:
         said = " ".join(map(str, getattr(error, "problems", ()) or [error]))
     if said is not None:
-        assert "Exceeds the limit" not in said  # Python's error for 4,300 digits; its cure is a setting of Python
+        assert "Exceeds the limit" not in said  # Python's error for 4,300 digits; its remedy is a setting of Python
         if entrance.is_file:
             assert path.name in said or (entrance.where and entrance.where in said), said
 
 
 @pytest.mark.parametrize("name", ENTRANCES)
-def test_damage_is_refused_by_name_or_set_aside(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_damaged_content_is_an_error_with_the_name_or_is_set_aside(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     entrance = ENTRANCES[name]
     monkeypatch.setenv("NODE_POWER_MODEL", str(tmp_path / entrance.name))
     (tmp_path / entrance.name).write_bytes(entrance.content)
-    entrance.read(tmp_path / entrance.name)  # what it was made from is right
+    entrance.read(tmp_path / entrance.name)  # the undamaged content
     for content in damages(entrance.content):
         check(entrance, content, tmp_path)
 
@@ -116,7 +118,7 @@ def test_damage_is_refused_by_name_or_set_aside(name: str, tmp_path: Path, monke
 @pytest.mark.parametrize("name", ENTRANCES)
 @settings(max_examples=15)
 @given(data=st.data())
-def test_any_bytes_are_refused_by_name_or_set_aside(name: str, data: st.DataObject):
+def test_any_bytes_are_an_error_with_the_name_or_are_set_aside(name: str, data: st.DataObject):
     entrance = ENTRANCES[name]
     content = bytearray(entrance.content)
     for at, byte in data.draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=4)):

@@ -1,5 +1,5 @@
-"""Damaged rows of SQLite: a bit that flips, or another program, changes one column and leaves a valid file. The reader
-raises the error of its component with the name of the file and a cure, or continues without the row."""
+"""Damaged rows of SQLite: a flipped bit, or another program, changes one column and leaves a valid file. The reader
+raises the error of its component with the name of the file and a remedy, or continues without the row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Refusal = TypeVar("Refusal", bound=Exception)
 
 NOT_TEXT = "CAST(x'FF' AS TEXT)"
 OTHERS = ("x'FF'", "''", "'['", "7", "-1.5", "'x'", "'{}'", "'[]'", f"'{'1' * 5000}'", "'1e999'")
-"""SQL of what a damaged column has: a column of SQLite accepts each of them."""
+"""SQL of a damaged value: a column of SQLite accepts each of them."""
 
 
 def damaged_columns(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -50,7 +50,7 @@ def damaged_columns(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def refusal(kind: type[Refusal], read: Callable[[], object]) -> Refusal | None:
-    """The error with which this is refused; any other exception is a fault."""
+    """The error of an expected refusal; any other exception is a fault."""
     try:
         read()
     except kind as error:

@@ -1,7 +1,7 @@
 """The image and the compose stack.
 
-No container engine runs here, so these hold what can be held without one: structure, files that exist, users, ports,
-and everything that Prometheus itself can be asked about.
+Without a container engine, the tests check structure, existing files, users, ports, and the configuration with
+Prometheus' own tools.
 """
 
 import copy
@@ -54,13 +54,13 @@ def test_a_service_is_hardened(name: str):
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_ports_are_open_to_this_machine_alone(name: str):
+def test_ports_are_only_open_to_this_machine(name: str):
     for port in SERVICES[name].get("ports", []):
         assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_a_service_mounts_exists_and_is_read_only(name: str):
+def test_the_mounts_of_a_service_exist_and_are_read_only(name: str):
     for volume in SERVICES[name].get("volumes", []):
         source, _, rest = volume.partition(":")
         if source.startswith(("./", "/")):
@@ -77,8 +77,8 @@ def test_an_image_has_a_version(name: str):
 
 
 @pytest.mark.real
-def test_the_stack_is_what_compose_takes():
-    """By the published schema, with unknown fields refused; a misspelt one is noticed."""
+def test_the_stack_is_valid_for_compose():
+    """By the published schema, in which unknown fields are errors; a misspelt one is detected."""
     schema = find_go_module("github.com/compose-spec/compose-go/v2") / "schema" / "compose-spec.json"
     validator = draft7(json.loads(schema.read_text()))
     assert [] == [f"{error.json_path}: {error.message}" for error in validator.iter_errors(COMPOSE)]
@@ -89,8 +89,8 @@ def test_the_stack_is_what_compose_takes():
 
 
 @pytest.mark.real
-def test_docker_compose_takes_the_stack():
-    """The program itself, which needs no engine for this; nobody but Docker gives it away, so it is not required."""
+def test_docker_compose_accepts_the_stack():
+    """The program needs no engine for this. Only Docker distributes it, so it is not required."""
     docker = shutil.which("docker")
     if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True).returncode != 0:
         pytest.skip("there is no docker compose on this machine")
@@ -103,12 +103,12 @@ def test_docker_compose_takes_the_stack():
     assert (0, "") == (done.returncode, done.stderr)
 
 
-def test_services_depend_on_services_that_exist():
+def test_dependencies_of_services_exist():
     for service in SERVICES.values():
         assert set(service.get("depends_on", [])) <= SERVICES.keys()
 
 
-def test_the_image_carries_the_version_of_the_package():
+def test_the_image_has_the_version_of_the_package():
     version = re.search(r'__version__ = "(.+)"', (REPOSITORY / "watcher" / "__init__.py").read_text())
     assert version is not None
     assert SERVICES["watcher"]["image"] == f"load-watcher:{version[1]}"
@@ -131,8 +131,8 @@ def test_addresses_inside_the_stack_are_names_of_its_services():
     )
 
 
-def test_grafana_asks_the_watcher_itself_and_nobody_else():
-    """With the configured plug-in, which the dashboards use; only to listed addresses."""
+def test_grafana_requests_only_the_watcher():
+    """With the configured plug-in, which the dashboards use; only the listed addresses are allowed."""
     (source,) = yaml.safe_load(
         (REPOSITORY / "deploy" / "compose" / "grafana" / "datasources" / "load-watcher.yml").read_text()
     )["datasources"]
@@ -143,14 +143,14 @@ def test_grafana_asks_the_watcher_itself_and_nobody_else():
     assert SERVICES["watcher"]["ports"] == ["127.0.0.1:2020:2020"]
 
 
-def test_the_watcher_exports_to_prometheus_all_that_the_dashboards_show(tmp_path: Path):
+def test_the_watcher_exports_all_metrics_of_the_dashboards(tmp_path: Path):
     environ = {name: value for name, value in SERVICES["watcher"]["environment"].items() if "METRICS" in name}
     settings = load(flags={}, environ=environ, file=None, cwd=tmp_path)
     assert list(settings[MetricsSettings].windows) == [window.label for window in settings[RefreshSettings].windows]
     assert {"CPU", "Memory", "Storage", "Bandwidth", "Energy", "Pressure"} == set(settings[MetricsSettings].types)
 
 
-def test_grafana_finds_the_dashboards_where_they_are_mounted():
+def test_grafana_finds_the_mounted_dashboards():
     (provider,) = yaml.safe_load(
         (REPOSITORY / "deploy" / "compose" / "grafana" / "dashboards" / "load-watcher.yml").read_text()
     )["providers"]
@@ -200,18 +200,18 @@ def test_the_health_check_is_a_module_of_the_program():
     assert command == ["/opt/load-watcher/bin/python", "-m", "load_watcher.healthcheck"]
 
 
-def test_the_service_in_the_image_listens_outside_and_writes_to_the_volume(tmp_path: Path):
+def test_the_service_in_the_image_listens_on_all_addresses_and_writes_to_the_volume(tmp_path: Path):
     environment = dict(pair.split("=", 1) for pair in shlex.split(dict(final_stage())["ENV"]))
     assert load(flags={}, environ=environment, cwd=tmp_path)[ServerSettings].host == "::"  # with IPv4
     (tmp_path / "load-watcher.toml").write_text('[server]\nhost = "10.0.0.1"')
     assert load(flags={}, environ=environment, cwd=tmp_path)[ServerSettings].host == "10.0.0.1"
     assert json.loads(dict(final_stage())["VOLUME"]) == [dict(final_stage())["WORKDIR"]] == ["/data"]
-    # relative to it; a variable would count before a mounted file
+    # relative to it; a variable would take precedence over a mounted file
     assert StoreSettings().url == "sqlite:///load-watcher.db"
     assert "LOAD_WATCHER_STORE_URL" not in environment
 
 
-def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():
+def test_the_build_context_has_only_the_files_of_the_wheel():
     lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
     allowed = {line[1:] for line in lines if line.startswith("!")}
     assert "*" in lines
@@ -237,7 +237,7 @@ def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():
 
 @pytest.mark.real
 def test_promtool_accepts_the_configuration_and_the_rules(tmp_path: Path):
-    # `check config` follows rule_files, so it finds a rules file that is named wrongly, too.
+    # `check config` reads rule_files, so it also finds a rules file with a wrong name.
     mounted = [volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"] if volume.startswith("./")]
     for source, place in mounted:
         (tmp_path / Path(place).name).symlink_to(REPOSITORY / source)
@@ -247,10 +247,10 @@ def test_promtool_accepts_the_configuration_and_the_rules(tmp_path: Path):
 
 
 @pytest.mark.real
-def test_the_rules_say_of_node_exporters_what_their_load_is(prometheus: Prometheus):
+def test_the_rules_give_the_load_of_node_exporters(prometheus: Prometheus):
     now = time.time()
     fleet = make_fleet(3, start=now - 960, end=now - 7, seed=3)
-    # Counters well above zero: where one may have begun within the range, rate extrapolates less.
+    # Counters well above zero: if a counter may have begun within the range, rate extrapolates less.
     fleet.receive_drop += 1.0
     fleet.transmit_drop += 2.0
     prometheus.write(node_exporter_series(fleet))
@@ -280,7 +280,7 @@ def test_the_rules_say_of_node_exporters_what_their_load_is(prometheus: Promethe
 
 
 @pytest.mark.real
-def test_a_node_without_available_memory_is_judged_by_its_parts(prometheus: Prometheus):
+def test_the_memory_of_a_node_without_available_is_computed_from_its_parts(prometheus: Prometheus):
     now = time.time() - 1
     parts = {"Buffers": 1.0, "Cached": 2.0, "MemFree": 3.0, "Slab": 4.0, "MemTotal": 40.0}
     prometheus.write(

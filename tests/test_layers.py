@@ -1,5 +1,5 @@
-"""Which package imports which, which libraries stay in which folder, which modules do no I/O and read no clock, and how
-large folders and files may be.
+"""Imports between packages, libraries that only one folder uses, modules without I/O and clocks, and limits on the size
+of folders and files.
 
 The import contracts are in pyproject.toml under [tool.importlinter]. A contract that names an unknown module fails, and
 for each contract a planted violation is found.
@@ -48,12 +48,12 @@ HOMES = {
 
 MOST_ENTRIES = 16
 MOST_LINES = 500
-# Files that others wrote, and files that a program generates from definitions.
+# Third-party files, and files that a program generates from definitions.
 FOREIGN = {"vendor", "protos"}
 
 CLOCK_METHODS = {"now", "utcnow", "today"}
 IMPURE_CALLS = {"open", "input", "print"}
-# What pure code has of this module is the arithmetic of times that it was given.
+# Pure code uses only the arithmetic of given times from this module.
 TIMELESS = {"struct_time", "strftime", "strptime", "mktime"}
 
 
@@ -72,7 +72,7 @@ def exists(module: str) -> bool:
 
 
 def pure_modules() -> list[str]:
-    """The sources of every contract whose modules are pure."""
+    """The sources of each contract whose modules are pure."""
     return [
         module
         for contract in CONTRACTS["contracts"]
@@ -126,7 +126,7 @@ def test_a_contract_names_only_modules_that_exist(contract: dict[str, Any]):
     assert not unknown_modules(contract)
 
 
-def test_a_contract_that_names_an_unknown_module_is_noticed():
+def test_a_contract_that_names_an_unknown_module_is_detected():
     assert unknown_modules({"source_modules": ["watcher.gone"], "forbidden_modules": ["aiohttp"]}) == ["watcher.gone"]
     assert unknown_modules({"layers": ["load_watcher", "watcher.core | watcher.nowhere"]}) == ["watcher.nowhere"]
 
@@ -179,7 +179,7 @@ def test_a_module_that_claims_purity_is_under_a_contract():
 
 
 def imported_libraries(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and first name of every absolute import, wherever in the file it stands."""
+    """Line and first name of each absolute import at any place in the file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -189,7 +189,7 @@ def imported_libraries(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def leaks(path: str, source: str) -> list[str]:
-    """Imports of a wrapped library outside the file that wraps it."""
+    """Imports of a wrapped library outside of the file that wraps it."""
     return [
         f"{path}:{line} imports {library}, which belongs to {' and '.join(HOMES[library])}"
         for line, library in imported_libraries(ast.parse(source))
@@ -222,7 +222,7 @@ def impurities(source: str) -> list[str]:
     return found
 
 
-def test_a_library_that_a_part_wraps_is_imported_by_that_part_alone():
+def test_a_wrapped_library_is_imported_by_its_part_only():
     found = [
         leak for path in sources() for leak in leaks(path.relative_to(REPOSITORY).as_posix(), path.read_text("utf-8"))
     ]
@@ -230,7 +230,7 @@ def test_a_library_that_a_part_wraps_is_imported_by_that_part_alone():
 
 
 @pytest.mark.parametrize("module", pure_modules())
-def test_a_pure_module_reads_no_clock_and_opens_nothing(module: str):
+def test_a_pure_module_reads_no_clock_and_opens_no_file(module: str):
     place = REPOSITORY.joinpath(*module.split("."))
     paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     found = [f"{path.name} {impurity}" for path in paths for impurity in impurities(path.read_text("utf-8"))]
@@ -248,7 +248,7 @@ def test_a_pure_module_reads_no_clock_and_opens_nothing(module: str):
         "from pathlib import Path\nx = Path('a').open().read(), open('b')",
     ],
 )
-def test_reading_a_clock_or_a_file_is_noticed(source: str):
+def test_reading_a_clock_or_a_file_is_detected(source: str):
     assert impurities(source)
 
 
@@ -268,12 +268,12 @@ def test_arithmetic_of_given_times_is_pure():
         ("watcher/sources/influxdb/provider.py", "import requests", 1),
     ],
 )
-def test_a_library_outside_its_home_is_noticed(path: str, source: str, expected: int):
+def test_a_library_outside_of_its_folder_is_detected(path: str, source: str, expected: int):
     assert expected == len(leaks(path, source))
 
 
 def folders_of(root: Path) -> Iterator[Path]:
-    """The folder and all folders in it, without those of files that are not the project's own."""
+    """The folder and all folders in it, without those of third-party files."""
     yield root
     for path in sorted(root.iterdir()):
         if path.is_dir() and path.name != "__pycache__" and path.name not in FOREIGN:
@@ -297,7 +297,7 @@ def test_no_folder_has_more_than_16_entries_and_no_file_more_than_500_lines(pack
     assert not too_large(REPOSITORY / package)
 
 
-def test_a_large_folder_and_a_large_file_are_noticed(tmp_path: Path):
+def test_a_large_folder_and_a_large_file_are_detected(tmp_path: Path):
     inner, vendor = tmp_path / "package" / "inner", tmp_path / "package" / "vendor"
     inner.mkdir(parents=True)
     vendor.mkdir()

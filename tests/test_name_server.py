@@ -1,4 +1,4 @@
-"""A name server that does not respond: what was silent is reported, and no process waits for it when it ends."""
+"""A name server that does not respond: it is reported, and no process waits for it at its end."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a user gets from pip: a wheel that is whole without the repository."""
+"""The wheel, which is complete without the repository."""
 
 import itertools
 import re
@@ -20,7 +20,7 @@ PACKAGES = ("load_watcher", "lab", "watcher", "scorers", "agent")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The files of a wheel built from this checkout, and what is in each."""
+    """The files of a wheel built from this checkout, with their contents."""
     directory = tmp_path_factory.mktemp("wheel")
     (path,) = WheelBuilder(str(REPOSITORY)).build(directory=str(directory), versions=["standard"])
     with zipfile.ZipFile(path) as built:
@@ -40,7 +40,7 @@ def test_the_wheel_has_the_command(wheel):
     assert "load-watcher = load_watcher.main:main" in metadata(wheel, "entry_points.txt")
 
 
-def test_the_wheel_has_the_five_packages_and_nothing_else(wheel):
+def test_the_wheel_has_only_the_five_packages(wheel):
     assert {name.partition("/")[0] for name in wheel if ".dist-info/" not in name} == {
         "agent",
         "lab",
@@ -53,7 +53,7 @@ def test_the_wheel_has_the_five_packages_and_nothing_else(wheel):
         assert modules <= wheel.keys()
 
 
-def test_the_wheel_carries_every_migration(wheel):
+def test_the_wheel_has_each_migration(wheel):
     migrations = REPOSITORY / "migrations"
     wanted = {
         f"watcher/_migrations/{path.relative_to(migrations).as_posix()}"
@@ -70,7 +70,7 @@ def test_the_changelog_begins_with_the_version_of_the_package():
     assert newest[1] == watcher.__version__
 
 
-def test_every_dependency_says_why():
+def test_each_dependency_has_a_reason():
     text = (REPOSITORY / "pyproject.toml").read_text()
     block = text[text.index("dependencies = [") : text.index("]\n\n[project.optional-dependencies]")]
     lines = block.splitlines()[1:]
@@ -82,15 +82,15 @@ def test_every_dependency_says_why():
 
 
 @pytest.mark.skipif(shutil.which("git") is None or not (REPOSITORY / ".git").exists(), reason="not a checkout of git's")
-def test_nothing_large_was_committed_by_accident():
-    """Two wheels once were, which every clone paid for with 52 MB."""
+def test_no_large_file_was_committed():
+    """Earlier, two wheels of 52 MB were."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout.decode()
     sizes = {name: path.stat().st_size for name in listed.split("\0") if (path := REPOSITORY / name).is_file()}
     assert not {name: size for name, size in sizes.items() if size > 1_000_000}
 
 
-def test_the_dashboard_s_files_of_others_are_as_published(wheel):
-    """The table beside them has each with its checksum, and they are in the wheel with the rest of the dashboard."""
+def test_third_party_files_of_the_dashboard_are_unchanged(wheel):
+    """The table beside them has each with its checksum, and the wheel contains them."""
     web = REPOSITORY / "watcher" / "web"
     told = dict(
         re.findall(r"^\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|$", (web / "vendor/README.md").read_text(), re.MULTILINE)
@@ -111,7 +111,7 @@ INSTALLS = re.compile(
 
 
 def test_no_text_installs_a_package_that_is_not_published():
-    """The owner of that name on PyPI, or of an image or a chart, could run code on the machines of users."""
+    """The owner of the name on PyPI, or of an image or a chart, could run code on the machines of users."""
     files = ("*.md", "*.py", "*.yaml", "*.yml", "*.txt", "*.tpl", "*.js", "*.html", "*.toml", "Dockerfile")
     folders = (REPOSITORY / each for each in (*PACKAGES, "docs", "deploy", "dashboards", "examples", ".github"))
     texts = [path for folder in folders for pattern in files for path in folder.rglob(pattern)]
@@ -136,7 +136,7 @@ def test_no_text_installs_a_package_that_is_not_published():
         "helm install load-watcher oci://ghcr.io/owner/charts/load-watcher",
     ],
 )
-def test_each_way_to_install_what_is_not_published_is_found(line):
+def test_each_way_to_install_an_unpublished_package_is_found(line):
     assert INSTALLS.search(line)
 
 
@@ -151,7 +151,7 @@ def test_each_way_to_install_what_is_not_published_is_found(line):
         "docker run registry.example.com/load-watcher:0.1.0",
     ],
 )
-def test_an_installation_from_the_sources_is_not(line):
+def test_an_installation_from_the_sources_is_allowed(line):
     assert not INSTALLS.search(line)
 
 
@@ -179,7 +179,7 @@ def test_the_pages_of_a_part_state_its_status_in_their_third_line(status):
 
 
 def test_the_chart_states_the_status_of_each_part():
-    """In its metadata, and above each part in its values; that of README.md."""
+    """In its metadata, and above each part in its values; the same as in README.md."""
     readme = (REPOSITORY / "README.md").read_text()
     stated = {
         part: "".join(re.findall(rf"\| {row}[^|]*\| (\w+) \|", readme))

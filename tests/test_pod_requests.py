@@ -1,5 +1,5 @@
-"""One arithmetic of requests: the extender, a recorded trace with its simulation, the agent, and the QoS Resource
-Manager count the same for each pod (tests/real/test_report_requests.py does so for `report`)."""
+"""Requests are computed in one way: the extender, a recorded trace with its simulation, the agent, and the QoS Resource
+Manager count the same for each pod (tests/real/test_report_requests.py tests `report`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PACKING = {"podDemand": "requests", "resources": ["cpu", "memory"]}
 
 
 @each_case
-def test_explain_of_the_extender(case: PodCase) -> None:
+def test_requests_in_explain_of_the_extender(case: PodCase) -> None:
     cluster = table([NODE], loads=load({"a": {("CPU", "AVG"): 1.0, ("Memory", "AVG"): 1.0}}))
     plugin = PluginSettings("TargetLoadPacking", 1, PACKING, ("score",))
     extender = Extender(cluster, {"p": ProfileRunner(ProfileSettings("p", (plugin,)), cluster)}, now=lambda: NOW)
@@ -47,7 +47,7 @@ def test_explain_of_the_extender(case: PodCase) -> None:
 
 
 @each_case
-def test_a_trace_for_the_simulation(case: PodCase) -> None:
+def test_requests_in_a_trace_for_the_simulation(case: PodCase) -> None:
     bound = msgspec.convert(case.object(nodeName="a"), Pod)
     cluster = table([NODE], [bound])
     handler = ClusterHandler(cluster, now=lambda: NOW, is_whole=lambda: True)
@@ -58,14 +58,14 @@ def test_a_trace_for_the_simulation(case: PodCase) -> None:
 
 
 @each_case
-def test_the_agent(case: PodCase) -> None:
+def test_requests_in_the_agent(case: PodCase) -> None:
     found = facts_of(msgspec.convert(case.object(), AgentPod))
     assert (found.pod.memory_request or 0) == case.bytes
 
 
 @each_case
-def test_the_qos_resource_manager(case: PodCase) -> None:
-    """By container and, where the pod has them, for the pod; the overhead is the runtime's."""
+def test_requests_in_the_qos_resource_manager(case: PodCase) -> None:
+    """By container and, if the pod has pod-level requests, for the pod; the runtime adds the overhead."""
     found = qrm_pod(msgspec.convert(case.object(), QrmPodObject))
     assert found is not None
     apps = [each.requests for each in found.containers if not each.init]
@@ -95,7 +95,9 @@ def milli(resources: Any) -> int:
 
 
 @given(st.lists(AMOUNT, min_size=1, max_size=4), st.lists(INIT, max_size=4), st.randoms())
-def test_a_pod_requests_what_runs_at_any_time(containers: list[Any], inits: list[Any], source: Any) -> None:
+def test_a_pod_requests_the_maximum_of_its_running_containers(
+    containers: list[Any], inits: list[Any], source: Any
+) -> None:
     """The order of containers has no effect. At each step of the start: one init container and the sidecars before it,
     at last all sidecars and containers."""
     total = requested(containers, inits)

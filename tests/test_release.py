@@ -1,4 +1,5 @@
-"""What `make release` builds, and the files in .github, which only GitHub runs: they are checked with its schemas."""
+"""The files of `make release`, and the files in .github, which only GitHub runs: they are validated with its
+schemas."""
 
 from __future__ import annotations
 
@@ -182,7 +183,7 @@ def files_of(wheel: Path) -> dict[str, bytes]:
 # --- a tag -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tag_that_is_not_ready_names_all_that_is_missing(tmp_path: Path) -> None:
+def test_a_tag_that_is_not_ready_names_all_missing_parts(tmp_path: Path) -> None:
     """Nothing is built: the directory of an earlier release is kept."""
     (tmp_path / "kept").touch()
     done = build(tmp_path, "--tag", "v9.9.9")
@@ -205,7 +206,7 @@ def schemas() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("path", "schema"), [*schemas()])
-def test_github_accepts_the_file(path: Path, schema: str) -> None:
+def test_the_file_is_valid_for_github(path: Path, schema: str) -> None:
     import check_jsonschema  # type: ignore[import-untyped]  # takes a second
 
     done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, str(path)])
@@ -237,8 +238,8 @@ def test_each_job_names_its_permissions() -> None:
     } == writing
 
 
-def test_what_cannot_be_withdrawn_is_published_last() -> None:
-    """PyPI never accepts a version a second time, so the images and the chart must exist before it has one."""
+def test_publications_that_cannot_be_withdrawn_come_last() -> None:
+    """PyPI never accepts a version twice, so the images and the chart must exist before."""
     release = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
     assert {"provenance", "images", "chart"} == set(release["pypi"]["needs"])
     assert release.keys() - {"checks", "files", "github"} == set(release["github"]["needs"])
@@ -266,7 +267,7 @@ def test_a_checkout_leaves_no_credentials() -> None:
 
 
 def test_the_commands_of_the_workflows_exist() -> None:
-    """Nothing here runs them: each target of make and each script is in the repository, and bash can parse them."""
+    """They do not run here: each target of make and each script exists in the repository, and bash can parse them."""
     text = ""
     for name, job in jobs():
         for step in job.get("steps", ()):

@@ -1,4 +1,4 @@
-"""Certificates of servers in each connection as a client: which are accepted, and the stated causes of refusals."""
+"""Certificates of servers for each connection as a client: accepted ones, and the reported causes of refusals."""
 
 import ast
 import asyncio
@@ -47,7 +47,7 @@ from watcher.platform.kube.credentials import find_access
 from watcher.platform.net.failures import failure_reason
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context
-from watcher.sources.config import ConnectionConfig
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.errors import ProviderError
 from watcher.sources.prometheus.metric_names import similar_names
 from watcher.sources.registry import build
@@ -108,20 +108,20 @@ async def failure_of(request: Awaitable[object], client: Closable) -> str:
     return ""
 
 
-def connection_config(given: Connection) -> ConnectionConfig:
-    certificate, key = map(str, given.client or ("", ""))
-    return ConnectionConfig(
-        address=given.url, ca_file=str(given.ca), client_cert=certificate, client_key=key, timeout=5.0, backoff=()
+def connection_settings(given: Connection) -> ConnectionSettings:
+    certificate, key = given.client or (None, None)
+    return ConnectionSettings(
+        address=given.url, ca_file=given.ca, client_cert=certificate, client_key=key, timeout=5.0, backoff=()
     )
 
 
 async def agent_query(given: Connection) -> str:
-    client = PrometheusQueryClient(connection_config(given))
+    client = PrometheusQueryClient(connection_settings(given))
     return await failure_of(client.ask("up"), client)
 
 
 async def names(given: Connection) -> str:
-    await asyncio.to_thread(similar_names, connection_config(given), ["cpu"])
+    await asyncio.to_thread(similar_names, connection_settings(given), ["cpu"])
     return ""
 
 
@@ -221,14 +221,14 @@ async def demo(given: Connection) -> str:
 
 
 def program(name: str) -> Connect:
-    """A command, which trusts the authorities of the system: those of SSL_CERT_FILE."""
+    """A command with the authorities of the system: those of SSL_CERT_FILE."""
 
     async def connect(given: Connection) -> str:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("SSL_CERT_FILE", str(given.ca))
             try:
                 return await CLIENTS[name](given.url, given.directory)()
-            except KeyError:  # the answer of this server is empty
+            except KeyError:  # the response of this server is empty
                 return ""
 
     return connect
@@ -266,7 +266,7 @@ CLIENT_CERTIFICATES = (
 
 @dataclass(frozen=True)
 class Case:
-    """What a server has, and what its client trusts."""
+    """The certificates of a server, and the authorities of its client."""
 
     server: Pair
     trusted: bytes
@@ -329,7 +329,7 @@ REFUSED = {
 
 @dataclass
 class Answer:
-    """What a client said, and what reached the server."""
+    """The error of a client, and the requests that reached the server."""
 
     said: str
     server: TlsServer
@@ -353,7 +353,7 @@ async def attempt(
 
 
 def tried(cases: Mapping[str, Case], core: Sequence[str]) -> list[tuple[str, str]]:
-    """Each connection with a few certificates, two with all: the context of all connections is made in one place."""
+    """Each connection with some certificates, two with all: all connections create their contexts in one place."""
     return [(name, case) for name in CONNECTIONS for case in (cases if name in ("prometheus", "in cluster") else core)]
 
 
@@ -368,10 +368,10 @@ async def test_a_certificate_that_kubectl_accepts_is_accepted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "case"), tried(REFUSED, ["expired", "other host", "unknown issuer", "self-signed"]))
-async def test_a_refusal_names_its_cause(
+async def test_a_refusal_states_its_cause(
     name: str, case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No request reaches the server, and nothing speaks of a line in OpenSSL's source."""
+    """No request reaches the server, and the error has no line of OpenSSL's source."""
     if name in ANY_NAME and case in ("other host", "name without SAN"):
         return
     answer = await attempt(CONNECTIONS[name], REFUSED[case], tmp_path, caplog)
@@ -404,15 +404,15 @@ async def test_a_missing_client_certificate_is_the_cause(
 
 
 def calls_outside(source: str) -> list[str]:
-    """Calls that make a TLS context or an HTTP session without the project's functions."""
+    """Calls that create a TLS context or an HTTP session without the project's functions."""
     made = {"ssl.create_default_context", "ssl.SSLContext", "ssl._create_unverified_context", "ssl.wrap_socket"}
     made |= {"aiohttp.TCPConnector", "aiohttp.ClientSession", "aiohttp.request", "urllib.request.urlopen"}
     called = [ast.unparse(each.func) for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Call)]
     return sorted(made.intersection(called))
 
 
-def test_contexts_and_sessions_are_made_in_one_place() -> None:
-    """That of a server is another matter."""
+def test_contexts_and_sessions_are_created_in_one_place() -> None:
+    """Except those of servers."""
     homes = {"watcher/platform/net/tls.py", "watcher/platform/net/session.py", "watcher/platform/http/tls.py"}
     roots = ("watcher", "scorers", "agent", "lab", "load_watcher")
     files = [path for root in roots for path in (REPOSITORY / root).rglob("*.py")]

@@ -1,4 +1,4 @@
-"""Waiting for something to become true: a deadline and a name of the condition instead of a fixed sleep."""
+"""Wait until a condition is true: with a deadline and a name of the condition instead of a fixed sleep."""
 
 import asyncio
 import os
@@ -10,14 +10,14 @@ import pytest
 
 Outcome = TypeVar("Outcome")
 
-# Often enough that a test waits hardly longer than it must, seldom enough that two cores stay free for what it waits
-# for: most conditions are requests.
+# Often enough that a test hardly waits longer than necessary, seldom enough that two cores stay free for the tested
+# programs: most conditions are requests.
 SHORTEST_PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.1
 PAUSE_SHARE = 0.1
 
-# Long, because a deadline that is never met costs nothing in a run that passes: a condition takes a tenth of a
-# second on a quiet machine, and many times that on one whose cores are shared by other work.
+# Long, because a passing run never reaches the deadline: a condition takes a tenth of a second on an idle machine, and
+# many times that on a busy one.
 PATIENCE_SECONDS = 60.0
 
 # A factor of all deadlines: a virtual machine without acceleration is ten times slower.
@@ -36,10 +36,10 @@ def wait_for(
     timeout: float = PATIENCE_SECONDS,
     ignoring: tuple[type[Exception], ...] = (),
 ) -> Outcome:
-    """Call `condition` until it returns something true, and return that.
+    """Call `condition` until it returns a true value, and return that.
 
-    After `timeout` seconds the test fails and says `what` it waited for, with the last outcome. Exceptions of the kinds
-    in `ignoring` count as not yet; any other passes through.
+    After `timeout` seconds the test fails with `what` as the awaited condition, and the last outcome. Exceptions of the
+    kinds in `ignoring` count as not true; any other one is raised.
     """
     began = time.monotonic()
     timeout *= SLOWNESS

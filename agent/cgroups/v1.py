@@ -22,8 +22,6 @@ SHARES = (2, 262144)
 
 
 class GroupV1(Group):
-    """A version 1 group."""
-
     __slots__ = ()
     least_weight = SHARES[0]
     most_descriptors = 10

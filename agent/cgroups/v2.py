@@ -30,8 +30,6 @@ def shares_of_weight(weight: int) -> int:
 
 
 class GroupV2(Group):
-    """A version 2 group."""
-
     __slots__ = ()
     least_weight = WEIGHTS[0]
     most_descriptors = 6

@@ -5,9 +5,9 @@ An evicted pod uses CPU and memory until it has ended, and a lowered quota shows
 the ledger, every cycle in between would select more pods. An entry counts as follows:
 
     evicted     the pod's whole usage, until the pod is gone, or its grace period and the slack are over
-    throttled   the usage above the new quota, until there is none, or `effect_seconds` are over; for cpu.weight and
+    throttled   the usage above the new quota, until there is none, or `effect` has passed; for cpu.weight and
                 memory.high, the usage above the expected usage
-    restored    the part of the restored amount that is not used yet, until it is used, or `effect_seconds` are over
+    restored    the part of the restored amount that is not used yet, until it is used, or `effect` has passed
 
 Pods that another client deletes count like evicted ones. Setting the wall clock back neither shortens nor extends a
 deadline.
@@ -87,12 +87,12 @@ def _in_flight(step: Step, now: float, options: DecisionOptions) -> InFlight | N
     """The entry of a step; None if the step changes no usage, or by an amount that is known only afterwards."""
     change = step.change
     if isinstance(change, Eviction):
-        deadline = now + change.grace_seconds + options.grace_slack_seconds
+        deadline = now + change.grace_seconds + options.grace_slack
         return InFlight("evict", step.pod, step.uid, now, deadline, released=step.released)
     if not isinstance(change, QuotaChange | KnobChange):
         return None
     shows = now + change.lag_seconds
-    deadline = max(now + options.effect_seconds, shows)
+    deadline = max(now + options.effect, shows)
     if isinstance(change, KnobChange):
         knob = change.knob
         return InFlight(step.kind, step.pod, step.uid, now, deadline, "", change.aim, step.released, shows, knob)
@@ -118,7 +118,7 @@ def still_pending(ledger: Ledger, state: State, options: DecisionOptions) -> Led
             pod.key,
             pod.uid,
             state.time,
-            state.time + pod.grace_seconds + options.grace_slack_seconds,
+            state.time + pod.grace_seconds + options.grace_slack,
             released=usage_released(pod),
         )
         for pod in going

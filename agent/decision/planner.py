@@ -183,7 +183,7 @@ class StagePlanner:
 
     def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
         """Stages of metrics whose evictions wait for the effect of throttling."""
-        now, settle = self._given.state.time, self._given.options.settle_seconds
+        now, settle = self._given.state.time, self._given.options.settle
         if not self.steps and not lowered(self._given.ledger, now) and not self._weighing:
             return ()
         stages: list[Stage] = []

@@ -1,13 +1,13 @@
 """Plans soft limits: cpu.weight before a pod's quota is lowered, and memory.high before a pod is evicted.
 
 A pod with a low `cpu.weight` can still use idle CPU. If a policy asks for it, lowering the weight to the minimum
-replaces the pod's first quota step. The release that the quota would have had is assumed until `effect_seconds` are
-over; if usage has not fallen by then, the quota follows. Restoring a weight, which happens after the quotas, gives back
-an amount that cannot be computed.
+replaces the pod's first quota step. The release that the quota would have had is assumed until `effect` has passed; if
+usage has not fallen by then, the quota follows. Restoring a weight, which happens after the quotas, gives back an
+amount that cannot be computed.
 
 `memory.high` makes the kernel reclaim memory from a pod and slow it down while it allocates more. It is set below the
 pod's usage by the gap, at most by a twentieth of the usage, and never below the pod's request. If the kernel cannot
-reclaim the memory, the pod gets no further step, and the gap is open again once `effect_seconds` are over.
+reclaim the memory, the pod gets no further step, and the gap is open again once `effect` has passed.
 
 Pure: no I/O, no clock.
 """

@@ -100,7 +100,7 @@ class Executor:
         self._permissions = permissions or Permissions()
         clocks, limits = clocks or Clocks(), self._permissions.limits
         quotas = KnobWriter(audit, groups, clock=clocks.wall)
-        recent = RecentEvictions(audit, clocks, window=limits.window)
+        recent = RecentEvictions(audit, clocks, window=limits.eviction_window)
         self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clocks.wall, RepeatedErrors(log))
         self._monotonic = clocks.monotonic
         self._unseen: dict[str, float] = {}

@@ -6,23 +6,25 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from watcher.core.config import quantities, values
+from watcher.core.config.fields import SettingsTable
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionOptions:
-    """Options of the planner.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class DecisionOptions(SettingsTable):
+    """Part of [agent]: options of the planner; durations are in seconds."""
 
-    excess               fraction by which the gap of throttling and eviction is enlarged, and that of restoring reduced
-    settle_seconds       time for throttling to take effect before pods are evicted for the same resource
-    effect_seconds       maximum time until a new quota shows in the usage
-    grace_slack_seconds  time beyond its grace period that an evicted pod may take to end
-    evict_daemons        also evict pods of DaemonSets, which are recreated immediately
-    evict_unmanaged      also evict pods without a controller, which nothing recreates
-    """
-
-    excess: float = 0.10
-    settle_seconds: float = 30.0
-    effect_seconds: float = 30.0
-    grace_slack_seconds: float = 30.0
-    evict_daemons: bool = False
-    evict_unmanaged: bool = False
+    excess: Annotated[float, values.SHARE] = 0.1
+    """Fraction of the gap by which releases are enlarged and restores are reduced."""
+    settle: Annotated[float, quantities.duration()] = 30.0
+    """Time for throttling to take effect before pods are evicted for the same resource."""
+    effect: Annotated[float, quantities.duration()] = 30.0
+    """Maximum time until a new quota shows in the usage."""
+    grace_slack: Annotated[float, quantities.duration()] = 30.0
+    """Time beyond its grace period that an evicted pod may take to end."""
+    evict_daemons: Annotated[bool, values.BOOLEAN] = False
+    """Whether to evict pods of DaemonSets too; they are recreated immediately."""
+    evict_unmanaged: Annotated[bool, values.BOOLEAN] = False
+    """Whether to evict pods without a controller too; nothing recreates them."""

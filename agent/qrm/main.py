@@ -24,15 +24,15 @@ from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.grpc.pod_resources import PodResources
 from agent.qrm.grpc.registration import LegacyRegistration, Registry, ResourcePlugins
 from agent.qrm.grpc.socket_server import CannotServe, SocketServer
-from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply, ManagerSettings
+from agent.qrm.manager.admission import ADMISSION_GRACE_S, Admission, Apply
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
-from agent.qrm.manager.topology import TopologyPolicy, check_nodes
+from agent.qrm.manager.topology import check_nodes
 from agent.qrm.pages import QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.external import outside_plugins
 from agent.qrm.plugins.memory import MemoryPlugin
@@ -88,7 +88,7 @@ def read_topology(settings: QrmSettings) -> CpuTopology:
     """Read the CPU topology of the machine. Raises CannotRun."""
     try:
         machine = read_machine(settings.sys)
-        check_nodes(TopologyPolicy(settings.policy), len(machine.numa_nodes))
+        check_nodes(settings.policy, len(machine.numa_nodes))
     except (NoTopology, ValueError) as error:
         raise CannotRun(str(error)) from None
     return machine
@@ -100,8 +100,7 @@ def builtin_plugins(settings: QrmSettings, machine: CpuTopology) -> list[Resourc
     made: list[ResourcePlugin] = []
     try:
         if settings.cpu_plugin:
-            sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
-            made.append(CpuPlugin(machine, roles, sizes))
+            made.append(CpuPlugin(machine, roles, settings, reserved=settings.reserved_cpus))
         if settings.memory_plugin and machine.memory:
             reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
             made.append(MemoryPlugin(machine, roles, reserved=reserved))
@@ -292,19 +291,13 @@ async def _restored_manager(parts: QrmComponents, machine: CpuTopology) -> Manag
     allocations = await asyncio.to_thread(checkpoint.read)
     await _adopt(parts.builtin, allocations)
     return Manager(
-        ManagerSettings(
-            nodes=machine.numa_nodes,
-            cpus=machine.all,
-            collects=settings.mode == NRI,
-            policy=TopologyPolicy(settings.policy),
-            pod_scope=settings.scope == "pod",
-            names=settings.all_names(),
-            skip_annotations=frozenset(settings.skip_annotations),
-            nic_roles=frozenset(settings.nic_roles),
-            # The runtime may create containers of a pod that the last round does not know.
-            recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
-        ),
+        settings,
         allocations,
+        nodes=machine.numa_nodes,
+        cpus=machine.all,
+        collects=settings.mode == NRI,
+        # The runtime may create containers of a pod that the last round does not know.
+        recent=ADMISSION_GRACE_S if settings.mode == NRI else 0.0,
         save=partial(checkpoint.save, allocations),
         monotonic=time.monotonic,
     )
@@ -445,7 +438,7 @@ async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack
 
     adjuster = Adjuster(
         cpu,
-        settings=settings.resizing(),
+        settings=settings,
         windows=windows,
         usages=usage,
         pods=pods,

@@ -6,7 +6,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent.qrm.manager.request import ContainerType
@@ -87,10 +87,10 @@ class QrmPod:
         for index, each in enumerate(apps):
             yield each, ContainerType.MAIN if each.name == main else ContainerType.SIDECAR, index
 
-    def is_skipped(self, keys: frozenset[str], *, first: bool) -> bool:
+    def is_skipped(self, keys: Collection[str], *, first: bool) -> bool:
         """Whether the manager ignores the pod: it has one of the annotations `keys`, or (at its `first` admission) the
         skip annotation, or belongs to a DaemonSet without the QoS level system_cores."""
-        if keys & self.annotations.keys():
+        if not self.annotations.keys().isdisjoint(keys):
             return True
         if first and self.annotations.get(SKIP_ANNOTATION) == "true":
             return True

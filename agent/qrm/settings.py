@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from agent import cpuset
-from agent.cpuset import EMPTY, CpuSet
+from agent.cgroups.paths import Driver
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
-from agent.qrm.manager.topology import TopologyPolicy
+from agent.qrm.manager.settings import SECONDS, AllocationSettings
 from agent.qrm.plugins.nic import Nic, NicAddress
-from agent.qrm.plugins.resize import ResizeSettings
-from agent.qrm.roles import DEFAULT_ROLES, EXCLUSIVE, OFFLINE, ONLINE, RoleTable, role_table
+from agent.qrm.plugins.resize import PoolSettings
 from agent.service.node_settings import (
     CGROUP_DRIVER,
     CGROUP_NEST,
@@ -28,7 +26,8 @@ from agent.service.node_settings import (
     NodeTable,
     nest_problems,
 )
-from watcher.core.config import addresses, quantities, values
+from watcher.core.config import addresses, values
+from watcher.core.config.fields import SettingsTable
 from watcher.core.config.problems import Problem
 from watcher.core.config.section_reader import read_table
 from watcher.core.config.values import InvalidValue, ValueKind
@@ -42,11 +41,6 @@ REMOVED_MODE = "cgroup"
 """Wrote cgroup files. The files of a node can still name it."""
 OF_CPU_POLICY = "remove it: it applied to the removed qrm.cpu_policy only"
 OPEN, REFUSE = ON_FAILURE = ("open", "refuse")
-SCOPES = ("container", "pod")
-CPUS = values.integer(lowest=0, highest=8192)
-SECONDS = quantities.duration(lowest=0.1, highest=3600)
-NUMBER = values.number(lowest=0, highest=1000)
-DEFAULTS = ResizeSettings()
 MODE = values.choice(
     MODES,
     removed={
@@ -57,40 +51,6 @@ MODE = values.choice(
 
 
 # --- types of values that only this package uses ---------------------------------------------------------------------
-
-
-def _read_cpus(value: Any) -> CpuSet:
-    if not isinstance(value, str):
-        raise InvalidValue
-    try:
-        return cpuset.parse(value)
-    except ValueError as error:
-        raise InvalidValue(str(error)) from None
-
-
-CPU_LIST = ValueKind(
-    'CPUs in the list format of the kernel, like "0-1,40-41"',
-    _read_cpus,
-    {"type": "string"},
-    write=lambda cpus: values.write_text(cpuset.text(cpus)),
-)
-
-
-def _read_pair(value: Any) -> tuple[str, str]:
-    name, equals, other = value.partition("=") if isinstance(value, str) else ("", "", "")
-    if not equals or not name.strip() or not other.strip():
-        raise InvalidValue
-    if "=" in other:
-        raise InvalidValue(f"{value!r} contains more than one =")
-    return name.strip(), other.strip()
-
-
-PAIR = ValueKind(
-    'two names, like "best-effort-cpu=cpu"',
-    _read_pair,
-    {"type": "string", "pattern": r"^[^=]*[^\s=][^=]*=[^=]*[^\s=][^=]*$"},
-    write=lambda pair: values.write_text("=".join(pair)),
-)
 
 
 def _read_nic(value: Any) -> Nic:
@@ -143,26 +103,13 @@ def _text(called: str, pattern: str) -> ValueKind:
 
 NRI_NAME = _text("a name of letters, digits and . _ + -", r"[A-Za-z0-9._+-]{1,63}")
 NRI_INDEX = _text('two digits, like "50"', r"[0-9]{2}")
-ROLES = values.list_of(values.NAME, called="roles", may_be_empty=True)
-
-
-def _roles_of(name: str) -> tuple[str, ...]:
-    return tuple(role for role, known in DEFAULT_ROLES.classes.items() if known == name)
-
-
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class QrmSettings(NodeTable):
-    """The table [qrm] of load-watcher.toml."""
+class QrmProcessSettings(NodeTable):
+    """Part of [qrm]: mode, listeners and directories of the process."""
 
-    removed: ClassVar[Mapping[str, str]] = {
-        "cpu_policy": "remove it: the built-in plug-in assigns CPUs by role; for Katalyst's policy, set qrm.cpu_plugin "
-        "and qrm.memory_plugin to false, and run Katalyst's own plug-ins on the node",
-        "system_namespaces": OF_CPU_POLICY,
-        "reclaim": OF_CPU_POLICY,
-    }
     mode: Annotated[str, MODE] = DRY_RUN
     """How allocations are applied: dry-run only decides, nri sets them before containers start (NRI of containerd or
     CRI-O), cri calls the container runtime after the start; server only serves the plug-ins, for an external manager
@@ -189,42 +136,12 @@ class QrmSettings(NodeTable):
         None
     )
     """Unix socket of the pod-resources API; default: "pod-resources.sock" in qrm.state_dir."""
-    policy: Annotated[str, values.choice(each.value for each in TopologyPolicy)] = TopologyPolicy.BEST_EFFORT.value
-    """Topology policy that merges the NUMA hints of the plug-ins, as in the kubelet's Topology Manager."""
-    scope: Annotated[str, values.choice(SCOPES)] = "container"
-    """Whether NUMA hints are merged for each container or once for the whole pod."""
-    reconcile_period: Annotated[float, SECONDS.flagged("--qos-resource-manager-reconcile-period")] = 3.0
-    """Interval at which allocations of the plug-ins are applied to the containers."""
-    names: Annotated[
-        tuple[tuple[str, str], ...],
-        values.list_of(PAIR, called="pairs of names", may_be_empty=True)
-        .like('["best-effort-cpu=cpu"]')
-        .flagged("--qos-resource-manager-resource-names-map"),
-    ] = ()
-    """Resource names that pods request, mapped to the resource names of the plug-ins."""
-    skip_annotations: Annotated[
-        tuple[str, ...],
-        values.list_of(values.NAME, called="annotations", may_be_empty=True).like('["example.org/unmanaged"]'),
-    ] = ()
-    """Keys of annotations; pods with any of these annotations are ignored."""
-    cpu_plugin: Annotated[bool, values.BOOLEAN] = True
-    """Whether to serve the built-in CPU plug-in."""
-    memory_plugin: Annotated[bool, values.BOOLEAN] = True
-    """Whether to serve the built-in memory plug-in."""
-    nic_plugin: Annotated[bool, values.BOOLEAN] = True
-    """Whether to serve the built-in network card plug-in."""
-    reserved_cpus: Annotated[CpuSet, CPU_LIST.like('"0-1,40-41"')] = EMPTY
-    """CPUs reserved for the system; no pod gets them."""
-    reserved_memory: Annotated[int, quantities.size(lowest=0)] = 500 << 20
-    """Bytes of memory reserved for the system on each NUMA node."""
-    online_roles: Annotated[tuple[str, ...], ROLES] = _roles_of(ONLINE)
-    """Roles of pods that share the online pool. Roles that are in no list also belong to it."""
-    offline_roles: Annotated[tuple[str, ...], ROLES] = _roles_of(OFFLINE)
-    """Roles of pods that share the offline pool."""
-    exclusive_roles: Annotated[tuple[str, ...], ROLES] = _roles_of(EXCLUSIVE)
-    """Roles of pods that get exclusive CPUs and memory, on NUMA nodes without pods of other exclusive roles."""
-    nic_roles: Annotated[tuple[str, ...], ROLES] = tuple(sorted(DEFAULT_ROLES.nic))
-    """Roles of pods that get a network card without requesting one."""
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class AdjusterSettings(SettingsTable):
+    """Part of [qrm]: network cards, and the load that resizes the CPU pools."""
+
     nics: Annotated[
         tuple[Nic, ...],
         values.list_of(NIC, called="network cards", may_be_empty=True).like(
@@ -240,23 +157,19 @@ class QrmSettings(NodeTable):
     """Whether load resizes the CPU pools."""
     adjust_interval: Annotated[float, SECONDS] = 5.0
     """Interval at which the sizes of the CPU pools are adjusted."""
-    usage_factor: Annotated[float, NUMBER] = DEFAULTS.usage_factor
-    """Factor for the CPU usage of the online pool when its target size is computed."""
-    reserve_cpus: Annotated[float, NUMBER] = DEFAULTS.reserve_cpus
-    """CPUs added to the multiplied usage (qrm.usage_factor) in the target size of the online pool."""
-    min_online: Annotated[int, CPUS] = DEFAULTS.min_online
-    """Minimum size of the online pool in CPUs."""
-    min_offline: Annotated[int, CPUS] = DEFAULTS.min_offline
-    """Minimum size of the offline pool in CPUs, at least one per NUMA node; 0: exclusive CPUs and online requests can
-    take all of its CPUs, and it then shares the CPUs of the online pool."""
-    step_up: Annotated[int, values.integer(lowest=1, highest=8192)] = DEFAULTS.step_up
-    """Maximum number of CPUs by which the online pool grows in one adjustment."""
-    step_down: Annotated[int, CPUS] = DEFAULTS.step_down
-    """Maximum number of CPUs by which the online pool shrinks in one adjustment; 0 means no maximum."""
-    min_down_period: Annotated[float, quantities.duration()] = DEFAULTS.min_down_period
-    """Minimum time between two reductions of the online pool."""
-    respect_requests: Annotated[bool, values.BOOLEAN] = DEFAULTS.respect_requests
-    """Whether the online pool always has at least the CPUs that its pods request."""
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class QrmSettings(PoolSettings, AdjusterSettings, AllocationSettings, QrmProcessSettings):
+    """The table [qrm] of load-watcher.toml. The settings of its parts come before its own."""
+
+    removed: ClassVar[Mapping[str, str]] = {
+        "cpu_policy": "remove it: the built-in plug-in assigns CPUs by role; for Katalyst's policy, set qrm.cpu_plugin "
+        "and qrm.memory_plugin to false, and run Katalyst's own plug-ins on the node",
+        "system_namespaces": OF_CPU_POLICY,
+        "reclaim": OF_CPU_POLICY,
+    }
+
     headroom_resource: Annotated[
         str | None, values.NAME.like('"resource.katalyst.kubewharf.io/reclaimed_millicpu"')
     ] = None
@@ -281,7 +194,7 @@ class QrmSettings(NodeTable):
     validator prevents containers."""
     cgroup: Annotated[Path, values.PATH] = Path("/sys/fs/cgroup")
     """Mount point of the host's cgroup file system."""
-    cgroup_driver: Annotated[str | None, CGROUP_DRIVER] = None
+    cgroup_driver: Annotated[Driver | None, CGROUP_DRIVER] = None
     """Cgroup driver of the kubelet. Default: detected."""
     cgroup_nest: Annotated[str | None, CGROUP_NEST] = None
     """Parent of the kubelet's control groups (its cgroupRoot, without slashes). Default: detected automatically (none,
@@ -307,27 +220,10 @@ class QrmSettings(NodeTable):
     publish_capacity: Annotated[bool, values.BOOLEAN] = False
     """Whether the resources of plug-ins are published in the node's status (qrm.mode nri and cri only)."""
 
-    def roles(self) -> RoleTable:
-        """The class of each role: online, offline or exclusive. Raises ValueError for a role in two lists."""
-        classes = {ONLINE: self.online_roles, OFFLINE: self.offline_roles, EXCLUSIVE: self.exclusive_roles}
-        return role_table(classes, nic=self.nic_roles)
-
-    def all_names(self) -> dict[str, str]:
+    @property
+    def resource_names(self) -> dict[str, str]:
         """Maps resource names that pods request to the resource names that plug-ins serve."""
-        return {**({} if self.headroom_resource is None else {self.headroom_resource: CPU}), **dict(self.names)}
-
-    def resizing(self) -> ResizeSettings:
-        """The settings that control how load resizes the pools."""
-        return ResizeSettings(
-            usage_factor=self.usage_factor,
-            reserve_cpus=self.reserve_cpus,
-            min_online=self.min_online,
-            min_offline=self.min_offline,
-            step_up=self.step_up,
-            step_down=self.step_down,
-            min_down_period=self.min_down_period,
-            respect_requests=self.respect_requests,
-        )
+        return {**({} if self.headroom_resource is None else {self.headroom_resource: CPU}), **super().resource_names}
 
     @property
     def evicts(self) -> bool:

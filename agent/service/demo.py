@@ -323,7 +323,7 @@ def _agent(collector: Collector | ProcessCollector, executor: Executor, audit: A
         executor=executor,
         audit=audit,
         metrics=metrics,
-        options=DecisionOptions(settle_seconds=0.0, effect_seconds=2.0 * INTERVAL_S),
+        options=DecisionOptions(settle=0.0, effect=2.0 * INTERVAL_S),
         surroundings=NodeIdentity("demo"),
         clocks=Clocks(),
         interval=INTERVAL_S,

@@ -132,7 +132,7 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
         PrometheusQueryClient,
         QueryMetrics,
         WatcherWindows,
-        prometheus_config,
+        prometheus_connection,
     )
     from watcher.client import NodeClient
 
@@ -143,7 +143,7 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
         client = NodeClient(settings.watcher, node, windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WatcherWindows(client))
     if settings.queries and settings.prometheus is not None:
-        config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
+        config = prometheus_connection(settings.prometheus, settings.prometheus_token_file)
         expressions = {name: query.expression for name, query in settings.queries.items()}
         sources.append(QueryMetrics(PrometheusQueryClient(config), expressions, node=node))
     return sources
@@ -197,7 +197,7 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
             executor=executor,
             audit=audit,
             metrics=metrics,
-            options=settings.options(),
+            options=settings,
             surroundings=NodeIdentity(node, own.labels if own else dict, own_pod(os.environ)),
             clocks=clocks,
             interval=settings.interval,
@@ -219,7 +219,7 @@ def _collector(settings: AgentSettings, pods: PodSource, own: OwnNode | None) ->
         places=SystemPaths(proc=str(settings.proc), cgroup=str(settings.cgroup)),
         interval=settings.interval,
         interfaces=settings.interfaces,
-        driver=settings.driver(),
+        driver=settings.cgroup_driver,
         sources=metric_sources(settings),
         nest=settings.cgroup_nest,
         extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
@@ -240,7 +240,7 @@ async def _executor(
         await asyncio.to_thread(claim.acquire)  # logs another holder of the lock at the start already
     permissions = Permissions(
         enforce=enforce,
-        limits=settings.limits(),
+        limits=settings,
         beside_others=settings.beside_others,
         claim=claim,
         proc=settings.proc,

@@ -272,7 +272,7 @@ def _groups(own: AgentSettings) -> Iterator[CheckResult]:
 
 def _drivers(own: AgentSettings) -> Iterator[CheckResult]:
     """Check that kubelet and container runtime have one cgroup driver, and that it was not changed while pods ran."""
-    found = pod_groups(str(own.cgroup), driver=own.driver(), nest=own.cgroup_nest)
+    found = pod_groups(str(own.cgroup), driver=own.cgroup_driver, nest=own.cgroup_nest)
     if not found:
         return
     first, *others = found
@@ -344,9 +344,9 @@ async def _watcher(own: AgentSettings) -> list[CheckResult]:
 async def _queries(own: AgentSettings) -> list[CheckResult]:
     if own.prometheus is None or not own.queries:
         return []
-    from agent.state.remote import PrometheusQueryClient, prometheus_config
+    from agent.state.remote import PrometheusQueryClient, prometheus_connection
 
-    questions = PrometheusQueryClient(prometheus_config(own.prometheus, own.prometheus_token_file))
+    questions = PrometheusQueryClient(prometheus_connection(own.prometheus, own.prometheus_token_file))
     results = []
     try:
         for name, query in own.queries.items():

@@ -82,10 +82,9 @@ def _say(settings: AgentSettings) -> None:
 
 
 async def _leave(made: AgentRuntime, settings: AgentSettings) -> int:
-    on_exit = OnExit(settings.on_exit)
     try:
-        put_back = await made.executor.shut_down(on_exit)
-        tainted = on_exit is OnExit.RESTORE and await made.executor.tainted()
+        put_back = await made.executor.shut_down(settings.on_exit)
+        tainted = settings.on_exit is OnExit.RESTORE and await made.executor.tainted()
     except AuditError as error:
         log.error("restoring quotas at shutdown failed, they stay lowered: %s. %s", error, error.hint)
         return 1

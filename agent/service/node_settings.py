@@ -19,7 +19,7 @@ PORT = values.integer(lowest=0, highest=65535)
 METRICS_HOST = values.NAME.like('"0.0.0.0"')
 KUBELET_TOKEN = values.PATH.like('"/var/run/secrets/kubernetes.io/serviceaccount/token"')
 KUBELET_CA = values.PATH.like('"/var/lib/kubelet/pki/kubelet.crt"')
-CGROUP_DRIVER = values.choice(each.value for each in Driver).like('"systemd"')
+CGROUP_DRIVER = values.choice(Driver).like('"systemd"')
 CGROUP_NEST = values.NAME.like('"kubelet"')
 
 
@@ -42,18 +42,14 @@ class NodeTable(SettingsTable):
     metrics_host: str | None
     metrics_port: int
     cgroup: Path
-    cgroup_driver: str | None
+    cgroup_driver: Driver | None
     cgroup_nest: str | None
 
     def node_name(self, environ: Mapping[str, str] = os.environ) -> str:
         """The node's name: the setting, otherwise NODE_NAME, otherwise the host name."""
         return self.node or environ.get("NODE_NAME", "") or socket.gethostname()
 
-    def driver(self) -> Driver | None:
-        """The cgroup driver of the kubelet; None if it is to be detected."""
-        return None if self.cgroup_driver is None else Driver(self.cgroup_driver)
-
     def find_layout(self) -> Layout:
         """The layout of the kubelet's control groups, detected at each call, because the kubelet may start after this
         process. Raises NoCgroups."""
-        return find_layout(str(self.cgroup), driver=self.driver(), nest=self.cgroup_nest)
+        return find_layout(str(self.cgroup), driver=self.cgroup_driver, nest=self.cgroup_nest)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
+from agent.cgroups.paths import Driver
 from agent.decision.eviction_limits import EvictionLimits
 from agent.executor.executor import OnExit
 from agent.metrics.action_metric import ActionMetric
@@ -33,7 +34,6 @@ SECTION = "agent"
 MODES = ("preview", "enforce")
 KUBELET, API = POD_SOURCES = ("kubelet", "api")
 KUBELET_PORT = 10250
-FEW = values.integer(lowest=0, highest=1000)
 INTERVAL = quantities.duration(lowest=0.2, highest=3600)
 KEY = values.NAME
 
@@ -62,12 +62,8 @@ class Query(SettingsTable):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class AgentSettings(NodeTable):
-    """The table [agent]; durations are in seconds."""
-
-    removed: ClassVar[Mapping[str, str]] = {
-        "order": "remove it: pods are ordered by QoS class before priority, as with qos-first"
-    }
+class AgentProcessSettings(NodeTable):
+    """Part of [agent]: mode, listeners, sources of policies, and the cycle of the process."""
 
     mode: Annotated[str, values.choice(MODES)] = "preview"
     """preview plans and reports without any change; enforce carries the plans out."""
@@ -94,28 +90,18 @@ class AgentSettings(NodeTable):
     """Interval between cycles. Below 3s, waiting for an unresponsive Kubernetes API prevents the agent from acting."""
     state_file: Annotated[Path, values.PATH] = Path("load-watcher-agent.db")
     """The audit file, with original quotas and audit entries. Must be on storage that outlives the process."""
-    on_exit: Annotated[str, values.choice(each.value for each in OnExit)] = OnExit.KEEP.value
+    on_exit: Annotated[OnExit, values.choice(OnExit)] = OnExit.KEEP
     """At a regular shutdown, whether to keep lowered quotas and the taint, or to restore them."""
-    excess: Annotated[float, values.SHARE] = 0.1
-    """Fraction of the gap by which releases are enlarged and restores are reduced."""
-    settle: Annotated[float, quantities.duration()] = 30.0
-    """Time for throttling to take effect before pods are evicted for the same resource."""
-    effect: Annotated[float, quantities.duration()] = 30.0
-    """Maximum time until a new quota shows in the usage."""
-    grace_slack: Annotated[float, quantities.duration()] = 30.0
-    """Time beyond its grace period that an evicted pod may take to end."""
-    evict_daemons: Annotated[bool, values.BOOLEAN] = False
-    """Whether to evict pods of DaemonSets too; they are recreated immediately."""
-    evict_unmanaged: Annotated[bool, values.BOOLEAN] = False
-    """Whether to evict pods without a controller too; nothing recreates them."""
-    eviction_window: Annotated[float, quantities.duration(lowest=1)] = 600.0
-    """Time window of the limits evictions_per_node, evictions_per_namespace and evictions_per_owner."""
-    evictions_per_node: Annotated[int, FEW] = 6
-    """Maximum number of evictions on this node within eviction_window."""
-    evictions_per_namespace: Annotated[int, FEW] = 3
-    """Maximum number of evictions on this node per namespace within eviction_window."""
-    evictions_per_owner: Annotated[int, FEW] = 1
-    """Maximum number of evictions on this node per controller within eviction_window."""
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class AgentSettings(EvictionLimits, DecisionOptions, AgentProcessSettings):
+    """The table [agent]; durations are in seconds. The settings of its parts come before its own."""
+
+    removed: ClassVar[Mapping[str, str]] = {
+        "order": "remove it: pods are ordered by QoS class before priority, as with qos-first"
+    }
+
     control: Annotated[str, KEY] = "load-watcher-agent/agent-control"
     """NAMESPACE/NAME of the ConfigMap that stops the agents and holds the cluster's eviction budget."""
     beside_others: Annotated[bool, values.BOOLEAN] = False
@@ -149,7 +135,7 @@ class AgentSettings(NodeTable):
     """Path of the host's /proc."""
     cgroup: Annotated[Path, values.PATH] = Path("/sys/fs/cgroup")
     """Path of the host's control groups."""
-    cgroup_driver: Annotated[str | None, CGROUP_DRIVER] = None
+    cgroup_driver: Annotated[Driver | None, CGROUP_DRIVER] = None
     """Cgroup driver of the kubelet. Default: detected."""
     cgroup_nest: Annotated[str | None, CGROUP_NEST] = None
     """Parent of the kubelet's control groups (its cgroupRoot, without slashes). Default: detected automatically (none,
@@ -172,26 +158,6 @@ class AgentSettings(NodeTable):
         host = environ.get("HOST_IP", "")
         default = f"https://{host_port(host, KUBELET_PORT)}" if host else None
         return self.kubelet or default
-
-    def options(self) -> DecisionOptions:
-        """Options of the analyzer and planner."""
-        return DecisionOptions(
-            excess=self.excess,
-            settle_seconds=self.settle,
-            effect_seconds=self.effect,
-            grace_slack_seconds=self.grace_slack,
-            evict_daemons=self.evict_daemons,
-            evict_unmanaged=self.evict_unmanaged,
-        )
-
-    def limits(self) -> EvictionLimits:
-        """Eviction limits of this node."""
-        return EvictionLimits(
-            window=self.eviction_window,
-            node=self.evictions_per_node,
-            namespace=self.evictions_per_namespace,
-            owner=self.evictions_per_owner,
-        )
 
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings, list[Problem]]:

@@ -32,7 +32,7 @@ from agent.state.watcher_load import WatcherLoad
 from watcher.client import NodeClient
 from watcher.decoding.json_text import decode_json
 from watcher.model import METRIC_BY_NAME, Operator
-from watcher.sources.config import ConnectionConfig, InstantQuery
+from watcher.sources.config import ConnectionSettings, InstantQuery
 from watcher.sources.errors import ProviderError, ProviderMalformed
 from watcher.sources.prometheus_api import PrometheusClient
 
@@ -227,17 +227,17 @@ class QueryMetrics:
         return _QueryResults(asked, samples, message)
 
 
-def prometheus_config(address: str, token_file: Path | None) -> ConnectionConfig:
-    """The client configuration from the agent's settings."""
-    return ConnectionConfig(address=address, token_file=str(token_file or ""), keys="agent.prometheus_")
+def prometheus_connection(address: str, token_file: Path | None) -> ConnectionSettings:
+    """The connection from the agent's settings."""
+    return ConnectionSettings(address=address, token_file=token_file, keys="agent.prometheus_")
 
 
 class PrometheusQueryClient:
-    """Queries the server of `config`, with its credentials, certificates and timeout."""
+    """Queries the server of `settings`, with its credentials, certificates and timeout."""
 
-    def __init__(self, config: ConnectionConfig) -> None:
-        self._timeout = config.timeout
-        self._client = PrometheusClient(config)
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._timeout = settings.timeout
+        self._client = PrometheusClient(settings)
         self._started = False
 
     async def ask(self, expression: str) -> tuple[Sample, ...]:

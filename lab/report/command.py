@@ -15,7 +15,7 @@ from lab.report.replay import replay
 from load_watcher.cli.json_text import json_text
 from load_watcher.cli.output_file import is_regular, written_file
 from watcher.sources.errors import ProviderUnreachable
-from watcher.sources.prometheus.queries import PrometheusConfig
+from watcher.sources.settings import ProviderSettings
 
 PORT_FORWARD = (
     "From a laptop, forward a port: kubectl -n monitoring port-forward svc/prometheus-k8s 9090, then use "
@@ -45,11 +45,11 @@ def check_file(page: Path) -> Path | None:
 
 
 def make(
-    config: PrometheusConfig, options: CollectOptions, *, top: int, simulated: bool, progress: Progress
+    settings: ProviderSettings, options: CollectOptions, *, top: int, simulated: bool, progress: Progress
 ) -> ClusterReport:
-    """Collect and compute a report. Raises ProviderError, and ValueError for an invalid configuration."""
+    """Collect and compute a report. Raises ProviderError, and ValueError for an invalid address."""
     try:
-        history = asyncio.run(collect(config, options, progress=progress))
+        history = asyncio.run(collect(settings, options, progress=progress))
     except ProviderUnreachable as error:
         error.hint = f"{error.hint} {PORT_FORWARD}"
         raise
@@ -69,6 +69,6 @@ def write(report: ClusterReport, page: Path, document: Path | None) -> None:
                 file.write(content.encode(errors="replace"))
 
 
-def for_report(config: PrometheusConfig, timeout: float) -> PrometheusConfig:
-    """The configuration with limits that suit long range queries, `timeout` in seconds."""
-    return with_fields(config, timeout=timeout, fetch_deadline=3.0 * timeout, backoff=(1.0, 3.0))
+def for_report(settings: ProviderSettings, timeout: float) -> ProviderSettings:
+    """The settings with limits that suit long range queries, `timeout` in seconds."""
+    return with_fields(settings, timeout=timeout, backoff=(1.0, 3.0))

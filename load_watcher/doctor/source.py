@@ -31,7 +31,6 @@ from watcher.service.build import refresh_config
 from watcher.sources import registry
 from watcher.sources.base import Fetch, NodeAwareProvider, Provider, QueryFailure, QueryPlan
 from watcher.sources.errors import ProviderError
-from watcher.sources.prometheus.provider import config_from_settings
 from watcher.sources.settings import ProviderSettings
 from watcher.tick import cluster_nodes
 from watcher.tick.tick import Refresher
@@ -264,7 +263,7 @@ async def _similar_names(metric: Metric, found: Settings) -> str:
     # Imported on demand: its library takes a third of a second to import.
     from watcher.sources.prometheus.metric_names import similar_names
 
-    names = await asyncio.to_thread(similar_names, config_from_settings(found), [word])
+    names = await asyncio.to_thread(similar_names, found[ProviderSettings], [word])
     if not names:
         return f'; the server has no series with "{word}" in the name'
     return f'; its series with "{word}" in the name: {shorten_names(names)}'

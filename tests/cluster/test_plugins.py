@@ -27,10 +27,23 @@ ALL = dict.fromkeys(RESOURCES.values(), "2")
 
 @pytest.fixture(scope="module")
 def managing(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Managers in the mode nri that publish the resources of plug-ins."""
+    """Managers in the mode nri that publish the resources of plug-ins. What the plug-ins leave is removed: their files,
+    and their resources as docs/concepts/qrm.md says."""
     with qrms.managing(cluster, tmp_path_factory.mktemp("managing"), ["qrm-nri", "qrm-publish"]):
         wait_for(lambda: all(connected(cluster, node) for node in cluster.nodes), what="the runtimes to be connected")
         yield
+    none = dict.fromkeys(ALL)
+    patch = json.dumps({"status": {"capacity": none, "allocatable": none}})
+    for node in cluster.nodes:
+        cluster.control_plane.kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", "-p", patch)
+        assert published(cluster, node) == {}
+        node.run(
+            "rm",
+            "-rf",
+            f"{STATE}/outside.sock",
+            f"{STATE}/plugins/outside.sock",
+            *(f"{STATE}/outside-{way}" for way in WAYS),
+        )
 
 
 @pytest.fixture
@@ -94,14 +107,15 @@ def registrations(cluster: Cluster) -> list[int]:
 def given(cluster: Cluster, node: Node, name: str) -> list[str]:
     """Return the disks that a pod has of each plug-in, as the manager reports them; empty if it does not know the
     pod."""
-    pods = {each["pod"]: each["containers"]["main"] for each in page(cluster, node).get("pods", ())}
-    infos = pods.get(f"default/{name}", {})
+    pods = {each["pod"]: each["containers"] for each in page(cluster, node).get("pods", ())}
+    infos = pods.get(f"default/{name}", {}).get("main", {})
     return [infos[resource]["allocation_result"] for resource in ALL if resource in infos]
 
 
 def check_disks(cluster: Cluster, node: Node, name: str, disk: str) -> None:
     """Check that a pod has a disk of each plug-in: its environment variable, its mount and its device."""
     assert cluster.container(name)[0] is node
+    wait_for(lambda: given(cluster, node, name), what=f"the allocations of {name} on the page")
     assert given(cluster, node, name) == [disk] * len(WAYS)
     script = "\n".join(
         f'echo "${way.upper()}" "$(cat /{way}/name)" "$(stat -c %t:%T /dev/{way})"\n'
@@ -146,7 +160,6 @@ def test_plug_ins_of_others_keep_their_allocations_through_restarts(cluster: Clu
                 kubectl("-n", NAMESPACE, "delete", "pod", manager_of(cluster, node))
                 wait_live(cluster, node, registered=2)
                 wait_for(lambda: connected(cluster, node), what="the runtime to be connected", timeout=90)
-                wait_for(lambda: given(cluster, node, "second"), what="the pods of the new manager")
                 check_disks(cluster, node, "first", "disk-0")
                 check_disks(cluster, node, "second", "disk-1")
 

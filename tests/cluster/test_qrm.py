@@ -110,12 +110,13 @@ def test_an_exclusive_cpu_is_taken_from_a_running_pod_and_given_back(cluster: Cl
 
 
 def test_a_pod_near_a_network_card_gets_its_address_and_a_cpu(cluster: Cluster, managing: Path, node: Node):
-    near = with_role(guaranteed("near", node), NEAR_A_CARD)
-    with created(cluster, near):
+    pools = page(cluster, node)["pools"]
+    with created(cluster, with_role(guaranteed("near", node), NEAR_A_CARD)):
         wait_ready(cluster, "default", "app=near", 1)
         assert len(pinned(cluster, "near")) == 1
         script = 'echo "$AFFINITY_NIC_ADDR_IPV4"'
         assert cluster.control_plane.kubectl("exec", "near", "--", "sh", "-c", script).strip() == CARD_ADDRESS
+    wait_for(lambda: page(cluster, node)["pools"] == pools, what="the pools as before")
 
 
 def test_containers_of_a_pod_get_all_that_they_request_or_none_is_created(

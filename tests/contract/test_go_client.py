@@ -1,7 +1,7 @@
-"""The real Go client that the Trimaran plug-ins use, against our answers: what it decodes is what we meant.
+"""The real Go client of the Trimaran plug-ins with responses of load-watcher: it decodes the sent values.
 
 `client/` is a small Go module on github.com/paypal/load-watcher at the version that scheduler-plugins pins. It is built
-once and kept among the real parts; the first build downloads and compiles client-go, hence the patience.
+once and kept in the cache; the first build downloads and compiles client-go, so its timeout is long.
 """
 
 import json
@@ -43,7 +43,7 @@ def lacking(reason: str) -> None:
 
 @pytest.fixture(scope="module")
 def go_client() -> Path:
-    """The client's program."""
+    """The path of the client program."""
     if (go := find_go()) is None:
         lacking("Go is neither on PATH nor in the cache: run make kubernetes")
     program = UNPACKED / "go-client" / "client"
@@ -57,7 +57,7 @@ def go_client() -> Path:
 
 @pytest.fixture
 def ask(go_client: Path) -> Ask:
-    """What the client says of each address: {"error": …} or {"metrics": …}."""
+    """The output of the client for each address: {"error": …} or {"metrics": …}."""
 
     def asked(*addresses: str) -> list[dict[str, Any]]:
         done = subprocess.run([go_client, *addresses], capture_output=True, text=True, timeout=120)
@@ -77,7 +77,7 @@ def nodes_of(outcome: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def check_equal(theirs: dict[str, Any], body: bytes) -> None:
-    """Every node, metric, label and number that we sent arrived."""
+    """Each sent node, metric, label and number is decoded."""
     ours = msgspec.json.decode(body, type=WatcherDocument)
     decoded = theirs["metrics"]
     assert (decoded["timestamp"], decoded["source"]) == (ours.timestamp, ours.source)
@@ -91,23 +91,23 @@ def check_equal(theirs: dict[str, Any], body: bytes) -> None:
         assert np.allclose([m["value"] for m in nodes[name]], [m.value for m in node.metrics], rtol=1e-14, atol=1e-10)
 
 
-def test_ordinary_answers_arrive_whole(ask: Ask):
-    """Two nodes with a quarter of an hour, one with five minutes; its transport asks for gzip by itself."""
+def test_ordinary_responses_are_decoded_completely(ask: Ask):
+    """Two nodes with a window of 15 minutes, one with five minutes; the transport requests gzip."""
     with Live(FakeService(published=publish(snapshot_of(small_fleet())))) as live:
         (theirs,) = ask(url(live))
         check_equal(theirs, live.ask("/watcher").body)
     assert {metric["rollup"] for metric in nodes_of(theirs)["node-1"]} == {"15m"}
 
 
-def test_an_address_that_ends_with_a_slash_works_too(ask: Ask):
-    """It asks //watcher then."""
+def test_an_address_with_a_slash_at_its_end_works(ask: Ask):
+    """The client requests //watcher then."""
     with Live() as live:
         plain, slashed = ask(url(live), url(live) + "/")
     assert plain == slashed
     assert nodes_of(plain)
 
 
-def test_awkward_names_arrive_as_they_are(ask: Ask):
+def test_unusual_names_are_decoded_unchanged(ask: Ask):
     """Quotes, backslashes, other scripts, line separators, the longest names."""
     fleet = {name: {"CPU": steady(12.3456789), "Memory": steady(7.0)} for name in AWKWARD}
     with Live(FakeService(published=publish(snapshot_of(fleet, source='Prom"\\é')))) as live:
@@ -116,7 +116,7 @@ def test_awkward_names_arrive_as_they_are(ask: Ask):
     assert set(nodes_of(theirs)) == set(AWKWARD)
 
 
-def test_what_is_missing_is_absent_and_no_zero(ask: Ask):
+def test_missing_values_are_absent_and_not_zero(ask: Ask):
     """A node without memory, one with a single sample, two that fill half of a shorter window."""
     fleet = {
         "cpu-only": {"CPU": steady(55)},
@@ -135,7 +135,7 @@ def test_what_is_missing_is_absent_and_no_zero(ask: Ask):
     assert all(metric["value"] > 0 for metrics in nodes.values() for metric in metrics)
 
 
-def test_forecasts_arrive_whole_where_they_are_asked_for(ask: Ask):
+def test_forecasts_are_decoded_if_configured(ask: Ask):
     """The client requests /watcher without parameters, so a server returns what operator=FORECAST gives there; the
     averages that the plug-ins use are still among the values."""
     key = ("instance:node_cpu:ratio", "6h")
@@ -168,8 +168,8 @@ def test_forecasts_arrive_whole_where_they_are_asked_for(ask: Ask):
     assert all(("AVG", "15m") in values or ("AVG", "10m") in values for values in found.values())
 
 
-def test_five_thousand_nodes_arrive_whole(ask: Ask):
-    """Megabytes, compressed on the way."""
+def test_five_thousand_nodes_are_decoded(ask: Ask):
+    """Megabytes, compressed."""
     with Live(FakeService(published=publish(snapshot_of(large_fleet(5000))))) as live:
         (theirs,) = ask(url(live))
         check_equal(theirs, live.ask("/watcher").body)
@@ -177,23 +177,23 @@ def test_five_thousand_nodes_arrive_whole(ask: Ask):
     assert END == theirs["metrics"]["window"]["end"]
 
 
-def test_errors_leave_the_client_its_last_copy(ask: Ask):
-    """No metrics (404) and stale ones (503) are errors to it, never an empty map; so is a service that is gone."""
+def test_after_an_error_the_client_keeps_its_last_copy(ask: Ask):
+    """No metrics (404) and stale ones (503) are errors for it, never an empty map; so is an unavailable service."""
     silent, stale = FakeService(published=None), FakeService(clock=1000.0 + 301.0)
     with Live(silent) as none, Live(stale) as old:
         outcomes = ask(url(none), url(old), "http://127.0.0.1:1")
     assert ["error" in outcome for outcome in outcomes] == [True, True, True], outcomes
 
 
-def test_a_running_service_is_read_as_it_serves(ask: Ask, run_service: RunService):
-    """The whole program, on this machine's own load."""
+def test_a_running_service_is_decoded(ask: Ask, run_service: RunService):
+    """The whole program with this machine's load."""
     service = run_service("--provider", "host", env={"NODE_NAME": "worker-1"})
     service.wait_for_status(200)
 
     def both() -> list[Any]:
         body = service.get("/watcher").body
         (theirs,) = ask(service.url)
-        same = theirs["metrics"]["timestamp"] == json.loads(body)["timestamp"]  # a tick may fall in between
+        same = theirs["metrics"]["timestamp"] == json.loads(body)["timestamp"]  # a tick may occur in between
         return [theirs, body] if same else []
 
     theirs, body = wait_for(both, what="the same snapshot twice")

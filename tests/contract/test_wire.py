@@ -1,6 +1,6 @@
-"""What goes over the wire must survive the Go client of the Trimaran plug-ins, and mean the same to it.
+"""The responses are decoded by the Go client of the Trimaran plug-ins, with the same meaning.
 
-The model of that client is held to what the real one did; then it reads our live answers.
+The model of that client is compared with recorded results of the real one; then it decodes real responses.
 """
 
 import json
@@ -31,7 +31,7 @@ AWKWARD = 'no"de\\ ü☃\u2028 </script>'
 
 @pytest.mark.parametrize("row", VECTORS["rows"], ids=lambda row: row["id"])
 def test_the_model_decodes_as_the_real_client_did(row):
-    """Every payload that was run through the real decoder comes out of the model the same."""
+    """For each payload that the real decoder has decoded."""
     if not row["accepted"]:
         with pytest.raises(Rejected):
             decode(row["payload"].encode())
@@ -47,7 +47,7 @@ def test_the_model_decodes_as_the_real_client_did(row):
 
 @pytest.mark.parametrize(("literal", "value"), VECTORS["numbers"], ids=lambda value: str(value)[:24])
 def test_the_model_reads_numbers_as_the_real_client_did(literal, value):
-    """Also those that it reads wrongly, and those for which it throws everything away."""
+    """Also for numbers that it decodes wrongly, and for those for which it discards the response."""
     body = (ONE_VALUE % literal).encode()
     if value is None:
         with pytest.raises(Rejected):
@@ -56,13 +56,13 @@ def test_the_model_reads_numbers_as_the_real_client_did(literal, value):
         assert value == decode(body).nodes["n1"][0].value
 
 
-# --- our answers -----------------------------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=150)
 @given(st.floats(allow_nan=True, allow_infinity=True))
-def test_any_number_is_left_out_or_read_right_by_the_client(value):
-    """No finite value is read wrongly; 15 significant digits and 10 decimals remain of it."""
+def test_any_number_is_left_out_or_decoded_right_by_the_client(value):
+    """No finite value is decoded wrongly; 15 significant digits and 10 decimals remain."""
     wire = to_wire(np.array([value]))
     if np.isnan(wire[0]):
         assert not abs(value) < 1e15
@@ -82,8 +82,8 @@ def live() -> Iterator[Live]:
         yield running
 
 
-def test_the_client_sees_every_node_with_every_metric(live):
-    """What the Go client decodes is what a decoder of our own types decodes."""
+def test_the_client_sees_each_node_with_each_metric(live):
+    """The Go client decodes the same as a decoder with load-watcher's types."""
     body = live.ask("/watcher").body
     ours = msgspec.json.decode(body, type=WatcherDocument)
     theirs = decode(body)
@@ -102,13 +102,13 @@ def test_the_client_sees_every_node_with_every_metric(live):
 
 
 @pytest.mark.parametrize("query", ["", "?window=5m", "?window=10m", "?operator=Latest", "?operator=P95&type=CPU"])
-def test_the_client_accepts_every_selection(live, query):
-    """Whatever is selected, nothing in the answer makes the client throw it away."""
+def test_the_client_accepts_each_selection(live, query):
+    """For any selection, it never discards the response."""
     assert decode(live.ask(f"/watcher{query}").body).nodes
 
 
-def test_the_keys_stand_in_the_order_of_the_original(live):
-    """The Go client does not care, but people who compare answers do."""
+def test_the_keys_are_in_the_order_of_the_original(live):
+    """The Go client does not need it, but people who compare responses do."""
     body = json.loads(live.ask("/watcher/node-1").body)
 
     assert ["timestamp", "window", "source", "data"] == list(body)
@@ -128,8 +128,8 @@ def test_the_window_ends_with_the_newest_sample(live):
     assert {"duration": "10m", "start": END - 600, "end": END} == window
 
 
-def test_compressed_bodies_are_what_go_s_transport_expects(live):
-    """Go asks for gzip by itself and decodes it before anyone sees it: one member, nothing behind it."""
+def test_compressed_bodies_are_as_the_transport_of_go_expects(live):
+    """Go requests gzip and decodes it before the client: one member, without bytes after it."""
     answer = live.ask("/watcher", headers={"Accept-Encoding": "gzip"})
     member = zlib.decompressobj(wbits=31)
     body = member.decompress(answer.body)
@@ -139,15 +139,15 @@ def test_compressed_bodies_are_what_go_s_transport_expects(live):
     assert live.ask("/watcher").body == body
 
 
-def test_zstd_bodies_say_how_long_they_are(live):
+def test_zstd_bodies_state_their_length(live):
     """One frame; decoders that do not stream need its length."""
     body = live.ask("/watcher", headers={"Accept-Encoding": "zstd"}).body
 
     assert live.ask("/watcher").body == zstandard.ZstdDecompressor().decompress(body)
 
 
-def test_no_metrics_is_an_error_to_the_client_and_not_an_empty_map():
-    """An empty 200 would score every node the minimum; an error leaves the client its last copy."""
+def test_missing_metrics_are_an_error_for_the_client_and_not_an_empty_map():
+    """With an empty 200, each node would get the minimum score; after an error, the client keeps its last copy."""
     with Live(FakeService(published=None)) as live:
         assert 404 == live.ask("/watcher").status
     with Live(FakeService(published=publish(snapshot_of({})))) as live:

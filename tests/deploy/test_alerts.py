@@ -22,7 +22,7 @@ ALERTS: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in GROUPS for
 
 
 def anchors(page: Path) -> list[str]:
-    """What a link to a heading of the page ends with, as GitHub and GitLab make it."""
+    """The anchors of the headings of the page, as GitHub and GitLab make them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
@@ -35,8 +35,8 @@ def test_promtool_accepts_the_rules() -> None:
 
 
 @pytest.mark.real
-def test_each_alert_fires_for_its_fault_and_for_nothing_else() -> None:
-    """By Prometheus' own evaluation, a moment before and after; nothing fires while all is well."""
+def test_each_alert_fires_only_for_its_fault() -> None:
+    """By Prometheus' own evaluation, a moment before and after; no alert fires without a fault."""
     tried = run_program("promtool", "test", "rules", UNIT_TESTS)
     assert 0 == tried.returncode, tried.stdout
 
@@ -52,8 +52,8 @@ def test_no_two_alerts_have_one_name() -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_says_what_it_is_about_and_where_to_read_on(name: str) -> None:
-    """The page that it points to has a section of its name."""
+def test_an_alert_has_a_description_and_a_runbook(name: str) -> None:
+    """The runbook is a section of an existing page."""
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
@@ -63,12 +63,12 @@ def test_an_alert_says_what_it_is_about_and_where_to_read_on(name: str) -> None:
     assert anchor in anchors(REPOSITORY / page)
 
 
-def test_no_section_is_about_an_alert_that_is_gone() -> None:
+def test_no_section_is_about_a_removed_alert() -> None:
     sections = re.findall(r"^### (\S+)$", (REPOSITORY / "docs" / "tasks" / "alerts.md").read_text(), flags=re.MULTILINE)
-    assert sections == list(ALERTS)  # in the order of the rules, too
+    assert sections == list(ALERTS)  # also in the order of the rules
 
 
-def test_the_links_of_the_page_lead_somewhere() -> None:
+def test_the_links_of_the_page_have_targets() -> None:
     page = REPOSITORY / "docs" / "tasks" / "alerts.md"
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")

@@ -1,4 +1,4 @@
-"""The chart by itself: its generated files, the network rules from addresses, and the names of releases."""
+"""The chart itself: its generated files, the network rules from addresses, and the names of releases."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ SEPARATE = {**EVERYTHING, "scheduler": {"enabled": True, "separate": True}}
 
 @pytest.mark.parametrize(("path", "content"), [pytest.param(*each, id=each[0].name) for each in generated()])
 def test_a_file_of_the_chart_with_another_source_is_up_to_date(path: Path, content: str) -> None:
-    """`python -m tests.deploy.chart_files` writes them. They are files: archives and Windows do not keep links."""
+    """`python -m tests.deploy.chart_files` writes them. They are files, because archives and Windows do not keep
+    links."""
     assert content == path.read_text()
     assert not path.is_symlink()
 
 
-def test_the_chart_needs_the_oldest_version_that_is_tested() -> None:
+def test_the_chart_requires_the_oldest_tested_version() -> None:
     tested = sorted(tuple(map(int, path.name.split("-")[1].split("."))) for path in MODULES.glob("kubernetes-*"))
     major, minor = tested[0]
     assert f">={major}.{minor}.0-0" == yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
 
 
-def test_every_setting_with_its_default_is_accepted(tmp_path: Path) -> None:
+def test_each_setting_with_its_default_is_accepted(tmp_path: Path) -> None:
     """The schema in values.schema.json refuses no value of the example file, and the pod reads them as given."""
     defaults = tomllib.loads(example())
     del defaults["server"]["host"]
@@ -67,7 +68,7 @@ def profile(name: str, **args: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", PLUGINS)
-def test_every_argument_with_its_default_or_null_is_accepted(name: str) -> None:
+def test_each_argument_with_its_default_or_null_is_accepted(name: str) -> None:
     arguments = factory_of(name).arguments
     args = msgspec.to_builtins(arguments())
     for given in (args, dict.fromkeys(args), {"kind": f"{name}Args", "watcherAddress": "http://x:2020"}):
@@ -94,7 +95,7 @@ def test_an_invalid_profile_is_refused(values: dict[str, Any], message: str) -> 
         charted(values)
 
 
-def test_a_plugin_of_another_package_has_any_arguments() -> None:
+def test_a_plugin_of_another_package_may_have_any_arguments() -> None:
     values = profile("Weather", anything=[1])
     values["scheduler"]["extraPlugins"] = ["Weather"]
     assert [{"name": "Weather", "args": {"anything": [1]}}] == tomllib.loads(settings_in(charted(values)))["scheduler"][
@@ -107,7 +108,7 @@ def test_a_plugin_of_another_package_has_any_arguments() -> None:
 
 def opened(values: dict[str, Any], name: str = NAME) -> list[tuple[list[int], list[str]]]:
     """The egress rules after those of every installation: ports, and namespaces (none: any address)."""
-    every = 2 if name == NAME else 3  # a separate extender also reaches the watcher
+    every = 2 if name == NAME else 3  # a separate extender also connects to the watcher
     rules = only(charted(values), "NetworkPolicy", name)["spec"]["egress"][every:]
     key = "kubernetes.io/metadata.name"
     return [
@@ -134,7 +135,7 @@ def opened(values: dict[str, Any], name: str = NAME) -> list[tuple[list[int], li
     ],
 )
 def test_the_source_can_be_reached(address: str, expected: tuple[list[int], list[str]]) -> None:
-    """And nothing else: the namespace is that of a Service, and the second port that on which Prometheus listens."""
+    """And nothing else: the namespace is that of a Service, and the second port the one on which Prometheus listens."""
     assert [expected] == opened({"config": {"provider": {**PROMETHEUS, "address": address}}})
 
 
@@ -159,7 +160,7 @@ def test_other_services_in_the_settings_can_be_reached() -> None:
     assert [] == opened(separate, f"{NAME}-extender")
 
 
-def test_the_address_of_the_go_load_watcher_in_the_environment_counts() -> None:
+def test_the_address_in_the_old_environment_variable_is_reachable() -> None:
     given = {"METRICS_PROVIDER_NAME": "Prometheus", "METRICS_PROVIDER_ADDRESS": "http://prometheus.monitoring.svc:9090"}
     environment = [{"name": name, "value": value} for name, value in given.items()]
     assert [([9090], ["monitoring"])] == opened({"extraEnv": environment})
@@ -179,7 +180,7 @@ def release(name: str, namespace: str, values: dict[str, Any]) -> list[Manifest]
 
 @pytest.mark.parametrize("values", [EVERYTHING, SEPARATE], ids=["inner extender", "separate extender"])
 def test_releases_do_not_share_objects(values: dict[str, Any]) -> None:
-    """Two names in a namespace, and one name in two namespaces; with every component, and the pod of `helm test`."""
+    """Two names in a namespace, and one name in two namespaces; with each component, and the pod of `helm test`."""
     values = {**values, "serviceAccount": {"create": True}, "extraObjects": []}
     first, second = (identities(release(name, "shared", values)) for name in ("a", "b"))
     assert first
@@ -187,7 +188,7 @@ def test_releases_do_not_share_objects(values: dict[str, Any]) -> None:
     assert first.isdisjoint(identities(release("a", "elsewhere", values)))
 
 
-def test_common_labels_are_on_every_object_and_pod() -> None:
+def test_common_labels_are_on_each_object_and_pod() -> None:
     rendered = release("a", "b", {**SEPARATE, "extraObjects": [], "commonLabels": {"team": "nodes"}})
     assert {"Pod", "DaemonSet", "Deployment"} < {each["kind"] for each in rendered}
     for each in rendered:
@@ -197,7 +198,7 @@ def test_common_labels_are_on_every_object_and_pod() -> None:
             assert "team" not in each["spec"]["selector"]["matchLabels"]
 
 
-def test_an_image_by_digest() -> None:
+def test_an_image_may_have_a_digest() -> None:
     digest = f"sha256:{'a' * 64}"
     image = {"repository": "registry.example.com/lw", "tag": "1.0", "digest": digest}
     rendered = charted(
@@ -224,7 +225,7 @@ def test_openshift_assigns_the_ids() -> None:
     assert all(f"{key}: null" in page for key in values)
 
 
-def test_what_kube_scheduler_depends_on_is_critical() -> None:
+def test_components_that_kube_scheduler_depends_on_are_critical() -> None:
     def classes(values: dict[str, Any]) -> set[str | None]:
         pods = [each["spec"]["template"]["spec"] for each in charted(values) if each["kind"] == "Deployment"]
         return {each.get("priorityClassName") for each in pods}

@@ -1,6 +1,6 @@
-"""The Grafana dashboards as documents: what Grafana's own types say of them, and the habits that they keep.
+"""The Grafana dashboards as documents: valid by Grafana's own types, and by the rules of this project.
 
-What their queries answer is in test_monitoring.py.
+test_monitoring.py tests the results of their queries.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def type_errors(directory: Path, documents: dict[str, Any]) -> set[str]:
 
 
 def broken() -> dict[str, Any]:
-    """One dashboard for each kind of mistake that the types are to find."""
+    """One dashboard for each kind of mistake that the types detect."""
     found = {
         name: read("node") for name in ("schema", "variable", "field", "option", "unit", "legend", "custom", "query")
     }
@@ -71,13 +71,13 @@ def broken() -> dict[str, Any]:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_the_dashboards_are_what_grafana_takes(tmp_path: Path) -> None:
-    """By the types of the version in docker-compose.yml; and they notice what is wrong."""
+def test_the_dashboards_are_valid_for_grafana(tmp_path: Path) -> None:
+    """By the types of the version in docker-compose.yml, which detect planted mistakes."""
     wrong = type_errors(tmp_path, {name: read(name) for name in DASHBOARDS} | broken())
     assert {f"{name}.ts" for name in broken()} == {line.partition("(")[0] for line in wrong}, wrong
 
 
-# --- habits ----------------------------------------------------------------------------------------------------------
+# --- rules of this project -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -94,7 +94,7 @@ def test_a_dashboard_can_be_provisioned(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_no_data_source_is_named_but_by_a_variable(name: str) -> None:
+def test_data_sources_are_variables(name: str) -> None:
     text = json.dumps(read(name))
     assert {"${datasource}", "${infinity}"} >= set(re.findall(r'"uid": "([^"]*)"', text)) - {read(name)["uid"]}
     kinds = {each["name"]: each["query"] for each in variables(name).values() if each["type"] == "datasource"}
@@ -103,7 +103,7 @@ def test_no_data_source_is_named_but_by_a_variable(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_a_panel_says_what_it_shows_and_in_which_unit(name: str) -> None:
+def test_a_panel_has_a_description_and_a_unit(name: str) -> None:
     titles = [panel["title"] for panel in panels(read(name))]
     assert len(set(titles)) == len(titles)
     for panel in panels(read(name)):
@@ -115,7 +115,7 @@ def test_a_panel_says_what_it_shows_and_in_which_unit(name: str) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_panels_do_not_overlap(name: str) -> None:
-    """Those in a collapsed row stand where they will once it is opened."""
+    """Panels in a collapsed row have their position in the open row."""
     taken: dict[tuple[int, int], int] = {}
     document = read(name)
     for panel in [*document["panels"], *(each for row in document["panels"] for each in row.get("panels", ()))]:
@@ -127,7 +127,7 @@ def test_panels_do_not_overlap(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_every_selector_keeps_to_the_chosen_cluster(name: str) -> None:
+def test_each_selector_has_the_chosen_cluster(name: str) -> None:
     """Without the right side of `on (job, instance)`, which only selects the series of the left side."""
     for target in targets(name):
         if target.is_promql:
@@ -136,7 +136,7 @@ def test_every_selector_keeps_to_the_chosen_cluster(name: str) -> None:
                 assert 'cluster=~"$cluster"' in matchers, f"{target.place}: {metric}"
 
 
-def test_pages_that_are_led_to_exist() -> None:
+def test_linked_pages_exist() -> None:
     """In links of tables."""
     uids = {read(name)["uid"] for name in DASHBOARDS}
     led = {uid for path in DASHBOARDS.values() for uid in re.findall(r'"/d/([\w-]+)', path.read_text())}

@@ -1,4 +1,4 @@
-"""The extender as a Deployment of its own, with no more rights than it needs."""
+"""The extender as a separate Deployment, with only the rights that it needs."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def settings_of(rendered: list[Manifest]) -> dict[str, Any]:
     return dict(of_part(rendered, NAME)[f"ConfigMap {NAME}"]["data"])
 
 
-def test_it_is_what_kubernetes_takes(manifests: list[Manifest]) -> None:
+def test_the_manifests_are_valid_for_kubernetes(manifests: list[Manifest]) -> None:
     assert [] == problems(manifests)
 
 
-def test_the_watcher_is_as_without_it(manifests: list[Manifest]) -> None:
+def test_the_watcher_is_the_same_as_without_it(manifests: list[Manifest]) -> None:
     assert {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "Deployment", "Service"} < {
         key.partition(" ")[0] for key in of_part(manifests, NAME)
     }
@@ -76,7 +76,7 @@ def test_its_pods_are_hardened_as_those_of_the_watcher(manifests: list[Manifest]
     assert "memory" in container["resources"]["limits"]
 
 
-def test_everything_selects_its_pods_and_nothing_of_the_watcher_does(manifests: list[Manifest]) -> None:
+def test_all_selectors_select_its_pods_and_none_of_the_watcher_does(manifests: list[Manifest]) -> None:
     labels = only(manifests, "Deployment", NAME)["spec"]["template"]["metadata"]["labels"]
     selectors = [
         only(manifests, "Deployment", NAME)["spec"]["selector"]["matchLabels"],
@@ -91,8 +91,8 @@ def test_everything_selects_its_pods_and_nothing_of_the_watcher_does(manifests: 
     assert rule["to"][0]["podSelector"]["matchLabels"].items() <= watcher.items()
 
 
-def test_it_asks_the_service_that_is_installed(manifests: list[Manifest]) -> None:
-    """In a release of another name too, with TLS and a protected watcher."""
+def test_it_requests_the_installed_service(manifests: list[Manifest]) -> None:
+    """Also in a release with another name, with TLS and a protected watcher."""
     assert "http://load-watcher.load-watcher:2020" == settings_of(manifests)["extender"]["watcher"]
     (port,) = only(manifests, "Service", NAME)["spec"]["ports"]
     (container,) = only(manifests, "Deployment", NAME)["spec"]["template"]["spec"]["containers"]
@@ -115,12 +115,12 @@ def test_it_asks_the_service_that_is_installed(manifests: list[Manifest]) -> Non
     assert "extender" not in tomllib.loads(only(rendered, "ConfigMap", "other")["data"]["load-watcher.toml"])
 
 
-def test_the_port_of_the_watcher_is_not_its_port() -> None:
+def test_its_port_differs_from_that_of_the_watcher() -> None:
     rendered = charted({**SEPARATE, "config": {"server": {"port": 2020, "host": "::"}}})
     assert {"host": "::"} == settings_of(rendered)["server"]
 
 
-def test_allowed_clients_of_the_watcher_include_it() -> None:
+def test_it_is_an_allowed_client_of_the_watcher() -> None:
     clients = [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
     rendered = charted({**SEPARATE, "networkPolicy": {"from": clients}})
     (rule,) = only(rendered, "NetworkPolicy")["spec"]["ingress"]
@@ -131,7 +131,7 @@ def test_allowed_clients_of_the_watcher_include_it() -> None:
 
 
 def test_only_the_scheduler_reaches_the_extender(manifests: list[Manifest]) -> None:
-    """In the watcher also the components that read its load; not every client, as for a watcher without an extender."""
+    """In the watcher, also components that read its load; but not each client, as for a watcher without an extender."""
     own = only(manifests, "NetworkPolicy", NAME)
     assert [[SCHEDULER]] == [rule["from"] for rule in own["spec"]["ingress"]]
     (rule,) = only(kustomized(DEPLOY / "overlays" / "extender"), "NetworkPolicy")["spec"]["ingress"]
@@ -165,7 +165,7 @@ def admits(policies: list[Manifest], namespace: str, labels: dict[str, str], *, 
 
 
 def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """As Kubernetes does, with the operator In."""
+    """Label selectors of Kubernetes, with the operator In."""
     return selector.get("matchLabels", {}).items() <= labels.items() and all(
         labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", ())
     )
@@ -178,7 +178,7 @@ def policies_of(rendered: list[Manifest]) -> list[Manifest]:
 @pytest.mark.parametrize("with_helm", [False, True], ids=["kustomize", "helm"])
 @pytest.mark.parametrize("part", ["agent", "qrm"])
 def test_agents_and_resource_managers_reach_a_watcher_with_the_extender(part: str, with_helm: bool) -> None:
-    """Those of deploy/ are in namespaces of their own; a pod of another namespace with the same labels is refused."""
+    """Those of deploy/ are in their own namespaces; a pod of another namespace with the same labels is refused."""
     extender = DEPLOY / "overlays" / "extender"
     rendered = charted({"scheduler": {"enabled": True}}) if with_helm else kustomized(extender)
     _, watcher = labels_of(rendered, "Deployment", "load-watcher")
@@ -201,8 +201,8 @@ PROMETHEUS = {"app.kubernetes.io/name": "prometheus", "app.kubernetes.io/instanc
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_prometheus_reaches_the_extender_where_it_is_configured(separate: bool) -> None:
-    """In any namespace, until its namespace is named; without a ServiceMonitor it is refused as others are."""
+def test_prometheus_reaches_the_extender_if_configured(separate: bool) -> None:
+    """From any namespace, until its namespace is named; without a ServiceMonitor it is refused."""
     values: dict[str, Any] = {"scheduler": {"enabled": True, "separate": separate}}
     monitored = charted({**values, "serviceMonitor": {"enabled": True}})
     named = charted(
@@ -219,7 +219,7 @@ def test_prometheus_reaches_the_extender_where_it_is_configured(separate: bool) 
 
 
 def upgraded(separate: bool, policy: dict[str, Any]) -> str:
-    """What `helm upgrade` would apply."""
+    """The objects of `helm upgrade`."""
     values = with_images({"scheduler": {"enabled": True, "separate": separate}, "networkPolicy": policy})
     return helm(
         "template", "load-watcher", CHART, "--is-upgrade", "--namespace", "load-watcher", "--values", "-", given=values
@@ -227,7 +227,7 @@ def upgraded(separate: bool, policy: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_an_upgrade_closes_the_extender_only_by_a_decision(separate: bool) -> None:
+def test_an_upgrade_restricts_the_extender_only_by_a_decision(separate: bool) -> None:
     """The default refuses a kube-scheduler on the host network, so an upgrade does not choose it silently."""
     with pytest.raises(ChartError, match=r"networkPolicy\.scheduler is not set.* \[\] to admit every client as before"):
         upgraded(separate, {})
@@ -237,8 +237,8 @@ def test_an_upgrade_closes_the_extender_only_by_a_decision(separate: bool) -> No
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_an_empty_list_of_schedulers_admits_the_clients_of_before(separate: bool) -> None:
-    """Every client, or those of networkPolicy.from."""
+def test_an_empty_list_of_schedulers_admits_the_earlier_clients(separate: bool) -> None:
+    """Each client, or those of networkPolicy.from."""
     name, clients = NAME if separate else "load-watcher", [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
     values: dict[str, Any] = {"scheduler": {"enabled": True, "separate": separate}}
     everyone = charted({**values, "networkPolicy": {"scheduler": []}})
@@ -264,8 +264,8 @@ def test_a_scheduler_on_the_host_network_is_named_by_its_addresses(separate: boo
 
 
 @pytest.mark.parametrize("binds", [False, True], ids=["scores", "binds"])
-async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_path: Path, binds: bool) -> None:
-    """Only the places differ. The watcher, which is not there, has no right for it."""
+async def test_it_runs_with_the_installed_settings_and_uses_each_right(tmp_path: Path, binds: bool) -> None:
+    """Only paths and addresses differ. The watcher, which does not exist, has no right for it."""
     profiles = {"profiles": BINDING} if binds else {}
     rendered = charted({"scheduler": {**SEPARATE["scheduler"], **profiles}})
     rights = granted(list(of_part(rendered, NAME).values()))
@@ -301,7 +301,7 @@ async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_p
         await story(kube)
 
 
-def test_its_own_values_of_the_chart_are_used() -> None:
+def test_its_own_chart_values_are_used() -> None:
     storage = {"ephemeral-storage": "2Gi"}
     resources = {"requests": {"cpu": "1", "memory": "1Gi", **storage}, "limits": {"memory": "1Gi", **storage}}
     rendered = charted({"scheduler": {**SEPARATE["scheduler"], "replicaCount": 3, "resources": resources}})

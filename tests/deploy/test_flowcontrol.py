@@ -1,4 +1,4 @@
-"""Priority and fairness: the same by kustomize and by Helm, for the accounts that the other manifests create."""
+"""Priority and fairness: the same with kustomize and with Helm, for the accounts of the other manifests."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def subjects(rendered: list[Manifest]) -> set[tuple[str, str]]:
     }
 
 
-def test_it_is_what_kubernetes_takes(manifests: list[Manifest]) -> None:
+def test_the_manifests_are_valid_for_kubernetes(manifests: list[Manifest]) -> None:
     assert [] == problems(manifests)
     assert [] == problems(charted(VALUES))
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_the_chart_and_the_manifests_agree(manifests: list[Manifest], part: str) -> None:
+def test_the_chart_and_the_manifests_are_equal(manifests: list[Manifest], part: str) -> None:
     """In a release in the namespace that kustomize uses."""
     expected = of_part(manifests, part)
     assert {f"{kind} {part}" for kind in KINDS} == expected.keys()
@@ -59,6 +59,6 @@ def test_the_accounts_are_those_of_the_other_manifests(manifests: list[Manifest]
     assert accounts(chart) == subjects(chart) == {("shop", "other"), ("shop", "other-agent")}
 
 
-def test_it_is_off_by_default_and_follows_the_agent() -> None:
+def test_it_is_disabled_by_default_and_follows_the_agent() -> None:
     assert not [each for each in charted({"agent": {"enabled": True}}) if each["kind"] in KINDS]
     assert len(KINDS) == len([each for each in charted({"flowSchema": {"enabled": True}}) if each["kind"] in KINDS])

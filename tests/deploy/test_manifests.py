@@ -1,5 +1,5 @@
-"""What installs into a cluster: plain manifests by kustomize and a chart by Helm, rendered by both, held against the
-published schemas, against each other, and against what the service really needs and answers."""
+"""The installation in a cluster: manifests by kustomize and a chart by Helm, rendered by both, validated with the
+published schemas, compared with each other and with the requests of the service."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 DEPLOY = REPOSITORY / "deploy"
 PROMETHEUS = {"name": "prometheus", "address": "http://prometheus-k8s.monitoring.svc:9090"}
-# What makes the chart render what an overlay does.
+# Values with which the chart renders the same as an overlay.
 SAME: dict[str, dict[str, Any]] = {
     "metrics-server": {},
     "prometheus": {"config": {"provider": PROMETHEUS}},
@@ -76,29 +76,29 @@ SHOWING = {
 SECRET = {"existingSecret": "load-watcher"}
 MONITORED = {"serviceMonitor": {"enabled": True}}
 ALERTING = {"prometheusRule": {"enabled": True}}
-# Of Kubernetes; the oldest that the schemas' package and the fields that we use go back to, and the newest.
+# Of Kubernetes: the oldest one with the used fields and with schemas in the package, and the newest.
 VERSIONS = ("1.27.0", "1.37.0")
 NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
 WRITING = ("get", "list", "watch", "create", "update", "patch", "delete")
 SINCE = {"flowcontrol.apiserver.k8s.io/v1": "1.29.0", "admissionregistration.k8s.io/v1": "1.30"}
 """API versions newer than the oldest of VERSIONS; deploy/flowcontrol, the component agent-node-restriction, and
 values in the chart use them."""
-UNPUBLISHED = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}  # no schemas of them are in that package
+UNPUBLISHED = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}  # the package has no schemas of them
 
 
 @pytest.fixture(scope="module", params=sorted(SAME))
 def overlay(request: pytest.FixtureRequest) -> tuple[str, list[Manifest]]:
-    """An overlay's name and what it renders."""
+    """The name of an overlay and its objects."""
     return request.param, kustomized(DEPLOY / "overlays" / request.param)
 
 
 @pytest.fixture(scope="module")
 def manifests() -> list[Manifest]:
-    """Those for metrics-server."""
+    """The objects for metrics-server."""
     return kustomized(DEPLOY / "overlays" / "metrics-server")
 
 
-# --- fit for Kubernetes ----------------------------------------------------------------------------------------------
+# --- valid for Kubernetes --------------------------------------------------------------------------------------------
 
 
 def problems(rendered: list[Manifest]) -> list[str]:
@@ -111,8 +111,8 @@ def problems(rendered: list[Manifest]) -> list[str]:
     ]
 
 
-def test_an_overlay_is_what_kubernetes_takes(overlay: tuple[str, list[Manifest]]) -> None:
-    """By the published schemas, with unknown fields refused."""
+def test_an_overlay_is_valid_for_kubernetes(overlay: tuple[str, list[Manifest]]) -> None:
+    """By the published schemas, in which unknown fields are errors."""
     assert [] == problems(overlay[1])
 
 
@@ -187,8 +187,8 @@ CHARTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_the_chart_is_what_kubernetes_takes(name: str) -> None:
-    """With every value used at least once."""
+def test_the_chart_is_valid_for_kubernetes(name: str) -> None:
+    """With each value used at least once."""
     assert [] == problems(charted(CHARTS[name]))
 
 
@@ -215,15 +215,15 @@ def test_the_memory_limit_follows_the_number_of_nodes(values: dict[str, Any], re
         assert ("100m", request_, limit) == (requests["cpu"], requests["memory"], resources["limits"]["memory"])
 
 
-def test_every_value_of_the_chart_was_tried() -> None:
-    """A value that no test sets may be one that nothing reads."""
+def test_each_value_of_the_chart_is_tested() -> None:
+    """A value that no test sets may have no effect."""
     known = yaml.safe_load((CHART / "values.yaml").read_text()).keys()
     tried = {key for values in CHARTS.values() for key in values}
-    assert {"nameOverride", "resources", "storage"} == known - tried  # overridden, or the same in every rendering
+    assert {"nameOverride", "resources", "storage"} == known - tried  # overridden, or the same in each rendering
 
 
-def test_the_settings_are_where_the_program_looks_for_them(overlay: tuple[str, list[Manifest]]) -> None:
-    """In the file that the variable names, mounted from the ConfigMap that there is."""
+def test_the_settings_are_mounted_where_the_program_reads_them(overlay: tuple[str, list[Manifest]]) -> None:
+    """In the file of the variable, mounted from the existing ConfigMap."""
     spec = pod_template(overlay[1])["spec"]
     (container,) = spec["containers"]
     (named,) = (Path(each["value"]) for each in container["env"] if each["name"] == "LOAD_WATCHER_CONFIG")
@@ -247,8 +247,8 @@ def test_the_settings_are_where_the_program_looks_for_them(overlay: tuple[str, l
     ],
     ids=str,
 )
-def test_a_typo_in_a_field_is_noticed(manifests: list[Manifest], kind: str, place: tuple[Any, ...]) -> None:
-    """What holds the manifests holds something: each field there, misspelt, is an error."""
+def test_a_misspelt_field_is_detected(manifests: list[Manifest], kind: str, place: tuple[Any, ...]) -> None:
+    """So the checks are effective: each field, misspelt, is an error."""
     manifest = only(manifests, kind)
     where: Any = manifest
     for step in place:
@@ -266,8 +266,8 @@ def test_a_typo_in_a_field_is_noticed(manifests: list[Manifest], kind: str, plac
 # --- the chart -------------------------------------------------------------------------------------------------------
 
 
-def test_helm_has_nothing_against_the_chart() -> None:
-    """It warns of nothing and recommends nothing."""
+def test_helm_lint_has_no_messages() -> None:
+    """Neither warnings nor recommendations."""
     assert not re.search(r"\[(INFO|WARNING|ERROR)\]", helm("lint", "--strict", CHART))
 
 
@@ -302,15 +302,15 @@ def test_helm_has_nothing_against_the_chart() -> None:
     ],
     ids=str,
 )
-def test_a_typo_in_a_value_is_refused(values: dict[str, Any], told: str) -> None:
-    """Before anything is installed."""
+def test_a_misspelt_value_is_refused(values: dict[str, Any], told: str) -> None:
+    """Before the installation."""
     with pytest.raises(ChartError, match=told):
         charted(values)
 
 
 def normal(manifest: Manifest) -> Manifest:
-    """A manifest without what only one of the two ways adds: the hash in a ConfigMap's name, Helm's marks, and how a
-    change of the settings reaches the pods. The settings are compared as they are read."""
+    """A manifest without the parts that only one of the two tools adds: the hash in a ConfigMap's name, Helm's labels,
+    and the annotation by which a change of the settings restarts pods. The settings are compared as they are read."""
     plain = plainly_named(manifest, NAME)
     marks = ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version")
     for mark in marks:
@@ -329,12 +329,12 @@ def by_name(rendered: list[Manifest]) -> dict[str, Manifest]:
     return found
 
 
-def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) -> None:
-    """Both are equal except for the namespace, which Helm leaves to its user."""
+def test_the_chart_and_the_manifests_are_equal(overlay: tuple[str, list[Manifest]]) -> None:
+    """Except for the namespace, which Helm leaves to its user."""
     name, rendered = overlay
     expected = by_name(rendered)
     del expected["Namespace load-watcher"]
-    if name == "prometheus":  # an overlay does not know the namespace of an address
+    if name == "prometheus":  # an overlay has no namespace for an address
         namespace = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
         expected["NetworkPolicy load-watcher"]["spec"]["egress"][-1]["to"] = [namespace]
     assert expected == by_name(charted(SAME[name]))
@@ -354,12 +354,12 @@ def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) 
     ],
     ids=["secret", "monitor", "alerts", "pods", "NodeMetrics", "publishing", "thresholds", *SHOWING],
 )
-def test_one_value_of_the_chart_alone_is_what_kubernetes_takes(values: dict[str, Any]) -> None:
+def test_a_single_value_of_the_chart_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
     assert [] == problems(charted(values))
 
 
-def test_the_alerts_of_the_chart_can_lead_to_where_people_read() -> None:
-    """Every runbook, and nothing else of the rules, is changed."""
+def test_the_runbooks_of_the_alerts_can_be_changed() -> None:
+    """Each runbook, and no other part of the rules."""
     runbooks = "https://git.example.com/load-watcher/"
     (rules,) = (each["spec"] for each in charted(ALERTING) if each["kind"] == "PrometheusRule")
     (led,) = (
@@ -373,8 +373,8 @@ def test_the_alerts_of_the_chart_can_lead_to_where_people_read() -> None:
     assert rules == led
 
 
-def test_a_release_of_any_name_fits_together() -> None:
-    """The names that refer to each other come from the same place."""
+def test_a_release_with_any_name_is_consistent() -> None:
+    """Names that refer to each other are derived in one place."""
     rendered = charted({"fullnameOverride": "other"}, namespace="monitoring")
     only(rendered, "Service", "other")
     assert "other" == only(rendered, "Deployment", "other")["spec"]["template"]["spec"]["serviceAccountName"]
@@ -382,8 +382,8 @@ def test_a_release_of_any_name_fits_together() -> None:
     assert {"kind": "ServiceAccount", "name": "other", "namespace": "monitoring"} == subject
 
 
-def test_with_a_certificate_everything_that_asks_asks_by_https() -> None:
-    """Otherwise no pod would become ready."""
+def test_with_a_certificate_all_requests_use_https() -> None:
+    """Otherwise no pod becomes ready."""
     files = {"tls_cert": "/run/secrets/load-watcher/tls.crt", "tls_key": "/run/secrets/load-watcher/tls.key"}
     rendered = charted({**SECRET, **MONITORED, "config": {"server": files}})
     assert [] == problems(rendered)
@@ -400,22 +400,22 @@ def monitored_endpoints(manifests: list[Manifest]) -> list[dict[str, Any]]:
     return [each for found in manifests if (key := lists.get(found["kind"])) for each in found["spec"][key]]
 
 
-def test_every_monitor_keeps_the_labels_of_the_series() -> None:
-    """Otherwise a target label `node` renames all nodes to the one that load-watcher runs on."""
+def test_each_monitor_keeps_the_labels_of_the_series() -> None:
+    """Otherwise a target label `node` would rename all nodes to the one on which load-watcher runs."""
     monitors = charted(MONITORED)
     for part in ("agent", "qrm"):  # separate values, because each gets an image
         monitors += charted({part: {"enabled": True, "podMonitor": {"enabled": True}}})
     assert [True] * 3 == [each.get("honorLabels") for each in monitored_endpoints(monitors)]
 
 
-def test_a_field_of_the_endpoint_can_override_that() -> None:
+def test_a_field_of_the_endpoint_overrides_this() -> None:
     given = {"serviceMonitor": {"enabled": True, "endpoint": {"honorLabels": False, "scrapeTimeout": "5s"}}}
     (endpoint,) = monitored_endpoints(charted(given))
     assert (endpoint["honorLabels"], endpoint["scrapeTimeout"]) == (False, "5s")
 
 
-def test_without_any_right_there_is_no_token_in_the_pods() -> None:
-    """A source outside of Kubernetes, and names of nodes as it gives them."""
+def test_without_any_right_the_pods_have_no_token() -> None:
+    """A source outside of Kubernetes, and its names of nodes."""
     rendered = charted({"config": {"provider": PROMETHEUS}, "rbac": {"nodes": False}})
     assert not {"ClusterRole", "ClusterRoleBinding"} & {each["kind"] for each in rendered}
     assert pod_template(rendered)["spec"]["automountServiceAccountToken"] is False
@@ -425,16 +425,16 @@ def test_without_any_right_there_is_no_token_in_the_pods() -> None:
 
 
 def read(text: str, directory: Path) -> Settings:
-    """The settings as the pod would read them; SettingsError where they are wrong."""
+    """The settings as the pod reads them; SettingsError if they are invalid."""
     path = directory / "load-watcher.toml"
     path.write_text(text)
-    # as in the image, and as Kubernetes sets it in every pod
+    # as in the image, and as Kubernetes sets it in each pod
     environ = {"LOAD_WATCHER_DEFAULT_SERVER_HOST": "::", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     return load(flags={}, environ=environ, file=path, cwd=directory)
 
 
-def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Path) -> None:
-    """Those that the pod reads, with the volume larger than the database may become."""
+def test_the_settings_are_valid(overlay: tuple[str, list[Manifest]], tmp_path: Path) -> None:
+    """Those that the pod reads, with a volume larger than the limit of the database."""
     name, rendered = overlay
     settings = read(settings_in(rendered), tmp_path)
     source = "prometheus" if name == "prometheus" else "metrics-server"
@@ -453,7 +453,7 @@ def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Pa
 
 
 def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
-    """Numbers, tables in tables, names that TOML wants in quotes; null takes a default of the chart away."""
+    """Numbers, nested tables, names that need quotes in TOML; null removes a default of the chart."""
     given = {
         "server": {"hosts": ["load.example.com"]},
         "provider": {
@@ -481,7 +481,7 @@ def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
 
 
 def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None:
-    """By the labels that their pods have, in their namespace, with their token; only if the value is set."""
+    """By the labels of their pods, in their namespace, with their token; only if the value is set."""
     (values,) = (each for each in DOCUMENTED if "agent" in each)
     rendered = charted(values, namespace="elsewhere")
     (named,) = (config for config in rendered if config["kind"] == "ConfigMap" and config["metadata"]["name"] == NAME)
@@ -517,8 +517,8 @@ def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None
         charted({"agent": {"enabled": True, "pages": True}})
 
 
-def test_agents_by_label_alone_take_a_token_and_no_right_in_the_whole_cluster() -> None:
-    """With another source, which needs no right, and several selections of a namespace."""
+def test_agents_by_label_need_a_token_and_no_right_in_the_whole_cluster() -> None:
+    """With another source, which needs no right, and several selections in a namespace."""
     selection = "app=agent"
     config = {"agents": {"pods": selection}, "qrms": {"pods": selection}}
     rendered = charted({"config": {"provider": PROMETHEUS, **config}, "rbac": {"nodes": False}})
@@ -552,7 +552,7 @@ EXAMPLES = [values for values in DOCUMENTED if "config" in values]
 
 @pytest.mark.parametrize("values", EXAMPLES, ids=[each["config"].popitem()[0] for each in copy.deepcopy(EXAMPLES)])
 def test_the_values_in_the_documentation_work(values: dict[str, Any], tmp_path: Path) -> None:
-    """As they stand there; only the files are not here."""
+    """Unchanged; only the files do not exist here."""
     rendered = charted(values)
     assert [] == problems(rendered)
     (tmp_path / "secret").write_text("of somebody")
@@ -562,7 +562,7 @@ def test_the_values_in_the_documentation_work(values: dict[str, Any], tmp_path: 
 
 
 def test_the_overlay_in_the_documentation_works(tmp_path: Path) -> None:
-    """Next to a clone, with the settings of the overlay that it extends."""
+    """Beside a clone, with the settings of the overlay that it extends."""
     shutil.copytree(DEPLOY, tmp_path / "load-watcher" / "deploy")
     (values,) = (each for each in DOCUMENTED if each.get("kind") == "Kustomization")
     (mine := tmp_path / "my-load-watcher").mkdir()
@@ -581,8 +581,8 @@ def test_the_profile_in_the_documentation_works() -> None:
     assert 50 == scheduler["default"]["plugins"][0]["args"]["targetUtilization"]
 
 
-def test_the_chart_names_the_settings_as_the_service_does() -> None:
-    """A section that is misspelt in the chart's own values would keep the pod from starting."""
+def test_the_settings_of_the_chart_are_known_to_the_service() -> None:
+    """A misspelt section in the default values would prevent the start of the pod."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert values["config"].keys() <= {*TABLES, *PARTS}
 
@@ -595,11 +595,11 @@ def test_versions_are_those_of_the_package() -> None:
     assert [__version__] == [image["newTag"] for image in base["images"]]
 
 
-# --- what pods are and may ------------------------------------------------------------------------------------------
+# --- security and selectors of pods ---------------------------------------------------------------------------------
 
 
 def test_pods_are_hardened(overlay: tuple[str, list[Manifest]]) -> None:
-    """As the strictest of Kubernetes' own standards wants it, and with nothing to write to but their volumes."""
+    """By the strictest of Kubernetes' standards, with write access to their volumes only."""
     spec = pod_template(overlay[1])["spec"]
     (container,) = spec["containers"]
     assert {"type": "RuntimeDefault"} == spec["securityContext"]["seccompProfile"]
@@ -622,8 +622,8 @@ def test_pods_are_hardened(overlay: tuple[str, list[Manifest]]) -> None:
     assert {"kubernetes.io/os": "linux"} == spec["nodeSelector"]
 
 
-def test_everything_selects_the_pods(overlay: tuple[str, list[Manifest]]) -> None:
-    """A selector that misses them fails silently."""
+def test_all_selectors_select_the_pods(overlay: tuple[str, list[Manifest]]) -> None:
+    """A selector without pods fails silently."""
     rendered = overlay[1]
     labels = pod_template(rendered)["metadata"]["labels"]
     policy = only(rendered, "NetworkPolicy")["spec"]
@@ -640,20 +640,20 @@ def test_everything_selects_the_pods(overlay: tuple[str, list[Manifest]]) -> Non
         assert selector.items() <= labels.items()
 
 
-def test_two_replicas_are_the_default_and_may_go_one_at_a_time(overlay: tuple[str, list[Manifest]]) -> None:
-    """And a new one must be ready before an old one goes."""
+def test_there_are_two_replicas_of_which_one_may_be_unavailable(overlay: tuple[str, list[Manifest]]) -> None:
+    """A new one must be ready before an old one ends."""
     spec = only(overlay[1], "Deployment")["spec"]
     assert 2 == spec["replicas"]
     assert {"maxUnavailable": 0, "maxSurge": 1} == spec["strategy"]["rollingUpdate"]
     assert 1 == only(overlay[1], "PodDisruptionBudget")["spec"]["maxUnavailable"]
 
 
-# --- tried with the service ------------------------------------------------------------------------------------------
+# --- with the service ------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def serving(settings: Settings, *, parts: Sequence[ServiceModule]) -> AsyncIterator[tuple[Watcher, str]]:
-    """Run the service, with its address."""
+    """Run the service; yield its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     watcher = Watcher(settings, parts=parts)
     runner = Runner(watcher.app, shutdown_timeout=1.0)
@@ -666,7 +666,7 @@ async def serving(settings: Settings, *, parts: Sequence[ServiceModule]) -> Asyn
 
 
 def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
-    """(verb, resource as the fake server names it) of the roles."""
+    """(verb, resource in the fake server's notation) of the roles."""
     versions = {"": "", "metrics.k8s.io": "metrics.k8s.io/v1beta1", "slo.koordinator.sh": "slo.koordinator.sh/v1alpha1"}
     roles = [each for each in rendered if each["kind"] in ("ClusterRole", "Role")]
     return {
@@ -690,11 +690,11 @@ def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
     ],
     ids=["nodes", "pods too", "extender", "extender that binds", "extender by NodeMetrics", "agents by label"],
 )
-async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
+async def test_the_service_runs_with_these_settings_and_uses_each_right(
     tmp_path: Path, values: dict[str, Any], wanted: dict[str, str]
 ) -> None:
-    """Only the places differ: the API server, the database, the address. Everything else is refused to it. (That the
-    manifests have the same settings and rights is another test.)"""
+    """Only the API server, the database and the address differ. All other requests are refused. (Another test compares
+    the settings and rights of the manifests.)"""
     rendered = charted(values)
     rights = granted(rendered)
 
@@ -716,16 +716,16 @@ async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it
                     assert {"Error": ""} == await answer.json()
             if settings[AgentsSettings].pods is not None:
                 async with ClientSession() as session, session.get(f"{url}/api/v1/agents") as answer:
-                    assert 200 == answer.status  # with this question it begins to list
+                    assert 200 == answer.status  # this request starts the list
             await eventually(lambda: {(each.verb, each.resource) for each in kube.asked} == rights, what="all rights")
-            # what is refused is one of these
+            # a refused request is one of these
             findings = watcher.view.refresher.findings_document().findings
             assert not {"query_failed", "source"} & {each.kind for each in findings}
             (container,) = pod_template(rendered)["spec"]["containers"]
             async with ClientSession() as session:
                 for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                     async with session.get(f"{url}{container[probe]['httpGet']['path']}") as answer:
-                        # a first start over metrics-server has no window yet
+                        # a first start with metrics-server has no window yet
                         assert (503 if probe == "readinessProbe" else 200) == answer.status
 
     with FakeKube() as kube:
@@ -742,8 +742,8 @@ async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it
         await story(kube)
 
 
-def test_what_writes_node_metrics_uses_every_right_that_it_has() -> None:
-    """Those of the chart beyond what is there anyhow: to make one, to change its policy, and to fill it."""
+def test_writing_node_metrics_uses_each_of_its_rights() -> None:
+    """The additional rights of the chart: to create an object, to change its policy, and to write its status."""
     rights = granted(charted(PUBLISHING)) - granted(charted())
     parts = [f"{NODE_METRIC}{part}" for part in ("", "/status")]
     source = service({"a": STEADY})
@@ -752,7 +752,7 @@ def test_what_writes_node_metrics_uses_every_right_that_it_has() -> None:
         await go.until(lambda: go.server.names(NODE_METRIC) and go.status("a"), what="the object")
         rule = PolicyRule(PolicyOverride(report_interval_s=30), names=("a",))
         source.collect_policies = CollectPolicies(rules=(rule,), windows=WINDOWS)
-        source.clock += 11.0  # the Lease is renewed
+        source.clock += 11.0  # the renewal of the Lease
         await go.until(lambda: {(each.verb, each.resource) for each in go.server.asked} == rights, what="all rights")
 
     def prepare(kube: FakeKube) -> None:
@@ -775,17 +775,17 @@ def test_there_is_a_configuration_for_each_plug_in() -> None:
     assert {*SCHEDULERS, "extender.yaml"} == {path.name for path in (DEPLOY / "scheduler").iterdir()}
 
 
-def test_the_extender_is_the_documented_one_and_asks_what_is_installed(manifests: list[Manifest]) -> None:
-    """By the name, namespace and port of the Service, and a profile that there is."""
+def test_the_extender_is_documented_and_requests_the_installed_service(manifests: list[Manifest]) -> None:
+    """By the name, namespace and port of the Service, and an existing profile."""
     text = (DEPLOY / "scheduler" / "extender.yaml").read_text()
     assert [] == list(check_configuration(text))
     (extender,) = yaml.safe_load(text)["extenders"]
     (profile,) = yaml.safe_load(text)["profiles"]
-    assert "plugins" not in profile  # while load-watcher is away, kube-scheduler ranks nodes as it comes
+    assert "plugins" not in profile  # while load-watcher is unavailable, kube-scheduler ranks nodes without it
     page = (REPOSITORY / "docs" / "concepts" / "scheduling.md").read_text()
     (block,) = re.findall(r"```yaml\n(extenders:.*?)```", page, re.DOTALL)
     (documented,) = yaml.safe_load(block)["extenders"]
-    assert "filter" == documented.pop("filterVerb")  # a comment in the project's file: its profile filters nothing
+    assert "filter" == documented.pop("filterVerb")  # a comment in the project's file: its profile has no filter
     assert documented == extender
     service = only(manifests, "Service")
     (port,) = service["spec"]["ports"]
@@ -795,8 +795,8 @@ def test_the_extender_is_the_documented_one_and_asks_what_is_installed(manifests
 
 
 @pytest.mark.parametrize(("name", "plugin"), SCHEDULERS.items())
-def test_the_doctor_has_nothing_against_a_scheduler_configuration(name: str, plugin: str) -> None:
-    """It knows the fields, the arguments, and what has to be off in today's Kubernetes."""
+def test_the_doctor_accepts_a_scheduler_configuration(name: str, plugin: str) -> None:
+    """It checks the fields, the arguments, and plug-ins that must be disabled."""
     text = (DEPLOY / "scheduler" / name).read_text()
     assert [] == list(check_configuration(text))
     (profile,) = yaml.safe_load(text)["profiles"]
@@ -808,7 +808,7 @@ def test_the_doctor_has_nothing_against_a_scheduler_configuration(name: str, plu
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_the_scheduler_asks_the_service_that_is_installed(manifests: list[Manifest], name: str) -> None:
+def test_the_scheduler_requests_the_installed_service(manifests: list[Manifest], name: str) -> None:
     """By its name, namespace and port."""
     (profile,) = yaml.safe_load((DEPLOY / "scheduler" / name).read_text())["profiles"]
     (config,) = profile["pluginConfig"]

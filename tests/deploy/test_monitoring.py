@@ -1,5 +1,5 @@
-"""Dashboards and alerts beside what they are about: a real Prometheus that scrapes a service with its extender, one
-that has lost its source, an agent at work and a QoS Resource Manager, all of them processes."""
+"""Dashboards and alerts with real data: a real Prometheus that scrapes a service with its extender, one that has lost
+its source, a working agent and a QoS Resource Manager, all as processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ address = "http://127.0.0.1:{{port}}"
 # Jobs of Kubernetes often set these labels on their targets.
 COMPOSED = yaml.safe_load((REPOSITORY / "deploy" / "compose" / "prometheus.yml").read_text())["scrape_configs"]
 (HONOR_LABELS,) = (job.get("honor_labels", False) for job in COMPOSED if job["job_name"] == "load-watcher")
-# What Grafana would put into queries; those of a dashboard's own variables come on top.
+# The values of Grafana's variables in queries, in addition to those of the dashboards.
 CHOSEN = {
     "cluster": CLUSTER,
     "window": "15m",
@@ -69,7 +69,7 @@ CHOSEN = {
 
 @dataclass
 class World:
-    """What runs, and since when. `kubernetes` is where the QoS Resource Manager has its pods from."""
+    """The running processes and their start. `kubernetes` is the source of pods of the QoS Resource Manager."""
 
     service: Demo
     others: Mapping[str, Service]
@@ -82,12 +82,12 @@ class World:
 
     @property
     def node(self) -> str:
-        """One of the service's."""
+        """A node of the service."""
         found: str = sorted(self.service.get("/watcher").json()["data"]["NodeMetricsMap"])[0]
         return found
 
     def ask(self) -> None:
-        """Some of what people and schedulers ask, mistakes included; and a pod comes."""
+        """Some requests of users and schedulers, including invalid ones, and a new pod."""
         self.service.get("/watcher")
         self.service.get("/nowhere")
         pod = {"metadata": {"name": "web", "namespace": "default", "uid": "web"}, "spec": {"containers": []}}
@@ -106,7 +106,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with ExitStack() as stack:
         began = time.time()
         service = Demo(tmp_path_factory.mktemp("demo"), config=SERVICE_SETTINGS)
-        nobody = stack.enter_context(socket.socket())  # has the port, and does not listen
+        nobody = stack.enter_context(socket.socket())  # owns the port, and does not listen
         nobody.bind(("127.0.0.1", 0))
         settings = LOST_SETTINGS.format(port=nobody.getsockname()[1])
         lost = Service(tmp_path_factory.mktemp("lost"), config=settings)
@@ -135,7 +135,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def _agent(stack: ExitStack, directory: Path) -> AgentProcess:
-    """One that throttles a pod and gives back, again and again, and cannot read a file of /proc."""
+    """An agent that throttles and restores a pod repeatedly, and cannot read a file of /proc."""
     machine = Machine(directory)
     machine.proc.path("pressure/io").write_text("damaged\n")
     stack.enter_context(machine.running())
@@ -144,7 +144,7 @@ def _agent(stack: ExitStack, directory: Path) -> AgentProcess:
 
 
 def _manager(stack: ExitStack, kubernetes: QrmWorld) -> Qrm:
-    """One that moves its pools with a load, and has a pod that asks its pool for more CPUs than that will ever have."""
+    """A manager that resizes its pools by a load, and has a pod that requests more CPUs than its pool can have."""
     for name, role, cpu in (("exclusive", "storage-service", "20"), ("shared", "ETL", "4"), ("too-large", "ETL", "70")):
         kubernetes.pod(f"default/{name}", f"uid-of-{name}", role, cpu=cpu)
     load = FakeService(published=publish(snapshot_of({NODE: {"CPU": steady(26.25), "Memory": steady(40)}})))
@@ -157,7 +157,7 @@ def _manager(stack: ExitStack, kubernetes: QrmWorld) -> Qrm:
 
 
 def answer(world: World, target: Target, values: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The series that have a number at some time since all began; for what a panel asks at once, now."""
+    """The series with a number at some time since the start; of an instant query, now."""
     query = filled_in(target.query["expr"], values)
     if target.query["instant"]:
         return [row for row in world.prometheus.query(query) if np.isfinite(float(row["value"][1]))]
@@ -169,8 +169,8 @@ def answer(world: World, target: Target, values: Mapping[str, str]) -> list[dict
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_every_query_of_a_panel_finds_data(world: World, name: str) -> None:
-    """And series that have the labels which its legend names, though maybe empty, which to Prometheus is none."""
+def test_each_query_of_a_panel_has_data(world: World, name: str) -> None:
+    """And series with the labels in its legend, which may be empty, which in Prometheus means absent."""
     known = exposed(world.expositions())
     values = {**CHOSEN, "node": ".*" if name == "fleet" else world.node}
     left = {target.place: target for target in targets(name) if target.is_promql}
@@ -193,7 +193,7 @@ def test_every_query_of_a_panel_finds_data(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_variables_offer_what_there_is(world: World, name: str) -> None:
+def test_variables_offer_the_existing_values(world: World, name: str) -> None:
     values = {**CHOSEN, "node": world.node}
     expected = {"cluster": {CLUSTER}, "window": {"5m", "10m", "15m"}}
     for variable, (selector, label) in label_queries(name).items():
@@ -208,8 +208,8 @@ def test_variables_offer_what_there_is(world: World, name: str) -> None:
         assert variable != "node" or world.node in found
 
 
-def test_of_a_cluster_that_is_not_chosen_nothing_is_shown(world: World) -> None:
-    """Not even that it has no nodes at risk."""
+def test_data_of_another_cluster_are_not_shown(world: World) -> None:
+    """Not even the number 0 of its nodes at risk."""
     values = {**CHOSEN, "node": ".*", "cluster": "west"}
     assert [] == [target.place for target in targets("fleet") if answer(world, target, values)]
 
@@ -224,7 +224,7 @@ jsonata(selector).evaluate(body).then((rows) => console.log(JSON.stringify(rows 
 
 
 def selected(body: object, selector: str) -> Any:
-    """What a root selector finds, by JSONata itself."""
+    """The result of a root selector, by JSONata itself."""
     done = subprocess.run(
         ["node", "-e", SELECT, find_node_package("jsonata")],
         input=json.dumps([body, selector]),
@@ -237,9 +237,9 @@ def selected(body: object, selector: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["node", "service-health"])
-def test_what_infinity_fetches_has_the_configured_rows_and_columns(world: World, name: str) -> None:
-    """With the times of a picture of the last hour; every column is there in every row, as a value of its type. What is
-    to be a series has its times in order, and nothing but a number beside them: Grafana draws no other rows."""
+def test_queries_of_infinity_have_the_configured_rows_and_columns(world: World, name: str) -> None:
+    """With the times of a view of the last hour; each row has each column, with a value of its type. A series has
+    sorted times, and only numbers beside them: Grafana shows no other rows."""
     now = time.time()
     values = {**CHOSEN, "node": world.node, "__from": f"{now - 3600:.0f}", "__to": f"{now:.0f}"}
     asked = [target for target in targets(name) if not target.is_promql]
@@ -292,8 +292,8 @@ def asked_for(expression: str) -> Iterator[tuple[str, set[str]]]:
         yield name, set(re.findall(r"(\w+)(?:=~|!=|!~|=)", matchers))
 
 
-def test_every_metric_that_is_asked_for_is_exposed(world: World) -> None:
-    """With the labels that it is selected by, in alerts and dashboards alike; a typo would never fire, nor show."""
+def test_each_queried_metric_is_exposed(world: World) -> None:
+    """With its labels in selectors, in alerts and in dashboards; a typo would silently have no data."""
     wait_for(lambda: "agent_deeds_total{" in world.others["agent"].get("/metrics").text, what="the agent to act")
     known = exposed(world.expositions())
     of_dashboards = [target.query["expr"] for name in DASHBOARDS for target in targets(name) if target.is_promql]
@@ -307,9 +307,9 @@ def test_every_metric_that_is_asked_for_is_exposed(world: World) -> None:
     assert set() == wrong
 
 
-def test_alerts_see_what_is_wrong_here_and_nothing_else(world: World) -> None:
-    """The service that lost its source and never had windows, and the pod that its pool cannot hold. How fast the
-    extender answers depends on the machine, and the load of the demo on the time."""
+def test_alerts_fire_only_for_the_faults_of_these_processes(world: World) -> None:
+    """The service that lost its source and never had windows, and the pod that does not fit into its pool. Alerts that
+    depend on the speed of the machine, and on the load of the demo at this time, are ignored."""
     expected = {"LoadWatcherProviderDown", "LoadWatcherNoWindows", "LoadWatcherQrmInadmissiblePods"}
     by_chance = {"LoadWatcherExtenderSlow", "LoadWatcherForecastHigh", "LoadWatcherNodePressure"}
     judged = [rule for rule in RULES if rule["alert"] not in by_chance]

@@ -1,5 +1,5 @@
-"""The QoS Resource Manager's DaemonSet: fit for Kubernetes, the same by kustomize and by Helm, with no more rights and
-directories than each mode needs."""
+"""The QoS Resource Manager's DaemonSet: valid for Kubernetes, the same with kustomize and with Helm, with only the
+rights and directories that each mode needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MODE = "LOAD_WATCHER_QRM_MODE"
 WATCHER = "http://load-watcher.load-watcher:2020"
 FITS, LARGE = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
 DAEMON = "33333333-0000-4000-8000-000000000000"
-# What makes the chart render what components add: their names, settings, and other values.
+# Values with which the chart renders the same as components: names, settings, and others.
 SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "dry-run": (("qrm-podmonitor",), {}, {"podMonitor": {"enabled": True}}),
     "cri": (("qrm-cri", "qrm-evict", "qrm-publish"), {"evict_inadmissible": True, "publish_capacity": True}, {}),
@@ -51,7 +51,7 @@ SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
 }
 OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "none", "uid": "0", "controller": True}
 OF_DAEMON_SET: dict[str, Any] = {"ownerReferences": [OWNER]}
-"""Of a pod that names a DaemonSet that does not exist."""
+"""Of a pod that names a missing DaemonSet."""
 READING = {("list", "v1/pods"), ("watch", "v1/pods"), ("create", "v1/events"), ("get", "apps/v1/daemonsets")}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
 EVICTING = {("get", "v1/pods"), ("create", "v1/pods/eviction")}
@@ -59,7 +59,7 @@ PUBLISHING = {("patch", "v1/nodes/status")}
 
 
 def installed(mode: str, settings: Mapping[str, Any], values: Mapping[str, Any]) -> list[Manifest]:
-    """By Helm into the namespace that kustomize makes, the watcher being elsewhere."""
+    """Rendered by Helm into the namespace of kustomize, without the watcher."""
     config = {"qrm": {"mode": mode, "watcher": WATCHER, **settings}}
     return charted({"qrm": {"enabled": True, "config": config, **values}}, namespace=NAME)
 
@@ -68,7 +68,7 @@ def installed(mode: str, settings: Mapping[str, Any], values: Mapping[str, Any])
 def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, list[Manifest], list[Manifest]]:
-    """A mode, and what installs it: manifests with components, and the chart with values."""
+    """A mode, and both ways to install it: manifests with components, and the chart with values."""
     mode: str = request.param
     components, settings, values = SAME[mode]
     manifests = composed(tmp_path_factory.mktemp(mode), DEPLOY / "qrm", *components)
@@ -85,7 +85,7 @@ def rights(rendered: list[Manifest]) -> set[tuple[str, str]]:
     return granted(list(of_part(rendered, NAME).values()))
 
 
-def test_it_is_what_kubernetes_takes(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
+def test_the_manifests_are_valid_for_kubernetes(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
     _, manifests, chart = both
     assert [] == problems(manifests)
     assert [] == problems(chart)
@@ -99,8 +99,8 @@ def take_mode(container: Manifest) -> str | None:
     return mode
 
 
-def test_the_chart_and_the_manifests_agree(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
-    """Components say by arguments and the environment what the chart says in the settings."""
+def test_the_chart_and_the_manifests_are_equal(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
+    """Components use arguments and the environment for values that the chart has in the settings."""
     mode, manifests, chart = both
     expected, found = of_part(manifests, NAME), of_part(chart, NAME)
     given = only(list(expected.values()), "DaemonSet", NAME)["spec"]["template"]["spec"]["containers"][0]
@@ -119,7 +119,7 @@ def test_the_chart_and_the_manifests_agree(both: tuple[str, list[Manifest], list
     assert ("PodMonitor" in {each.partition(" ")[0] for each in expected}) == (mode == "dry-run")
 
 
-def test_it_has_no_more_than_its_mode_needs(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
+def test_it_has_only_what_its_mode_needs(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
     mode, manifests, _ = both
     expected = READING | (EVICTING | PUBLISHING if mode == "cri" else set())
     assert expected == rights(manifests)
@@ -131,7 +131,7 @@ def test_it_has_no_more_than_its_mode_needs(both: tuple[str, list[Manifest], lis
     assert ("/run/containerd" in hosts) == (mode == "cri")
     # "DirectoryOrCreate" would make a directory that other users than root can enter.
     assert hosts.get("/var/run/nri") == ("Directory" if mode == "nri" else None)
-    # A mount of a file would keep the state of a kubelet that has replaced it since.
+    # A mount of a file would keep the old state after the kubelet has replaced it.
     assert {path: kind for path, kind in hosts.items() if path.startswith("/var/lib/kubelet")} == {
         "/var/lib/kubelet": "Directory"
     }
@@ -145,7 +145,7 @@ def test_it_has_no_more_than_its_mode_needs(both: tuple[str, list[Manifest], lis
 
 
 def settings(rendered: list[Manifest], directory: Path) -> QrmSettings:
-    """As the program reads them."""
+    """The settings as the program reads them."""
     (config,) = (each for each in rendered if each["kind"] == "ConfigMap" and NAME in each["metadata"]["name"])
     text = config["data"]["load-watcher.toml"]
     found, wrong = read_settings(read(f'{text}\n[provider]\nname = "host"\n', directory).parts["qrm"], cwd=directory)
@@ -153,9 +153,7 @@ def settings(rendered: list[Manifest], directory: Path) -> QrmSettings:
     return found
 
 
-def test_its_settings_are_where_its_volumes_are(
-    both: tuple[str, list[Manifest], list[Manifest]], tmp_path: Path
-) -> None:
+def test_its_settings_name_its_volumes(both: tuple[str, list[Manifest], list[Manifest]], tmp_path: Path) -> None:
     mode, _, chart = both
     found, spec = settings(chart, tmp_path), daemon(chart)
     assert (mode, "127.0.0.1", WATCHER) == (found.mode, found.host, found.watcher)
@@ -175,7 +173,7 @@ def test_its_settings_are_where_its_volumes_are(
     assert [found.metrics_port] == [each["containerPort"] for each in container["ports"]]
 
 
-def test_it_is_off_by_default_and_the_watchers_service_does_not_find_it() -> None:
+def test_it_is_disabled_by_default_and_not_selected_by_the_service_of_the_watcher() -> None:
     assert {} == of_part(charted(), NAME)
     rendered = charted({"qrm": {"enabled": True}, "agent": {"enabled": True}})
     labels = only(rendered, "DaemonSet", NAME)["spec"]["template"]["metadata"]["labels"]
@@ -184,7 +182,7 @@ def test_it_is_off_by_default_and_the_watchers_service_does_not_find_it() -> Non
     assert not [each for each in selectors if each.items() <= labels.items()]
 
 
-def test_other_places_and_the_releases_own_watcher(tmp_path: Path) -> None:
+def test_other_directories_and_the_watcher_of_the_release(tmp_path: Path) -> None:
     places = {"stateDirectory": "/opt/qrm", "kubeletDirectory": "/var/lib/k0s/kubelet"}
     runtime = {"config": {"qrm": {"mode": "cri"}}, "runtimeSocket": "/run/crio/crio.sock"}
     rendered = charted({"qrm": {"enabled": True, **places, **runtime}}, namespace="somewhere")
@@ -200,7 +198,7 @@ def test_other_places_and_the_releases_own_watcher(tmp_path: Path) -> None:
     assert "/run/k3s/nri" in {each["hostPath"]["path"] for each in daemon(rendered)["volumes"] if "hostPath" in each}
 
 
-def test_its_pod_starts_where_the_runtime_requires_the_plugin(
+def test_its_pod_starts_although_the_runtime_requires_the_plugin(
     both: tuple[str, list[Manifest], list[Manifest]],
 ) -> None:
     """The default validator of NRI tolerates pods with this annotation, if its key is in the runtime's settings."""
@@ -235,7 +233,7 @@ def test_in_the_mode_server_it_has_no_token_and_no_rights(tmp_path: Path) -> Non
         {"stateDirectory": "here"},
     ],
 )
-def test_a_typo_in_a_value_is_refused(values: dict[str, Any]) -> None:
+def test_a_misspelt_value_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ChartError, match="qrm"):
         charted({"qrm": values})
 
@@ -249,7 +247,7 @@ def get(port: int, path: str) -> int:
 
 
 def as_installed(world: World, manifests: list[Manifest], port: int, **more: str) -> Qrm:
-    """With the arguments and settings of the manifests, but for places; everything else is refused to it."""
+    """With the arguments and settings of the manifests, except for paths; all other requests are refused."""
     (container,) = daemon(manifests)["containers"]
     text = settings_in(manifests)
     places = {"/host/sys/fs/cgroup": "cgroup", "/host/sys": "sys", "/host/kubelet": "kubelet"}
@@ -271,7 +269,7 @@ def as_installed(world: World, manifests: list[Manifest], port: int, **more: str
     return Qrm(world.directory / "run", *arguments, config=text, env=environment)
 
 
-async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: World, tmp_path: Path) -> None:
+async def test_it_runs_with_the_installed_settings_and_uses_each_right(world: World, tmp_path: Path) -> None:
     manifests = composed(tmp_path, DEPLOY / "qrm", "qrm-cri", "qrm-evict")
     (container,) = daemon(manifests)["containers"]
     alone = free_port()
@@ -289,7 +287,7 @@ async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world
             assert 200 == qrm.get("/qrm").status
 
 
-def test_in_the_mode_nri_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_path: Path) -> None:
+def test_in_the_mode_nri_it_runs_with_the_installed_settings_and_uses_each_right(tmp_path: Path) -> None:
     """A container that fits gets CPUs before it starts; another is refused, with an Event."""
     manifests = composed(tmp_path, DEPLOY / "qrm", "qrm-nri")
     with (
@@ -317,8 +315,8 @@ def restoring(directory: Path, mode: str) -> list[Manifest]:
 
 
 @pytest.mark.parametrize("mode", ["cri", "nri"])
-def test_the_managers_can_be_removed_in_good_order(tmp_path: Path, mode: str) -> None:
-    """Each pod restores with what the manager had, but for its rights, and then does nothing."""
+def test_removed_managers_restore_first(tmp_path: Path, mode: str) -> None:
+    """Each pod restores with the settings of the manager, without its rights, and then waits."""
     (tmp_path / "before").mkdir()
     before = composed(tmp_path / "before", DEPLOY / "qrm", f"qrm-{mode}", "qrm-evict", "qrm-publish")
     manager = daemon(list(of_part(before, NAME).values()))
@@ -343,8 +341,7 @@ def test_the_managers_can_be_removed_in_good_order(tmp_path: Path, mode: str) ->
     assert ours == theirs
 
 
-async def test_containers_are_restored_as_it_is_removed(world: World, tmp_path: Path) -> None:
-    """Without the Kubernetes API."""
+async def test_containers_are_restored_without_the_kubernetes_api(world: World, tmp_path: Path) -> None:
     (tmp_path / "before").mkdir()
     manifests = composed(tmp_path / "before", DEPLOY / "qrm", "qrm-cri")
     world.pod("default/fits", FITS, "storage-service", cpu="4")

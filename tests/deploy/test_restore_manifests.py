@@ -1,4 +1,4 @@
-"""deploy/agent-restore and deploy/qrm-restore build with every component, also if the directory below them has it."""
+"""deploy/agent-restore and deploy/qrm-restore build with each component, also if the directory below them has it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of_part(part: str) -> list[str]:
 
 
 def few_and_all(names: list[str]) -> Iterator[tuple[str, ...]]:
-    """None, each, each pair, and all: two components that disagree are in a pair."""
+    """None, each, each pair, and all: two incompatible components are in a pair."""
     return chain.from_iterable(combinations(names, size) for size in (0, 1, 2, len(names)))
 
 
@@ -44,7 +44,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("part", "components"), CASES, ids=lambda each: "+".join(each) or "plain")
-def test_it_builds_on_what_the_directory_below_has(tmp_path: Path, part: str, components: tuple[str, ...]) -> None:
+def test_it_builds_with_the_components_of_the_directory_below(
+    tmp_path: Path, part: str, components: tuple[str, ...]
+) -> None:
     """As where the components are enabled in deploy/agent/kustomization.yaml or deploy/qrm/kustomization.yaml."""
     deploy = copied(tmp_path, **{part: components})
     running, rendered = kustomized(deploy / part), kustomized(deploy / f"{part}-restore")

@@ -1,7 +1,7 @@
-"""A tree of control groups in a directory: the files as the kernel writes them, for either version and driver.
+"""A tree of control groups in a directory: the files in the format of the kernel, for either version and driver.
 
-Plain files: they take every value, and stand still until a test writes them. What the kernel refuses is tested against
-the kernel (tests/real/test_cgroups_v1.py, test_cgroups_v2.py).
+Plain files: they accept each value, and only change when a test writes them. Refusals of the kernel are tested with the
+kernel (tests/real/test_cgroups_v1.py, test_cgroups_v2.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FakeCgroups:
             (self.root / "unified" / "cgroup.controllers").write_text("\n")
 
     def directories(self, path: str) -> list[Path]:
-        """Where a group is, in all trees."""
+        """The directories of a group, in all trees."""
         if self.version == "v2":
             return [self.root / path.lstrip("/")]
         trees = ["cpu", "cpuacct", "memory", *(["unified"] if self.version == "hybrid" else [])]
@@ -72,7 +72,7 @@ class FakeCgroups:
                     (directory / name).write_text(text)
 
     def write(self, path: str, name: str, text: str | bytes) -> None:
-        """Put that into the file of a group, in whatever tree has it."""
+        """Write the content of a file of the group, in the tree that has it."""
         for directory in self.directories(path):
             if (directory / name).exists():
                 (directory / name).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -142,8 +142,8 @@ class FakeCgroups:
 
 
 def open_below(directory: Path) -> list[str]:
-    """Files and directories below this one that this process has open. Of others it may have more or fewer at any time:
-    libraries have threads of their own, and what another test left is closed when its garbage is collected."""
+    """Open files and directories of this process below this one. The number of others varies: libraries have threads,
+    and files of earlier tests are closed by garbage collection."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):

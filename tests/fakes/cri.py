@@ -1,4 +1,4 @@
-"""A container runtime over a real unix socket: knows its containers, checks what it is sent, and remembers it."""
+"""A container runtime over a real unix socket: it has containers, checks requests, and records them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KNOWN = {"cpuset_cpus", "cpuset_mems", "cpu_shares", "cpu_quota", "cpu_period", 
 
 
 class FakeRuntime(pb_grpc.RuntimeServiceServicer):
-    """`cpus` are those of the machine. `updates` are (container, what was set), in their order; an update that does not
-    make sense is refused as containerd does, and remembered in `refused`. `reports`: whether the status of a container
-    has its resources, which older runtimes do not report."""
+    """`cpus` are those of the machine. `updates` are (container, set values) in order; an invalid update is refused as
+    by containerd, and recorded in `refused`. `reports`: whether the status of a container has its resources, which
+    older runtimes do not report."""
 
     def __init__(self, path: Path, *, containers: set[str], cpus: str = "0-79", reports: bool = True) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class FakeRuntime(pb_grpc.RuntimeServiceServicer):
         """Updates wait until it is set, after `held` of them."""
         self.held: int | None = None
         self.waiting = 0
-        """Updates that wait now."""
+        """The number of waiting updates."""
         self.updates: list[tuple[str, dict[str, Any]]] = []
         self.refused: list[str] = []
 
@@ -108,5 +108,5 @@ class FakeRuntime(pb_grpc.RuntimeServiceServicer):
         return self.resources[id].cpuset_cpus, self.resources[id].cpuset_mems
 
     def cpusets(self) -> dict[str, str]:
-        """What each container has now."""
+        """The current cpuset of each container."""
         return {container: given["cpuset_cpus"] for container, given in self.updates if "cpuset_cpus" in given}

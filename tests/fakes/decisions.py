@@ -14,7 +14,7 @@ from watcher.core.decisions import (
 
 
 class DecisionList(DecisionStore):
-    """Keeps all that it is given; `away` is what it says to questions while it cannot be read."""
+    """Keeps all decisions in a list; `away` is the error of queries while it cannot be read."""
 
     def __init__(self, *, kept: float = 86400.0) -> None:
         self.kept_decisions: dict[int, StoredDecision] = {}
@@ -33,7 +33,7 @@ class DecisionList(DecisionStore):
     def keep_decisions(
         self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
     ) -> None:
-        assert self.kept, "nobody wants them"
+        assert self.kept, "the caller wants none"
         self.lost += lost
         self.kept_decisions |= {each.time: each for each in decisions}
         for outcome in outcomes:

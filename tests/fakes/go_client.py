@@ -1,26 +1,26 @@
-"""How the Go client of the Trimaran plug-ins decodes an answer of the service.
+"""A model of the decoder of the Trimaran plug-ins' Go client.
 
-The plug-ins decode with gojay, which is neither strict nor forgiving in the ways other decoders are: it takes `null`
-for a load of zero, reads long numbers wrongly without an error, and throws a whole answer away for one bad token. This
-is a model of that decoder for load-watcher's types, made from its behaviour (reference/trimaran.md, 1.2) and held to
-the answers that the real one gave, tests/vectors/trimaran_wire.json.
+The plug-ins decode with gojay, which differs from other decoders: it takes `null` as a load of zero, reads long numbers
+wrongly without an error, and discards a whole response for one invalid token. This model of that decoder for
+load-watcher's types was made from its behaviour, and is compared with recorded results of the real one
+(tests/vectors/trimaran_wire.json).
 
-Where the real decoder lets garbage pass that no encoder writes (a missing comma, a bare word in a skipped object) the
-model does too, as far as it was seen to. Where they could differ, the model refuses more.
+The model also accepts the invalid texts that the real decoder was seen to accept and that no encoder writes (a missing
+comma, a bare word in a skipped object). Where both may differ, the model refuses more.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-SPACE = b" \n\t\r,"  # a comma is white space to it
+SPACE = b" \n\t\r,"  # a comma counts as white space
 DIGITS = b"0123456789"
 LONGEST_INT = 19  # digits of the largest int64
 MOST_EXPONENT = 19
-EXACT_DIGITS = 18  # of the fraction that are added up
+EXACT_DIGITS = 18  # of the fraction that are used
 
 
 class Rejected(Exception):
-    """The client throws the whole answer away and keeps its last copy."""
+    """The client discards the whole response and keeps its last copy."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Metric:
 
 @dataclass
 class WatcherMetrics:
-    """What the plug-ins get."""
+    """The decoded response."""
 
     timestamp: int = 0
     duration: str = ""
@@ -47,7 +47,7 @@ class WatcherMetrics:
 
 
 def decode(body: bytes) -> WatcherMetrics:
-    """The answer as the plug-ins see it; raises `Rejected`."""
+    """The response as the plug-ins see it; raises `Rejected`."""
     return _Decoder(body).document()
 
 
@@ -136,7 +136,7 @@ class _Decoder:
         self.at += 1
 
     def read_object(self, value: Callable[[bytes], object], *, stop_after: int = 0) -> None:
-        """An object; once so many known keys were read, nothing of what follows is looked at."""
+        """An object; after this number of known keys, the rest is skipped."""
         if self.null():
             return
         self.open(b"{")
@@ -190,7 +190,7 @@ class _Decoder:
             raise Rejected("an escape without its digits") from None
 
     def skip(self) -> None:
-        """A value of no interest."""
+        """A skipped value."""
         first = self.peek()
         words = {ord("n"): b"null", ord("t"): b"true", ord("f"): b"false"}
         if first in words:
@@ -211,14 +211,14 @@ class _Decoder:
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def number(self, before: float) -> float:
-        """A float, decoded through integers: what comes before the point, and up to 18 digits of what comes after."""
+        """A float, decoded through integers: the part before the point, and up to 18 digits after it."""
         if self.null():
             return before
         whole, fraction, exponent, sign = self.literal()
         if fraction is None:
             value = float(self.int64(whole))
         else:
-            # 19 digits are taken whole, and then what stands before the point counts a tenth of itself
+            # 19 digits are read completely, and then the part before the point counts a tenth
             used = fraction if len(fraction) == EXACT_DIGITS + 1 else fraction[:EXACT_DIGITS]
             shifted = _wrapped(self.int64(whole) * 10 ** min(len(used), EXACT_DIGITS))
             value = float(_wrapped(shifted + self.int64(used))) / 10.0 ** len(used)
@@ -229,7 +229,7 @@ class _Decoder:
         return sign * value
 
     def integer(self, before: int) -> int:
-        """An integer; a fraction is cut off."""
+        """An integer; a fraction is dropped."""
         if self.null():
             return before
         start = self.at

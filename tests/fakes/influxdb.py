@@ -1,7 +1,7 @@
-"""The query APIs of InfluxDB over a real socket: whatever a test wants said, in the documented form.
+"""The query APIs of InfluxDB over a real socket, with responses set by a test, in the documented format.
 
-There is no InfluxDB 2.x or 3.x to be had where the tests run, so what is said in Flux is said by this: annotated CSV as
-InfluxDB's documents and its own client's tests show it. For InfluxQL it says what a real 1.6 cannot be brought to say.
+No InfluxDB 2.x or 3.x is available to the tests, so responses to Flux come from here: annotated CSV as in InfluxDB's
+documentation and its client's tests. For InfluxQL it has the responses that a real 1.6 does not give.
 """
 
 import json
@@ -12,22 +12,22 @@ from tests.fakes.prometheus import Asked, FakePrometheus, told
 
 
 def question(asked: Asked) -> str:
-    """What is asked, in InfluxQL or Flux; "" where nothing is."""
+    """The query, in InfluxQL or Flux; "" without one."""
     found: str = json.loads(asked.body)["query"] if asked.body else asked.parameters.get("q", "")
     return found
 
 
 class FakeInfluxDB(FakePrometheus):
-    """Answers each request with what `answer` returns for it: bytes to send, or a script for the socket."""
+    """Answers each request with the result of `answer`: bytes to send, or a script for the socket."""
 
     @property
     def queries(self) -> list[str]:
-        """What was asked so far."""
+        """The received queries."""
         return [question(asked) for asked in self.asked]
 
 
 def ping(version: str) -> bytes:
-    """The answer to /ping of a server of this version."""
+    """The response to /ping of a server of this version."""
     return b"HTTP/1.1 204 No Content\r\nX-Influxdb-Version: " + version.encode() + b"\r\n\r\n"
 
 
@@ -35,7 +35,7 @@ def ping(version: str) -> bytes:
 
 
 def series(tags: Mapping[str, str], columns: Sequence[str], *rows: Sequence[float | None], **more: Any) -> bytes:
-    """One line of an answer in chunks: one series, times in unix milliseconds."""
+    """One line of a chunked response: one series, times in unix milliseconds."""
     one = {"name": "m", "tags": dict(tags), "columns": ["time", *columns], "values": list(map(list, rows)), **more}
     return json.dumps({"results": [{"statement_id": 0, "series": [one]}]}).encode() + b"\n"
 
@@ -57,7 +57,7 @@ def _cell(text: str) -> str:
 
 
 def csv(tags: Sequence[str], *tables: list[str], kind: str = "double") -> bytes:
-    """Tables of one schema with their annotations, ended by an empty line as each schema is."""
+    """Tables of one schema with their annotations, ended by an empty line like each schema."""
     names = ["_time", "_value", "_field", "_measurement", *tags]
     groups = ["false", "false", "true", "true", *("true" for _ in tags)]
     types = ["dateTime:RFC3339", kind, "string", "string", *("string" for _ in tags)]
@@ -71,7 +71,7 @@ def csv(tags: Sequence[str], *tables: list[str], kind: str = "double") -> bytes:
 
 
 def error_table(message: str) -> bytes:
-    """A query that failed after the answer had begun with 200."""
+    """A query that failed after the status 200 was sent."""
     return (
         "#datatype,string,string\r\n#group,true,true\r\n#default,,\r\n,error,reference\r\n"
         + f",{_cell(message)},897\r\n"
@@ -79,5 +79,5 @@ def error_table(message: str) -> bytes:
 
 
 def answered(content: bytes, *, status: int = 200) -> bytes:
-    """A whole answer of Flux or InfluxQL."""
+    """A complete response of Flux or InfluxQL."""
     return told(content, status=status, headers={"Content-Type": "text/csv; charset=utf-8"})

@@ -1,13 +1,13 @@
-"""A small Kubernetes API server over a real socket, with the manners of the real one (testing.md §4.3) and faults on
-request: versions that count up, lists in pages that expire, watches that end, forget and send bookmarks, selectors,
-patches and conflicts, eviction under a budget, binding, custom resources, Status objects, quantities that come back in
-another spelling, discovery for kubectl, and metrics-server's API.
+"""A small Kubernetes API server over a real socket, with the behavior of the real one and faults on request: increasing
+versions, lists in pages that expire, watches that end, expire and send bookmarks, selectors, patches and conflicts,
+eviction under a budget, binding, custom resources, Status objects, quantities in canonical form, discovery for kubectl,
+and metrics-server's API.
 
-tests/real/test_kube_apiserver.py asks it and the real one the same questions; tests/real/test_kubectl.py lets Debian's
-kubectl loose on it. What it is not: it checks no object, knows no roles but `forbidden`, and applies no defaults.
+tests/real/test_kube_apiserver.py sends it and the real one the same requests; tests/real/test_kubectl.py runs Debian's
+kubectl with it. It does not validate objects, has no roles except `forbidden`, and applies no defaults.
 
-It runs in a thread of its own, so that processes can ask it too. What a test does to it (`put`, `delete`, `compact`,
-`drop_connections`, the fault fields) may be done from any thread.
+It runs in its own thread, so that processes can send requests too. Tests may call its methods (`put`, `delete`,
+`compact`, `drop_connections`) and set the fault fields from any thread.
 """
 
 import asyncio
@@ -57,13 +57,13 @@ REMEMBERED = 10_000
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 NEW: dict[str, Item] = {PODS: {"phase": "Pending"}, NAMESPACES: {"phase": "Active"}, BUDGETS: {"disruptionsAllowed": 0}}
-"""The status of what is just created."""
+"""The status of a new object."""
 CREATED = "2026-11-21T08:00:00Z"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a resource is a list of; `parts` are its subresources, `custom` marks those of a CRD."""
+    """The kind of the objects of a resource; `parts` are its subresources, `custom` marks those of a CRD."""
 
     name: str
     namespaced: bool = False
@@ -88,8 +88,8 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: the verb as RBAC has it ("list", "watch", "get", "create", …), the resource, with the subresource
-    after it ("v1/pods/eviction"), the parameters, the object's NAMESPACE/NAME, and what was sent."""
+    """A request: the verb as in RBAC ("list", "watch", "get", "create", …), the resource with its subresource
+    ("v1/pods/eviction"), the parameters, the object's NAMESPACE/NAME, and the body."""
 
     verb: str
     resource: str
@@ -102,7 +102,7 @@ class Asked:
 
     @property
     def manager(self) -> str:
-        """Who writes: as it is said, else the program, as its User-Agent begins."""
+        """The writer: as stated, otherwise the program at the begin of its User-Agent."""
         return self.parameters.get("fieldManager") or self.agent.partition("/")[0]
 
 
@@ -111,10 +111,10 @@ Fault = Callable[[Asked], web.Response | None]
 
 @dataclass
 class FakeKube:
-    """The server. `token` is the one that it knows, "" lets everybody in; `forbidden` holds (verb, resource) pairs;
-    `fault` may answer in the server's place, `delay` slows every answer; `bookmarks` can be withheld; `evictions` are
-    the versions of Eviction that it takes; with `kubelet` pods that are deleted end at once, as if the kubelet ran. Its
-    clock is `clock_s` seconds ahead of that of this machine."""
+    """The server. `token` is the valid one, with "" each client is accepted; `forbidden` has (verb, resource) pairs;
+    `fault` may respond instead of the server, `delay` slows each response; `bookmarks` can be withheld; `evictions` are
+    the accepted versions of Eviction; with `kubelet`, deleted pods end at once, as if the kubelet ran. Its clock is
+    `clock_s` seconds ahead of that of this machine."""
 
     token: str = "a-token"
     forbidden: set[tuple[str, str]] = field(default_factory=set)
@@ -144,29 +144,29 @@ class FakeKube:
         self._kinds[resource] = kind
         self._objects[resource], self._events[resource] = {}, deque(maxlen=REMEMBERED)
 
-    # --- what tests do -----------------------------------------------------------------------------------------------
+    # --- for tests ---------------------------------------------------------------------------------------------------
 
     def define(self, resource: str, kind: str, *, namespaced: bool = False) -> None:
-        """As a CustomResourceDefinition does."""
+        """Add a kind, as a CustomResourceDefinition does."""
         with self._lock:
             self._define(resource, Kind(kind, namespaced, ("status",), custom=True))
 
     def undefine(self, resource: str) -> None:
-        """Take a CustomResourceDefinition away, and its objects with it."""
+        """Remove a CustomResourceDefinition with its objects."""
         with self._lock:
             for key in list(self._objects[resource]):
                 self.delete(resource, key)
             del self._kinds[resource], self._objects[resource]
 
     def put_by(self, manager: str, resource: str, key: str, **content: Any) -> None:
-        """The same of a custom resource, of which managed fields then say who wrote what."""
+        """The same for a custom resource, with managed fields of the writer."""
         with self._lock:
             old = self._objects[resource].get(key, {})
             self._store(resource, key, self._managed(resource, old, copy.deepcopy(content), manager=manager))
 
     def put(self, resource: str, key: str, **content: Any) -> None:
-        """Add or replace an object: ADDED or MODIFIED for those who watch. One without a namespace that needs one is
-        in "default"."""
+        """Add or replace an object: ADDED or MODIFIED for watches. The namespace of a namespaced object is "default" if
+        it has none."""
         namespace, _, name = key.rpartition("/")
         with self._lock:
             if self._kinds[resource].namespaced:
@@ -175,12 +175,12 @@ class FakeKube:
             self._store(resource, key, copy.deepcopy(content))
 
     def delete(self, resource: str, key: str) -> None:
-        """Remove an object: DELETED, with its last content and a version of its own."""
+        """Remove an object: DELETED, with its last content and its own version."""
         with self._lock:
             self._store(resource, key, None)
 
     def compact(self) -> None:
-        """Forget what was before now: older versions and pages are 410."""
+        """Remove older versions: they and their pages are 410."""
         with self._lock:
             self._oldest = self._version
             self._pages.clear()
@@ -188,7 +188,7 @@ class FakeKube:
                 events.clear()
 
     def drop_connections(self) -> None:
-        """Cut every connection that is open."""
+        """Close each open connection."""
 
         def cut() -> None:
             for request in tuple(self._open.values()):
@@ -198,24 +198,24 @@ class FakeKube:
         self._loop.call_soon_threadsafe(cut)
 
     def node(self, name: str, *, cpu: str = "4", memory: str = "8Gi", **content: Any) -> None:
-        """A node with this capacity, all of it allocatable."""
+        """A node with this capacity, which is all allocatable."""
         size = {"cpu": cpu, "memory": memory}
         status = {"capacity": size, "allocatable": dict(size), "conditions": [], **content.pop("status", {})}
         self.put(NODES, name, status=status, **content)
 
     def pod(self, key: str, *, node: str = "", phase: str = "Running", **content: Any) -> None:
-        """A pod with one container, "default/NAME" where no namespace is said."""
+        """A pod with one container, in "default" without a namespace."""
         spec = {"containers": [{"name": "main"}], **({"nodeName": node} if node else {}), **content.pop("spec", {})}
         self.put(PODS, key, spec=spec, status={"phase": phase, **content.pop("status", {})}, **content)
 
     def usage(self, name: str, *, time: str, cpu: str = "1", memory: str = "2Gi", window: str = "10.062s") -> None:
-        """What metrics-server knows of a node; `time` as in RFC 3339."""
+        """The usage of a node in metrics-server; `time` as in RFC 3339."""
         self.put(NODE_METRICS, name, timestamp=time, window=window, usage={"cpu": cpu, "memory": memory})
 
     def pod_usage(
         self, key: str, *containers: tuple[str, str], time: str, window: str = "15.2s", **content: Any
     ) -> None:
-        """What metrics-server knows of a pod, "default/NAME" where no namespace is said: (cpu, memory) of each of its
+        """The usage of a pod in metrics-server, in "default" without a namespace: (cpu, memory) of each of its
         containers."""
         used = [
             {"name": f"c{number}", "usage": {"cpu": cpu, "memory": memory}}
@@ -224,12 +224,12 @@ class FakeKube:
         self.put(POD_METRICS, key, **{"timestamp": time, "window": window, "containers": used, **content})
 
     def names(self, resource: str) -> set[str]:
-        """The names of what there is."""
+        """The names of the existing objects."""
         with self._lock:
             return set(self._objects[resource])
 
     def content(self, resource: str, key: str) -> Item:
-        """An object as it is now."""
+        """The current content of an object."""
         with self._lock:
             return copy.deepcopy(self._objects[resource][key])
 
@@ -252,7 +252,7 @@ class FakeKube:
         path.write_text(json.dumps(content))  # JSON is YAML
         return path
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- start and stop ----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         started = threading.Event()
@@ -283,7 +283,9 @@ class FakeKube:
         await self._stop.wait()
         await site.stop()
         assert runner.server is not None
-        for connection in runner.server.connections:  # idle ones too: TLS would else say goodbye after the loop's end
+        for connection in (
+            runner.server.connections
+        ):  # idle ones too: otherwise TLS would send its closure after the end of the event loop
             if connection.transport is not None:
                 connection.transport.abort()
         await runner.cleanup()
@@ -295,10 +297,10 @@ class FakeKube:
         self._news.set()
         self._news = asyncio.Event()
 
-    # --- what is kept ------------------------------------------------------------------------------------------------
+    # --- objects -----------------------------------------------------------------------------------------------------
 
     def _store(self, resource: str, key: str, item: Item | None) -> Item:
-        """Put an object in the place of what there is, or remove that; returns it as those who watch see it."""
+        """Replace or remove an object; returns it as watches see it."""
         self._version += 1
         old = self._objects[resource].pop(key, None)
         new = copy.deepcopy(old) if item is None else item
@@ -323,7 +325,7 @@ class FakeKube:
             raise Refusal(404, f'{plural} "{name}" not found', name=name, kind=plural)
         return self._objects[resource][key]
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._open[id(request)] = request
@@ -350,7 +352,7 @@ class FakeKube:
             self._open.pop(id(request), None)
 
     async def _read(self, request: web.Request) -> Asked:
-        """What is asked for; without a resource if the path is of none that there is."""
+        """The requested objects; without a resource if the path is unknown."""
         parts = request.path.strip("/").split("/")
         group, rest = ("v1", parts[2:]) if parts[0] == "api" else ("/".join(parts[1:3]), parts[3:])
         namespace = ""
@@ -421,7 +423,7 @@ class FakeKube:
         )
 
     def _refuse_unknown(self, asked: Asked) -> None:
-        """Selectors that are none are refused even where there is nothing to select from."""
+        """Invalid selectors are refused even if there are no objects."""
         has_labels({"metadata": {}}, asked.parameters.get("labelSelector", ""))
         has_fields({"metadata": {}}, asked.parameters.get("fieldSelector", ""), resource=asked.resource)
 
@@ -431,7 +433,7 @@ class FakeKube:
         if at_least.isdecimal() and int(at_least) > self._version:
             text = f"Too large resource version: {at_least}, current: {self._version}"
             raise Refusal(504, text, reason="Timeout", causes=[{"reason": "ResourceVersionTooLarge", "message": text}])
-        if at_least == "0":  # from the watch cache, which knows no pages
+        if at_least == "0":  # from the watch cache, which has no pages
             limit = 0
         if token and token not in self._pages:
             raise Refusal(410, "The provided continue parameter is too old")
@@ -439,7 +441,7 @@ class FakeKube:
         there = [item for item in self._objects[asked.resource].values() if self._selects(asked, item)]
         version, items = self._pages.get(token) or (self._version, there)
         metadata: Item = {"resourceVersion": str(version)}
-        if asked.resource in (NODE_METRICS, POD_METRICS):  # metrics-server knows neither versions nor pages
+        if asked.resource in (NODE_METRICS, POD_METRICS):  # metrics-server has neither versions nor pages
             metadata, limit = {}, 0
         if limit and len(items) > limit:
             items, rest = items[:limit], items[limit:]
@@ -474,7 +476,7 @@ class FakeKube:
             if resource == EVENTS:
                 check_event(item, asked.namespace)
             if custom and "status" in self._kinds[resource].parts:
-                del item["status"]  # it is written through its subresource only
+                del item["status"]  # it is only written through its subresource
             item = self._managed(resource, {}, item, manager=asked.manager)
             return self._shown(resource, self._store(resource, key, item), status=201)
         item = self._there(resource, asked.key)
@@ -493,7 +495,7 @@ class FakeKube:
         )
 
     def _review(self, asked: Asked) -> web.Response:
-        """Whether what is asked after is not forbidden."""
+        """Whether the reviewed request is not forbidden."""
         about = asked.body["spec"]["resourceAttributes"]
         names = (about.get(each, "") for each in ("group", "version", "resource", "subresource"))
         allowed = (about["verb"], "/".join(filter(None, names))) not in self.forbidden
@@ -510,7 +512,7 @@ class FakeKube:
         return patched(item, asked.body, asked.content_type)
 
     def _managed(self, resource: str, old: Item, new: Item, *, manager: str, part: str = "") -> Item:
-        """What is written of a custom resource, with who wrote what of it."""
+        """The written part of a custom resource, with its managed fields."""
         if not self._kinds[resource].custom or not manager:
             return new
         entries = old.get("metadata", {}).get("managedFields", [])
@@ -519,7 +521,7 @@ class FakeKube:
         return {**new, "metadata": {**new.get("metadata", {}), "managedFields": entries}}
 
     def _change(self, key: str, old: Item, new: Item, *, resource: str, part: str, manager: str = "") -> Item:
-        """Store a change of an object; of its status alone through that subresource, of all else without it."""
+        """Store a change of an object: of its status only through that subresource, of other fields without it."""
         plural, name = full_name(resource), key.rpartition("/")[2]
         if new["metadata"].get("resourceVersion", old["metadata"]["resourceVersion"]) != self.versions(resource)[key]:
             modified = "the object has been modified; please apply your changes to the latest version and try again"
@@ -538,7 +540,7 @@ class FakeKube:
         return web.json_response(self._whole(resource, item), status=status)
 
     def _end(self, key: str, pod: Item, *, grace: int = 30) -> None:
-        """Delete a pod as the server does: one that runs somewhere stays until its kubelet has ended it."""
+        """Delete a pod as the server does: a bound one stays until its kubelet has ended it."""
         ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if not pod["spec"].get("nodeName") or ended or not grace:
             return self.delete(PODS, key)
@@ -570,7 +572,7 @@ class FakeKube:
         )
 
     def _ask_budgets(self, pod: Item) -> None:
-        """Take one disruption from the pod's budget."""
+        """Use one disruption of the pod's budget."""
         there = self._objects[BUDGETS]
         mine = [
             key for key in there if key.partition("/")[0] == pod["metadata"]["namespace"] and _covers(there[key], pod)
@@ -644,7 +646,7 @@ class FakeKube:
     async def _tell(
         self, response: web.StreamResponse, asked: Asked, old: Item | None, new: Item | None, *, version: int
     ) -> None:
-        """What a change is for who watches this selection: an object that leaves it is DELETED."""
+        """The event of a change for a watch with this selection: an object that leaves it is DELETED."""
         was, is_now = self._selects(asked, old), self._selects(asked, new)
         if not was and not is_now:
             return
@@ -655,7 +657,7 @@ class FakeKube:
         await response.write(line(kind, self._whole(asked.resource, item)))
 
     def _whole(self, resource: str, item: Item) -> Item:
-        """As a watch has it: with kind and apiVersion, which the items of a list lack."""
+        """The form of a watch: with kind and apiVersion, which the items of a list lack."""
         return {"kind": self._kinds[resource].name, "apiVersion": resource.rpartition("/")[0], **item}
 
 
@@ -682,7 +684,7 @@ def _forbidden(asked: Asked) -> Refusal:
 
 
 async def _body(request: web.Request) -> Any:
-    if request.content_type == "application/vnd.kubernetes.protobuf":  # clients then say it in JSON
+    if request.content_type == "application/vnd.kubernetes.protobuf":  # clients then use JSON
         raise Refusal(415, "this server reads no protobuf")
     return json.loads(await request.read() or b"null")
 

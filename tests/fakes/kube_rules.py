@@ -1,4 +1,4 @@
-"""Rules of the Kubernetes API that need no server: selectors, patches, quantities, descriptions of failures."""
+"""Rules of the Kubernetes API without a server: selectors, patches, quantities, descriptions of failures."""
 
 import copy
 import re
@@ -23,21 +23,21 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 MERGE_KEYS = {"conditions": "type", "addresses": "type", "containers": "name", "ownerReferences": "uid"}
-"""Lists that a strategic patch merges; others (taints are one) it replaces."""
+"""Lists that a strategic patch merges; others (for example taints) are replaced."""
 FIELDS = {
     "v1/pods": {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase", "status.podIP"},
     "v1/nodes": {"spec.unschedulable"},
 }
-"""What objects can be selected by, besides metadata.name and metadata.namespace."""
+"""Fields of selectors besides metadata.name and metadata.namespace."""
 
 MANAGED_METADATA = {"labels", "annotations"}
-"""Of metadata what has managers here; the real server has some more."""
+"""The metadata that have managers here; the real server has some more."""
 
 Item = dict[str, Any]
 
 
-class Refusal(Exception):  # it is an answer
-    """The server's answer in place of the requested one."""
+class Refusal(Exception):  # it is a response
+    """The server's error in place of the requested object."""
 
     def __init__(self, code: int, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -53,20 +53,20 @@ def status_object(code: int, message: str, *, reason: str = "", **details: Any) 
 
 
 def group_of(resource: str) -> tuple[str, str]:
-    """The API group of "policy/v1/poddisruptionbudgets" or "v1/pods/status", "" for the core one, and what follows."""
+    """The API group of "policy/v1/poddisruptionbudgets" or "v1/pods/status", "" for the core one, and the rest."""
     match = re.fullmatch(r"(?:(.+)/)?v\d\w*/(.+)", resource)
     assert match is not None, resource
     return match[1] or "", match[2]
 
 
 def full_name(resource: str) -> str:
-    """As messages have it: "pods", "nodemetrics.slo.koordinator.sh"."""
+    """The name in messages: "pods", "nodemetrics.slo.koordinator.sh"."""
     group, plural = group_of(resource)
     return f"{plural}.{group}" if group else plural
 
 
 def check_event(event: Item, namespace: str) -> None:
-    """An Event must be where what it is about is; what is in no namespace has its events in "default"."""
+    """An Event must be in the namespace of its object; Events of cluster-scoped objects are in "default"."""
     name, involved = event["metadata"]["name"], event.get("involvedObject", {}).get("namespace", "")
     if namespace != (involved or "default"):
         why = f'involvedObject.namespace: Invalid value: "{involved}": does not match event.namespace'
@@ -81,7 +81,7 @@ _SET = re.compile(r"\s*(!?)([\w./-]+)\s*(?:(==?|!=)\s*([\w.-]*)|\s(in|notin)\s*\
 
 
 def has_labels(item: Item, selector: str) -> bool:
-    """Whether an object's labels are as a selector wants them: "a=b,c!=d,e in (f, g),h,!i"."""
+    """Whether an object's labels match a selector: "a=b,c!=d,e in (f, g),h,!i"."""
     labels, at = item["metadata"].get("labels", {}), 0
     while at < len(selector):
         match = _SET.match(selector, at)
@@ -101,7 +101,7 @@ def has_labels(item: Item, selector: str) -> bool:
 
 
 def has_fields(item: Item, selector: str, *, resource: str) -> bool:
-    """Whether an object's fields are as a selector wants them: "spec.nodeName=a,status.phase!=Failed"."""
+    """Whether an object's fields match a selector: "spec.nodeName=a,status.phase!=Failed"."""
     for term in filter(None, selector.split(",")):
         label, sign, value = re.split(r"(!=|==?)", term, maxsplit=1)
         if label not in {"metadata.name", "metadata.namespace"} | FIELDS.get(resource, set()):
@@ -183,8 +183,8 @@ def _operate(place: Any, last: str, operation: Item) -> None:
 
 
 def managed(old: Item, new: Item, entries: list[Item], *, manager: str, part: str, version: str) -> list[Item]:
-    """managedFields after `manager` wrote `new` over `old`: who gives a field another value has it from then on, alone;
-    one that is gone is nobody's. `part` is the subresource that it was written through."""
+    """managedFields after `manager` wrote `new` over `old`: a changed field belongs to its writer alone, and a removed
+    field to no manager. `part` is the subresource of the write."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
     written = {path for path, value in after.items() if before.get(path, _leaves) != value}
     owners = {(each["manager"], each.get("subresource", "")): set(_paths(each["fieldsV1"])) for each in entries}

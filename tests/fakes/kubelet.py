@@ -1,7 +1,7 @@
-"""A kubelet's /pods over a real socket: the shape of a real one's answer (v1.29, containerd), a token, and faults.
+"""A kubelet's /pods over a real socket: the format of a real one (v1.29, containerd), a token, and faults.
 
-What is particular about it: a PodList without versions, every pod with an annotation that says where it is from, a
-static pod with the hash of its manifest as uid, and nobody's managed fields left out.
+Its properties: a PodList without versions, an annotation with the source of each pod, the hash of its manifest as the
+uid of a static pod, and managed fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Answer = tuple[int, bytes]
 
 
 def pod(name: str, uid: str, **given: Any) -> dict[str, Any]:
-    """A pod as the kubelet has it; `given` are top-level parts (metadata, spec, status) that are merged in."""
+    """A pod as the kubelet lists it; `given` are top-level parts (metadata, spec, status) that are merged in."""
     identity = f"{abs(hash(uid)) % 10**12:064d}"
     whole: dict[str, Any] = {
         "metadata": {
@@ -95,7 +95,7 @@ def pod(name: str, uid: str, **given: Any) -> dict[str, Any]:
 
 @dataclass
 class FakeKubelet:
-    """Serves /pods to who has the token; `fault` may answer in its place, `port` is set when it runs."""
+    """Serves /pods to clients with the token; `fault` may respond instead, `port` is set while it runs."""
 
     pods: list[dict[str, Any]] = field(default_factory=list)
     token: str = ""
@@ -113,11 +113,11 @@ class FakeKubelet:
                 self.send_header("Content-Type", "application/json" if status == 200 else "text/plain")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                with contextlib.suppress(OSError):  # who asked has given up
+                with contextlib.suppress(OSError):  # the client has disconnected
                     self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -27,7 +27,7 @@ RECORDED = Path(__file__).parents[1] / "agent" / "qrm" / "runtime" / "nri" / "re
 
 
 def recorded(name: str) -> list[bytes]:
-    """What the runtime side of containerd/nri sent, one item per message; tests/real/nri/recording.py writes it."""
+    """The messages of containerd/nri's runtime side; tests/real/nri/recording.py writes them."""
     steps = json.loads(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()))
     return [base64.b64decode(step) for step in steps]
 
@@ -88,8 +88,8 @@ class PluginSeen:
         return True
 
     def replay(self, steps: Sequence[bytes]) -> None:
-        """Send recorded messages, each after what it depends on: a response after the request, a request after the
-        responses to all requests before."""
+        """Send recorded messages, each after the message that it depends on: a response after the request, a request
+        after the responses to all earlier requests."""
         for step in steps:
             (message,) = decoded(step)
             stream = message.stream

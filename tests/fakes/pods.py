@@ -1,4 +1,4 @@
-"""Published pods made of readings that a test chose, through the real table."""
+"""Published pods from readings of a test, through the real table."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,8 +24,8 @@ def publish_pods(
     coverage: PodCoverage | None = None,
     pressure: Mapping[Pod, tuple[float, float, float]] | None = None,
 ) -> PublishedPods:
-    """What is published of pods that used the same for so many minutes, until END; with the coverage of the readings,
-    or another one. `pressure` is that of some pods, by resource."""
+    """The published state of pods with a constant usage over this number of minutes, until END; with the coverage of
+    the readings, or another one. `pressure` is that of some pods, by resource."""
     table = empty_table(15)
     nodes, cores, memory = zip(*readings.values(), strict=True) if readings else ((), (), ())
     for minute in range(1 - minutes, 1):
@@ -59,7 +59,7 @@ def small_pods() -> Readings:
 
 
 def many_pods(count: int) -> Readings:
-    """So many of them, thirty on a node."""
+    """This number of pods, thirty per node."""
     use = np.random.default_rng(3).random((count, 2)).tolist()
     return {
         (f"team-{number % 50:02d}", f"deployment-{number // 10:05d}-7d9f8b6c5-{number:05d}"): (

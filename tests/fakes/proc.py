@@ -1,4 +1,4 @@
-"""A /proc of a node in a directory, with the files as the kernel writes them; tests set what it counts."""
+"""A /proc of a node in a directory, with the files in the format of the kernel; tests set its counters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FakeProc:
         self._passed = self._stat().encode()
 
     def write(self) -> None:
-        """Put it all into the files."""
+        """Write all files."""
         self._put("stat", self._stat())
         memory = (
             f"MemTotal: {self.total_kb} kB\nMemFree: 1 kB\nMemAvailable: {self.available_kb} kB\nHugePages_Total: 0\n"

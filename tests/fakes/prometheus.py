@@ -1,7 +1,7 @@
-"""A query API of Prometheus over a real socket that says whatever a test wants it to say, however wrong.
+"""A query API of Prometheus over a real socket with any response that a test sets.
 
-For what a real Prometheus cannot be brought to do: half an answer, one byte a second, a login page, a header that is
-off. What a real one does is tested with a real one (tests/real).
+For responses that a real Prometheus does not give: half a response, one byte per second, a login page, a wrong header.
+tests/real uses a real one.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ Answer = Callable[[Asked], bytes | Script]
 
 
 def told(body: bytes | str, *, status: int = 200, headers: Mapping[str, str] | None = None) -> bytes:
-    """A whole HTTP answer."""
+    """A complete HTTP response."""
     content = body.encode() if isinstance(body, str) else body
     fields = {"Content-Length": str(len(content)), "Content-Type": "application/json", **(headers or {})}
     head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n" + "".join(f"{k}: {v}\r\n" for k, v in fields.items())
@@ -44,7 +44,7 @@ def told(body: bytes | str, *, status: int = 200, headers: Mapping[str, str] | N
 
 
 def result(kind: str, rows: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
-    """The answer to a query that went well."""
+    """The response to a successful query."""
     return told(json.dumps({"status": "success", "data": {"resultType": kind, "result": list(rows)}, **more}))
 
 
@@ -67,13 +67,13 @@ def matrix(*series: tuple[Mapping[str, str], Sequence[tuple[float, str]]], **mor
 
 @dataclass
 class FakePrometheus:
-    """Answers each request with what `answer` returns for it: bytes to send, or a script for the socket. Entered again,
-    it listens on the same port."""
+    """Answers each request with the result of `answer`: bytes to send, or a script for the socket. Entered again, it
+    listens on the same port."""
 
     answer: Answer
     asked: list[Asked] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
-    """Set when a client has closed or hung up a connection."""
+    """Set when a client has closed a connection."""
     tls: ssl.SSLContext | None = None
     state_metrics: bool = False
     """Whether `answer` has the series of kube-state-metrics; otherwise a query for them is answered with none, and not
@@ -93,7 +93,7 @@ class FakePrometheus:
         self._listener.close()
         self._thread.join()
         for connection in self._connections:
-            with contextlib.suppress(OSError):  # the client was first
+            with contextlib.suppress(OSError):  # the client closed it first
                 connection.shutdown(socket.SHUT_RDWR)
 
     @property
@@ -102,7 +102,7 @@ class FakePrometheus:
 
     @property
     def queries(self) -> list[str]:
-        """What was asked so far."""
+        """The received queries."""
         return [asked.query for asked in self.asked]
 
     def _accept(self) -> None:
@@ -118,7 +118,7 @@ class FakePrometheus:
         if self.tls is not None:
             try:
                 connection = self.tls.wrap_socket(connection, server_side=True)
-            except OSError:  # no TLS, or none that it likes
+            except OSError:  # without TLS, or with a refused one
                 connection.close()
                 return
         with connection, connection.makefile("rb") as stream:
@@ -134,7 +134,7 @@ class FakePrometheus:
                     else:
                         answer(connection)
             except OSError:
-                pass  # hung up in the middle
+                pass  # closed in the middle
             self.ended.set()
 
 
@@ -153,5 +153,5 @@ def _read_request(stream: Any) -> Asked | None:
 
 
 def until_hung_up(connection: socket.socket) -> None:
-    """Say nothing more until the client goes."""
+    """Send nothing until the client closes the connection."""
     connection.recv(1)

@@ -1,4 +1,4 @@
-"""A service that is whatever a test says, behind the real API on a real socket."""
+"""A service whose state a test sets, behind the real API on a real socket."""
 
 import asyncio
 import http.client
@@ -54,7 +54,7 @@ def stored(
 
 @dataclass
 class FakeService:
-    """Everything that the API and the telemetry ask a service for. Its clocks stand still until a test moves them."""
+    """All that the API and the telemetry read from a service. Its clocks only change when a test moves them."""
 
     published: Published | None = field(default_factory=lambda: publish(snapshot_of(small_fleet())))
     pods: PublishedPods | None = None
@@ -183,7 +183,7 @@ class FakeRefresher:
 
 @dataclass
 class Protection:
-    """Who may use what."""
+    """The rights of clients."""
 
     token: str | None = None
     protect_reads: bool = False
@@ -192,19 +192,19 @@ class Protection:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as it came over the wire; nothing is decoded, nothing is followed."""
+    """A response as received: not decoded, without following redirects."""
 
     status: int
     headers: http.client.HTTPMessage
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON; NaN and Infinity, which Python would let through, are errors."""
+        """The body as JSON; NaN and Infinity, which Python accepts, are errors."""
         return json.loads(self.body, parse_constant=_refuse)
 
     @property
     def error(self) -> dict[str, str]:
-        """What stands under "error"; the shape is checked."""
+        """The value of "error", with its format checked."""
         error = self.json()["error"]
         assert {"code", "message", "hint"} == set(error)
         assert all(isinstance(text, str) for text in error.values())
@@ -216,7 +216,7 @@ def _refuse(name: str) -> None:
 
 
 class Live:
-    """The real application over a fake service, served by a thread of its own on a free port of this machine."""
+    """The real application with a fake service, served by its own thread on a free port of this machine."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class Live:
         self._thread.join(PATIENCE_SECONDS)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have something done in the loop that serves; what it returns."""
+        """Run a function in the event loop of the server; return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
 
     def ask(
@@ -290,7 +290,7 @@ class Live:
         headers: Mapping[str, str | bytes] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Ask for a path, sent as it stands. A body without a Content-Type is JSON."""
+        """Request an unchanged path. A body without a Content-Type is JSON."""
         if body is not None:
             headers = {"Content-Type": "application/json", **(headers or {})}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
@@ -307,7 +307,7 @@ class Live:
             connection.close()
 
     def raw(self, sent: bytes) -> bytes:
-        """Send bytes that no HTTP library would send, and read until the server closes; ask for that."""
+        """Send bytes that no HTTP library sends, and read until the server closes; the request should ask for that."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as connection:
             connection.sendall(sent)
             return b"".join(iter(lambda: connection.recv(65536), b""))

@@ -1,4 +1,4 @@
-"""Published documents made of samples that a test chose: through the real history, the real windows and encoder."""
+"""Published documents from samples of a test: through the real history, windows and encoder."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -13,7 +13,7 @@ END = 1_700_000_000.0  # the time of the newest sample
 RESOLUTION = 15
 
 Samples = Mapping[str, Mapping[str, Sequence[float]]]
-"""node -> key of a metric -> values, one a slot; the last one is that of END, so longer ones reach further back."""
+"""node -> key of a metric -> values, one per slot; the last one is that of END, so longer lists begin earlier."""
 
 
 def snapshot_of(
@@ -26,7 +26,7 @@ def snapshot_of(
     quarantined: Collection[str] = (),
     end: float = END,
 ) -> Snapshot:
-    """What a tick at `end` + 1 s would know, had it seen these samples. `ages` marks nodes as silent or held."""
+    """The snapshot of a tick at `end` + 1 s with these samples. `ages` marks nodes as silent or held."""
     history = History(resolution=RESOLUTION, windows=windows)
     names = tuple(samples)
     for key in dict.fromkeys(key for metrics in samples.values() for key in metrics):
@@ -69,12 +69,12 @@ def publish(snapshot: Snapshot, *, tag: str = "t1", monotonic: float = 1000.0, a
 
 
 def steady(value: float, *, slots: int = 60) -> list[float]:
-    """A load that wavers by one point around `value`, for `slots` slots: 60 fill 15 minutes."""
+    """A load that alternates by one point around `value`, for `slots` slots: 60 fill 15 minutes."""
     return [value + (1.0 if slot % 2 else -1.0) for slot in range(slots)]
 
 
 def small_fleet() -> dict[str, dict[str, list[float]]]:
-    """Three nodes: two with a full quarter of an hour, one that came five minutes ago."""
+    """Three nodes: two with a full window of 15 minutes, one that joined five minutes ago."""
     return {
         "node-1": {"CPU": steady(26), "Memory": steady(40), "NetworkReceive": steady(1e6)},
         "node-2": {"CPU": steady(60), "Memory": steady(70), "NetworkReceive": steady(2e6)},

@@ -1,4 +1,4 @@
-"""A source in memory, whose answers the test sets."""
+"""A source in memory whose responses the test sets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Samples = dict[str, dict[str, dict[float, float]]]  # metric name -> node -> tim
 
 @dataclass
 class MemorySource:
-    """Answers from `samples`; `down` makes it fail as a whole, `failing` single metrics, `hang` never answer.
-    `partial` says of metrics what their answers lack, and the nodes of `missing` are not in those; `absent` why there
-    are not series of a metric."""
+    """Responds from `samples`; `down` makes it fail completely, `failing` single metrics, `hang` never respond.
+    `partial` has the missing parts by metric, and the nodes of `missing` are not in those; `absent` has the reasons for
+    missing series of a metric."""
 
     remembers: bool = True
     source: str = "Memory"
@@ -48,13 +48,13 @@ class MemorySource:
             points[float(time)] = float(value(time) if callable(value) else value)
 
     async def start(self) -> None:
-        """Nothing to take up."""
+        """Does nothing."""
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing."""
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """What `samples` hold between the two."""
+        """The `samples` between the two times."""
         self.asked.append((since, until, None if only is None else frozenset(only)))
         await asyncio.sleep(0)
         if self.hang:
@@ -99,7 +99,7 @@ class MemorySource:
 @dataclass
 class PodSource(MemorySource):
     """The same with pods: `pods` are their readings now, as (node, time, cores, bytes) by NAMESPACE/NAME; `no_pods` is
-    what a question for them raises, `pods_hang` has it never answered."""
+    the exception of a fetch, with `pods_hang` it never ends."""
 
     pods: dict[str, tuple[str, float, float, float]] = field(default_factory=dict)
     no_pods: Exception | None = None
@@ -108,7 +108,7 @@ class PodSource(MemorySource):
     asked_for_pods: list[float] = field(default_factory=list)
 
     async def fetch_pods(self, now: float) -> PodFetch:
-        """What `pods` hold."""
+        """The readings in `pods`."""
         self.asked_for_pods.append(now)
         await asyncio.sleep(0)
         if self.pods_hang:
@@ -123,7 +123,7 @@ class PodSource(MemorySource):
 
 @dataclass
 class FakeClock:
-    """Both clocks, moved by the test. `step` moves the wall alone, as an administrator or NTP would."""
+    """Both clocks, set by the test. `step` changes only the wall clock, as an administrator or NTP does."""
 
     wall: float
     steady: float = 1000.0
@@ -135,10 +135,10 @@ class FakeClock:
         return self.steady
 
     def pass_time(self, seconds: float) -> None:
-        """Time goes by."""
+        """Advance both clocks."""
         self.wall += seconds
         self.steady += seconds
 
     def step(self, seconds: float) -> None:
-        """The wall clock is set."""
+        """Set the wall clock."""
         self.wall += seconds

@@ -87,7 +87,7 @@ class Observer:
         while time.monotonic() < ends and not until():
             time.sleep(EVERY_S / 2)
 
-    # --- one look ----------------------------------------------------------------------------------------------------
+    # --- one observation ---------------------------------------------------------------------------------------------
 
     def _look(self) -> Look:
         at = time.monotonic()

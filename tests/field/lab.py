@@ -193,7 +193,7 @@ def _container(name: str, cores: float) -> dict[str, Any]:
     return {"name": name, "resources": {"requests": {"cpu": f"{round(1000 * cores)}m", "memory": "256Mi"}}}
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 def _ask(service: Service, layout: Layout, outcome: Outcome, kube: FakeKube | None) -> None:

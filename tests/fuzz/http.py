@@ -76,7 +76,7 @@ class Fuzzer:
         self.faults: list[str] = []
 
     def run(self, requests: int, *, until: float = float("inf")) -> int:
-        """Send so many requests, or fewer until the monotonic time `until`; return their number."""
+        """Send this number of requests, or fewer until the monotonic time `until`; return their number."""
         for number in range(requests):
             if time.monotonic() > until:
                 return number

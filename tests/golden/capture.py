@@ -32,12 +32,13 @@ from tests.real.parts import REPOSITORY
 from tests.service import Service
 from tests.waiting import wait_for
 
-# A database that 88d85bf wrote, the last commit before the packages were laid out anew: it must open for good.
+# A database written by 88d85bf, the last commit before the packages had their new layout: each later version must open
+# it.
 DATABASE = Path(__file__).with_name("database-88d85bf.db.gz")
 EXPECTED = Path(__file__).with_name("expected")
 NOW = 1767323045
 HISTORY_S = 915
-"""The source has samples since then: the backfill of maxima finds none, whenever it comes to them."""
+"""The source has samples since then, so the backfill of maxima finds none at any time."""
 FROZEN = {
     "FROZEN_UNIX_TIME": str(NOW),
     "PYTHONPATH": f"{Path(__file__).with_name('frozen')}{os.pathsep}{REPOSITORY}",
@@ -96,7 +97,7 @@ print(json.dumps(list(pages(main, ()))))
 
 
 def helps() -> Texts:
-    """`--help` of every command, from one process."""
+    """`--help` of each command, from one process."""
     pages: list[tuple[str, str]] = json.loads(run_python("-c", HELP_PAGES))
     return {f"help/{name}.txt": text for name, text in pages}
 
@@ -219,7 +220,7 @@ def answer(service: Service, path: str) -> str:
         kept = [line for line in kept if not line.startswith("ETag")]
     # Measured with a clock that goes on.
     body = re.sub(r'("(?:age_s|uptime_s|seconds)": )[0-9.e-]+', r"\1AGE", body)
-    # The write-ahead log of the database grows and is emptied at times of its own.
+    # The write-ahead log of the database grows and is truncated at times that vary.
     body = re.sub(r'("size_bytes": )[0-9]+', r"\1BYTES", body)
     return "\n".join([f"{got.status}", *kept, "", body])
 
@@ -230,7 +231,7 @@ def metric_lines(text: str) -> str:
         line if line.startswith("#") else re.sub(r"\} \S+$| [^ }]+$", lambda found: "}" * ("}" in found[0]), line)
         for line in text.splitlines()
     )
-    # How often a capture waited for /readyz depends on the machine.
+    # The number of requests for /readyz depends on the machine.
     of_others = ("python_", "process_", 'code="503"')
     return "\n".join(sorted({line for line in kept if not any(each in line for each in of_others)})) + "\n"
 

@@ -1,5 +1,5 @@
-"""What users and programs depend on is as it was captured: see capture.py. A change of an output changes its file here
-in the same commit (`python -m tests.golden.capture GROUP`), or is one line in RENAMES."""
+"""The outputs that users and programs depend on equal the captured ones: see capture.py. A change of an output changes
+its file here in the same commit (`python -m tests.golden.capture GROUP`), or is one line in RENAMES."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from watcher.agent_clients.pages import AgentError, AgentProxy, EndpointKind, cl
 from watcher.client import WatcherClient, WatcherError
 from watcher.client.node import NodeClient
 from watcher.core.config.settings import Settings
+from watcher.core.config.values import Secret
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODES, PODS
 from watcher.model import Operator
@@ -31,7 +32,7 @@ from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.service.settings.loading import load
 from watcher.sources.base import PodProvider
-from watcher.sources.config import ConnectionConfig
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.errors import ProviderError
 from watcher.sources.registry import build
 
@@ -171,7 +172,7 @@ def kubelet(url: str, directory: Path) -> Exchange:
 
 
 def agent_query(url: str, directory: Path) -> Exchange:
-    client = PrometheusQueryClient(ConnectionConfig(address=url, token=TOKEN, timeout=TIMEOUT_S, backoff=()))
+    client = PrometheusQueryClient(ConnectionSettings(address=url, token=Secret(TOKEN), timeout=TIMEOUT_S, backoff=()))
 
     async def exchange() -> str:
         try:

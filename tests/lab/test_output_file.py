@@ -112,7 +112,7 @@ def test_a_recording_replaces_no_file_behind_a_symbolic_link(tmp_path: Path):
     assert (tmp_path / "target").read_text() == "old"
 
 
-def test_a_dash_is_the_standard_output(tmp_path: Path):
+def test_a_dash_means_the_standard_output(tmp_path: Path):
     command = [sys.executable, "-m", "load_watcher", "simulate", "--generate", "daily", "--nodes", "2", "--pods", "3"]
     done = subprocess.run([*command, "--hours", "0.1", "--file", "-"], cwd=tmp_path, capture_output=True, check=True)
     generated(tmp_path / "file")
@@ -124,7 +124,7 @@ def test_a_dash_is_the_standard_output(tmp_path: Path):
 @pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
 @pytest.mark.parametrize("verb", ["generated", "recorded"])
 def test_a_redirected_descriptor_is_appended_to(path: str, verb: str, tmp_path: Path):
-    """As with `--file /dev/stdout >> FILE`: the shell chose what happens to the file."""
+    """As with `--file /dev/stdout >> FILE`: the shell opened the file."""
     (tmp_path / "link").symlink_to("/dev/stdout")
     (tmp_path / "file").write_bytes(b"old\n")
     script = "from pathlib import Path; from tests.lab import test_output_file as t; "
@@ -143,7 +143,7 @@ def test_a_redirected_descriptor_is_appended_to(path: str, verb: str, tmp_path: 
         (["--series", "-", "--html", "-"], "--series - and --html -"),
     ],
 )
-def test_two_results_are_not_mixed_on_the_standard_output(arguments: list[str], words: str, tmp_path: Path):
+def test_two_results_cannot_both_be_written_to_the_standard_output(arguments: list[str], words: str, tmp_path: Path):
     generated(tmp_path / "trace.csv")
     result = CliRunner().invoke(main, ["simulate", str(tmp_path / "trace.csv"), *arguments])
     assert result.exit_code == 2

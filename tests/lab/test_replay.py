@@ -1,4 +1,4 @@
-"""Recordings as a source: the pattern of a trace or of a store's history, at any pace, with the times of now."""
+"""Recordings as a source: the values of a trace or of a stored history, at any speed, with current times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lab.replay import ReplayConfig, ReplayProvider, TraceEnded
+from lab.replay import ReplayProvider, TraceEnded
 from lab.traces.files import open_writer
 from lab.traces.pattern import pattern_of
 from lab.traces.records import (
@@ -27,6 +27,7 @@ from lab.traces.records import (
     UsageRecord,
 )
 from load_watcher.main import main
+from tests.fetches import sections
 from tests.service import Service
 from tests.waiting import wait_for
 from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, save, tick
@@ -43,7 +44,7 @@ GIB = 2**30
 
 
 def two_nodes() -> list[Record]:
-    """An hour: n1 goes from 1 to 4 of its 8 cores, n2 has 10 of 20 GiB all the while and is silent about its CPU."""
+    """An hour: n1 uses 1, then 4 of its 8 cores, n2 uses 10 of 20 GiB and has no CPU values."""
     records: list[Record] = [Begin(T, "a test"), NodeRecord(T, "n2", 4.0, 20 * GIB), NodeRecord(T, "n1", 8.0, 16 * GIB)]
     records.append(LoadRecord(T, "n2", None, 10 * GIB))
     records += [LoadRecord(T + 60 * i, "n1", 1.0 + 3.0 * i / 60, 4 * GIB) for i in range(60)]
@@ -63,10 +64,10 @@ def trace(tmp_path: Path) -> Path:
 
 
 def asked(file: Path, *ranges: tuple[float, float], **options: Any) -> list[Fetch]:
-    """What a provider answers when it is asked for these times one after the other."""
+    """The responses of a provider to successive fetches of these times."""
 
     async def run() -> list[Fetch]:
-        provider = ReplayProvider(ReplayConfig(file, **options))
+        provider = ReplayProvider(*sections(trace=file, **options))
         await provider.start()
         try:
             return [await provider.fetch(since, until) for since, until in ranges]
@@ -84,20 +85,20 @@ def series(fetch: Fetch, node: str, key: str = "CPU") -> dict[float, float]:
 
 
 def at(records: Sequence[Record], key: str, *positions: float) -> list[list[float | None]]:
-    """By node, in the order of their names."""
+    """Values by node, in the order of the names."""
     found = pattern_of(records).at(key, np.array(positions))
     return [[None if np.isnan(value) else round(value, 6) for value in row] for row in found.tolist()]
 
 
-# --- times and pace --------------------------------------------------------------------------------------------------
+# --- times and speed -------------------------------------------------------------------------------------------------
 
 
-def test_samples_have_the_times_of_now_and_the_values_of_then(trace: Path) -> None:
-    """It begins with the first question; a sample each slot, in percent of what the node has."""
+def test_samples_have_current_times_and_recorded_values(trace: Path) -> None:
+    """The replay begins with the first fetch; one sample per slot, in percent of the capacity."""
     (fetch,) = asked(trace, (NOW, NOW), resolution=15)
     assert {NOW: 12.5} == series(fetch, "n1")
     assert {NOW: 50.0} == series(fetch, "n2", "Memory")
-    assert {} == series(fetch, "n2")  # which nothing was said of: no zero
+    assert {} == series(fetch, "n2")  # without a recorded value: not zero
     first, second = asked(trace, (NOW, NOW), (NOW, NOW + 60))
     assert [NOW + i * 15 for i in range(5)] == list(series(second, "n1"))
     assert series(second, "n1")[NOW + 60] == pytest.approx(100 * 1.05 / 8)
@@ -105,7 +106,7 @@ def test_samples_have_the_times_of_now_and_the_values_of_then(trace: Path) -> No
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 24.0])
-def test_another_speed_changes_the_pattern_and_no_time(trace: Path, speed: float) -> None:
+def test_another_speed_changes_the_values_and_not_the_times(trace: Path, speed: float) -> None:
     _, fetch = asked(trace, (NOW, NOW), (NOW, NOW + 75), speed=speed)
     found = series(fetch, "n1")
     assert [NOW + i * 15 for i in range(6)] == list(found)
@@ -114,8 +115,8 @@ def test_another_speed_changes_the_pattern_and_no_time(trace: Path, speed: float
         assert value == pytest.approx(100 * (1.0 + 3.0 * min(then, 59 * 60) / 3600) / 8)
 
 
-def test_between_records_load_goes_evenly(trace: Path) -> None:
-    """So that a node does not seem to stand still, where a recording is coarser than the slots."""
+def test_the_load_between_records_is_interpolated(trace: Path) -> None:
+    """So that a node does not look frozen if the recording is coarser than the slots."""
     _, fetch = asked(trace, (NOW, NOW), (NOW, NOW + 600))
     assert 41 == len(set(series(fetch, "n1").values()))
 
@@ -123,8 +124,8 @@ def test_between_records_load_goes_evenly(trace: Path) -> None:
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
-def test_at_its_end_it_begins_anew_and_says_so(trace: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And it went on before its beginning, so windows are whole at once."""
+def test_at_its_end_the_replay_restarts_and_logs_it(trace: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It also continues before its begin, so windows are complete at once."""
     caplog.set_level(logging.INFO)
     _, before, after = asked(trace, (NOW, NOW), (NOW - 900, NOW - 15), (NOW + 3600, NOW + 3615))
     assert 60 == len(series(before, "n1"))
@@ -134,7 +135,7 @@ def test_at_its_end_it_begins_anew_and_says_so(trace: Path, caplog: pytest.LogCa
     assert [f"recording {trace} ended and restarts"] == told
 
 
-def test_or_it_is_over(trace: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_at_end_stop_the_replay_ends(trace: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     _, before, last = asked(trace, (NOW, NOW), (NOW - 900, NOW - 15), (NOW + 3540, NOW + 3700), at_end="stop")
     assert {} == series(before, "n1")
@@ -145,7 +146,7 @@ def test_or_it_is_over(trace: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "at_end" in raised.value.hint
 
 
-# --- what is in a trace ----------------------------------------------------------------------------------------------
+# --- records of a trace ----------------------------------------------------------------------------------------------
 
 
 def node(name: str = "n", at: float = T, **more: Any) -> NodeRecord:
@@ -153,8 +154,8 @@ def node(name: str = "n", at: float = T, **more: Any) -> NodeRecord:
 
 
 def test_a_node_has_its_load_and_that_of_its_pods() -> None:
-    """As they come, use more or less, end by their lifetime, move, and go; before they said what they use, what they
-    asked for. Steps here are further apart than what is smoothed."""
+    """While pods start, change their usage, end after their lifetime, move, and are removed; without usage they count
+    with their requests. Steps here are further apart than the smoothing."""
     hour = 3600.0
     records: list[Record] = [
         *(node("a"), node("b"), LoadRecord(T, "a", 1.0, 10)),
@@ -172,8 +173,8 @@ def test_a_node_has_its_load_and_that_of_its_pods() -> None:
     assert [10.0, 30.0, 30.0, 30.0, 30.0, 10.0, 10.0, 10.0] == at(records, "Memory", *moments)[0]
 
 
-def test_a_node_that_was_removed_is_not_known_and_may_come_back() -> None:
-    """With another size, and without the load of before."""
+def test_a_removed_node_is_unknown_and_may_return() -> None:
+    """With another capacity, and without the earlier load."""
     records: list[Record] = [
         *(node("a"), node("b"), LoadRecord(T, "a", 5.0, 50)),
         RemoveRecord(T + 3600, node="a"),
@@ -184,18 +185,18 @@ def test_a_node_that_was_removed_is_not_known_and_may_come_back() -> None:
     assert [50.0, None, None, 25.0] == at(records, "CPU", 1800, 5400, 8000, 10000)[0]
 
 
-def test_more_than_all_is_all() -> None:
+def test_a_load_above_the_capacity_is_100_percent() -> None:
     assert [[100.0]] == at([node(), LoadRecord(T, "n", 11.0, 50), EndRecord(T + 60)], "CPU", 30.0)
 
 
-def test_every_node_of_many_is_found_by_one_search() -> None:
-    """Held against a plain look-up."""
+def test_the_values_of_many_nodes_are_found_by_one_search() -> None:
+    """Compared with a plain lookup."""
     chance = np.random.default_rng(3)
     names = [f"n{i:02d}" for i in range(12)]
     records: list[Record] = [node(name) for name in names]
     steps: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for time in sorted(chance.integers(0, 86400, 200).tolist()):
-        name = names[int(chance.integers(0, 11))]  # the last has none
+        name = names[int(chance.integers(0, 11))]  # the last one has none
         cores = float(chance.integers(1, 10))
         records.append(LoadRecord(T + time, name, cores, 1))
         steps[name] = [step for step in steps[name] if step[0] != time] + [(float(time), 10 * cores)]
@@ -212,8 +213,8 @@ def test_every_node_of_many_is_found_by_one_search() -> None:
             assert np.isclose(found[row, column], expected, equal_nan=True), (name, position)
 
 
-async def test_sizes_of_nodes_are_those_of_the_trace(trace: Path) -> None:
-    provider = ReplayProvider(ReplayConfig(trace))
+async def test_capacities_of_nodes_are_those_of_the_trace(trace: Path) -> None:
+    provider = ReplayProvider(*sections(trace=trace))
     assert {} == await provider.capacities()
     await provider.fetch(NOW, NOW)
     await provider.close()
@@ -225,7 +226,7 @@ async def test_sizes_of_nodes_are_those_of_the_trace(trace: Path) -> None:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """Of two hours, the first of which is rewritten, with a gap of ten minutes; CPU of node-b is known now and then."""
+    """Two hours, of which the first is compacted, with a gap of ten minutes; node-b has CPU values only at times."""
     path = tmp_path / "load-watcher.db"
     columns = ((CPU, Operator.AVG), (CPU, Operator.STD), (MEMORY, Operator.AVG))
 
@@ -258,11 +259,11 @@ def test_the_history_of_a_store_is_replayed_with_its_gaps(history: Path) -> None
     assert "the history of a load-watcher database: 1.333 h of 3 nodes" in plan.reason
 
 
-def test_a_faster_history_is_averaged_over_less(history: Path) -> None:
+def test_at_a_higher_speed_shorter_times_are_averaged(history: Path) -> None:
     assert 30.0 == asked(history, (NOW, NOW), speed=10.0)[0].plans[CPU].smoothing_s
 
 
-# --- what cannot be replayed -----------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 def an_empty_store(path: Path) -> None:
@@ -301,7 +302,7 @@ def cut_off(path: Path) -> None:
     ],
     ids=["missing", "record", "header", "gzip", "cut", "moment", "empty", "foreign", "broken"],
 )
-def test_a_file_that_is_no_recording_is_refused_with_the_place(
+def test_an_invalid_recording_is_an_error_with_its_place(
     tmp_path: Path, name: str, make: Any, kind: type[ProviderError], says: str
 ) -> None:
     make(tmp_path / name)
@@ -309,15 +310,15 @@ def test_a_file_that_is_no_recording_is_refused_with_the_place(
         asked(tmp_path / name, (NOW, NOW))
     assert says in str(raised.value)
     assert raised.value.hint
-    assert "store.url" not in raised.value.hint  # that is the service's own
+    assert "store.url" not in raised.value.hint  # the database of the service itself
 
 
-async def test_a_file_that_was_mended_is_read_again(tmp_path: Path) -> None:
+async def test_a_repaired_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("nonsense")
 
     async def run() -> Fetch:
-        provider = ReplayProvider(ReplayConfig(path))
+        provider = ReplayProvider(*sections(trace=path))
         await provider.start()
         with pytest.raises(ProviderMalformed):
             await provider.fetch(NOW, NOW)
@@ -337,7 +338,7 @@ def problems(tmp_path: Path, **flags: str) -> list[tuple[str, str]]:
     return [(each.key, each.message) for each in raised.value.problems]
 
 
-def test_settings_that_cannot_replay_are_refused(tmp_path: Path, history: Path) -> None:
+def test_settings_that_cannot_be_replayed_are_errors(tmp_path: Path, history: Path) -> None:
     assert [("provider.trace", "is not set, and replay needs a recording")] == problems(tmp_path)
     (missing,) = problems(tmp_path, provider__trace=str(tmp_path / "none.csv"))
     assert "does not exist" in missing[1]
@@ -351,10 +352,8 @@ def test_settings_that_cannot_replay_are_refused(tmp_path: Path, history: Path) 
 # --- in a service ----------------------------------------------------------------------------------------------------
 
 
-def test_a_service_replays_at_once_with_whole_windows_and_the_doctor_says_what_it_is(
-    run_service: Any, trace: Path
-) -> None:
-    """A day of an hour: by the API as any other source, under its own name."""
+def test_a_service_replays_with_complete_windows_and_doctor_names_the_recording(run_service: Any, trace: Path) -> None:
+    """A day within an hour: in the API like any other source, under its own name."""
     service: Service = run_service("--provider", "replay", "--trace", str(trace), "--speed", "24")
 
     def average() -> dict[str, Any] | None:

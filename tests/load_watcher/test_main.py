@@ -1,4 +1,4 @@
-"""The command line: what it prints, how it ends, and that it is quick to say so."""
+"""The command line: its output, its exit codes, and its start time."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def run(tmp_path, monkeypatch):
 
 
 def test_version(run):
-    """--version says the name and the version, and in a checkout the commit."""
+    """--version prints the name and the version, and in a checkout the commit."""
     result = run("--version")
     line = rf"load-watcher {re.escape(watcher.__version__)}( \(commit [0-9a-f]{{12,40}}(-dirty)?\))?\n"
     assert (result.exit_code, bool(re.fullmatch(line, result.stdout))) == (0, True), result.stdout
@@ -63,8 +63,8 @@ def test_version(run):
         "qrm restore",
     ],
 )
-def test_every_command_explains_itself(run, command):
-    """--help of each command gives its use and one sentence at least."""
+def test_each_command_has_help(run, command):
+    """--help of each command prints its use and at least one sentence."""
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert f"Usage: load-watcher {command}" in result.stdout
@@ -106,8 +106,8 @@ def test_serve_has_the_flags_that_the_settings_name(run):
         (["-v", "--log-level", "error"], 'level = "error" # from flag --log-level'),
     ],
 )
-def test_config_show_prints_what_is_in_effect(run, arguments, line):
-    """config show takes the flags of serve and says what comes of them."""
+def test_config_show_prints_the_effective_settings(run, arguments, line):
+    """It takes the flags of serve."""
     result = run("config", "show", *arguments)
     assert result.exit_code == 0, result.output
     assert line in {" ".join(each.split()) for each in result.stdout.splitlines()}
@@ -121,14 +121,14 @@ def test_config_show_reads_the_environment(run):
 
 @pytest.mark.parametrize("bad", ["refresh.interval", "=5", ""])
 def test_set_needs_a_key_and_a_value(run, bad):
-    """What is no assignment is refused without repeating it."""
+    """An invalid argument is refused without being repeated."""
     result = run("serve", "--set", bad)
     assert result.exit_code == 2
     assert "section.key=value" in result.stderr
 
 
-def test_config_check_accepts_a_good_file(run, tmp_path):
-    """A good file is ok, with what it says for the agent and the QoS Resource Manager."""
+def test_config_check_accepts_a_valid_file(run, tmp_path):
+    """With the results of the agent and the QoS Resource Manager."""
     (tmp_path / "x.toml").write_text("[server]\nport = 1\n[agent]\nport = 2\n[qrm]\nport = 3")
     result = run("config", "check", "x.toml")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "ok\n", "")
@@ -142,8 +142,8 @@ def test_config_check_reads_the_tables_of_all_packages(run, tmp_path, section):
     assert f"did you mean {section}.host?" in result.stderr
 
 
-def test_config_check_holds_plug_ins_against_the_windows(run, tmp_path):
-    """A percentile over a window that is not kept would never be there."""
+def test_config_check_compares_plugins_with_the_windows(run, tmp_path):
+    """A percentile over a window that is not kept would never be available."""
     args = '{ aggregated = { scoreAggregationType = "p95", scoreAggregatedDuration = "30m" } }'
     profile = f'[scheduler.default]\nplugins = [ {{ name = "LoadAwareScheduling", args = {args} }} ]\n'
     (tmp_path / "x.toml").write_text(profile)
@@ -207,8 +207,8 @@ BAD_FILE = '[server]\nport = -1\nprot = 1\n[provider]\nname = "prometheus"\ntoke
     "command",
     [["config", "check"], ["config", "show", "--config"], ["serve", "--config"], ["db", "upgrade", "--config"]],
 )
-def test_bad_settings_end_every_command_with_all_problems(run, tmp_path, command):
-    """Exit 2, every problem with key and cure on standard error, nothing done."""
+def test_invalid_settings_end_each_command_with_all_problems(run, tmp_path, command):
+    """Exit code 2, each problem with key and remedy on standard error; nothing else is done."""
     (tmp_path / "x.toml").write_text(BAD_FILE)
     result = run(*command, "x.toml")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -234,7 +234,7 @@ def test_bad_settings_end_every_command_with_all_problems(run, tmp_path, command
         (["agent", "--port", "99999"], {}, "flag --port", "--port 2021"),
     ],
 )
-def test_a_wrong_value_of_an_option_names_the_option(run, arguments, environ, given, cure):
+def test_an_invalid_value_of_an_option_names_the_option(run, arguments, environ, given, cure):
     """Also where the option of a key has another name in other commands, or none."""
     result = run(*arguments, env=environ)
     assert result.exit_code == 2
@@ -243,14 +243,14 @@ def test_a_wrong_value_of_an_option_names_the_option(run, arguments, environ, gi
 
 
 def test_a_missing_file_is_a_problem(run):
-    """config check of a file that is not there says so."""
+    """For config check."""
     result = run("config", "check", "nowhere.toml")
     assert result.exit_code == 2
     assert "cannot read nowhere.toml: No such file or directory" in result.stderr
 
 
-def test_the_database_can_be_made_looked_at_and_vacuumed(run, tmp_path):
-    """db upgrade makes the database that the settings name, current and vacuum then know it."""
+def test_db_upgrade_current_and_vacuum(run, tmp_path):
+    """upgrade creates the configured database, current and vacuum use it."""
     url = ["--store-url", f"sqlite:///{tmp_path}/x.db"]
     assert "does not exist yet" in run("db", "current", *url).stdout
     assert run("db", "upgrade", *url).exit_code == 0
@@ -261,14 +261,14 @@ def test_the_database_can_be_made_looked_at_and_vacuumed(run, tmp_path):
         assert "x.db" in result.stdout
 
 
-def test_the_database_needs_no_source(run):
-    """An init container that only upgrades the database need not know the source of samples."""
+def test_db_commands_need_no_source(run):
+    """For example in an init container that only upgrades the database."""
     result = run("db", "current", env={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert result.exit_code == 0, result.output
 
 
-def test_a_database_that_cannot_be_used_ends_with_the_cure(run, tmp_path):
-    """Trouble with the database is a message on standard error and exit 1, no traceback."""
+def test_an_unusable_database_ends_a_command_with_a_remedy(run, tmp_path):
+    """A message on standard error and exit code 1, without a traceback."""
     (tmp_path / "x.db").write_bytes(b"no database at all, but long enough to look like something" * 100)
     result = run("db", "upgrade", "--store-url", "sqlite:///x.db")
     assert result.exit_code == 1
@@ -283,8 +283,8 @@ def _python(*arguments, cwd):
     )
 
 
-def test_the_exit_code_reaches_the_shell(tmp_path):
-    """A real process ends with 2 for a bad file and 0 for a good one."""
+def test_the_exit_code_is_that_of_the_process(tmp_path):
+    """2 for an invalid file and 0 for a valid one."""
     (tmp_path / "bad.toml").write_text(BAD_FILE)
     (tmp_path / "good.toml").write_text("[server]\nport = 0")
     bad = _python("-m", "load_watcher", "config", "check", "bad.toml", cwd=tmp_path)
@@ -294,16 +294,16 @@ def test_the_exit_code_reaches_the_shell(tmp_path):
     assert (good.returncode, good.stdout, good.stderr) == (0, "ok\n", "")
 
 
-def test_nothing_heavy_is_loaded_before_a_command_runs(tmp_path):
-    """--help and mistyped commands answer at once, because they load neither the settings nor these libraries."""
+def test_heavy_modules_are_not_imported_before_a_command_runs(tmp_path):
+    """--help and mistyped commands respond at once, because they load neither the settings nor these libraries."""
     heavy = "watcher.model msgspec numpy sqlalchemy alembic aiohttp requests rich psutil apscheduler prometheus_client"
     program = f"import sys, load_watcher.main; print(*sorted(set(sys.modules) & set({heavy.split()})))"
     assert _python("-c", program, cwd=tmp_path).stdout == "\n"
 
 
-def test_serve_tells_its_source_and_renews_its_log(run_service):
-    """The log has the provider with the reason; after SIGHUP it looks as the file says now, and after a SIGHUP with a
-    bad file as before."""
+def test_serve_logs_its_source_and_reopens_its_log(run_service):
+    """The log has the provider with the reason. After SIGHUP it has the format of the file, and after SIGHUP with an
+    invalid file the format does not change."""
     service = run_service(config="[agent]\nport = 1\n")
     assert "provider of samples: host (provider.name is not set; the default outside a cluster)" in service.log()
 

@@ -1,4 +1,4 @@
-"""What commands print: JSON of every command that prints facts, errors, completion, and a reader that stops reading."""
+"""The output of commands: JSON of all commands that print facts, errors, completion, and a closed pipe."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def commands(group: click.Group = main.main, above: str = "") -> dict[str, click
 
 
 @pytest.mark.parametrize("name", sorted(set(commands()) - WITHOUT_FACTS - {"config", "db", "forecast", "koordinator"}))
-def test_output_is_the_format_in_every_command(name: str) -> None:
+def test_output_selects_the_format_in_each_command(name: str) -> None:
     (option,) = (each for each in commands()[name].params if each.name == "output")
     assert ["-o", "--output"] == option.opts
     assert isinstance(option.type, click.Choice)
@@ -45,7 +45,7 @@ def test_output_is_the_format_in_every_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
-def test_the_list_of_commands_cuts_no_sentence(name: str) -> None:
+def test_the_list_of_commands_truncates_no_sentence(name: str) -> None:
     short = commands()[name].short_help or ""
     assert commands()[name].hidden or (0 < len(short) <= 45 and short.endswith("."))
 
@@ -71,7 +71,7 @@ def test_settings_as_json() -> None:
 
 
 @pytest.mark.parametrize("place", [["x.toml"], ["--config", "x.toml"]])
-def test_settings_are_checked_by_one_spelling(
+def test_settings_are_checked_by_an_argument_or_by_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -140,8 +140,8 @@ def test_bad_settings_as_json() -> None:
 
 
 @pytest.mark.parametrize("command", [("why", "shop/web"), ("shadow",), ("compare", "--with", "http://127.0.0.1:1")])
-def test_no_answer_is_said_in_words_of_the_system(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """And where the machine has a kubeconfig, how to reach a service in the cluster."""
+def test_an_unreachable_service_is_an_error_in_plain_text(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """If the machine has a kubeconfig, with the way to reach a service in the cluster."""
     alone = {"HOME": str(tmp_path), "KUBECONFIG": "", "LOAD_WATCHER_URL": "http://127.0.0.1:1"}
     result = run(*command, env=alone)
     assert 2 == result.exit_code
@@ -155,20 +155,20 @@ def test_no_answer_is_said_in_words_of_the_system(tmp_path: Path, command: tuple
 
 
 @pytest.mark.parametrize("name", ["agent", "qrm", "extender"])
-def test_node_processes_take_the_address_from_the_environment_too(name: str) -> None:
+def test_node_processes_get_the_address_from_the_environment_too(name: str) -> None:
     result = run(name, env={"LOAD_WATCHER_URL": "load-watcher:2020"})
     assert 2 == result.exit_code
     assert "env var: 'LOAD_WATCHER_URL'" in result.stderr
     assert "for example http://load-watcher:2020" in result.stderr
 
 
-def test_yaml_errors_have_a_line_of_the_file() -> None:
+def test_yaml_errors_name_the_line_of_the_file() -> None:
     result = run("score", "-", input="a: 1\n---\nkind: Pod\nx: [1\n")
     assert 2 == result.exit_code
     assert "line 5, column 1: did not find expected ',' or ']'" in result.stderr
 
 
-def test_version_and_help_have_the_usual_spellings() -> None:
+def test_version_and_help_have_their_usual_forms() -> None:
     assert run("version").stdout == run("-V").stdout == run("--version").stdout
     assert run("help", "db", "copy").stdout == run("db", "copy", "--help").stdout
     assert run("help").stdout == run("--help").stdout
@@ -204,7 +204,7 @@ complete -C 'load-watcher db cu'
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", sorted(COMPLETIONS))
 def test_completion_works_in_the_shell(tmp_path: Path, shell: str) -> None:
-    """As `load-watcher --help` says."""
+    """As `load-watcher --help` describes it."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     assert "_LOAD_WATCHER_COMPLETE=bash_source" in run("--help").stdout
@@ -258,7 +258,7 @@ def test_interrupting_a_command_causes_no_traceback(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as doctor:
         assert doctor.stdout is not None
-        assert doctor.stdout.readline().startswith("ok      settings")  # it now waits for a source that never answers
+        assert doctor.stdout.readline().startswith("ok      settings")  # it waits for a source that never responds
         doctor.send_signal(signal.SIGINT)
         _, said = doctor.communicate(timeout=60)
     assert "Traceback" not in said

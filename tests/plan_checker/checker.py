@@ -202,7 +202,11 @@ class PlanChecker:
         known += [(pod.partition("/")[0], of, False) for pod, of in planned]
         same = [each for each in known if each[0] == namespace and not each[2]]
         owned = [each for each in same if each[1] == owner and owner]
-        return len(known) >= LIMITS.node or len(same) >= LIMITS.namespace or len(owned) >= LIMITS.owner
+        return (
+            len(known) >= LIMITS.evictions_per_node
+            or len(same) >= LIMITS.evictions_per_namespace
+            or len(owned) >= LIMITS.evictions_per_owner
+        )
 
     def _quotas(self, steps: Iterable[tuple[Step, QuotaChange]]) -> Iterator[str]:
         for step, change in steps:

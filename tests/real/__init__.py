@@ -1,1 +1,1 @@
-"""Real components for tests (a Prometheus, a node exporter), and believable load to put into them."""
+"""Real components for tests (a Prometheus, a node exporter), and realistic load for them."""

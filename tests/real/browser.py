@@ -1,4 +1,4 @@
-"""A real Chromium without a window, and what is to be asked of every page in it."""
+"""A real headless Chromium, and checks of each page in it."""
 
 import os
 import re
@@ -17,7 +17,7 @@ REFUSED = re.compile(r"Failed to load resource: (the server responded with a sta
 
 
 class Tab:
-    """A page in a browser, and whatever went wrong in it."""
+    """A page in a browser, and the errors in it."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
@@ -32,21 +32,21 @@ class Tab:
 
     def open(self, url: str, *, shows: str) -> "Tab":
         """Go to an address, and wait until the page has this text."""
-        self.page.goto("about:blank")  # so that an address that differs by its # alone is loaded too
+        self.page.goto("about:blank")  # so that an address is loaded too that differs only after its #
         self.page.goto(url)
         return self.wait_for(shows)
 
     def wait_for(self, text: str) -> "Tab":
-        """Until the page has this text where it can be seen."""
+        """Wait until the page shows this text."""
         self.page.get_by_text(text).filter(visible=True).first.wait_for()
         return self
 
     def ask_now(self) -> None:
-        """Let the page ask the service now, as when somebody comes back to it, and not in a few seconds."""
+        """Let the page send its requests now, as when its tab is opened again, and not some seconds later."""
         self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
     def press(self, *keys: str) -> None:
-        """Keys, one after the other."""
+        """Press keys, one after the other."""
         for key in keys:
             self.page.keyboard.press(key)
 
@@ -61,10 +61,10 @@ class Tab:
         return found
 
     def unfit(self) -> list[str]:
-        """What of the page as it is now cannot be used by everybody, by axe's rules of WCAG 2.2 AA and its advice."""
+        """Accessibility faults of the current page: axe's rules for WCAG 2.2 AA, and its recommendations."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate((find_node_package("axe-core") / "axe.min.js").read_text() + "; undefined")
-        # A page that is hidden asks for nothing, so that it stands still meanwhile.
+        # A hidden page sends no requests, so it does not change meanwhile.
         self.page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
         self.page.wait_for_load_state("networkidle")
         found = self.page.evaluate("axe.run().then((result) => result.violations)")
@@ -72,12 +72,12 @@ class Tab:
         return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found]
 
     def errors(self) -> list[str]:
-        """What went wrong but for answers that were refused, which the page is there to tell about."""
+        """Errors of the page, except refused requests, which the page shows."""
         return [each for each in self.wrong if not REFUSED.match(each)]
 
 
 def driver_of_browsers() -> Any:
-    """Playwright's; skipped, or failed, where the extra dev is not installed as it is now."""
+    """Playwright's driver; without the current extra dev, tests are skipped, or fail if real parts are required."""
     try:
         return import_module("playwright.sync_api").sync_playwright()
     except ImportError:
@@ -89,10 +89,10 @@ def driver_of_browsers() -> Any:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """The browser; skipped, or failed, where it is missing."""
+    """The browser; without it, tests are skipped, or fail if real parts are required."""
     program = str(find_program("chromium"))
     with driver_of_browsers() as driver:
-        # Without a sandbox: tests run as root in containers, and visit nothing but our own pages.
+        # Without a sandbox: tests run as root in containers, and only open pages of load-watcher.
         browser = driver.chromium.launch(executable_path=program, env=program_environment(), args=["--no-sandbox"])
         try:
             yield browser
@@ -102,7 +102,7 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def tab(browser: Any, *, dark: bool = False, width: int = 1280, zone: str | None = None) -> Iterator[Tab]:
-    """A page of its own, without what others have stored; in a time `zone`, None for that of this machine."""
+    """A separate page without stored data of others; `zone` is its time zone, None for that of this machine."""
     context = browser.new_context(
         color_scheme="dark" if dark else "light",
         viewport={"width": width, "height": 900},

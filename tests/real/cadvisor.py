@@ -1,4 +1,5 @@
-"""Pods as the kubelets' cAdvisor tells of them: containers, pause containers, and the cgroups above, which are sums."""
+"""Pods as in the series of the kubelets' cAdvisor: containers, pause containers, and the cgroups above them, which are
+sums."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from tests.real.remote_write import Series
 
 @dataclass(frozen=True)
 class RealPod:
-    """A pod with the cores and bytes of each of its containers, by name; the pause container comes by itself."""
+    """A pod with the cores and bytes of each container, by name; the pause container is added."""
 
     name: str
     node: str
@@ -33,12 +34,12 @@ def by_node_label(node: str) -> dict[str, str]:
 
 
 def by_address(node: str) -> dict[str, str]:
-    """Without a relabelling: the address of the kubelet is all there is."""
+    """Without relabelling: only the address of the kubelet."""
     return {"instance": f"{address_of(node)}:10250", "job": "kubelet"}
 
 
 def address_of(node: str) -> str:
-    """An address that is the node's own, for names that end with a number."""
+    """A unique address per node, for names that end with a number."""
     return f"10.0.{int(node[-2:])}.1"
 
 
@@ -47,7 +48,8 @@ def cadvisor_series(
     times: NDArray[np.float64],
     labels: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Series]:
-    """The series of these pods, those of the pause container and of the cgroups included; `labels` are each node's."""
+    """The series of these pods, including those of the pause container and of the cgroups; `labels` gives the labels of
+    a node."""
     for pod in pods:
         group = f"/kubepods/burstable/pod-{pod.name}"
         for container, (cores, memory) in {**pod.containers, "POD": (0.01, 1e6)}.items():
@@ -67,6 +69,6 @@ def _usage(own: Mapping[str, str], *, cores: float, memory: float, times: NDArra
 
 
 def uname_series(node: str, *, times: NDArray[np.float64]) -> Series:
-    """What the node exporter at the same address says the node is called."""
+    """node_uname_info of the node exporter at the same address."""
     own = {"__name__": "node_uname_info", "instance": f"{address_of(node)}:9100", "job": "node-exporter"}
     return Series({**own, "nodename": node}, times, np.ones_like(times))

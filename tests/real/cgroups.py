@@ -1,8 +1,8 @@
-"""Real control groups of version 1 for tests, and processes in them, on a machine that others use too.
+"""Real control groups of version 1 for tests, and processes in them, on a machine that is also used by others.
 
-Manners (crane.md §10): groups have a name of this process's own and are gone with the test, whatever happened in it;
-children die with us; nothing of anybody else's is touched. Children burn CPU in short bursts, so that they leave the
-machine to others.
+Rules: groups have a name of this process and are removed with the test, also if it fails; child processes end with the
+test process; no other group is changed. Child processes burn CPU in short bursts, so that other processes of the
+machine can run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.waiting import wait_for
 ROOT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 
-# Waits for a line, so that it can be put into its group first; dies with who started it.
+# Waits for a line, so that it can be moved into its group first; ends with its parent process.
 _CHILD = """
 import ctypes, os, signal, sys, time
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -70,22 +70,22 @@ sys.stdin.readline()
 
 
 def need_cgroup_v1() -> None:
-    """Skip the test, or fail it where real parts are required, on a machine whose version 1 we may not write."""
+    """Skip the test (or fail if real parts are required) if the groups of version 1 cannot be written."""
     missing = [name for name in CONTROLLERS if not os.access(ROOT / name, os.W_OK)]
     if not missing:
         return
     reason = f"{', '.join(str(ROOT / name) for name in missing)} cannot be written: no control groups of version 1 here"
-    # A machine of version 2 alone has none of these files, and is no worse for it; on CI's they must be there.
+    # A machine with version 2 only has none of these files; the machines of CI must have them.
     if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1" and not (ROOT / "cgroup.controllers").exists():
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 class Groups:
-    """A group of this test's own in each controller's tree, and what is made below it."""
+    """A separate group for this test in each controller's tree, and the groups below it."""
 
     def __init__(self, *, controllers: Sequence[str] = CONTROLLERS) -> None:
-        # Not of the process alone: one before it, which was killed, may have had the same number and left its groups.
+        # Not only the process id: a killed process with the same id may have left its groups.
         self.name = f"crane-e2e-{os.getpid()}-{secrets.token_hex(4)}"
         self._controllers = controllers
         self._children: list[subprocess.Popen[str]] = []
@@ -111,14 +111,14 @@ class Groups:
                     wait_for(partial(_removed, directory), what=f"{directory} to be free")
 
     def path(self, below: str) -> str:
-        """From the root of a tree."""
+        """The path from the root of a tree."""
         return f"/{self.name}/{below}".rstrip("/")
 
     def directories(self, below: str) -> Iterator[Path]:
         return (ROOT / controller / self.path(below).lstrip("/") for controller in self._controllers)
 
     def make(self, below: str) -> str:
-        """Make a group, and those above it; its path."""
+        """Make a group and its parents; return its path."""
         parts = [part for part in below.split("/") if part]
         for depth in range(len(parts) + 1):
             path = "/".join(parts[:depth])
@@ -129,12 +129,12 @@ class Groups:
         return self.path(below)
 
     def remove(self, below: str) -> None:
-        """As the runtime does when a container has ended."""
+        """Remove it, as the runtime does when a container has ended."""
         for directory in self.directories(below):
             wait_for(partial(_removed, directory), what=f"{directory} to be free")
 
     def run(self, below: str, program: str, *arguments: object) -> subprocess.Popen[str]:
-        """A child in a group, which has begun."""
+        """Start a child process in a group."""
         command = [sys.executable, "-S", "-c", program, str(os.getpid()), *map(str, arguments)]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._children.append(child)
@@ -147,7 +147,7 @@ class Groups:
 
 
 def _removed(directory: Path) -> bool:
-    """A group is busy for a moment after its last process has ended."""
+    """Retry: a group is busy for a moment after its last process has ended."""
     try:
         directory.rmdir()
     except FileNotFoundError:

@@ -41,9 +41,10 @@ def faketime_library() -> Path:
 
 
 class FakedClock:
-    """A wall clock that libfaketime shows to a process, and that can be set; the monotonic clock stays the machine's.
+    """A wall clock that libfaketime shows to a process, and that can be set; the monotonic clock stays that of the
+    machine.
 
-    The library reads the file anew about every second, at any moment, so it is replaced whole.
+    The library reads the file about every second, at any moment, so the file is replaced as a whole.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -57,12 +58,13 @@ class FakedClock:
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            # Else waiting threads spin: its cure for old C libraries is none for the lock that Python's threads share.
+            # Otherwise waiting threads spin: the library's workaround for old C libraries does not fit the lock that
+            # Python's threads share.
             "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         }
 
     def set(self, seconds: int) -> None:
-        """How far it is from the machine's."""
+        """Set its difference from the clock of the machine, in seconds."""
         fresh = self._file.with_suffix(".new")
         fresh.write_text(f"{seconds:+d}")
         fresh.replace(self._file)

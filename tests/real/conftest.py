@@ -1,4 +1,4 @@
-"""Real components that several modules of this directory share."""
+"""Real components for several modules of this directory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.real.kube import ApiServer, Etcd
 
 @pytest.fixture(scope="module")
 def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """A real Kubernetes API on a real etcd, one for a whole module."""
+    """A real Kubernetes API on a real etcd, one per module."""
     directory = tmp_path_factory.mktemp("kube")
     with Etcd(directory / "etcd") as etcd, ApiServer(directory / "api", etcd) as server:
         yield server
@@ -19,7 +19,7 @@ def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """A folder with an authority, and a server's and a client's certificate of it."""
+    """A directory with an authority, and its certificates for a server and a client."""
     folder = tmp_path / "tls"
     folder.mkdir()
     authority = trustme.CA()

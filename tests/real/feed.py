@@ -1,7 +1,7 @@
-"""Load that goes on: a fleet's samples written into a real Prometheus as time reaches them, by a thread.
+"""Continuous load: a thread writes a fleet's samples into a real Prometheus when their time has come.
 
-Like an agent that writes remotely, it keeps what it cannot deliver and delivers it later, so a Prometheus that was
-away has no gap afterwards, and a reader that leaves one has no excuse.
+Like an agent with remote write, it keeps samples that it cannot deliver and delivers them later. So there is no gap
+after an outage of the Prometheus, and a gap in the watcher is a fault of the watcher.
 """
 
 import threading
@@ -16,7 +16,7 @@ from tests.real.fleet import between, make_fleet, recording_rule_series
 from tests.real.parts import Prometheus
 
 PAUSE_SECONDS = 0.25
-LASTS_SECONDS = 900.0  # more than any module of tests may take
+LASTS_SECONDS = 900.0  # longer than any module of tests runs
 
 
 class Feed:
@@ -27,7 +27,7 @@ class Feed:
     ) -> None:
         self._prometheus = prometheus
         now = time.time()
-        # Samples stand in the middle of their slot, off every edge.
+        # Samples are in the middle of their slots, far from each edge.
         end = np.floor(now + LASTS_SECONDS) + step / 2
         self.fleet = make_fleet(nodes, start=now - history, end=end, step=step, seed=5)
         self._series = recording_rule_series(self.fleet)
@@ -37,7 +37,7 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
     def silence(self, *nodes: str) -> None:
-        """From now on these nodes send nothing, and what they miss stays missing."""
+        """From now on these nodes send nothing; the missed samples stay missing."""
         self._silent = frozenset(nodes)
 
     def __enter__(self) -> Self:
@@ -54,7 +54,7 @@ class Feed:
             try:
                 self._write()
             except (requests.RequestException, AssertionError):
-                continue  # away, or still starting: next time
+                continue  # unavailable, or still starting: retried
 
     def _write(self) -> None:
         now = time.time()

@@ -1,11 +1,10 @@
-"""A believable cluster: the load of N nodes over time, and the series by which a Prometheus would know it.
+"""A realistic cluster: the load of N nodes over time, and its series in a Prometheus.
 
-The same seed gives the same load. A node has a level of its own, a slow swing, noise that follows itself, and now and
-then a burst; one test that wants a node at exactly 90 % overwrites that row before it makes the series:
+The same seed gives the same load. A node has its own level, a slow wave, autocorrelated noise, and bursts; a test that
+needs a node at exactly 90 % overwrites that row before it makes the series:
 
-    fleet = make_fleet(50, start=now - 960, end=now - 7, seed=1)
-    fleet.cpu[3] = 0.9
-    prometheus.write(recording_rule_series(fleet))
+ fleet = make_fleet(50, start=now - 960, end=now - 7, seed=1) fleet.cpu[3] = 0.9
+prometheus.write(recording_rule_series(fleet))
 
 Prometheus 2 counts a sample exactly at the start of a range and Prometheus 3 does not: end a few seconds before the
 time of the query, as above, and both see the same samples.
@@ -23,7 +22,7 @@ Floats = NDArray[np.float64]
 
 DISKS = ("sda", "nvme0n1")
 NETWORK_DEVICE = "eth0"
-# How the time that a CPU is busy divides among the modes that count as busy.
+# The shares of the modes in the busy time of a CPU.
 BUSY_MODES = {"user": 0.70, "system": 0.22, "softirq": 0.05, "nice": 0.03}
 IDLE_MODES = {"idle": 0.985, "iowait": 0.015}
 
@@ -32,7 +31,7 @@ GIBIBYTE = 2.0**30
 
 @dataclass
 class Fleet:
-    """The load of nodes over time; every array is [node, time] unless it says otherwise, and may be overwritten.
+    """The load of nodes over time; each array is [node, time] unless stated otherwise, and may be overwritten.
 
     A value is the mean over the step that ends at its time: a counter's rate between two samples is the later value.
     """
@@ -45,13 +44,13 @@ class Fleet:
     memory: Floats
     """Used share of the memory, 0..1."""
     receive: Floats
-    """Bytes a second."""
+    """Bytes per second."""
     transmit: Floats
-    """Bytes a second."""
+    """Bytes per second."""
     receive_drop: Floats
-    """Packets a second."""
+    """Packets per second."""
     transmit_drop: Floats
-    """Packets a second."""
+    """Packets per second."""
     disk: Floats
     """Busy share of each disk of DISKS, 0..1, [node, disk, time]."""
     memory_bytes: Floats
@@ -69,7 +68,7 @@ def node_names(count: int) -> list[str]:
 
 
 def make_fleet(nodes: int | Sequence[str], *, start: float, end: float, step: float = 15.0, seed: int = 0) -> Fleet:
-    """Load of nodes (a number, or their names) at `end`, `end - step`, … as far back as `start`."""
+    """The load of nodes (a number, or their names) at `end`, `end - step`, … back to `start`."""
     names = node_names(nodes) if isinstance(nodes, int) else list(nodes)
     count = int(np.floor((end - start) / step + 1e-9)) + 1
     times = end - step * np.arange(count - 1, -1, -1, dtype=np.float64)
@@ -99,7 +98,7 @@ def make_fleet(nodes: int | Sequence[str], *, start: float, end: float, step: fl
 
 
 def _swing(random: np.random.Generator, nodes: int, times: Floats) -> Floats:
-    """A slow wave with a phase per node, and noise of which each value keeps 0.8 of the one before; about ±0.15."""
+    """A slow wave with a phase per node, and noise of which each value keeps 0.8 of the previous one; about ±0.15."""
     phase = random.uniform(0, 2 * np.pi, (nodes, 1))
     period = random.uniform(1200, 3600, (nodes, 1))
     wave = 0.08 * np.sin(2 * np.pi * times / period + phase)
@@ -110,7 +109,7 @@ def _swing(random: np.random.Generator, nodes: int, times: Floats) -> Floats:
 
 
 def _bursts(random: np.random.Generator, nodes: int, count: int) -> Floats:
-    """Every hundredth sample or so a node jumps by up to 0.4 and comes back over the next few samples."""
+    """At about every hundredth sample, a node jumps by up to 0.4 and returns over the next samples."""
     bursts = random.uniform(0.1, 0.4, (nodes, count)) * (random.random((nodes, count)) < 0.01)
     for column in range(1, count):
         bursts[:, column] = np.maximum(bursts[:, column], 0.6 * bursts[:, column - 1])
@@ -118,25 +117,25 @@ def _bursts(random: np.random.Generator, nodes: int, count: int) -> Floats:
 
 
 Labels = Callable[[str], Mapping[str, str]]
-"""From a node's name to the labels that tell its series from another's."""
+"""Maps a node's name to the labels of its series."""
 
 
 def by_instance(node: str) -> dict[str, str]:
-    """The node's name stands in `instance`, as the Go load-watcher expects it."""
+    """`instance` is the node's name, as the Go load-watcher expects it."""
     return {"instance": node, "job": "node-exporter"}
 
 
 def by_node_label(node: str) -> dict[str, str]:
-    """`instance` is an address, and the node's name stands in `node`, as kube-prometheus relabels it."""
+    """`instance` is an address, and `node` the node's name, as kube-prometheus relabels it."""
     number = sum(ord(letter) * 31**place for place, letter in enumerate(reversed(node)))
     address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}:9100"
     return {"instance": address, "node": node, "job": "node-exporter"}
 
 
 def recording_rule_series(fleet: Fleet, *, labels: Labels = by_instance) -> list[Series]:
-    """What the recording rules of kube-prometheus and the node mixin would have stored: eight series a node.
+    """The series of the recording rules of kube-prometheus and the node mixin: eight series per node.
 
-    The values are the fleet's own, not averaged over five minutes, so that a test can say what a window must be.
+    The values are the fleet's own, not averaged over five minutes, so that a test can state the expected window.
     """
     rules = {
         "instance:node_cpu:ratio": fleet.cpu,
@@ -160,16 +159,16 @@ def recording_rule_series(fleet: Fleet, *, labels: Labels = by_instance) -> list
 def node_exporter_series(
     fleet: Fleet, *, labels: Labels = by_instance, cpus: int = 4, uname: bool = False
 ) -> list[Series]:
-    """What node exporters would have said: counters of CPU time, network and disks, and the two sizes of the memory.
+    """The series of node exporters: counters of CPU time, network and disks, and the two sizes of the memory.
 
-    Six modes for each CPU, whose times add up to the wall time; `uname` adds `node_uname_info`, which carries the
-    node's name in `nodename` where no other label does.
+    Six modes for each CPU, whose times add up to the wall time; `uname` adds `node_uname_info` with the node's name in
+    `nodename`, for clusters in which no other label has it.
     """
     return list(_node_exporter_series(fleet, labels, cpus, uname))
 
 
 def _node_exporter_series(fleet: Fleet, labels: Labels, cpus: int, uname: bool) -> Iterator[Series]:
-    # Each node came up at another time, so counters of two nodes are never equal.
+    # Nodes have different boot times, so counters of two nodes are never equal.
     uptime = 3600.0 * (5.0 + np.arange(len(fleet.nodes)) % 97)
 
     def counter(rate: Floats) -> Floats:
@@ -207,7 +206,7 @@ def _node_exporter_series(fleet: Fleet, labels: Labels, cpus: int, uname: bool) 
 
 
 def between(series: Sequence[Series], after: float, until: float) -> list[Series]:
-    """The part of series with after < time <= until: write a history up to one time, and what follows it later."""
+    """The part of series with after < time <= until: for a history up to one time, and its continuation later."""
     parts = []
     for labels, times, values in series:
         seconds = np.asarray(times)

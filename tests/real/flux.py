@@ -1,9 +1,9 @@
-"""Flux without an InfluxDB 2.x: the real compiler, and a small engine of ours behind it.
+"""Flux without an InfluxDB 2.x: the real compiler, and a small engine of the tests behind it.
 
-No server that runs Flux can be had where the tests run (testing.md 3.1). So a question goes through libflux, the real
-compiler: what it refuses is refused. What it takes is evaluated here, as far as our questions go (from, range, filter,
-drop) and no further, over points in line protocol, and answered as annotated CSV. The engine is an emulation: what it
-gives is held against the numbers of a real InfluxDB 1.6 over the same points.
+No server that runs Flux is available to the tests. So a query goes through libflux, the real compiler, which refuses
+invalid ones. Valid ones are evaluated here as far as the provider's queries need it (from, range, filter, drop), over
+points in line protocol, and answered as annotated CSV. The engine is an emulation: its results are compared with those
+of a real InfluxDB 1.6 over the same points.
 """
 
 import json
@@ -31,7 +31,7 @@ require('readline').createInterface({input: process.stdin}).on('line', (line) =>
 
 
 class FluxCompiler:
-    """libflux in a process of node, asked line by line, from any thread."""
+    """libflux in a node process, called line by line, from any thread."""
 
     def __init__(self) -> None:
         command = ["node", "-e", HELPER, str(find_node_package(PACKAGE))]
@@ -46,7 +46,7 @@ class FluxCompiler:
             process.kill()
 
     def compile(self, text: str) -> dict[str, Any] | None:
-        """The syntax tree of a query, None if it does not parse or its types do not fit."""
+        """The syntax tree of a query, None if it does not parse or its types do not match."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._one_at_a_time:
@@ -58,7 +58,7 @@ class FluxCompiler:
 
 
 def calls_of(tree: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The pipe of the one expression of a query: each function's name and its arguments, as syntax trees."""
+    """The pipe of the only expression of a query: each function's name and its arguments, as syntax trees."""
     (statement,) = tree["body"]
     found = []
     expression = statement["expression"]
@@ -75,8 +75,8 @@ def _call(tree: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 @dataclass
 class FluxServer:
-    """The answers of an InfluxDB 2.7 with one bucket, for FakeInfluxDB. `series` is (measurement, tags, field) -> (time
-    in unix milliseconds, value)."""
+    """The responses of an InfluxDB 2.7 with one bucket, for FakeInfluxDB. `series` is (measurement, tags, field) ->
+    (time in unix milliseconds, value)."""
 
     compiler: FluxCompiler
     bucket: str
@@ -84,7 +84,7 @@ class FluxServer:
     series: dict[tuple[str, tuple[tuple[str, str], ...], str], list[tuple[int, str]]] = field(default_factory=dict)
 
     def write(self, lines: Iterable[str]) -> None:
-        """Take points in line protocol, without escaped letters, their times in unix milliseconds."""
+        """Store points in line protocol, without escaped letters, with times in unix milliseconds."""
         for line in lines:
             head, fields, time = line.split(" ")
             measurement, *tags = head.split(",")
@@ -104,7 +104,7 @@ class FluxServer:
         return self._evaluate(calls_of(tree))
 
     def _evaluate(self, calls: list[tuple[str, dict[str, Any]]]) -> bytes:
-        assert ["from", "range", "filter", "drop"] == [name for name, _ in calls], "this is all that is emulated"
+        assert ["from", "range", "filter", "drop"] == [name for name, _ in calls], "no other functions are emulated"
         bucket, span, condition = calls[0][1]["bucket"]["value"], calls[1][1], calls[2][1]["fn"]["body"]
         if bucket != self.bucket:
             return told(json.dumps({"code": "not found", "message": f'could not find bucket "{bucket}"'}), status=404)
@@ -131,7 +131,7 @@ def _holds(tree: dict[str, Any], record: Mapping[str, str]) -> bool:
     member = tree["left"]["property"]
     found = record.get(member.get("name") or member.get("value"))
     if found is None:
-        return False  # a comparison with what is not there is null, and null lets nothing through
+        return False  # a comparison with a missing field is null, and null filters the row out
     same: bool = found == tree["right"]["value"]
     return same if tree["operator"] == "==" else not same
 

@@ -1,7 +1,7 @@
-"""What test_cgroups_v2.py has done inside a Linux of its own: this is all that runs there, started by its init.
+"""The program of test_cgroups_v2.py inside a separate Linux, started by its init; no other program runs there.
 
-Needs nothing but the standard library and agent/cgroups. Each check is a function; what it raises is its result, and
-nothing is well. The last act is to halt the machine.
+It needs only the standard library and agent/cgroups. Each check is a function; its result is the exception that it
+raises, or nothing if it passes. At the end, it halts the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HOLD = "import os, sys; held = os.urandom(1 << 20) * int(sys.argv[1]); print('he
 
 
 def make(path: str, *, memory: bool = False) -> str:
-    """A group, with controllers for it and those above."""
+    """Make a group, with controllers for it and its parents."""
     here = ROOT
     for name in path.strip("/").split("/"):
         (here / "cgroup.subtree_control").write_text("+cpu +memory +pids")
@@ -49,7 +49,7 @@ def make(path: str, *, memory: bool = False) -> str:
 
 @contextlib.contextmanager
 def child(path: str, program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A process in a group."""
+    """Start a process in a group."""
     wait = f"import sys; sys.stdin.readline()\n{program}"
     command = [sys.executable, "-S", "-c", wait, *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -79,7 +79,7 @@ def refused(action: Callable[[], object], kind: type[CgroupError]) -> CgroupErro
 
 
 def used_cores(group: Group) -> float:
-    """On average of the second to come."""
+    """Mean over the next second."""
     began, before = time.monotonic(), group.cpu_usage_ns()
     time.sleep(1.0)
     after, elapsed = group.cpu_usage_ns(), time.monotonic() - began
@@ -101,14 +101,14 @@ def a_quota_holds(tree: Tree) -> None:
         group.set_quota(Quota(20_000))
         assert group.quota() == Quota(20_000)
         until(lambda: (group.cpu().throttled_periods or 0) >= 3, "the kernel to hold it back")
-        # A pause of the whole machine counts as used by whoever ran then: it takes one second without.
+        # A pause of the whole machine counts as use of the running process: a second without a pause is needed.
         until(lambda: 0 < used_cores(group) <= 0.26, "a second in which it used no more than its quota")
         assert len(group.processes()) == 1
         group.set_quota(Quota(None))
         assert group.quota() == Quota(None)
 
 
-def what_is_out_of_range_is_refused(tree: Tree) -> None:
+def an_out_of_range_value_is_refused(tree: Tree) -> None:
     with tree.open(make("/range")) as group:
         for quota in (Quota(999), Quota(0), Quota(5000, 999), Quota(5000, 1_000_001), Quota(-1)):
             error = refused(lambda quota=quota: group.set_quota(quota), CgroupRefused)  # type: ignore[misc]
@@ -138,7 +138,7 @@ def memory_high_is_in_pages(tree: Tree) -> None:
         assert group.memory_high() is None
 
 
-def knobs_are_read_back_as_they_were_written(tree: Tree) -> None:
+def written_knobs_are_read_back(tree: Tree) -> None:
     with tree.open(make("/knobs")) as group:
         for value in (
             CpuWeight(group.least_weight),
@@ -153,7 +153,7 @@ def knobs_are_read_back_as_they_were_written(tree: Tree) -> None:
         refused(lambda: base.write(group, CpuWeight(group.least_weight - 1)), CgroupRefused)
 
 
-def who_has_the_least_weight_yields(tree: Tree) -> None:
+def the_group_with_the_least_weight_gets_less_cpu(tree: Tree) -> None:
     """There is one CPU here."""
     heavy, light = make("/heavy"), make("/light")
     with tree.open(heavy) as much, tree.open(light) as little, child(heavy, BURN), child(light, BURN):
@@ -165,23 +165,23 @@ def who_has_the_least_weight_yields(tree: Tree) -> None:
             until(lambda: much.cpu_usage_ns() - before[0] > 500_000_000, "half a second of the heavy one")
             return little.cpu_usage_ns() - before[1] < 150_000_000
 
-        # A pause of the whole machine counts as used by whoever ran then: it takes a while without.
+        # A pause of the whole machine counts as use of the running process: some time without a pause is needed.
         until(yielded, "the light one to have little while the heavy one had half a second")
 
 
-def who_is_held_back_from_memory_that_it_has_lives_on(tree: Tree) -> None:
+def a_group_above_memory_high_keeps_running(tree: Tree) -> None:
     path = make("/held")
     with tree.open(path) as group, child(path, HOLD, 8) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         group.set_memory_high(4 * MIB)
-        assert group.memory().usage >= 8 * MIB, "there is no swap to which it could go"
+        assert group.memory().usage >= 8 * MIB, "there is no swap"
         assert holder.poll() is None
 
 
-def reclaiming_more_than_there_is_is_no_error(tree: Tree) -> None:
-    """The kernel says EAGAIN then. What it takes is seen with version 1: files of this machine's root are charged to
-    nobody here."""
+def reclaiming_more_than_the_usage_is_not_an_error(tree: Tree) -> None:
+    """The kernel returns EAGAIN then. The amount is tested with version 1: files of this machine's root are charged to
+    no group here."""
     path = make("/reclaim")
     with tree.open(path) as group, child(path, HOLD, 4) as holder:
         assert holder.stdout is not None
@@ -191,7 +191,7 @@ def reclaiming_more_than_there_is_is_no_error(tree: Tree) -> None:
         assert 0 <= group.reclaim(1 << 40) <= held.usage
 
 
-def a_group_that_was_removed_is_gone(tree: Tree) -> None:
+def a_removed_group_is_gone(tree: Tree) -> None:
     with tree.open(make("/gone")) as group:
         group.cpu()
         group.memory()
@@ -201,18 +201,18 @@ def a_group_that_was_removed_is_gone(tree: Tree) -> None:
         refused(lambda: group.set_quota(Quota(5000)), CgroupGone)
 
 
-def a_controller_that_is_not_enabled_is_told(tree: Tree) -> None:
+def a_controller_that_is_not_enabled_is_reported(tree: Tree) -> None:
     make("/bare")
     (ROOT / "bare/sub").mkdir()
     with tree.open("/bare/sub") as group:
-        assert group.cpu_usage_ns() >= 0, "which is told without it too"
+        assert group.cpu_usage_ns() >= 0, "usage is counted without the controller"
         assert group.cpu().throttled_periods is None
         error = refused(group.quota, CgroupUnsupported)
         assert "subtree_control" in error.hint
         refused(lambda: group.set_memory_high(MIB), CgroupUnsupported)
 
 
-def a_process_that_is_gone_leaves_the_list(tree: Tree) -> None:
+def an_ended_process_leaves_the_list(tree: Tree) -> None:
     path = make("/processes")
     with tree.open(path) as group:
         with child(path, BURN) as burning:
@@ -223,16 +223,16 @@ def a_process_that_is_gone_leaves_the_list(tree: Tree) -> None:
 CHECKS = (
     a_quota_holds,
     layout_is_found,
-    what_is_out_of_range_is_refused,
+    an_out_of_range_value_is_refused,
     a_child_may_have_more_than_its_parent,
     memory_high_is_in_pages,
-    knobs_are_read_back_as_they_were_written,
-    who_has_the_least_weight_yields,
-    who_is_held_back_from_memory_that_it_has_lives_on,
-    reclaiming_more_than_there_is_is_no_error,
-    a_group_that_was_removed_is_gone,
-    a_controller_that_is_not_enabled_is_told,
-    a_process_that_is_gone_leaves_the_list,
+    written_knobs_are_read_back,
+    the_group_with_the_least_weight_gets_less_cpu,
+    a_group_above_memory_high_keeps_running,
+    reclaiming_more_than_the_usage_is_not_an_error,
+    a_removed_group_is_gone,
+    a_controller_that_is_not_enabled_is_reported,
+    an_ended_process_leaves_the_list,
 )
 
 

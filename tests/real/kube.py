@@ -48,7 +48,7 @@ RESTRICTED = {
 }
 """For a container in a namespace with the Pod Security level restricted, as that of the shipped overlays."""
 TOKEN_SPEC = {"audiences": [ISSUER], "expirationSeconds": 600}
-READY_SECONDS = 90.0  # 5 s on an idle machine; here it shares two cores with whatever else there is
+READY_SECONDS = 90.0  # 5 s on an idle machine; here it shares two cores with other processes
 
 
 def find_kube_program(program: str) -> Path:
@@ -66,7 +66,7 @@ def find_kube_program(program: str) -> Path:
 
 
 class Etcd(Server):
-    """A real etcd, whose data need not survive it."""
+    """A real etcd, whose data are removed with the test."""
 
     name = "etcd"
 
@@ -93,7 +93,7 @@ class Etcd(Server):
         return self.session.get(f"{self.url}/health", timeout=5).json()["health"] == "true"
 
     def call(self, path: str, **body: Any) -> Any:
-        """Ask its JSON gateway."""
+        """Call its JSON gateway."""
         answer = self.session.post(f"{self.url}/v3/{path}", json=body, timeout=30)
         assert answer.ok, answer.text
         return answer.json()
@@ -103,7 +103,7 @@ class Etcd(Server):
         assert self.call("kv/deleterange", key=base64.b64encode(key.encode()).decode())["deleted"] == "1"
 
     def compact(self) -> None:
-        """Forget all older versions."""
+        """Compact: remove all older versions."""
         revision = self.call("kv/range", key=base64.b64encode(b"x").decode())["header"]["revision"]
         self.call("kv/compaction", revision=revision, physical=True)
 
@@ -123,11 +123,12 @@ class AuditedRequest:
 
 
 class ApiServer(Server):
-    """A real kube-apiserver on its own etcd, over TLS, with an audit log. `token` is of its administrator, "nobody's"
-    is that of somebody without any right; client.pem is a client certificate of the group system:masters.
+    """A real kube-apiserver on its own etcd, over TLS, with an audit log. `token` is that of its administrator; the
+    token "nobody's" belongs to a user without any right; client.pem is a client certificate of the group
+    system:masters.
 
-    No controllers and no kubelets run: nothing fills the status of a PodDisruptionBudget, and a pod that is deleted
-    while bound stays until it is deleted with a grace period of 0.
+    No controllers and no kubelets run: nothing fills the status of a PodDisruptionBudget, and a bound pod that is
+    deleted stays until it is deleted with a grace period of 0.
     """
 
     name = "kube-apiserver"
@@ -185,7 +186,7 @@ class ApiServer(Server):
         return f"https://127.0.0.1:{self.port}"
 
     def is_ready(self) -> bool:
-        # The namespace default comes a moment after the rest.
+        # The namespace default is created a moment later.
         return all(self.session.get(f"{self.url}{path}", timeout=10).ok for path in ("/readyz", DEFAULT_NAMESPACE))
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> "ApiServer":
@@ -193,7 +194,7 @@ class ApiServer(Server):
         return self
 
     def ask(self, method: str, path: str, body: Any = None, **options: Any) -> requests.Response:
-        """Ask as its administrator."""
+        """Send a request as its administrator."""
         return self.session.request(method, f"{self.url}{path}", json=body, timeout=30, **options)
 
     def make(self, path: str, **content: Any) -> Any:
@@ -252,7 +253,7 @@ class ApiServer(Server):
         return [_read_audit_event(event) for event in events if "resource" in event.get("objectRef", {})]
 
     def kubeconfig(self, path: Path, **user: Any) -> Path:
-        """Write a kubeconfig, with the administrator's token where no other user is given."""
+        """Write a kubeconfig, by default with the administrator's token."""
         cluster = {"server": self.url, "certificate-authority": str(self.directory / "ca.pem")}
         content = {
             "apiVersion": "v1",
@@ -281,7 +282,8 @@ def _read_audit_event(event: dict[str, Any]) -> AuditedRequest:
 
 
 class Scheduler(Server):
-    """A real kube-scheduler for an API server; `config` is more of its KubeSchedulerConfiguration, extenders say."""
+    """A real kube-scheduler for an API server; `config` is further content of its KubeSchedulerConfiguration, for
+    example extenders."""
 
     name = "kube-scheduler"
 

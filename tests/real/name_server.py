@@ -1,4 +1,4 @@
-"""A name server over a real UDP socket, and processes that use it: they have a resolv.conf of their own, in a mount
+"""A name server over a real UDP socket, and processes that use it: they have their own resolv.conf, in a mount
 namespace."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Koordinator's NodeMetric as a CustomResourceDefinition, with a structural schema of our own after what is known of it
-(reference/koordinator.md, 2.1): what is not in it a real API server takes away, and what does not fit it refuses."""
+"""Koordinator's NodeMetric as a CustomResourceDefinition with a structural schema, written after Koordinator's sources:
+a real API server prunes fields that are not in it, and refuses values of other types."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Starting and stopping real components: Prometheus, node exporter, and the programs beside them.
+"""Start and stop real components: Prometheus, node exporter, and others.
 
-`scripts/real-parts` brings the programs. Where one is missing the test that needs it is skipped with the reason, or
-fails under LOAD_WATCHER_REQUIRE_REAL=1. A Prometheus is ready in 50 ms and gone in 5, so a test can have its own.
+`scripts/real-parts` installs the programs. Without a program, its tests are skipped with the reason, or fail under
+LOAD_WATCHER_REQUIRE_REAL=1. A Prometheus starts in 50 ms and ends in 5 ms, so each test can have its own.
 """
 
 import json
@@ -29,7 +29,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_for
 REPOSITORY = Path(__file__).resolve().parents[2]
 UNPACKED = Path(os.environ.get("LOAD_WATCHER_REAL_PARTS") or REPOSITORY / ".real-parts").resolve()
 
-# Each program: the variable that overrides where it is, and the names it goes by (Debian's, then upstream's).
+# For each program: the variable that overrides its path, and its names (Debian's, then upstream's).
 PROGRAMS = {
     "prometheus": ("PROMETHEUS_BIN", ("prometheus",)),
     "promtool": ("PROMTOOL_BIN", ("promtool",)),
@@ -45,11 +45,12 @@ PROGRAMS = {
         ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"),
     ),
 }
-# Debian keeps PostgreSQL's servers beside PATH, one directory a version, and what its script for Chromium starts.
+# Debian has PostgreSQL's servers outside of PATH, one directory per version, and so the program that its script for
+# Chromium starts.
 BESIDE_PATH = ("usr/lib/chromium", "usr/lib/postgresql/*/bin")
 
-# Below the range that the kernel hands out to outgoing connections, so that no client of ours takes the port between
-# our finding it free and the server's binding it.
+# Below the range of the kernel's ports for outgoing connections, so that no client gets the port between its choice and
+# the server's bind.
 PORTS = range(20_000, 32_000)
 
 READY_SECONDS = PATIENCE_SECONDS
@@ -108,13 +109,13 @@ def find_helm() -> Path:
 
 
 def find_go_module(module: str) -> Path:
-    """The same for the source of a Go module."""
+    """The source of a Go module; without it the test is skipped, or fails where real parts are required."""
     return _find(f"go/{module}@*")
 
 
 def _find(pattern: str) -> Path:
     if found := list(UNPACKED.glob(pattern)):
-        return max(found, key=lambda directory: directory.stat().st_mtime)  # after an update there are two
+        return max(found, key=lambda directory: directory.stat().st_mtime)  # two after an update
     reason = f"{pattern} is not in {UNPACKED}: run make real-parts"
     if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
         pytest.fail(reason)
@@ -122,8 +123,8 @@ def _find(pattern: str) -> Path:
 
 
 def program_environment() -> dict[str, str]:
-    """The environment in which unpacked programs find the libraries unpacked beside them (wrk needs LuaJIT's, Chromium
-    among others those of PulseAudio, which has a directory of its own)."""
+    """The environment with the paths of unpacked libraries for unpacked programs (wrk needs LuaJIT's; Chromium, for
+    example, those of PulseAudio, which has its own directory)."""
     found = (path for each in ("*-linux-gnu*", "*-linux-gnu*/pulseaudio") for path in (UNPACKED / "usr/lib").glob(each))
     libraries = [str(path) for path in sorted(found)]
     inherited = [value] if (value := os.environ.get("LD_LIBRARY_PATH")) else []
@@ -131,7 +132,7 @@ def program_environment() -> dict[str, str]:
 
 
 def run_program(program: str, *arguments: str | Path, timeout: float = 60.0) -> "subprocess.CompletedProcess[str]":
-    """Run a program of PROGRAMS to its end and return its outcome, output and errors together in `stdout`."""
+    """Run a program of PROGRAMS to its end; `stdout` has its output and errors."""
     return subprocess.run(
         [find_program(program), *arguments],
         env=program_environment(),
@@ -146,12 +147,12 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on, and that no other test is about to: it was given to nobody in
-    this process, and each worker of pytest-xdist has ports of its own."""
+    """An unused TCP port on 127.0.0.1 that no other test gets: each port is returned once per process, and each worker
+    of pytest-xdist has its own range."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     own = PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
     candidates = [port for port in own if port not in _given] or own
-    # Not the module's own generator, which hypothesis seeds.
+    # Not the global generator, which hypothesis seeds.
     for port in random.SystemRandom().sample(candidates, k=min(200, len(candidates))):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -165,10 +166,10 @@ def free_port() -> int:
 
 
 class Server:
-    """A server process with a log file, which can be stopped, killed, frozen and thawed.
+    """A server process with a log file, which can be stopped, killed, paused and resumed.
 
-    A subclass says by what command it runs and how one sees that it is ready. Use it as a context manager, or call
-    `stop()`: a server left running outlives the test run.
+    A subclass defines its command and its readiness. Use it as a context manager, or call `stop()`: otherwise the
+    server outlives the test run.
     """
 
     name = "server"
@@ -179,7 +180,7 @@ class Server:
         self.port = free_port() if port is None else port
         self.process: subprocess.Popen[bytes] | None = None
         self.session = requests.Session()
-        # No proxies and no ~/.netrc of whoever runs the tests.
+        # No proxies and no ~/.netrc of the user who runs the tests.
         self.session.trust_env = False
         self._log_path = directory / f"{self.name}.log"
 
@@ -192,22 +193,22 @@ class Server:
         return program_environment()
 
     def is_ready(self) -> bool:
-        """Whether it answers; a connection error counts as no."""
+        """Whether it responds; a connection error counts as no."""
         raise NotImplementedError
 
     @property
     def url(self) -> str:
-        """Where it listens, without a slash at the end."""
+        """Its URL, without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The process id, of the last process if it is not running."""
+        """The process id; of the last process if it does not run."""
         assert self.process is not None, f"{self.name} was never started"
         return self.process.pid
 
     def is_running(self) -> bool:
-        """Whether the process is there, ready or not."""
+        """Whether the process exists, ready or not."""
         return self.process is not None and self.process.poll() is None
 
     def launch(self) -> None:
@@ -223,7 +224,7 @@ class Server:
             )
 
     def start(self) -> Self:
-        """Start the process and wait until it is ready; if that fails, nothing is left running."""
+        """Start the process and wait until it is ready; if that fails, the process is ended."""
         try:
             self.launch()
             return self.wait_ready()
@@ -232,7 +233,7 @@ class Server:
             raise
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> Self:
-        """Wait until it answers; the test fails, with the end of the log, if it exits or does not answer in time."""
+        """Wait until it responds; the test fails with the end of the log if it exits or does not respond in time."""
 
         def ready() -> bool:
             if not self.is_running():
@@ -244,7 +245,7 @@ class Server:
         return self
 
     def log(self) -> str:
-        """What it has printed so far."""
+        """Its output up to now."""
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
     def stop(self, timeout: float = STOP_SECONDS) -> int:
@@ -270,29 +271,29 @@ class Server:
             self.process.wait()
 
     def restart(self) -> Self:
-        """Start it again on the same port and data, after ending it with SIGTERM if it still runs."""
+        """Start it again with the same port and data; if it still runs, end it with SIGTERM first."""
         self.stop()
         return self.start()
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): connections are accepted by the kernel and never answered, as from a hung server.
+        """Pause it (SIGSTOP): the kernel accepts connections, which get no response, as from a hanging server.
 
-        Waits until all its threads stand still: on a busy machine one of them may answer yet another question.
+        Waits until all its threads are stopped: on a busy machine, one of them may still answer a request.
         """
         os.kill(self.pid, signal.SIGSTOP)
         tasks = Path(f"/proc/{self.pid}/task")
         wait_for(
             lambda: all(" T " in (task / "stat").read_text() for task in tasks.iterdir()),
             what=f"{self.name} to stand still",
-            ignoring=(FileNotFoundError, ProcessLookupError),  # a thread has just ended
+            ignoring=(FileNotFoundError, ProcessLookupError),  # a thread that has just ended
         )
 
     def resume(self) -> None:
-        """Thaw it (SIGCONT)."""
+        """Resume it (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
     def cpu_seconds(self) -> float:
-        """CPU time the process has used, user and system."""
+        """CPU time of the process, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -304,13 +305,13 @@ class Server:
 
 
 class PromqlServer(Server):
-    """A server that takes remote writes and answers queries as Prometheus does."""
+    """A server that accepts remote writes and answers queries as Prometheus does."""
 
     def write(self, series: Iterable[Series | tuple[Mapping[str, str], Any, Any]]) -> None:
-        """Store series by remote write: (labels, times in unix seconds, values) each.
+        """Store series by remote write: labels, times in unix seconds, and values of each.
 
-        Prometheus refuses samples that are older than a series' newest, and more than an hour older than anyone's:
-        write a whole history once, then only what follows it, and nothing from the future.
+        Prometheus refuses samples that are older than the newest of their series, or more than an hour older than the
+        newest of all: write a whole history once, then only its continuation, and nothing in the future.
         """
         for body in remote_write.requests([Series(*one) for one in series]):
             answer = self.session.post(
@@ -319,7 +320,7 @@ class PromqlServer(Server):
             assert answer.status_code == 204, f"remote write: {answer.status_code} {answer.text}"
 
     def query(self, expression: str, *, time: float | None = None) -> list[dict[str, Any]]:
-        """The rows of an instant query, as they stand under `data.result`."""
+        """The rows of an instant query (`data.result`)."""
         parameters = {"query": expression} if time is None else {"query": expression, "time": f"{time:.3f}"}
         answer = self.session.get(f"{self.url}/api/v1/query", params=parameters, timeout=READY_SECONDS)
         assert answer.status_code == 200, f"{expression}: {answer.status_code} {answer.text}"
@@ -328,11 +329,11 @@ class PromqlServer(Server):
 
 
 class Prometheus(PromqlServer):
-    """A real Prometheus with its data under `directory`, on a free port of 127.0.0.1 that stays its own.
+    """A real Prometheus with its data under `directory`, on a free port of 127.0.0.1 that it keeps.
 
-    `config` is the configuration, as a dict or as YAML; by default it scrapes nothing, and tests `write` what they
-    need. `tls` gives it a certificate of a CA made here (`ca_file`), `client_certificates` makes it demand one of the
-    same CA (`client_cert`, `client_key`), `basic_auth` is a user and a password. `flags` are added to the command line.
+    `config` is the configuration, as a dict or as YAML; by default it scrapes nothing, and tests `write` their series.
+    `tls` gives it a certificate of a CA made here (`ca_file`), `client_certificates` makes it require one of the same
+    CA (`client_cert`, `client_key`), `basic_auth` is a user and a password. `flags` are added to the command line.
     """
 
     name = "prometheus"
@@ -359,7 +360,7 @@ class Prometheus(PromqlServer):
         self._flags = list(flags)
         if remote_write:
             self._flags.append("--web.enable-remote-write-receiver")
-        # Every JSON document is YAML too.
+        # A JSON document is valid YAML.
         text = config if isinstance(config, str) else json.dumps(config or {"scrape_configs": []})
         (directory / "prometheus.yml").write_text(text)
         web: dict[str, Any] = {}
@@ -401,10 +402,10 @@ class Prometheus(PromqlServer):
 
 
 class VictoriaMetrics(PromqlServer):
-    """A real VictoriaMetrics with its data under `directory`, on a free port of 127.0.0.1 that stays its own.
+    """A real VictoriaMetrics with its data under `directory`, on a free port of 127.0.0.1 that it keeps.
 
-    `flags` are added to the command line; all else is as whoever installs it has it, so the newest 30 seconds are made
-    up in range queries (-search.latencyOffset).
+    `flags` are added to the command line; other settings are the defaults, so the newest 30 seconds of range queries
+    are repeated values (-search.latencyOffset).
     """
 
     name = "victoria-metrics"
@@ -427,7 +428,7 @@ class VictoriaMetrics(PromqlServer):
         return self.session.get(f"{self.url}/health", timeout=5).ok
 
     def write(self, series: Iterable[Series | tuple[Mapping[str, str], Any, Any]]) -> None:
-        """Store series by remote write, and have them seen by queries at once instead of a second later."""
+        """Store series by remote write, and make them visible to queries at once instead of a second later."""
         super().write(series)
         answer = self.session.get(f"{self.url}/internal/force_flush", timeout=READY_SECONDS)
         assert answer.ok, f"force_flush: {answer.status_code} {answer.text}"
@@ -451,10 +452,10 @@ class NodeExporter(Server):
 
 
 class InfluxDB(Server):
-    """A real InfluxDB 1.x with its data under `directory`, on a free port of 127.0.0.1 that stays its own.
+    """A real InfluxDB 1.x with its data under `directory`, on a free port of 127.0.0.1 that it keeps.
 
-    It starts empty but for `database`. `auth` is the user and password of its administrator, without whom it then says
-    nothing; `tls` gives it a certificate of a CA made here (`ca_file`).
+    It starts with an empty `database`. `auth` is the user and password of its administrator, which requests then need;
+    `tls` gives it a certificate of a CA made here (`ca_file`).
     """
 
     name = "influxdb"
@@ -479,7 +480,7 @@ class InfluxDB(Server):
         self.session.auth = auth
 
     def _config(self) -> str:
-        """TOML. Its other port, for backups, cannot be left out."""
+        """TOML. Its other port, for backups, cannot be disabled."""
         protected, encrypted = ("true" if on else "false" for on in (self.auth is not None, self.tls))
         return f"""
             reporting-disabled = true
@@ -521,7 +522,7 @@ class InfluxDB(Server):
         return self
 
     def query(self, statement: str) -> list[dict[str, Any]]:
-        """The series that a statement of InfluxQL gives, none if it is a command; times in unix milliseconds."""
+        """The series of an InfluxQL statement, none if it is a command; times in unix milliseconds."""
         form = {"q": statement, "db": self.database, "epoch": "ms"}
         answer = self.session.post(f"{self.url}/query", data=form, timeout=READY_SECONDS)
         assert answer.status_code == 200, f"{statement}: {answer.status_code} {answer.text}"
@@ -531,7 +532,7 @@ class InfluxDB(Server):
         return series
 
     def write(self, lines: Iterable[str]) -> None:
-        """Store points in line protocol, their times in unix milliseconds."""
+        """Store points in line protocol, with times in unix milliseconds."""
         query = {"db": self.database, "precision": "ms"}
         body = "\n".join(lines).encode()
         answer = self.session.post(f"{self.url}/write", params=query, data=body, timeout=READY_SECONDS)
@@ -539,10 +540,10 @@ class InfluxDB(Server):
 
 
 class PostgreSQL(Server):
-    """A real PostgreSQL on a free port of 127.0.0.1, with a superuser whose password is made here and asked for.
+    """A real PostgreSQL on a free port of 127.0.0.1, with a superuser whose password is made here and required.
 
-    It refuses to run as root, who runs it as nobody: so its data is in a directory of its own below /tmp, and not in
-    the test's, which nobody but its owner may enter.
+    It refuses to run as root, which runs it as the user `nobody`: so its data are in a separate directory below /tmp,
+    because only its owner may enter the directory of the test.
     """
 
     name = "postgres"
@@ -577,8 +578,8 @@ class PostgreSQL(Server):
             pytest.fail(f"initdb ended with code {made.returncode}:\n{made.stdout}{made.stderr}")
 
     def _within_reach(self, *programs: Path) -> Iterator[Path]:
-        """Copies of unpacked programs, with all that was unpacked, which they find from where they are: nobody may not
-        enter a checkout below /root."""
+        """Copies of unpacked programs with all unpacked files, which they find by relative paths: the user `nobody` may
+        not enter a checkout below /root."""
         for part in ("lib", "share"):
             shutil.copytree(UNPACKED / "usr" / part, self._place / "usr" / part, symlinks=True)
         return (self._place / program.relative_to(UNPACKED) for program in programs)
@@ -590,7 +591,7 @@ class PostgreSQL(Server):
 
     @property
     def _as(self) -> dict[str, Any]:
-        """Whom to run it as."""
+        """The user that runs it."""
         return {"user": self.NOBODY, "group": self.NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
 
     def command(self) -> Sequence[str | Path]:
@@ -635,8 +636,8 @@ class PostgreSQL(Server):
         return True
 
     def execute(self, statement: str, *parameters: Any, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """The rows of a statement, which is its own transaction."""
-        # Imported here: the other parts do without, and so do an installation's tests that lacks the extra.
+        """The rows of a statement in its own transaction."""
+        # Imported here: the other parts do not need it, nor do the tests of an installation without the extra.
         import psycopg
 
         with psycopg.connect(self.url_of(database), autocommit=True, connect_timeout=10) as connection:
@@ -650,13 +651,14 @@ class PostgreSQL(Server):
         return self.url_of(name)
 
     def stop(self, timeout: float = STOP_SECONDS) -> int:
-        """End it without waiting for its clients, which SIGTERM would."""
+        """End it without waiting for its clients, as SIGTERM would."""
         if self.process is not None and self.is_running():
             self.process.send_signal(signal.SIGINT)
         return super().stop(timeout)
 
     def kill(self) -> None:
-        """End it with SIGKILL. Its children notice and end too; before that no other may use their data."""
+        """End it with SIGKILL. Its child processes detect that and end; before that, no other process may use their
+        data."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split() if self.is_running() else []
         super().kill()
         wait_for(
@@ -666,7 +668,7 @@ class PostgreSQL(Server):
         )
 
     def remove(self) -> None:
-        """Remove its data, once it is stopped."""
+        """Remove its data after it was stopped."""
         shutil.rmtree(self._place, ignore_errors=True)
 
     def __exit__(self, *exception: object) -> None:
@@ -678,7 +680,7 @@ class PostgreSQL(Server):
 
 def make_certificates(directory: Path) -> None:
     """ca.pem, server.pem with server.key for this machine's own address, and client.pem with client.key."""
-    # Imported here: this takes longer than starting a server, and few tests want TLS.
+    # Imported here: this takes longer than the start of a server, and few tests need TLS.
     import trustme
 
     authority = trustme.CA()
@@ -692,12 +694,12 @@ def make_certificates(directory: Path) -> None:
 
 
 def hash_password(password: str) -> str:
-    """A bcrypt hash of the lowest cost: a test's password needs no protection, and each request checks it anew."""
+    """A bcrypt hash of the lowest cost: a test's password needs no protection, and each request checks it."""
     import bcrypt
 
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds=4)).decode()
 
 
 def new_secret() -> str:
-    """A password or token that stands nowhere else, so that finding it in a log or an answer proves a leak."""
+    """A unique password or token, so that a log or a response that contains it proves a leak."""
     return secrets.token_urlsafe(24)

@@ -1,8 +1,8 @@
 """Pictures of the dashboard for the documentation, with the demo of 24 nodes.
 
-    python -m tests.real.pictures docs/images
+ python -m tests.real.pictures docs/images
 
-takes about a minute, in which the demo writes its history of a day.
+This takes about a minute, in which the demo writes its history of a day.
 """
 
 import argparse

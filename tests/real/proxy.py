@@ -1,12 +1,9 @@
-"""A reverse proxy in front of a real Prometheus that can be told to fail, while it runs, in every way we know of.
+"""A reverse proxy in front of a real Prometheus with faults that a test can set while it runs.
 
-What a monitoring stack puts between us and Prometheus (gateways, query frontends, login pages) fails in more ways than
-Prometheus itself does. So the answers here are real ones that went bad on the way: cut, delayed, replaced, thinned out.
+Components between load-watcher and Prometheus (gateways, query frontends, login pages) fail in more ways than
+Prometheus itself. So the responses here are real ones that are cut, delayed, replaced or changed on the way.
 
-    with FaultyProxy(prometheus.url) as proxy:
-        proxy.fault = hang
-        ...
-        proxy.fault = passed_on
+ with FaultyProxy(prometheus.url) as proxy: proxy.fault = hang ... proxy.fault = passed_on
 """
 
 import contextlib
@@ -25,7 +22,7 @@ Rows = list[dict[str, Any]]
 
 
 class _Proxy(ThreadingHTTPServer):
-    """The listening socket, and what its connections share."""
+    """The listening socket, and the state that its connections share."""
 
     daemon_threads = True
     block_on_close = False
@@ -39,16 +36,16 @@ class _Proxy(ThreadingHTTPServer):
         self.waiting = 0
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is no news here."""
+        """A client that disconnected is not an error."""
 
 
 class _Exchange(BaseHTTPRequestHandler):
-    """One connection; each request is forwarded, and the fault decides what becomes of the answer."""
+    """One connection; each request is forwarded, and the fault changes the response."""
 
     protocol_version = "HTTP/1.1"
     server: _Proxy
     influxdb = ""
-    """The version by which InfluxDB names itself."""
+    """The version of InfluxDB in its responses."""
 
     def do_GET(self) -> None:
         self._exchange()
@@ -57,7 +54,7 @@ class _Exchange(BaseHTTPRequestHandler):
         self._exchange()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: what was asked is in `questions`."""
+        """Log nothing: `questions` has the requests."""
 
     def _exchange(self) -> None:
         sent = self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -70,7 +67,7 @@ class _Exchange(BaseHTTPRequestHandler):
         fault(Reply(self, status, content_type, body, question=f"{self.path} {sent.decode()}"))
 
     def _ask(self, sent: bytes) -> tuple[int, str, bytes]:
-        """The real answer, uncompressed."""
+        """The real response, uncompressed."""
         host = self.server.upstream
         headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "accept-encoding", "connection")}
         with contextlib.closing(http.client.HTTPConnection(host.hostname or "", host.port, timeout=5)) as connection:
@@ -81,8 +78,8 @@ class _Exchange(BaseHTTPRequestHandler):
 
 
 class Reply:
-    """A real answer on its way to the client; a fault does with it what it likes. `question` is the path and body of
-    the request."""
+    """A real response on its way to the client, which a fault may change. `question` is the path and body of the
+    request."""
 
     def __init__(self, exchange: _Exchange, status: int, content_type: str, body: bytes, *, question: str) -> None:
         self.question = question
@@ -98,11 +95,11 @@ class Reply:
 
     @property
     def asked(self) -> dict[str, str]:
-        """The parameters in the address of the request: query, start, end, step."""
+        """The parameters of the request: query, start, end, step."""
         return dict(parse_qsl(urlsplit(self._exchange.path).query))
 
     def begin(self, *, status: int | None = None, content_type: str | None = None, length: int | None = None) -> None:
-        """Send status and headers; what is not given is the real answer's."""
+        """Send status and headers, by default those of the real response."""
         self._exchange.send_response(self.status if status is None else status)
         self._exchange.send_header("Content-Type", content_type or self.content_type)
         self._exchange.send_header("Content-Length", str(len(self.body) if length is None else length))
@@ -115,7 +112,7 @@ class Reply:
         self._exchange.wfile.write(body)
 
     def hang_up(self) -> None:
-        """Close the connection behind what was sent."""
+        """Close the connection after the sent part."""
         self._exchange.close_connection = True
 
     def wait(self, seconds: float = 3600.0) -> bool:
@@ -128,7 +125,7 @@ Fault = Callable[[Reply], None]
 
 
 class FaultyProxy:
-    """The running proxy. `fault` may be changed at any time and holds for every later request."""
+    """The running proxy. `fault` may be changed at any time and applies to later requests."""
 
     def __init__(self, upstream: str) -> None:
         self._server = _Proxy(upstream)
@@ -138,22 +135,22 @@ class FaultyProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its URL."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @property
     def questions(self) -> int:
-        """How many requests there were."""
+        """The number of requests."""
         return self._server.questions
 
     @property
     def waiting(self) -> int:
-        """How many clients were kept waiting."""
+        """The number of waiting clients."""
         return self._server.waiting
 
     @property
     def fault(self) -> Fault:
-        """What becomes of answers."""
+        """The change of responses."""
         return self._server.fault
 
     @fault.setter
@@ -171,7 +168,7 @@ class FaultyProxy:
         self._thread.join()
 
 
-# --- faults of the way -----------------------------------------------------------------------------------------------
+# --- faults of the connection ----------------------------------------------------------------------------------------
 
 
 def passed_on(reply: Reply) -> None:
@@ -188,20 +185,20 @@ def unavailable(reply: Reply) -> None:
 
 
 def login_page(reply: Reply) -> None:
-    """200 with HTML, as from an authenticating proxy whose session is over."""
+    """200 with HTML, as from an authenticating proxy with an expired session."""
     body = b"<!doctype html><title>Sign in</title><form action=/login>password</form>"
     reply.begin(status=200, content_type="text/html; charset=utf-8", length=len(body))
     reply.send(body)
 
 
 def hang(reply: Reply) -> None:
-    """Nothing, not even a status."""
+    """Send nothing, not even a status."""
     reply.wait()
     reply.hang_up()
 
 
 def trickle(reply: Reply) -> None:
-    """Everything, one byte every 50 ms: alive enough for a socket's timeout, and never done."""
+    """Send the whole response, one byte every 50 ms: a timeout of the socket never expires."""
     reply.begin()
     for position in range(len(reply.body)):
         reply.send(reply.body[position : position + 1])
@@ -211,21 +208,21 @@ def trickle(reply: Reply) -> None:
 
 
 def cut_in_half(reply: Reply) -> None:
-    """Half of the body that was announced, and the end of the connection."""
+    """Half of the announced body, then the end of the connection."""
     reply.begin()
     reply.send(reply.body[: len(reply.body) // 2])
     reply.hang_up()
 
 
 def half_json(reply: Reply) -> None:
-    """Half of the body under a length that fits it: HTTP is content, JSON is not."""
+    """Half of the body with a matching length: valid HTTP, but invalid JSON."""
     half = reply.body[: len(reply.body) // 2]
     reply.begin(length=len(half))
     reply.send(half)
 
 
 def only_with(headers: Mapping[str, str]) -> Fault:
-    """401 to requests without these headers, as from an authenticating gateway."""
+    """401 for requests without these headers, as from an authenticating gateway."""
 
     def fault(reply: Reply) -> None:
         if headers.items() <= reply.headers.items():
@@ -239,7 +236,7 @@ def only_with(headers: Mapping[str, str]) -> Fault:
 
 
 def hang_beyond(steps: int) -> Fault:
-    """Nothing for range queries of more steps, as from a server that is too slow for them."""
+    """No response to range queries with more steps, as from a server that is too slow for them."""
 
     def fault(reply: Reply) -> None:
         asked = reply.asked
@@ -252,8 +249,8 @@ def hang_beyond(steps: int) -> Fault:
 
 
 def once_asked(text: str, act: Callable[[], object]) -> Fault:
-    """Act when the first query with this text comes, before it is answered: its answer is lost, as are later ones if
-    the act ends the server."""
+    """Act when the first query with this text arrives, before its response: the response is lost, and so are later ones
+    if the act ends the server."""
     done = threading.Event()
 
     def fault(reply: Reply) -> None:
@@ -268,7 +265,7 @@ def once_asked(text: str, act: Callable[[], object]) -> Fault:
 
 
 def slow(seconds: float) -> Fault:
-    """The true answer, late."""
+    """The real response, late."""
 
     def fault(reply: Reply) -> None:
         time.sleep(seconds)
@@ -281,7 +278,7 @@ def slow(seconds: float) -> Fault:
 
 
 def rewritten(change: Callable[[Rows], Rows]) -> Fault:
-    """The rows of every successful query, changed."""
+    """The rows of each successful query, changed."""
 
     def fault(reply: Reply) -> None:
         if reply.status == 200 and reply.content_type.startswith("application/json"):
@@ -296,8 +293,8 @@ def rewritten(change: Callable[[Rows], Rows]) -> Fault:
 
 
 def _with_values(rows: Rows, value: Callable[[int, str], Any]) -> Rows:
-    """Rows with each sample's value replaced; `value` gets its number and what it was. Counts of series, by which a
-    source is explored, stay."""
+    """Rows with each sample's value replaced; `value` gets its number and its old value. Counts of series, which
+    discovery uses, stay."""
     for row in rows:
         for number, sample in enumerate(cast(Iterable[list[Any]], row.get("values", ()))):
             sample[1] = value(number, sample[1])
@@ -305,7 +302,8 @@ def _with_values(rows: Rows, value: Callable[[int, str], Any]) -> Rows:
 
 
 def values_become(*texts: Any) -> Fault:
-    """Every sample's value becomes the first of these, the next one's the second, and so on in turn; None keeps it."""
+    """The first sample's value becomes the first of these, that of the next sample the second, and so on in turn; None
+    keeps it."""
 
     def value(number: int, before: str) -> Any:
         text = texts[number % len(texts)]
@@ -315,7 +313,7 @@ def values_become(*texts: Any) -> Fault:
 
 
 def renamed_label(before: str, after: str) -> Fault:
-    """A label under another name, as after a change of relabelling."""
+    """A label with another name, as after a change of relabelling."""
 
     def change(rows: Rows) -> Rows:
         for row in rows:
@@ -327,4 +325,4 @@ def renamed_label(before: str, after: str) -> Fault:
 
 
 empty: Fault = rewritten(lambda rows: [])
-"""Success, and nothing in it."""
+"""Success without any row."""

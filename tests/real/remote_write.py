@@ -1,8 +1,8 @@
-"""Prometheus remote write, encoding only: the quickest way to give a real server sixteen minutes of history.
+"""Prometheus remote write, encoding only: the fastest way to give a real server sixteen minutes of history.
 
-The request is a protobuf message in snappy's block format. Both are small enough to write out here, which saves two
-dependencies: snappy allows a block of literals alone, so nothing is compressed; and a sample whose time is in
-milliseconds of this era is always 16 bytes long, so NumPy lays out the samples of many series at once.
+The request is a protobuf message in snappy's block format. Both encoders are small enough to write here, which saves
+two dependencies: snappy allows a block of literals, so nothing is compressed; and a sample with a current time in
+milliseconds always has 16 bytes, so NumPy writes the samples of many series at once.
 """
 
 from collections import defaultdict
@@ -18,10 +18,10 @@ HEADERS = {
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
 
-# A request of 2,000 series with 65 samples each is 2.4 MB, which every server takes; larger ones gain nothing.
+# A request of 2,000 series with 65 samples each is 2.4 MB, which each server accepts; larger ones are not faster.
 SERIES_PER_REQUEST = 2000
 
-# One sample as it stands in its TimeSeries: tag and length of field 2, then field 1 (fixed64 double), field 2 (varint).
+# One sample in its TimeSeries: tag and length of field 2, then field 1 (fixed64 double), field 2 (varint).
 SAMPLE = np.dtype(
     [
         ("field", "u1"),
@@ -40,7 +40,7 @@ SNAPPY_LITERAL_BYTES = 1 << 16
 
 
 class Series(NamedTuple):
-    """A time series: its labels (`__name__` among them), times in unix seconds, ascending, and a value for each."""
+    """A time series: its labels (including `__name__`), times in unix seconds, ascending, and a value for each."""
 
     labels: Mapping[str, str]
     times: ArrayLike
@@ -74,7 +74,7 @@ def write_request(series: Sequence[Series]) -> bytes:
 
 
 def encode_labels(labels: Mapping[str, str]) -> bytes:
-    """Field 1 of a TimeSeries, repeated: name and value, sorted by name as the protocol demands."""
+    """Field 1 of a TimeSeries, repeated: name and value, sorted by name as the protocol requires."""
     parts = []
     for name in sorted(labels):
         label = length_delimited(1, name.encode()) + length_delimited(2, labels[name].encode())
@@ -83,7 +83,7 @@ def encode_labels(labels: Mapping[str, str]) -> bytes:
 
 
 def encode_samples(times: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.void]:
-    """Field 2 of a TimeSeries, repeated, for all [series, sample] at once: each row is what one series has."""
+    """Field 2 of a TimeSeries, repeated, for all [series, sample] at once: each row is that of one series."""
     if times.shape != values.shape:
         raise ValueError(f"a series has {times.shape[-1]} times, but {values.shape[-1]} values")
     milliseconds = np.rint(times * 1000.0).astype(np.int64)
@@ -118,7 +118,7 @@ def varint(number: int) -> bytes:
 
 
 def snappy_literals(body: bytes) -> bytes:
-    """Snappy's block format with literals alone: the whole length, then pieces of up to 64 kB behind their lengths."""
+    """Snappy's block format with literals only: the total length, then chunks of up to 64 kB, each after its length."""
     parts = [varint(len(body))]
     for first in range(0, len(body), SNAPPY_LITERAL_BYTES):
         piece = body[first : first + SNAPPY_LITERAL_BYTES]

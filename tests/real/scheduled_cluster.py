@@ -37,7 +37,7 @@ max_staleness = "2h"
 [kubernetes]
 kubeconfig = "{kubeconfig}"
 """
-"""The load of a test stands still: it is refreshed every ten minutes."""
+"""The load of a test is constant: it is refreshed every ten minutes."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True):

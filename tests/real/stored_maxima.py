@@ -1,4 +1,4 @@
-"""The hours of maxima in a database, which a service may have open (docs/reference/store.md)."""
+"""The hours of maxima in a database, which a running service may have open (docs/reference/store.md)."""
 
 import numpy as np
 import sqlalchemy as sa
@@ -28,7 +28,7 @@ def _number(url: str, query: str) -> int:
 
 
 async def fill_week(url: str, *, now: float) -> None:
-    """Add a week of maxima of the nodes and metrics that the database has some of."""
+    """Add a week of maxima of the nodes and metrics in the database."""
     store = store_of(Settings().having(StoreSettings(url=url)), program="test")
     await store.open()
     try:

@@ -1,4 +1,4 @@
-"""What a Telegraf on each node would have written, in InfluxDB's line protocol."""
+"""The points of a Telegraf on each node, in InfluxDB's line protocol."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,7 +7,7 @@ import numpy as np
 from tests.real.fleet import DISKS, NETWORK_DEVICE, Fleet
 
 STEAL = 0.25
-"""Percent, of every node at every time: so that forgetting it shows."""
+"""Percent, for each node at each time, so that a provider that ignores it has other values."""
 
 
 def line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, float | int | str], time: float) -> str:
@@ -30,7 +30,7 @@ def _value(value: float | int | str) -> str:
 
 
 def telegraf_lines(fleet: Fleet, *, tag: str = "host") -> Iterator[str]:
-    """The inputs cpu (every CPU and their total), mem, diskio and net (the loopback too) with Telegraf's defaults."""
+    """The inputs cpu (each CPU and their total), mem, diskio and net (with the loopback) with Telegraf's defaults."""
     receive, transmit = _counted(fleet.receive, fleet), _counted(fleet.transmit, fleet)
     drop_in, drop_out = _counted(fleet.receive_drop, fleet), _counted(fleet.transmit_drop, fleet)
     busy = _counted(1000.0 * fleet.disk, fleet)
@@ -50,11 +50,11 @@ def telegraf_lines(fleet: Fleet, *, tag: str = "host") -> Iterator[str]:
 
 
 def cpu_fields(used: float) -> dict[str, float]:
-    """The shares of a CPU that is `used` percent of the time neither idle nor waiting nor stolen."""
+    """The shares of a CPU that is neither idle nor waiting nor stolen for `used` percent of the time."""
     unused = 100.0 - used - STEAL
     return {"usage_user": used, "usage_idle": 0.9 * unused, "usage_iowait": 0.1 * unused, "usage_steal": STEAL}
 
 
 def _counted(rates: "np.ndarray", fleet: Fleet) -> "np.ndarray":
-    """The counter that grows by these rates per second, whole, from its first point on."""
+    """A counter of whole numbers that grows by these rates per second, from its first point on."""
     return np.rint(np.cumsum(rates * fleet.step, axis=-1))

@@ -1,9 +1,9 @@
-"""The whole loop on the kernel: `load-watcher agent` as a process, children that burn CPU in the groups of pods, quotas
-that the kernel keeps and usage as it counts it.
+"""The whole loop on the kernel: `load-watcher agent` as a process, child processes that burn CPU in the groups of pods,
+quotas that the kernel enforces, and its usage counters.
 
-The machine is shared, so what the agent takes for the node is the group of these pods: /proc/stat is written from the
-kernel's own count of it. That group has by far the most shares, so that the pods get what they want whoever else runs.
-Nothing here is decided by how fast it goes: deadlines are long, and what is judged is what was decided and done.
+Other processes use the machine too, so the group of these pods is the node of the agent: /proc/stat is written from the
+kernel's counters of this group. The group has by far the most shares, so the pods get the CPU that they want. No test
+depends on speed: deadlines are long, and decisions and steps are checked.
 """
 
 import subprocess
@@ -33,7 +33,7 @@ CYCLES = 50
 
 @dataclass(frozen=True)
 class Pod:
-    """One container, with a quota of its own (in µs of each 100 ms; None for none) that it always uses up."""
+    """One container with a quota (in µs of each 100 ms; None for none) that it always uses completely."""
 
     name: str
     qos: str
@@ -56,7 +56,7 @@ class Pod:
         return f"kubepods/{qos}pod{self.uid}/{self.container}"
 
     def manifest(self) -> dict[str, Any]:
-        """As the kubelet tells of it."""
+        """The pod as the kubelet reports it."""
         limits = {} if self.quota is None else {"cpu": f"{self.quota // 100}m"}
         requests = {} if self.quota is None else limits if self.qos == "Guaranteed" else {"cpu": "20m"}
         status = {
@@ -76,7 +76,7 @@ def uid(number: int) -> str:
     return f"{number:08x}-0000-4000-8000-000000000000"
 
 
-# In the order in which they may be hit; 0.85 cores in all.
+# In the order in which they may be throttled; 0.85 cores together.
 SCRAPER = Pod("scraper", "BestEffort", 0, uid(1), 0.2, None)
 BATCH = Pod("batch", "Burstable", 0, uid(2), 0.5, 30_000)
 API = Pod("api", "Burstable", 1000, uid(3), 0.4, 20_000)
@@ -85,7 +85,7 @@ PODS = (SCRAPER, BATCH, API, DB)
 
 
 class Node:
-    """The node of these pods, in a group of its own below which the kubelet's are."""
+    """The node of these pods: a separate group, below which the kubelet's groups are."""
 
     def __init__(self, root: Path, groups: Groups) -> None:
         self.root = root
@@ -104,7 +104,7 @@ class Node:
             self.children[pod] = groups.run(pod.group, BUSY, pod.uses)
 
     def quota(self, pod: Pod) -> int | None:
-        """What the kernel has."""
+        """The quota in the kernel."""
         found = int(self._file(pod).read_text())
         return None if found < 0 else found
 
@@ -120,7 +120,7 @@ class Node:
         return found
 
     def put(self, *rules: dict[str, Any]) -> None:
-        """The policies of the node: any pod may be throttled, so that it is rank alone that spares some."""
+        """Write the policies of the node: any pod may be throttled, so only the rank protects some."""
         action = an_object(
             "AvoidanceAction",
             "throttle",
@@ -132,7 +132,7 @@ class Node:
         write(self.policies, all=text_of(*((node_qos_of(*rules), action, anyone) if rules else ())))
 
     def settings(self, kubelet: FakeKubelet) -> list[str]:
-        """As flags."""
+        """The settings as flags."""
         given = {
             "proc": self.proc.root,
             "policies": self.policies,
@@ -149,7 +149,7 @@ class Node:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """/proc/stat has what the kernel counted in the group of these pods, and they are all there is."""
+        """Write /proc/stat with the kernel's counters of the group of these pods, which is the whole use."""
         ending = threading.Event()
 
         def count() -> None:
@@ -193,19 +193,19 @@ def kubelet() -> Iterator[FakeKubelet]:
 
 
 class Watched:
-    """What an agent explains, each cycle once."""
+    """The explanations of an agent, each cycle once."""
 
     def __init__(self, process: AgentProcess) -> None:
         self._process = process
         self.cycles: dict[int, dict[str, Any]] = {}
 
     def next(self) -> dict[str, Any]:
-        """The explanation of a cycle that was not seen yet."""
+        """The explanation of the next cycle."""
 
         def new() -> dict[str, Any] | None:
             found: dict[str, Any] = self._process.get("/explain").json()
             if found["plan"] is None or found["cycle"] in self.cycles:
-                time.sleep(0.1)  # the agent has other things to do than to explain itself
+                time.sleep(0.1)  # the agent has other work than its explanation
                 return None
             self.cycles[found["cycle"]] = found
             return found
@@ -215,7 +215,7 @@ class Watched:
         return found
 
     def until(self, wanted: str, times: int = 1) -> dict[str, Any]:
-        """The last of so many explanations in a row with this verdict of the rule."""
+        """The last of this number of successive explanations with this verdict of the rule."""
         seen = 0
 
         def reached() -> dict[str, Any] | None:
@@ -236,7 +236,7 @@ def rule_of(explained: dict[str, Any]) -> dict[str, Any]:
 
 
 def deeds_of(process: AgentProcess) -> list[dict[str, Any]]:
-    """Done, oldest first."""
+    """The audit entries that were done, oldest first."""
     found: list[dict[str, Any]] = process.get("/audit?limit=1000&outcome=done").json()["deeds"]
     return found[::-1]
 
@@ -250,8 +250,8 @@ def chosen(stage: dict[str, Any]) -> list[str]:
 
 
 def judge(cycles: Sequence[dict[str, Any]]) -> None:
-    """No cycle planned for a pod of higher rank while one of a lower one would have done, nor for one pod more than its
-    gap needed."""
+    """No cycle planned a step for a pod of higher rank if one of lower rank was enough, nor for more pods than its gap
+    needed."""
     for explained in cycles:
         stage = stage_of(explained, "throttle")
         if stage is None or not chosen(stage):
@@ -261,21 +261,21 @@ def judge(cycles: Sequence[dict[str, Any]]) -> None:
         released = [each["released"]["cpu"] for each in stage["candidates"] if each["chosen"]]
         assert sum(released[:-1]) < stage["gap"], stage
         useless = [each for each in stage["candidates"][: ranked.index(chosen(stage)[-1])] if not each["chosen"]]
-        # Who ranks lower and was passed over had nothing to give.
+        # Pods of lower rank that were not selected could release nothing.
         assert all(not each["released"] or each["released"]["cpu"] <= 0 for each in useless), stage
 
 
 def in_order_of_rank(node: Node) -> set[Pod]:
-    """Who was throttled: nobody before whoever ranks lower. How many it took is what `judge` holds against what was
-    read, for the node's /proc/stat is written by a thread here: if that is late, half a second counts double, and the
-    agent is right to take more."""
+    """Throttled pods are in the order of their rank. `judge` checks their number against the read values: a thread here
+    writes the node's /proc/stat, and if it is late, half a second counts twice, and the agent is right to throttle
+    more."""
     hit = node.changed()
     assert list(PODS[: len(hit)]) == hit
     return set(hit)
 
 
 class BareAgent(AgentProcess):
-    """As the DaemonSet runs it: root, without any capability, and without a way to get one."""
+    """The agent as in the DaemonSet: root without any capability."""
 
     def command(self) -> Sequence[str | Path]:
         return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", *super().command()]
@@ -287,19 +287,19 @@ def running(node: Node, kubelet: FakeKubelet) -> Iterator[AgentProcess]:
         yield process
 
 
-def test_it_gets_to_just_under_the_watermark_stays_there_and_gives_back(node: Node, kubelet: FakeKubelet):
+def test_usage_settles_just_below_the_watermark_and_quotas_are_restored(node: Node, kubelet: FakeKubelet):
     node.put(RULE)
     with running(node, kubelet) as process:
         watched = Watched(process)
-        # It was over, acted, and then the kernel counts less than the watermark three times in a row.
+        # It was above, acted, and then the kernel counted less than the watermark three times in a row.
         watched.until("triggered")
         wait_for(node.changed, what="a quota to be taken")
         watched.until("holding", times=3)
         settled = watched.next()["cycle"]
         acted = {deed["cycle"]: deed for deed in deeds_of(process)}
-        assert 1 <= len(acted) <= 3  # one plan says that it closes the gap; the usage of half a second may differ
+        assert 1 <= len(acted) <= 3  # one plan closes the gap; the usage of half a second may differ
         assert {SCRAPER, BATCH} <= in_order_of_rank(node)
-        # In the next fifty cycles it hardly ever touches anything, and gives nothing back that it would take again.
+        # In the next fifty cycles it almost never changes a quota, and restores none that it would lower again.
         while watched.next()["cycle"] < settled + CYCLES:
             pass
         changes = [deed for deed in deeds_of(process) if deed["cycle"] > settled]
@@ -307,7 +307,7 @@ def test_it_gets_to_just_under_the_watermark_stays_there_and_gives_back(node: No
         assert len(changes) <= 3
         in_order_of_rank(node)
         judge(list(watched.cycles.values()))
-        # The load goes: two pods have nothing to do any more. What was taken comes back, to the microsecond.
+        # The load ends: two pods become idle. All quotas are restored exactly.
         for pod in (BATCH, API):
             node.children[pod].kill()
         watched.until("restored")
@@ -317,14 +317,14 @@ def test_it_gets_to_just_under_the_watermark_stays_there_and_gives_back(node: No
         )
 
 
-def test_after_kill_9_a_new_start_puts_the_original_quotas_back(node: Node, kubelet: FakeKubelet):
+def test_after_kill_9_the_next_start_restores_the_original_quotas(node: Node, kubelet: FakeKubelet):
     node.put(RULE)
     with running(node, kubelet) as process:
         wait_for(node.changed, what="a quota to be taken")
-        process.kill()  # whatever it is about
+        process.kill()  # for any pods
         taken = node.changed()
         assert taken
-        node.put()  # no policy wants it any more
+        node.put()  # no policy requires it any more
         process.start()
         wait_for(lambda: not node.changed(), what="every quota to be what it was")
         given_back = {pod.key for pod in taken}

@@ -1,4 +1,4 @@
-"""The executor on the kernel's own control groups: what it takes is taken, and what it took is put back."""
+"""The executor on the kernel's own control groups: changes are applied, and restored."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def groups() -> Iterator[Groups]:
 
 @pytest.fixture(scope="module")
 def layout(groups: Groups) -> Layout:
-    """As that of a kubelet whose groups are below the test's own."""
+    """The layout of a kubelet whose groups are below that of the test."""
     return Layout(str(ROOT), find_layout(str(ROOT)).version, Driver.CGROUPFS, nest=groups.name)
 
 
@@ -56,12 +56,12 @@ def audit(tmp_path: Path) -> Iterator[Audit]:
 
 
 def container(groups: Groups, number: int) -> str:
-    """The group of the container c<number>, made if it is not there."""
+    """The group of the container c<number>; created if it does not exist."""
     return groups.make(f"kubepods/besteffort/poduid-{number}/c{number}")
 
 
 def carried_out(audit: Audit, layout: Layout, tree: Tree, *steps: Step) -> PlanReport:
-    """What becomes of these steps on the machine's control groups, whatever else runs here."""
+    """The outcomes of these steps on the machine's control groups."""
     executor = Executor(
         audit,
         KubeletGroups(lambda: layout),
@@ -76,7 +76,7 @@ def quota(tree: Tree, path: str) -> Quota:
         return group.quota()
 
 
-def test_what_is_taken_is_taken_and_given_back_exactly(groups: Groups, layout: Layout, tree: Tree, audit: Audit):
+def test_a_quota_is_lowered_and_restored_exactly(groups: Groups, layout: Layout, tree: Tree, audit: Audit):
     path = container(groups, 0)
     groups.run("kubepods/besteffort/poduid-0/c0", BUSY, 0.5)
     assert [StepOutcome.DONE] == [
@@ -90,7 +90,7 @@ def test_what_is_taken_is_taken_and_given_back_exactly(groups: Groups, layout: L
     assert not audit.count_originals()
 
 
-def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
+def test_a_step_that_the_kernel_refuses_affects_no_other_and_needs_no_restore(
     groups: Groups, layout: Layout, tree: Tree, audit: Audit
 ):
     """A quota below 1000 µs is EINVAL."""
@@ -133,7 +133,7 @@ for number in (3, 4, 5):
 """
 
 
-def test_after_a_kill_the_kernel_gets_its_quotas_back(groups: Groups, layout: Layout, tree: Tree, tmp_path: Path):
+def test_after_a_kill_the_quotas_are_restored(groups: Groups, layout: Layout, tree: Tree, tmp_path: Path):
     paths = [container(groups, number) for number in (3, 4, 5)]
     for path in paths:
         with tree.open(path) as group:

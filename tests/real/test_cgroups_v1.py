@@ -1,7 +1,7 @@
-"""Control groups of version 1 as the kernel has them: what it takes, what it refuses, and what is measured there.
+"""Control groups of version 1 in the kernel: accepted and refused values, and measurements.
 
-Children burn CPU on a machine that others use, so nothing here expects that much is used: only that no more is used
-than allowed, and that the kernel counts it.
+Child processes burn CPU on a machine that others use, so no test expects a minimum of use: only that it is at most the
+allowed one, and that the kernel counts it.
 """
 
 import asyncio
@@ -47,14 +47,14 @@ def tree(groups: Groups) -> Iterator[Tree]:
 
 
 def used_cores(group: Group) -> float:
-    """On average of the half second to come."""
+    """Mean over the next half second."""
     began, before = time.monotonic(), group.cpu_usage_ns()
     time.sleep(0.5)
     after, elapsed = group.cpu_usage_ns(), time.monotonic() - began
     return (after - before) / 1e9 / elapsed
 
 
-def test_a_quota_holds_and_the_kernel_counts_how_often_it_did(groups: Groups, tree: Tree):
+def test_a_quota_is_enforced_and_the_kernel_counts_the_throttled_periods(groups: Groups, tree: Tree):
     path = groups.make("quota")
     with tree.open(path) as group:
         assert group.quota() == Quota(None)
@@ -62,7 +62,7 @@ def test_a_quota_holds_and_the_kernel_counts_how_often_it_did(groups: Groups, tr
         group.set_quota(Quota(20_000))
         groups.run("quota", BUSY, 1.0)
         wait_for(lambda: (group.cpu().throttled_periods or 0) >= 3, what="the kernel to hold it back")
-        # A pause of the whole machine may count as used: it takes half a second without.
+        # A pause of the whole machine may count as use: half a second without a pause is needed.
         wait_for(lambda: 0 < used_cores(group) <= 0.26, what="half a second in which it used no more than its quota")
         group.set_quota(Quota(None))
         assert group.quota() == Quota(None)
@@ -70,7 +70,7 @@ def test_a_quota_holds_and_the_kernel_counts_how_often_it_did(groups: Groups, tr
 
 
 @pytest.mark.parametrize("quota", [Quota(999), Quota(0), Quota(5000, 999), Quota(5000, 1_000_001)], ids=str)
-def test_what_is_out_of_range_is_refused_with_the_range(groups: Groups, tree: Tree, quota: Quota):
+def test_a_value_out_of_range_is_an_error_with_the_range(groups: Groups, tree: Tree, quota: Quota):
     path = groups.path("range")
     if not next(groups.directories("range")).exists():
         groups.make("range")
@@ -84,7 +84,7 @@ def test_what_is_out_of_range_is_refused_with_the_range(groups: Groups, tree: Tr
         assert "262144" in raised.value.hint
 
 
-def test_no_group_has_more_than_the_one_above(groups: Groups, tree: Tree):
+def test_no_group_can_have_more_than_its_parent(groups: Groups, tree: Tree):
     parent, child = groups.make("order"), groups.make("order/child")
 
     with tree.open(parent) as group:
@@ -102,7 +102,7 @@ def test_no_group_has_more_than_the_one_above(groups: Groups, tree: Tree):
             assert group.quota() == Quota(quota)
 
 
-def test_a_quota_below_the_burst_takes_the_burst_down_with_it(groups: Groups, tree: Tree):
+def test_a_quota_below_the_burst_lowers_the_burst(groups: Groups, tree: Tree):
     path = groups.make("burst")
     (directory,) = (each for each in groups.directories("burst") if (each / "cpu.cfs_burst_us").exists())
     with tree.open(path) as group:
@@ -119,7 +119,7 @@ def test_a_quota_below_the_burst_takes_the_burst_down_with_it(groups: Groups, tr
         group.set_quota(Quota(None))
 
 
-def test_memory_and_its_cache(groups: Groups, tree: Tree, tmp_path: Path):
+def test_memory_usage_contains_the_cache(groups: Groups, tree: Tree, tmp_path: Path):
     path = groups.make("memory")
     *_, directory = groups.directories("memory")
     with tree.open(path) as group:
@@ -139,7 +139,7 @@ def test_memory_and_its_cache(groups: Groups, tree: Tree, tmp_path: Path):
         assert group.reclaim(8 * MIB) > 4 * MIB
 
 
-def test_pressure_is_told_beside_where_version_2_stands(groups: Groups):
+def test_pressure_is_read_from_a_version_2_tree_beside_version_1(groups: Groups):
     unified = ROOT / "unified"
     if not (unified / "cgroup.controllers").exists():
         pytest.skip("there is no tree of version 2 beside version 1's")
@@ -173,7 +173,7 @@ def test_pressure_rises_while_a_process_waits_for_its_own_quota():
         assert int(some) >= 0.9 * throttled / cpus
 
 
-def test_a_group_that_was_removed_while_it_was_open_is_gone(groups: Groups, tree: Tree):
+def test_a_group_that_is_removed_while_it_is_open_is_gone(groups: Groups, tree: Tree):
     path = groups.make("gone")
     with tree.open(path) as group:
         group.cpu()
@@ -186,7 +186,7 @@ def test_a_group_that_was_removed_while_it_was_open_is_gone(groups: Groups, tree
             group.set_quota(Quota(5000))
 
 
-def test_who_may_not_write_is_told_what_it_needs(groups: Groups, tree: Tree):
+def test_without_the_right_to_write_the_error_names_what_is_needed(groups: Groups, tree: Tree):
     path = groups.make("denied")
     user = os.geteuid()
     os.seteuid(65534)
@@ -198,8 +198,8 @@ def test_who_may_not_write_is_told_what_it_needs(groups: Groups, tree: Tree):
     assert "privileged" in raised.value.hint
 
 
-def test_a_state_of_real_pods(groups: Groups, tree: Tree):
-    """Two pods of a kubelet whose cgroupRoot is our group: what the kernel counted is in the state, quota and all."""
+def test_the_state_of_real_pods_has_the_counters_of_the_kernel(groups: Groups, tree: Tree):
+    """Two pods of a kubelet whose cgroupRoot is the group of the test, with usage and quota."""
     facts = []
     for number, share in ((1, 0.2), (2, 0.1)):
         pod = f"kubepods/besteffort/pod{uid(number)}"

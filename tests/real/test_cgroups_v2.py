@@ -1,7 +1,8 @@
-"""Control groups of version 2 with the cpu controller, in a Linux of our own (uml.py): one boot, a test for each check.
+"""Control groups of version 2 with the cpu controller, in a separate Linux (uml.py): one boot, and a test for each
+check.
 
-Machines for tests have version 1, or version 2 without its controllers; this one has them all, but for PSI, which
-test_cgroups_v1.py sees in the machine's own tree.
+The machines of tests have version 1, or version 2 without its controllers; this Linux has all except PSI, which
+test_cgroups_v1.py tests in the machine's own tree.
 """
 
 from collections.abc import Mapping
@@ -18,12 +19,12 @@ pytestmark = [pytest.mark.real, pytest.mark.uml]
 
 @pytest.fixture(scope="module")
 def results() -> Mapping[str, Any]:
-    """What each check raised, in lines; none if it was well."""
+    """The error of each check, in lines; empty if it passed."""
     packages = ("agent/__init__.py", "agent/qos.py", "agent/cgroups")
     return run_in_uml(Path(in_uml_cgroups.__file__), packages=packages)
 
 
-def test_the_controllers_are_there(results: Mapping[str, Any]):
+def test_the_controllers_are_available(results: Mapping[str, Any]):
     assert {"cpu", "memory", "pids"} <= set(results["controllers"])
 
 

@@ -28,7 +28,7 @@ WAITING = "import os\nfile = os.open('file', os.O_RDWR | os.O_CREAT)\nwhile True
 
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[None]:
-    """One process that computes and one that waits for the disk."""
+    """A process that computes and one that waits for the disk."""
     children = [subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) for code in (BUSY, WAITING)]
     yield
     for child in children:

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: what it shows is what the API says, everybody can use it, and faults show."""
+"""The dashboard in a real browser: it shows the data of the API, is accessible, and shows failures."""
 
 import re
 import time
@@ -38,14 +38,14 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One for all."""
+    """One for all tests."""
     with chromium() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """A simulated cluster, with scheduling plug-ins, that is ready."""
+    """A ready simulated cluster with scheduling plug-ins."""
     with Demo(tmp_path_factory.mktemp("demo")) as running:
         running.wait_for_status(200, "/readyz")
         yield running
@@ -65,11 +65,11 @@ def url(live: Live) -> str:
     return f"http://127.0.0.1:{live.port}/"
 
 
-# --- over the simulated cluster --------------------------------------------------------------------------------------
+# --- with the simulated cluster --------------------------------------------------------------------------------------
 
 
-def test_the_fleet_is_what_the_api_says(demo: Demo, light: Tab) -> None:
-    """Each node with its load, in a table that says the same as the cells; and that nothing of it is real."""
+def test_the_fleet_has_the_values_of_the_api(demo: Demo, light: Tab) -> None:
+    """Each node with its load, in a table with the values of the cells; the page states that they are simulated."""
     light.open(f"{demo.url}/#/fleet?as=table&sort=name", shows="not a real one")
 
     def agree() -> bool:
@@ -110,8 +110,8 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_everybody_can_use_every_view(demo: Demo, browser: Any, dark: bool) -> None:
-    """By axe's rules, in both colour schemes; nothing goes wrong on the way."""
+def test_each_view_is_accessible(demo: Demo, browser: Any, dark: bool) -> None:
+    """By axe's rules, in both colour schemes, without an error."""
     wait_for(lambda: demo.get("/scheduler/shadow").json()["bindings"], what="a binding that shadow mode saw")
     with tab(browser, dark=dark) as opened:
         for view, shows in VIEWS.items():
@@ -124,8 +124,8 @@ YAML = "application/yaml"
 FOCUSED = "(({ activeElement: it }) => it.getAttribute('aria-label') ?? it.id + it.textContent)(document)"
 
 
-def test_the_keyboard_reaches_everything(demo: Demo, light: Tab) -> None:
-    """Tab goes to the content, the views, the tools and the cells, each with a name."""
+def test_all_controls_are_reached_by_keyboard(demo: Demo, light: Tab) -> None:
+    """Tab moves to the content, the views, the tools and the cells, each with a name."""
     light.open(f"{demo.url}/#/fleet", shows="Distribution of CPU")
     reached = []
     for _ in range(40):
@@ -138,8 +138,8 @@ def test_the_keyboard_reaches_everything(demo: Demo, light: Tab) -> None:
     assert "Nodes as cells" in reached
 
 
-def test_risk_is_mean_and_deviation_and_the_curve_of_the_profile(demo: Demo, light: Tab) -> None:
-    """The node that is nearest to the line, with its sum; and the target that the profile has."""
+def test_the_risk_view_has_the_mean_the_deviation_and_the_curve_of_the_profile(demo: Demo, light: Tab) -> None:
+    """The node nearest to the line with its sum, and the target of the profile."""
     hot = node_with(demo, "is hot: ")
     light.open(f"{demo.url}/#/risk", shows="is configured in the profile default")
     nodes = light.page.get_by_role("listbox", name="Nodes by mean and deviation")
@@ -154,12 +154,12 @@ def test_risk_is_mean_and_deviation_and_the_curve_of_the_profile(demo: Demo, lig
             f"µ + 1 × σ is {percent(mean + deviation)}" in nodes.get_by_role("option").inner_text()
         )
 
-    wait_for(agree, what=f"{hot} to be told with its mean and deviation")
+    wait_for(agree, what=f"the mean and deviation of {hot}")
     assert "50" == light.page.get_by_label("target utilization").input_value()
 
 
 def test_a_pasted_pod_is_ranked_and_explained(demo: Demo, light: Tab) -> None:
-    """As the API does it; another node is explained when it is chosen, and the address has it."""
+    """As by the API; a selected node is explained, and the address names it."""
     light.open(f"{demo.url}/#/score", shows="Ranking of 24 nodes by default")
     manifest = light.page.get_by_label("Manifest").input_value()
 
@@ -186,7 +186,7 @@ def test_a_pasted_pod_is_ranked_and_explained(demo: Demo, light: Tab) -> None:
 
 
 def test_nodes_with_equal_scores_share_a_rank(demo: Demo, light: Tab) -> None:
-    """As in the recorded ranking of a pod; here two scores of the real response are made equal to the best."""
+    """As in the stored ranking of a pod; here two scores of the real response are made equal to the best."""
 
     def with_ties(route: Any) -> None:
         response = route.fetch()
@@ -205,7 +205,7 @@ def test_nodes_with_equal_scores_share_a_rank(demo: Demo, light: Tab) -> None:
 
 @pytest.mark.parametrize("published", [True, False])
 def test_pages_of_the_documentation_are_links_once_it_is_published(demo: Demo, light: Tab, published: bool) -> None:
-    """Otherwise they are paths in the repository."""
+    """Until then they are paths in the repository."""
     url = "https://docs.example/" if published else ""
 
     def with_url(route: Any) -> None:
@@ -228,8 +228,8 @@ def test_pages_of_the_documentation_are_links_once_it_is_published(demo: Demo, l
     assert [] == light.wrong
 
 
-def test_what_is_no_pod_and_what_is_no_profile_is_told(demo: Demo, light: Tab) -> None:
-    """In the words of the service, beside what was pasted."""
+def test_an_invalid_pod_or_profile_is_an_error_beside_the_text(demo: Demo, light: Tab) -> None:
+    """With the message of the service."""
     light.open(f"{demo.url}/#/score", shows="Ranking of")
     light.page.get_by_label("Manifest").fill("kind: ConfigMap")
     light.page.get_by_role("button", name="Rank nodes").click()
@@ -242,8 +242,8 @@ def test_what_is_no_pod_and_what_is_no_profile_is_told(demo: Demo, light: Tab) -
     assert [] == light.errors()
 
 
-def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> None:
-    """Windows of three lengths from the store, what the pods use, and what was found of this node."""
+def test_a_node_has_its_history_its_pods_and_its_findings(demo: Demo, light: Tab) -> None:
+    """Windows of three lengths from the store, the usage of pods, and the findings of this node."""
     wrong = node_with(demo, "sometimes reports")
     demo.wait_for_status(200, f"/api/v1/history?host={wrong}")
     light.open(f"{demo.url}/#/node/{wrong}", shows="out of range")
@@ -254,7 +254,7 @@ def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> Non
 
     def drawn() -> bool:
         light.ask_now()
-        return said.match(history_of(light, "CPU, mean")) is not None  # the sentence of the forecast follows
+        return said.match(history_of(light, "CPU, mean")) is not None  # the sentence about the forecast follows
 
     wait_for(drawn, what="a minute of it to be stored, and drawn")
     assert 4 == light.page.locator(".uplot canvas").count()
@@ -268,13 +268,13 @@ def pods_of(demo: Demo, node: str) -> list[tuple[str, str]]:
 
 
 def history_of(opened: Tab, title: str) -> str:
-    """What a screen reader says of a chart."""
+    """The accessible description of a chart."""
     chart = opened.page.locator(".chart").filter(has=opened.page.get_by_role("heading", name=title))
     return str(chart.locator("p").text_content())
 
 
-def test_findings_can_be_narrowed(demo: Demo, light: Tab) -> None:
-    """By kind and by node, in the address too."""
+def test_findings_can_be_filtered(demo: Demo, light: Tab) -> None:
+    """By kind and by node, also in the address."""
     light.open(f"{demo.url}/#/findings?kind=out_of_range", shows="Queries to the source")
     rows = light.cells("Findings")
     assert rows
@@ -301,8 +301,8 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    """An agent that would throttle a pod, and a manager with the pods of the proposal's second example, both dry; the
-    third finds no CPUs for itself, and is not admitted."""
+    """An agent that would throttle a pod, and a manager with the pods of the proposal's second example, both in
+    dry-run; the third pod finds no CPUs, and is not admitted."""
     directory = tmp_path_factory.mktemp("shown")
     machine = Machine(directory)
     with (
@@ -320,8 +320,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
                 yield Shown(service, an_agent, qrm)
 
 
-def test_an_agent_s_plan_and_audit(shown: Shown, light: Tab) -> None:
-    """The sentences of the last cycle, its rules, and that nothing was done."""
+def test_the_plan_and_the_audit_of_an_agent_are_shown(shown: Shown, light: Tab) -> None:
+    """The sentences of the last cycle and its rules; no action was carried out."""
     wait_for(lambda: "TRIGGERED" in shown.agent.get("/explain").text.upper(), what="a rule to hold")
     light.open(f"{shown.service.url}/#/agents/{shown.agent.url.removeprefix('http://')}", shows="Plan summary")
     light.wait_for("preview")
@@ -347,8 +347,8 @@ def test_the_tab_of_the_agents_is_visible_on_a_phone(shown: Shown, browser: Any)
         assert [] == phone.errors()
 
 
-def test_what_became_of_each_step_is_told(shown: Shown, light: Tab) -> None:
-    """That a pod was not evicted although the plan says so, and why not; whose quota was none had no limit."""
+def test_the_outcome_of_each_step_is_shown(shown: Shown, light: Tab) -> None:
+    """A planned eviction that was refused, with the reason; and a quota that was unlimited."""
     plan = shown.agent.get("/explain").json()
     plan["results"] = [
         {
@@ -373,8 +373,8 @@ def test_what_became_of_each_step_is_told(shown: Shown, light: Tab) -> None:
         assert [] == light.wrong
 
 
-def test_a_manager_s_cpus_by_socket(shown: Shown, browser: Any) -> None:
-    """Each CPU of the machine with who has it, as the manager says; in the dark too."""
+def test_the_cpus_of_a_manager_are_shown_by_socket(shown: Shown, browser: Any) -> None:
+    """Each CPU of the machine with its container, as the manager reports it; in the dark scheme, too."""
     state = wait_for(
         lambda: [found for found in [shown.qrm.state()] if len(found["pods"]) == len(ROLES)], what="all pods"
     )[0]
@@ -393,8 +393,8 @@ def test_a_manager_s_cpus_by_socket(shown: Shown, browser: Any) -> None:
         assert [] == opened.wrong
 
 
-def test_what_needs_a_token_asks_for_it(shown: Shown, light: Tab, tmp_path: Path) -> None:
-    """Pages that tell of pods want it as soon as one is set, whoever may read the rest."""
+def test_views_of_pods_ask_for_a_token_if_one_is_set(shown: Shown, light: Tab, tmp_path: Path) -> None:
+    """Also if other reads are not protected."""
     (tmp_path / "token").write_text("secret\n")
     config = f'[server]\ntoken_file = "{tmp_path}/token"\n[agents]\nurls = ["{shown.agent.url}"]\n'
     with Service(tmp_path / "service", config=config) as service:
@@ -406,8 +406,8 @@ def test_what_needs_a_token_asks_for_it(shown: Shown, light: Tab, tmp_path: Path
         assert [] == light.errors()
 
 
-def test_an_agent_that_is_gone_is_told(shown: Shown, light: Tab) -> None:
-    """In the place of its plan; the service itself is well."""
+def test_an_unavailable_agent_is_reported(shown: Shown, light: Tab) -> None:
+    """In place of its plan, without an error of the page."""
     config = '[agents]\nurls = ["http://127.0.0.1:1"]\n'
     with Service(shown.service.directory / "alone", config=config) as service:
         light.open(f"{service.url}/#/agents", shows="no response from 127.0.0.1")
@@ -415,16 +415,16 @@ def test_an_agent_that_is_gone_is_told(shown: Shown, light: Tab) -> None:
         assert [] == light.errors()
 
 
-def test_an_agent_of_another_version_is_told(light: Tab) -> None:
-    """Its plan lacks what this page shows; nobody is left with an empty page."""
+def test_an_agent_of_another_version_is_reported(light: Tab) -> None:
+    """Its plan lacks values that the page needs; the page is not left empty."""
     with an_agent() as of_another, a_dashboard(of_another.port) as live:
         light.open(f"{url(live)}#/agents", shows="unexpected response from")
         light.wait_for("Check its version")
         assert [] == light.errors()
 
 
-def test_an_address_that_has_no_agent_any_more_is_said_to_have_none(light: Tab) -> None:
-    """With who is on its node now; not another one in its place, as if nothing had happened."""
+def test_an_address_without_an_agent_is_reported(light: Tab) -> None:
+    """With the agent that is on its node now; no other agent is shown in its place."""
     with FakeKube() as kube, an_agent() as one, showing({EndpointKind.AGENT: selected(kube, port=one.port)}) as live:
         put(kube, "old", "127.0.0.1", node="node-1")
         put(kube, "other", "127.0.0.3", node="node-0")
@@ -452,11 +452,11 @@ def test_an_address_that_has_no_agent_any_more_is_said_to_have_none(light: Tab) 
         assert [] == light.errors()
 
 
-# --- over a real Prometheus ------------------------------------------------------------------------------------------
+# --- with a real Prometheus ------------------------------------------------------------------------------------------
 
 
-def test_over_a_real_prometheus(tmp_path: Path, light: Tab) -> None:
-    """Each node with what /watcher says of it; nothing is called simulated, and the source is named."""
+def test_the_dashboard_with_a_real_prometheus(tmp_path: Path, light: Tab) -> None:
+    """Each node with its values in /watcher; the source is named, and nothing is marked as simulated."""
     fleet = make_fleet([f"node-{number}" for number in range(1, 6)], start=time.time() - 960, end=time.time() - 7)
     with Prometheus(tmp_path / "prometheus") as prometheus:
         prometheus.write(recording_rule_series(fleet))
@@ -476,11 +476,11 @@ def test_over_a_real_prometheus(tmp_path: Path, light: Tab) -> None:
             assert [] == light.wrong
 
 
-# --- over a service that is as a test says ---------------------------------------------------------------------------
+# --- with a fake service ---------------------------------------------------------------------------------------------
 
 
-def test_nodes_that_are_not_fresh_say_so(light: Tab) -> None:
-    """Those in quarantine are in no list of the API; one with old samples says how old they are."""
+def test_stale_and_quarantined_nodes_are_marked(light: Tab) -> None:
+    """Quarantined nodes are in no list of the API; a stale node has its age."""
     fleet = publish(snapshot_of(small_fleet(), ages={"node-2": 120.0}, quarantined=["stuck"]))
     with Live(FakeService(published=fleet)) as live:
         light.open(f"{url(live)}#/fleet?as=table&sort=name", shows="1 stale, 1 quarantined")
@@ -493,15 +493,15 @@ def test_nodes_that_are_not_fresh_say_so(light: Tab) -> None:
 
 
 def with_silent(*nodes: SilentNode, listed: bool = True) -> FakeService:
-    """Three nodes that are served, and these; whether the nodes of the cluster are `listed`."""
+    """Three served nodes and these silent ones; `listed`: whether the nodes of the cluster are known."""
     published = publish(snapshot_of(small_fleet()))
     published.silent = SilentBody.of(SilentDocument(listed=listed, nodes=list(nodes)))
     return FakeService(published=published)
 
 
-def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
-    """Since when, and what they showed last; one that was never reported is another thing. Filters and orders know
-    them, the mean and the distribution do not; and each has its page."""
+def test_silent_nodes_are_listed_and_not_counted_in_statistics(browser: Any) -> None:
+    """With the time and values of the last sample; a node that never had samples is marked differently. Filters and
+    sorting include them, the mean and the distribution do not; each has a page."""
     silent = with_silent(SilentNode("dead", END - 1200.0, 95.04, 40.0), SilentNode("unscraped"))
     silent.found.findings.append(FindingEntry("stale", "dead", "", "it is left out", "left_out", 1, 1_699_999_900, 1))
     silent.series = [stored({int(END) - 1260: 91.0})]
@@ -538,8 +538,8 @@ def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
         assert [] == opened.errors()
 
 
-def test_where_nobody_knows_the_nodes_that_is_said_beside_the_silent_ones(browser: Any) -> None:
-    """In a cluster whose nodes come and go, most of them have gone for good; not where nobody is silent."""
+def test_without_a_list_of_nodes_a_note_explains_silent_nodes(browser: Any) -> None:
+    """In a cluster whose nodes change often, most of them were removed. The note is absent without silent nodes."""
     gone, told = SilentNode("gone", END - 1200.0), "a removed node is shown as silent for one day"
     service = with_silent(gone, listed=False)
     with Live(service) as live, tab(browser, width=390) as opened:
@@ -555,8 +555,8 @@ def test_where_nobody_knows_the_nodes_that_is_said_beside_the_silent_ones(browse
         assert [] == opened.errors()
 
 
-def test_a_node_that_is_heard_again_is_silent_no_more(light: Tab) -> None:
-    """Whichever of the two answers knows it first."""
+def test_a_node_with_samples_is_not_silent_any_more(light: Tab) -> None:
+    """Whichever of the two responses has the change first."""
     service = with_silent(SilentNode("node-1", END - 1200.0), SilentNode("dead", END - 1200.0))
     with Live(service) as live:
         light.open(f"{url(live)}#/fleet?as=table&sort=name", shows="1 silent")
@@ -567,8 +567,8 @@ def test_a_node_that_is_heard_again_is_silent_no_more(light: Tab) -> None:
         assert [] == light.wrong
 
 
-def test_the_cells_can_be_walked_through_and_read_aloud(light: Tab) -> None:
-    """Arrow keys go from node to node, the active one is told to screen readers, and Enter opens it."""
+def test_cells_are_reached_by_arrow_keys_and_read_by_screen_readers(light: Tab) -> None:
+    """Arrow keys move between nodes, the active one is announced to screen readers, and Enter opens it."""
     with Live() as live:
         light.open(f"{url(live)}#/fleet?sort=name", shows="all fresh")
         cells = light.page.get_by_role("listbox", name="Nodes as cells")
@@ -584,8 +584,8 @@ def test_the_cells_can_be_walked_through_and_read_aloud(light: Tab) -> None:
         light.page.wait_for_url("**/#/node/node-3")
 
 
-def test_five_thousand_nodes(browser: Any) -> None:
-    """All are there, in cells; names that are markup stay text."""
+def test_five_thousand_nodes_are_shown(browser: Any) -> None:
+    """All have cells; names that contain markup stay text."""
     names = [*(f"node-{number:04d}" for number in range(4999)), "<img src=x onerror=alert(1)>"]
     random = np.random.default_rng(7)
     fleet = {name: {"CPU": [float(load)] * 60} for name, load in zip(names, random.uniform(1, 99, 5000), strict=True)}
@@ -607,7 +607,7 @@ def test_five_thousand_nodes(browser: Any) -> None:
             )
             texts = phone.page.locator("svg[role=img] text").evaluate_all(boxes)
             bars = phone.page.locator("svg[role=img] rect").evaluate_all(boxes)
-            assert len(texts) > 5  # the axis has that many
+            assert len(texts) > 5  # the number of labels on the axis
             assert len(bars) == 20
             assert max(right for _, right, _, _ in texts) <= max(right for _, right, _, _ in bars) + 2
             for i, (left, right, top, bottom) in enumerate(texts):
@@ -630,8 +630,8 @@ def test_the_curve_of_target_load_packing(browser: Any) -> None:
         assert [] == opened.wrong
 
 
-def test_numbers_are_told_as_load_watcher_score_tells_them(light: Tab) -> None:
-    """Bytes to the last one, what is not whole to six digits."""
+def test_numbers_have_the_format_of_load_watcher_score(light: Tab) -> None:
+    """Bytes exactly, fractions with six digits."""
     values = [1073741824, 34359738368.0, 2000, 2 / 3, 99.5722, 0.00290874, True, None, {"cpu": 1000, "memory": 2**31}]
     with Live() as live:
         light.open(url(live), shows="all fresh")
@@ -643,8 +643,8 @@ def test_numbers_are_told_as_load_watcher_score_tells_them(light: Tab) -> None:
         assert "quota unlimited, period 100000" == light.page.evaluate(script)
 
 
-def test_without_scheduling_plug_ins_the_node_says_so(light: Tab) -> None:
-    """And where to find out."""
+def test_without_scheduling_plug_ins_the_page_of_a_node_states_it(light: Tab) -> None:
+    """With a link to the documentation."""
     with Live() as live:
         light.open(f"{url(live)}#/node/node-1", shows="come from the Kubernetes API, through the scheduling plug-ins")
         assert [] == light.errors()
@@ -654,8 +654,8 @@ def in_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def test_shadow_mode_tells_what_would_have_changed(browser: Any) -> None:
-    """What the API reports, by profile, in a table that is read in any colours; and what was left out, and why."""
+def test_shadow_mode_shows_the_differences_of_each_profile(browser: Any) -> None:
+    """The report of the API in a table that does not depend on colours, with excluded bindings and their reasons."""
     served = Shadowed()
     with served.live as live:
         for number, node in enumerate(("n0", "n0", "n3", "nowhere")):
@@ -684,8 +684,8 @@ def test_shadow_mode_tells_what_would_have_changed(browser: Any) -> None:
                 assert [] == opened.wrong
 
 
-def test_shadow_mode_that_is_off_tells_how_it_is_switched_on(light: Tab, tmp_path: Path) -> None:
-    """In lines that the service takes as they are; once it is on, the page sees that, and that there is nothing yet."""
+def test_disabled_shadow_mode_shows_how_to_enable_it(light: Tab, tmp_path: Path) -> None:
+    """In lines that the service accepts. Once it is enabled, the page shows that there are no data yet."""
     with Live() as live:
         light.open(f"{url(live)}#/shadow", shows="No scheduling plug-ins are configured")
         lines = light.page.locator("pre").inner_text()
@@ -693,7 +693,7 @@ def test_shadow_mode_that_is_off_tells_how_it_is_switched_on(light: Tab, tmp_pat
         with light.page.expect_response("**/api/v1/overview"):
             light.ask_now()
         light.page.wait_for_load_state("networkidle")
-        assert light.page.evaluate("document.activeElement.tagName") == "PRE"  # somebody may be copying them
+        assert light.page.evaluate("document.activeElement.tagName") == "PRE"  # the user may be copying them
     assert 3 == len(lines.splitlines())
     profiles, problems, notices = read_profiles(tomllib.loads(lines)["scheduler"], cwd=tmp_path)
     assert ((), ["spreading"], ()) == (problems, [each.name for each in profiles], notices)
@@ -711,8 +711,8 @@ def test_shadow_mode_that_is_off_tells_how_it_is_switched_on(light: Tab, tmp_pat
         assert [] == light.errors()
 
 
-def test_shadow_mode_asks_for_the_token_and_tells_when_it_cannot_be_read(light: Tab) -> None:
-    """It tells of pods, as explain does; and the store may be away."""
+def test_shadow_mode_asks_for_the_token_and_reports_a_failed_store(light: Tab) -> None:
+    """It has data about pods, as explain has."""
     served = Shadowed(protection=Protection("secret"))
     with served.live as live:
         light.open(f"{url(live)}#/shadow", shows="This service requires a token")
@@ -729,8 +729,8 @@ def test_shadow_mode_asks_for_the_token_and_tells_when_it_cannot_be_read(light: 
         assert [] == light.errors()
 
 
-def test_what_did_not_change_is_not_sent_again(light: Tab) -> None:
-    """Each question has the ETag of the answer before it; after a tick all is sent."""
+def test_unchanged_data_are_not_sent_again(light: Tab) -> None:
+    """Each request has the ETag of the previous response; after a tick all data are sent."""
     service, statuses = FakeService(), list[int]()
     light.page.on("response", lambda answer: statuses.append(answer.status) if answer.url.endswith("Memory") else None)
     with Live(service) as live:
@@ -750,26 +750,26 @@ def test_what_did_not_change_is_not_sent_again(light: Tab) -> None:
 
 
 def test_no_text_becomes_markup(light: Tab) -> None:
-    """The browser itself refuses it, whoever forgets."""
+    """The browser refuses it in any code of the page."""
     with Live() as live:
         light.open(url(live), shows="all fresh")
         forgotten = "(() => { try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; } })()"
         assert "TypeError" == light.page.evaluate(forgotten)
 
 
-def test_an_empty_service_says_why(light: Tab) -> None:
-    """And shows no picture."""
+def test_an_empty_service_shows_the_reason(light: Tab) -> None:
+    """And no chart."""
     with Live(FakeService(published=None)) as live:
         light.open(url(live), shows="no metrics yet")
         for view in ("fleet", "fleet?as=table", "risk", "node/node-1"):
             light.open(f"{url(live)}#/{view}", shows="Nothing to show: no metrics yet")
             light.ask_now()
             light.page.wait_for_load_state("networkidle")
-        assert [] == light.wrong  # the overview says what is missing, and the page does not request it
+        assert [] == light.wrong  # the overview states what is missing, and the page does not request it
 
 
-def test_what_is_not_there_yet_is_said(browser: Any) -> None:
-    """A minute after the start: no curve, no dot, but why; a name that is longer than a phone is wide is broken."""
+def test_missing_data_are_named(browser: Any) -> None:
+    """A minute after the start: no curve and no point, but the reason; a name wider than a phone is wrapped."""
     begun = FakeService(published=publish(snapshot_of({"node-1": {"CPU": [26.0]}})))
     begun.no_pods = "there is no container_cpu_usage_seconds_total{container!='',container!='POD',pod!=''}"
     with Live(begun) as live, tab(browser, width=390) as opened:
@@ -780,8 +780,8 @@ def test_what_is_not_there_yet_is_said(browser: Any) -> None:
         assert [] == opened.errors()
 
 
-def test_what_is_stale_stays_and_looks_old(light: Tab) -> None:
-    """With its age, and with the reason; when samples come again it is as before."""
+def test_stale_data_stay_and_are_marked(light: Tab) -> None:
+    """With their age and the reason; with new samples, the mark is removed."""
     service = FakeService()
     with Live(service) as live:
         light.open(url(live), shows="all fresh")
@@ -800,8 +800,8 @@ def test_what_is_stale_stays_and_looks_old(light: Tab) -> None:
         assert [] == light.errors()
 
 
-def test_a_service_that_is_gone_leaves_the_last_picture(light: Tab) -> None:
-    """Greyed, and it says that nobody answers."""
+def test_if_the_service_is_unavailable_the_last_data_stay(light: Tab) -> None:
+    """In grey, with a message."""
     with Live() as live:
         light.open(url(live), shows="all fresh")
     light.ask_now()
@@ -811,8 +811,8 @@ def test_a_service_that_is_gone_leaves_the_last_picture(light: Tab) -> None:
     assert [] == light.errors()
 
 
-def test_a_partial_outage_names_the_lost(light: Tab) -> None:
-    """Who comes while it lasts sees the nodes that are missing."""
+def test_a_partial_outage_shows_the_lost_nodes(light: Tab) -> None:
+    """A page that is opened during the outage names them."""
     fleet = publish(snapshot_of(small_fleet(), lost={"gone-1": END - 60.0}))
     with Live(FakeService(published=fleet)) as live:
         light.open(f"{url(live)}#/fleet?as=table", shows="partial outage of the monitoring")
@@ -822,7 +822,7 @@ def test_a_partial_outage_names_the_lost(light: Tab) -> None:
 
 
 def test_protected_reads_ask_for_the_token(light: Tab) -> None:
-    """A wrong one is told, the right one opens the page, and it is in no address."""
+    """A wrong one is an error, the right one opens the page; no address contains it."""
     with Live(protection=Protection("secret", protect_reads=True)) as live:
         light.open(url(live), shows="token required")
         light.page.get_by_label("This service requires a token").fill("wrong")

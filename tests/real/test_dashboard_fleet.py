@@ -26,7 +26,7 @@ PHONE = 390
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One for all."""
+    """One for all tests."""
     with chromium() as running:
         yield running
 
@@ -42,7 +42,7 @@ def url(live: Live) -> str:
 
 
 def zoned() -> FakeService:
-    """Six nodes in two zones, one of which reports no more."""
+    """Six nodes in two zones, one of which has no more samples."""
     rises = [*steady(20, slots=40), *steady(50, slots=20)]
     fleet = {f"web-{number}": {"CPU": steady(10 * number), "Memory": steady(50)} for number in range(1, 5)}
     fleet["ci-1"] = {"CPU": rises, "Memory": steady(30)}
@@ -63,13 +63,14 @@ def many(nodes: int) -> FakeService:
 
 
 def active(opened: Tab) -> str:
-    """What a screen reader says of the active cell."""
+    """The accessible description of the active cell."""
     cells = opened.page.get_by_role("listbox", name="Nodes as cells")
     return str(cells.get_by_role("option").inner_text())
 
 
-def test_what_needs_action_is_said_first(light: Tab) -> None:
-    """A sentence for each problem with a link to the node, a cure and a command; and the state is that of the worst."""
+def test_problems_are_shown_first(light: Tab) -> None:
+    """A sentence for each problem with a link to the node, a remedy and a command; the state is that of the worst
+    one."""
     service = zoned()
     with Live(service) as live:
         light.open(f"{url(live)}#/fleet", shows="ci-2: silent for 7 min")
@@ -94,7 +95,7 @@ def test_what_needs_action_is_said_first(light: Tab) -> None:
 
 
 def test_the_load_of_the_fleet_over_time(browser: Any) -> None:
-    """A line for CPU and one for memory, with the values at the pointer; else what would be shown."""
+    """A line for CPU and one for memory, with the values at the pointer; without data, a description."""
     times = np.arange(END // 300 * 300 - 7200, END, 300, dtype=np.int64)
     loads = np.stack([np.linspace(20, 60, len(times)), np.full(len(times), 45.0)], axis=1)
     columns = tuple((f"instance:node_{name}:ratio", Operator.AVG) for name in ("cpu", "memory_utilisation"))
@@ -121,7 +122,7 @@ def test_the_load_of_the_fleet_over_time(browser: Any) -> None:
 
 
 def test_a_profile_that_overloads_nodes_is_a_problem(light: Tab) -> None:
-    """It leads to the comparison of profiles."""
+    """With a link to the comparison of profiles."""
     text = "Profile a: TargetLoadPacking overloads more nodes; pods request 0.41 times their usage"
     profile = FleetProblem(
         Severity.WARNING, "profile", "a profile overloads nodes", text, "Use b.", "load-watcher doctor"
@@ -135,8 +136,8 @@ def test_a_profile_that_overloads_nodes_is_a_problem(light: Tab) -> None:
         assert [] == light.wrong
 
 
-def test_many_problems_are_a_few_sentences(light: Tab) -> None:
-    """At most five on top, and all in the view of findings, where they can be narrowed."""
+def test_many_problems_are_summarized_in_a_few_sentences(light: Tab) -> None:
+    """At most five at the top, and all in the view of findings, which can be filtered."""
     fleet = {f"hot-{number:02d}": {"CPU": steady(86 + number / 10)} for number in range(40)}
     with Live(FakeService(published=publish(snapshot_of(fleet)))) as live:
         light.open(f"{url(live)}#/fleet", shows="hot-30: CPU at 89 %")
@@ -151,8 +152,8 @@ def test_many_problems_are_a_few_sentences(light: Tab) -> None:
         assert [] == light.errors()
 
 
-def test_findings_without_a_start_say_why(browser: Any) -> None:
-    """And on a phone, the full stop after the last term stays with it."""
+def test_findings_without_a_start_state_why(browser: Any) -> None:
+    """On a phone, the full stop stays with the last term."""
     published = publish(snapshot_of({"a": {"CPU": steady(20)}}, ages={"a": 120.0}, quarantined={"q"}))
     published.silent = SilentBody.of(SilentDocument(listed=True, nodes=[SilentNode("u")]))
     with Live(FakeService(published=published)) as live, tab(browser, width=390) as phone:
@@ -179,7 +180,7 @@ def test_findings_without_a_start_say_why(browser: Any) -> None:
 
 
 def test_nodes_are_grouped_by_their_labels(light: Tab) -> None:
-    """In cells that the arrow keys go through group by group, and in the table as a column."""
+    """In cells that the arrow keys traverse group by group, and as a column of the table."""
     with Live(zoned()) as live:
         light.open(f"{url(live)}#/fleet?sort=name", shows="1 silent")
         light.page.get_by_label("Group by").select_option(label="zone")
@@ -198,16 +199,16 @@ def test_nodes_are_grouped_by_their_labels(light: Tab) -> None:
         assert [] == light.wrong
 
 
-def test_without_labels_it_is_said_what_is_missing(light: Tab) -> None:
-    """Names can be grouped by their start."""
+def test_without_labels_the_page_names_what_is_missing(light: Tab) -> None:
+    """Names can be grouped by their prefixes."""
     with Live(many(40)) as live:
         light.open(f"{url(live)}#/fleet", shows="labels come from the Node objects of the Kubernetes API")
         assert [] == light.unfit()
         assert [] == light.wrong
 
 
-def test_a_trend_is_the_short_window_against_the_long_one(light: Tab) -> None:
-    """A load that rose is marked, in the cell and in the table; one that did not is not."""
+def test_a_trend_compares_the_short_window_with_the_long_one(light: Tab) -> None:
+    """A risen load is marked, in the cell and in the table; others are not."""
     with Live(zoned()) as live:
         light.open(f"{url(live)}#/fleet?sort=rising", shows="trend, 5m less 15m")
         light.page.get_by_role("listbox", name="Nodes as cells").focus()
@@ -220,7 +221,7 @@ def test_a_trend_is_the_short_window_against_the_long_one(light: Tab) -> None:
 
 
 def test_the_table_has_all_nodes(light: Tab) -> None:
-    """Sorted by its headers, in pages; all rows are in the file, and no column says the same of every node."""
+    """Sorted by its headers, in pages; the file has all rows, and columns with one value for all nodes are omitted."""
     with Live(many(5000)) as live:
         light.open(f"{url(live)}#/fleet?as=table", shows="1–100 of 5,000 nodes")
         names = [row[0] for row in light.cells("Nodes")]
@@ -247,8 +248,7 @@ def test_the_table_has_all_nodes(light: Tab) -> None:
         assert [] == light.wrong
 
 
-def test_a_name_is_copied(browser: Any) -> None:
-    """By a button beside it."""
+def test_a_name_is_copied_by_a_button(browser: Any) -> None:
     with Live() as live, tab(browser) as opened:
         opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         opened.open(f"{url(live)}#/fleet?as=table", shows="1–3 of 3 nodes")
@@ -258,7 +258,7 @@ def test_a_name_is_copied(browser: Any) -> None:
 
 
 def test_candidates_are_highlighted(light: Tab) -> None:
-    """By the address; names that are not there are counted, and the mark goes when somebody wants it to."""
+    """By the address; unknown names are counted, and the highlighting can be removed."""
     with Live() as live:
         light.open(f"{url(live)}#/fleet?highlight=node-1,node-3,gone", shows="2 nodes highlighted, 1 not found")
         light.page.get_by_text("table", exact=True).click()
@@ -269,8 +269,8 @@ def test_candidates_are_highlighted(light: Tab) -> None:
         assert [] == light.wrong
 
 
-def test_cards_lead_to_the_nodes(light: Tab) -> None:
-    """The states to their nodes, the highest to its page."""
+def test_cards_link_to_the_nodes(light: Tab) -> None:
+    """The states to their nodes, the highest load to its page."""
     with Live(zoned()) as live:
         light.open(f"{url(live)}#/fleet", shows="1 silent")
         light.page.get_by_role("link", name="1 silent").click()
@@ -279,8 +279,8 @@ def test_cards_lead_to_the_nodes(light: Tab) -> None:
         light.page.wait_for_url("**/#/node/web-4")
 
 
-def test_a_single_node_is_opened_at_once(light: Tab) -> None:
-    """Where the address names no view; the fleet is still there."""
+def test_the_only_node_is_opened_at_once(light: Tab) -> None:
+    """If the address names no view; the fleet view still exists."""
     with Live(FakeService(published=publish(snapshot_of({"laptop": {"CPU": steady(20)}})))) as live:
         light.open(url(live), shows="Pods that make the load")
         assert light.page.url.endswith("#/node/laptop")
@@ -298,8 +298,8 @@ CUT = """() => [...document.querySelectorAll(".scroll, nav")].filter((each) => e
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_on_a_phone(browser: Any, dark: bool) -> None:
-    """Nodes before numbers, names in the cells, the views in one line, no column cut off, targets of 24 pixels."""
+def test_the_fleet_on_a_phone(browser: Any, dark: bool) -> None:
+    """Nodes before numbers, names in the cells, the views in one line, no truncated column, targets of 24 pixels."""
     with Live(zoned()) as live, tab(browser, dark=dark, width=PHONE) as phone:
         for view, shows in {"fleet": "1 silent", "fleet?as=table": "Download CSV", "findings": "Check that"}.items():
             phone.open(f"{url(live)}#/{view}", shows=shows)
@@ -326,8 +326,8 @@ LUMINANCES = """async () => {
 }"""
 
 
-def test_in_the_dark_more_load_is_stronger(browser: Any) -> None:
-    """The hottest node stands out most from the dark page."""
+def test_in_the_dark_scheme_more_load_has_more_contrast(browser: Any) -> None:
+    """The hottest node has the highest contrast to the page."""
     with Live() as live, tab(browser, dark=True) as opened:
         opened.open(url(live), shows="all fresh")
         found = opened.page.evaluate(LUMINANCES)

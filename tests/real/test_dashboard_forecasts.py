@@ -1,4 +1,4 @@
-"""Forecasts in a real browser: the bound and its sentence for a node, and colours and a column of the fleet."""
+"""Forecasts in a real browser: the bound of a node with its sentence, and colours and a column of the fleet."""
 
 import math
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ YOUNG = "new-1"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One for all."""
+    """One for all tests."""
     with chromium() as running:
         yield running
 
@@ -40,7 +40,7 @@ def light(browser: Any) -> Iterator[Tab]:
 
 
 def service(*, is_on: bool = True) -> FakeService:
-    """Four nodes, of which one is two hours old, with eight days of maxima that reach their peak once a day."""
+    """Four nodes, of which one is two hours old, with eight days of maxima that peak once a day."""
     snapshot = snapshot_of({name: {"CPU": steady(load), "Memory": steady(load / 2)} for name, load in LOADS.items()})
     if not is_on:
         return FakeService(published=publish(snapshot))
@@ -92,7 +92,7 @@ def test_the_fleet_is_coloured_and_sorted_by_forecasts(browser: Any, dark: bool,
         opened.open(f"{url(live)}#/fleet?metric=cpuBound", shows="Distribution of CPU forecast (6h)")
         opened.wait_for("CPU forecast (6h), highest")
         opened.wait_for("the colour is the")
-        assert "trend" not in opened.page.locator(".legend").inner_text()  # cells have marks for the load only
+        assert "trend" not in opened.page.locator(".legend").inner_text()  # only loads have marks in cells
         assert [] == opened.unfit()
         opened.open(f"{url(live)}#/fleet?as=table&metric=cpuBound", shows="CPU forecast")
         rows = {row[0].split()[0]: row for row in opened.cells("Nodes")}

@@ -1,4 +1,4 @@
-"""`load-watcher doctor` against real servers: what a first deployment gets wrong with Prometheus and InfluxDB."""
+"""`load-watcher doctor` with real servers: frequent mistakes with Prometheus and InfluxDB in a first deployment."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ RULE = "instance:node_cpu:ratio"
 
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database and the settings file are looked for in the working directory."""
+    """The working directory, in which the database and the settings file are searched."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -45,8 +45,8 @@ def ask(server: Server, *arguments: str) -> Told:
 # --- Prometheus ------------------------------------------------------------------------------------------------------
 
 
-def test_all_is_well_with_the_recording_rules(prometheus: Prometheus):
-    """Exit 0, and for each metric what is asked, by which label, and why that."""
+def test_with_the_recording_rules_all_checks_pass(prometheus: Prometheus):
+    """Exit code 0; each metric with its expression, its label, and the reason."""
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
     told = ask(prometheus)
     assert (0, "ok") == (told.exit_code, told.status), str(told)
@@ -59,8 +59,9 @@ def test_all_is_well_with_the_recording_rules(prometheus: Prometheus):
     told.one("addresses", "ok", "node-0001")
 
 
-def test_the_cpu_rule_is_missing_as_on_openshift_and_the_raw_series_are_there(prometheus: Prometheus):
-    """It is named, and what is taken in its place; nothing is wrong, unlike with the Go load-watcher."""
+def test_without_the_cpu_rule_the_raw_series_are_used(prometheus: Prometheus):
+    """As on OpenShift. The result names the missing rule and the replacement; there is no failure, unlike in the Go
+    load-watcher."""
     fleet = fleet_until_now()
     rules = without(recording_rule_series(fleet, labels=by_node_label), RULE)
     raw = [each for each in node_exporter_series(fleet, labels=by_node_label) if named("node_cpu_seconds")(each)]
@@ -70,8 +71,8 @@ def test_the_cpu_rule_is_missing_as_on_openshift_and_the_raw_series_are_there(pr
     told.one("series", "ok", "CPU: 1 - 2 * avg by (node)", f"raw series (no series of {RULE}, ")
 
 
-def test_there_is_no_cpu_series_at_all(prometheus: Prometheus):
-    """What was looked for is listed, with the setting that names another one; the other metrics are still told."""
+def test_a_missing_cpu_series_is_a_failure(prometheus: Prometheus):
+    """With the candidates, and the setting for another expression; the other metrics are still reported."""
     prometheus.write(without(recording_rule_series(fleet_until_now(), labels=by_node_label), RULE))
     told = ask(prometheus)
     assert (1, "fail") == (told.exit_code, told.status)
@@ -81,8 +82,9 @@ def test_there_is_no_cpu_series_at_all(prometheus: Prometheus):
     told.one("series", "ok", "Memory: ")
 
 
-def test_a_query_of_ones_own_is_misspelt(prometheus: Prometheus):
-    """The setting is there already, so setting it is no cure; and what Kepler says does not come from node exporter."""
+def test_a_misspelt_configured_query_is_a_failure(prometheus: Prometheus):
+    """The setting already exists, so the remedy is not to set it; and Kepler's metrics do not come from node
+    exporter."""
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
     own = {"LOAD_WATCHER_PROVIDER_METRICS": "CPU,Energy,Pressure"}
     Path("load-watcher.toml").write_text(f'[provider.queries.CPU]\nexpression = "{RULE}s"\nunit = "ratio"\n')
@@ -92,16 +94,17 @@ def test_a_query_of_ones_own_is_misspelt(prometheus: Prometheus):
     assert "psi=1" in told.one("series", "warn", "PressureCPU: ", "node_pressure_cpu_waiting_seconds_total").cure
 
 
-def test_the_matchers_are_those_of_another_cluster(prometheus: Prometheus):
-    """On a source that many share; the queries are shown with their matchers, and these are the first suspects."""
+def test_matchers_of_another_cluster_are_a_failure(prometheus: Prometheus):
+    """On a source of several clusters; the queries are shown with their matchers, which are named as the probable
+    cause."""
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
     told = ask(prometheus, "--set", 'provider.matchers=cluster="prod-9"')
     line = told.one("series", "fail", "CPU: no series of any of: ", RULE + '{cluster="prod-9"}')
     assert "have the labels of provider.matchers" in line.cure
 
 
-def test_the_nodes_are_called_by_their_address(prometheus: Prometheus):
-    """Where `instance` is an IP and nothing else names the node: the trouble of most first deployments."""
+def test_nodes_that_are_named_by_their_addresses_are_reported(prometheus: Prometheus):
+    """If `instance` is an IP address and no label has the name: the most frequent problem of first deployments."""
 
     def by_address(node: str) -> dict[str, str]:
         return {"instance": f"10.0.0.{int(node[-4:])}:9100", "job": "node-exporter"}
@@ -114,8 +117,8 @@ def test_the_nodes_are_called_by_their_address(prometheus: Prometheus):
     assert "__meta_kubernetes_pod_node_name" in line.cure
 
 
-def test_node_uname_info_names_them_after_all(prometheus: Prometheus):
-    """By then nothing is wrong, and the line of the series says where the names are from."""
+def test_with_node_uname_info_nodes_have_their_names(prometheus: Prometheus):
+    """There is no failure, and the line of the series names the origin of the names."""
 
     def by_address(node: str) -> dict[str, str]:
         return {"instance": f"10.0.0.{int(node[-4:])}:9100", "job": "node-exporter"}
@@ -126,8 +129,7 @@ def test_node_uname_info_names_them_after_all(prometheus: Prometheus):
     told.one("series", "ok", "CPU: ", "nodename (of node_uname_info, by instance)")
 
 
-def test_the_label_of_the_nodes_is_misspelt(prometheus: Prometheus):
-    """The labels that there are stand beside it."""
+def test_a_misspelt_node_label_is_reported_with_the_existing_labels(prometheus: Prometheus):
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
     told = ask(prometheus, "--set", "provider.node_label=nod")
     assert "source" in told.failed()
@@ -136,7 +138,7 @@ def test_the_label_of_the_nodes_is_misspelt(prometheus: Prometheus):
     assert "provider.node_label" in line.cure
 
 
-def test_samples_come_too_seldom(prometheus: Prometheus):
+def test_a_scrape_interval_that_is_too_long_is_reported(prometheus: Prometheus):
     """A scrape every four minutes: no window of five minutes has two samples."""
     prometheus.write(recording_rule_series(fleet_until_now(step=240.0), labels=by_node_label))
     told = ask(prometheus)
@@ -144,8 +146,8 @@ def test_samples_come_too_seldom(prometheus: Prometheus):
     assert "scrape interval" in line.cure
 
 
-def test_samples_are_old(prometheus: Prometheus):
-    """The exporters are no longer scraped."""
+def test_old_samples_are_reported(prometheus: Prometheus):
+    """The exporters are not scraped any more."""
     end = time.time() - 420
     fleet = make_fleet(2, start=end - 900, end=end, step=15.0, seed=3)
     prometheus.write(recording_rule_series(fleet, labels=by_node_label))
@@ -155,8 +157,8 @@ def test_samples_are_old(prometheus: Prometheus):
     told.one("freshness", "fail", "no node has a sample that is recent enough")
 
 
-def test_one_node_went_silent(prometheus: Prometheus):
-    """It is named, and the rest is well."""
+def test_a_silent_node_is_named(prometheus: Prometheus):
+    """Other checks pass."""
     fleet = fleet_until_now(8)
     series = recording_rule_series(fleet, labels=by_node_label)
     silent = [each for each in series if each.labels["node"] == "node-0005"]
@@ -167,23 +169,22 @@ def test_one_node_went_silent(prometheus: Prometheus):
     told.one("freshness", "warn", "nodes that are silent", "node-0005 (1 of 8 nodes)")
 
 
-def test_nothing_listens_there(prometheus: Prometheus):
-    """A wrong port."""
+def test_a_closed_port_is_a_failure(prometheus: Prometheus):
     told = doctor("--provider", "prometheus", "--address", f"http://127.0.0.1:{free_port()}")
     line = told.one("source", "fail", "Connection refused")
     assert "port of provider.address" in line.cure
     assert {"skipped"} == {each.status for name in ("series", "cadence", "nodes") for each in told.of(name)}
 
 
-def test_something_else_listens_there(node_exporter: NodeExporter):
-    """The port of the exporter, not of Prometheus."""
+def test_another_server_at_the_address_is_a_failure(node_exporter: NodeExporter):
+    """The port of the exporter."""
     told = doctor("--provider", "prometheus", "--address", node_exporter.url)
     line = told.one("source", "fail", node_exporter.url, "a web page")
     assert "provider.address" in line.cure
 
 
-def test_https_is_asked_by_http_and_the_reverse(start_prometheus: StartPrometheus, prometheus: Prometheus):
-    """Each says which it is."""
+def test_http_and_https_are_distinguished(start_prometheus: StartPrometheus, prometheus: Prometheus):
+    """The remedy names the other one."""
     secure = start_prometheus(tls=True)
     plain = doctor("--provider", "prometheus", "--address", f"https://127.0.0.1:{prometheus.port}")
     assert "http://" in plain.one("source", "fail", "does not support TLS").cure
@@ -199,8 +200,8 @@ def test_https_is_asked_by_http_and_the_reverse(start_prometheus: StartPrometheu
     assert not trusted.of("surroundings", "warn")
 
 
-def test_the_password_is_wrong(start_prometheus: StartPrometheus):
-    """401, whoever is named; no secret of ours is told."""
+def test_a_wrong_password_is_a_failure(start_prometheus: StartPrometheus):
+    """401 for any user; no secret is shown."""
     right, wrong = new_secret(), new_secret()
     server = start_prometheus(basic_auth=("watcher", right))
     refused = doctor("--provider", "prometheus", "--address", f"http://watcher:{wrong}@127.0.0.1:{server.port}")
@@ -218,7 +219,7 @@ def test_the_password_is_wrong(start_prometheus: StartPrometheus):
 
 @pytest.fixture(scope="module")
 def influxdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDB]:
-    """A real 1.6 with a user, to which Telegraf has written for sixteen minutes until now."""
+    """A real 1.6 with a user, and sixteen minutes of Telegraf's points until now."""
     with InfluxDB(tmp_path_factory.mktemp("influxdb"), auth=("watcher", "a-password")) as server:
         server.write(telegraf_lines(make_fleet(3, start=time.time() - 960, end=time.time() - 2, step=10.0, seed=5)))
         yield server
@@ -228,15 +229,15 @@ def flux(server: InfluxDB, *arguments: str, user: str = "watcher:a-password@") -
     return doctor("--provider", "influxdb", "--address", f"http://{user}127.0.0.1:{server.port}", *arguments)
 
 
-def test_influxdb_is_well(influxdb: InfluxDB):
-    """As Prometheus is: the same checks, with another source's words."""
+def test_a_working_influxdb_passes(influxdb: InfluxDB):
+    """With the same checks as a Prometheus."""
     told = flux(influxdb)
     assert 0 == told.exit_code, str(told)
     told.one("series", "ok", "CPU: ", "node names from host")
     told.one("cadence", "ok", "samples every 10 s")
 
 
-def test_influxdb_refuses_and_lacks(influxdb: InfluxDB):
+def test_failures_of_influxdb_are_reported(influxdb: InfluxDB):
     """A wrong password, a wrong database, and a tag that no point has."""
     told = flux(influxdb, user="watcher:wrong@")
     told.one("source", "fail", "401")

@@ -1,4 +1,4 @@
-"""Remote write's bytes, and the believable load, need no server to be right."""
+"""The bytes of remote write, and the generated load, without a server."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from tests.real.fleet import make_fleet, node_exporter_series
 from tests.real.remote_write import Series
 
 
-def test_a_write_request_is_the_protobuf_it_says():
-    # Worked out by hand from the message definition; 1700000000000 ms is the varint 80 d0 95 ff bc 31.
+def test_a_write_request_is_a_valid_protobuf():
+    # Computed by hand from the message definition; 1700000000000 ms is the varint 80 d0 95 ff bc 31.
     body = remote_write.write_request([Series({"b": "2", "__name__": "m"}, [1.7e9], [1.0])])
     label_name = bytes.fromhex("0a0d 0a08") + b"__name__" + bytes.fromhex("1201") + b"m"
     label_b = bytes.fromhex("0a06 0a01") + b"b" + bytes.fromhex("1201") + b"2"
@@ -24,12 +24,12 @@ def test_series_of_different_lengths_keep_their_order():
     assert b"".join(remote_write.write_request([one]) for one in series) == together
 
 
-def test_requests_are_cut_at_two_thousand_series():
+def test_requests_are_split_at_two_thousand_series():
     bodies = list(remote_write.requests([Series({"n": str(n)}, [1.7e9], [0.0]) for n in range(4001)]))
     assert 3 == len(bodies)
 
 
-def test_a_long_body_is_cut_into_literals_of_64_kilobytes():
+def test_a_long_body_is_split_into_literals_of_64_kilobytes():
     body = bytes(range(256)) * 257
     encoded = remote_write.snappy_literals(body)
     assert remote_write.varint(len(body)) == encoded[:3]
@@ -53,7 +53,7 @@ def test_the_same_seed_gives_the_same_load_and_another_gives_another():
     assert not np.array_equal(first.cpu, other.cpu)
 
 
-def test_load_ends_at_the_end_and_stays_within_its_bounds():
+def test_the_load_ends_at_the_end_and_stays_within_its_bounds():
     fleet = make_fleet(["a", "b"], start=1000, end=1907, step=15)
     assert 1907 == fleet.times[-1]
     assert 1000 <= fleet.times[0] < 1015
@@ -63,7 +63,7 @@ def test_load_ends_at_the_end_and_stays_within_its_bounds():
     assert np.ptp(fleet.cpu, axis=1).min() > 0.01
 
 
-def test_counters_never_fall():
+def test_counters_never_decrease():
     fleet = make_fleet(20, start=1.7e9, end=1.7e9 + 900)
     for series in node_exporter_series(fleet):
         if series.labels["__name__"].endswith("_total"):

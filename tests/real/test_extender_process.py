@@ -344,8 +344,8 @@ def test_https_and_tokens_on_both_sides(
 ) -> None:
     """The watcher protects reads; so does the extender, with a token of its own that is rotated. No secret reaches the
     log, and probes without a token show no address."""
-    (tmp_path / "theirs").write_text("secret-of-the-watcher\n")
-    (tmp_path / "ours").write_text("secret-of-the-extender\n")
+    (tmp_path / "watcher-token").write_text("secret-of-the-watcher\n")
+    (tmp_path / "extender-token").write_text("secret-of-the-extender\n")
     files = f'tls_cert = "{certificates}/server.pem"\ntls_key = "{certificates}/server.key"\nprotect_reads = true\n'
     watcher = TlsService(
         tmp_path / "watcher",
@@ -354,12 +354,12 @@ def test_https_and_tokens_on_both_sides(
         "--trace",
         str(write_trace(tmp_path / "t.csv", NODES)),
         folder=certificates,
-        config=f'[server]\n{files}token_file = "{tmp_path}/theirs"\n{settings()}',
+        config=f'[server]\n{files}token_file = "{tmp_path}/watcher-token"\n{settings()}',
     )
     running(watcher)
     watcher.start()
-    mine = f'[server]\n{files}token_file = "{tmp_path}/ours"\n{settings()}{PROFILE}'
-    access = f'[extender]\nwatcher_token_file = "{tmp_path}/theirs"\nwatcher_ca_file = "{certificates}/ca.pem"\n'
+    mine = f'[server]\n{files}token_file = "{tmp_path}/extender-token"\n{settings()}{PROFILE}'
+    access = f'[extender]\nwatcher_token_file = "{tmp_path}/watcher-token"\nwatcher_ca_file = "{certificates}/ca.pem"\n'
     extender = ExtenderOverTls(
         tmp_path / "extender", "--watcher", watcher.url, folder=certificates, config=mine + access
     )
@@ -372,13 +372,13 @@ def test_https_and_tokens_on_both_sides(
     wait_for(lambda: scores(extender), what="scores")  # kube-scheduler sends no token
     assert 421 == extender.get("/healthz", headers={"Host": "evil.test"}).status
 
-    (tmp_path / "ours").write_text("secret-of-another-day\n")
+    (tmp_path / "extender-token").write_text("secret-of-another-day\n")
     assert extender.process is not None
     extender.process.send_signal(signal.SIGHUP)
     renewed = {"Authorization": "Bearer secret-of-another-day"}
     wait_for(lambda: extender.get("/scheduler/plugins", headers=renewed).status == 200, what="the new token")
     assert 401 == extender.get("/scheduler/plugins", headers=token).status
-    assert log_of(extender, f"server.token_file ({tmp_path}/ours) changed and was read again")
+    assert log_of(extender, f"server.token_file ({tmp_path}/extender-token) changed and was read again")
 
     watcher.kill()
     extender.session.cert = None

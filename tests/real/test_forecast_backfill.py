@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tests.conftest import RunService, StartPrometheus
 from tests.fakes.sources import FakeClock
+from tests.fetches import sections
 from tests.real.cluster_history import OUT_OF_ORDER
 from tests.real.parts import InfluxDB, Server
 from tests.real.proxy import FaultyProxy, Reply, passed_on, unavailable
@@ -29,7 +30,6 @@ from watcher.core.forecast.document import node_forecasts
 from watcher.core.forecast.fleet import LATE_S, METRICS, FleetForecast, ForecastTable
 from watcher.core.forecast.settings import ForecastSettings
 from watcher.sources.influxdb.provider import InfluxProvider
-from watcher.sources.influxdb.queries import InfluxConfig
 from watcher.tick.shared import RefreshConfig
 from watcher.tick.tick import Refresher
 
@@ -137,7 +137,7 @@ Range = tuple[float, float]
 
 
 class Past:
-    """The requests for the past that go through the proxy: `asked` has their times, `ranges` what they cover (unix
+    """The requests for the past that go through the proxy: `asked` has their times, `ranges` their ranges (unix
     seconds) by the text of the query; after `most` requests, they fail."""
 
     def __init__(self, ranges_of: Callable[[str], tuple[str, Range] | None], *, most: int | None = None) -> None:
@@ -170,8 +170,8 @@ def prometheus_past(question: str) -> tuple[str, Range] | None:
 def test_a_backfill_that_fails_is_named_and_continued(
     start_prometheus: StartPrometheus, run_service: RunService
 ) -> None:
-    """Prometheus fails in the middle of the past; the next start fetches the rest, and the one after it no hour again
-    but those without samples."""
+    """Prometheus fails in the middle of the past; the next start fetches the rest, and the one after it only hours
+    without samples."""
     prometheus = start_prometheus(config=OUT_OF_ORDER)
     now = time.time()
     week = Week.until(now)
@@ -230,7 +230,7 @@ def test_bounds_from_influxdb_are_those_of_its_samples(tmp_path: Path) -> None:
     week = Week.until(now)
 
     async def story(address: str) -> dict[tuple[str, str, str], Any]:
-        provider, clock = InfluxProvider(InfluxConfig(address=address)), FakeClock(now)
+        provider, clock = InfluxProvider(*sections(address=address)), FakeClock(now)
         config = RefreshConfig(forecast=ForecastSettings(), maxima_pace=0.0)
         refresher = Refresher(provider=provider, config=config, store=None, clock=clock, tag="t")
         await provider.start()

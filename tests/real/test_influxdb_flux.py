@@ -1,4 +1,4 @@
-"""Our questions in Flux before the real compiler, and their answers held against a real InfluxDB's numbers."""
+"""The provider's queries in Flux with the real compiler, and their results compared with a real InfluxDB."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import RunService
 from tests.fakes.influxdb import FakeInfluxDB
-from tests.fetches import Fetches
+from tests.fetches import Fetches, sections
 from tests.real.fleet import make_fleet
 from tests.real.flux import FluxCompiler, FluxServer, calls_of
 from tests.real.parts import InfluxDB, new_secret
@@ -20,8 +20,8 @@ from watcher.model import METRIC_BY_KEY
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderRefused
 from watcher.sources.influxdb.provider import InfluxProvider
-from watcher.sources.influxdb.queries import TELEGRAF, FieldQuery, InfluxConfig, QueryTemplate
-from watcher.sources.queries import QueryConfig
+from watcher.sources.influxdb.queries import TELEGRAF, FieldQuery, QueryTemplate
+from watcher.sources.settings import QuerySettings
 
 pytestmark = pytest.mark.real
 
@@ -36,28 +36,28 @@ NASTY = [
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[FluxCompiler]:
-    """One for the module: it takes 70 ms to start."""
+    """One per module: it takes 70 ms to start."""
     with FluxCompiler() as running:
         yield running
 
 
 def make(address: str, **settings: Any) -> InfluxProvider:
-    return InfluxProvider(InfluxConfig(address=address, backoff=(), **settings))
+    return InfluxProvider(*sections(address=address, backoff=(), **settings))
 
 
 fetch = Fetches(make, since=END - 300, until=END, limit_s=60.0).fetch
 
 
-def test_the_compiler_tells_right_from_wrong(compiler: FluxCompiler):
-    """Else the tests below would say nothing."""
+def test_the_compiler_refuses_invalid_queries(compiler: FluxCompiler):
+    """Otherwise the tests below would prove nothing."""
     assert compiler.compile('from(bucket: "b") |> range(start: -5m)')
     assert compiler.compile('from(bucket: "b") |> ranges(start: -5m)') is None
     assert compiler.compile('from(bucket: "b") |> range(start: "x" + 5)') is None
 
 
 @pytest.mark.parametrize("key", TELEGRAF)
-def test_every_question_is_valid_flux(compiler: FluxCompiler, key: str):
-    """It parses, and its types fit."""
+def test_each_query_is_valid_flux(compiler: FluxCompiler, key: str):
+    """It parses, and its types match."""
     source = TELEGRAF[key].source
     tree = compiler.compile(source.flux(MILLISECONDS - 60_000, MILLISECONDS, bucket="telegraf"))
     assert tree is not None
@@ -66,8 +66,8 @@ def test_every_question_is_valid_flux(compiler: FluxCompiler, key: str):
 
 
 @pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
-def test_no_text_gets_out_of_its_quotes(compiler: FluxCompiler, text: str):
-    """The compiler reads exactly the name that was meant, as one literal, wherever it stands."""
+def test_no_text_ends_its_quotes(compiler: FluxCompiler, text: str):
+    """The compiler reads exactly the intended name, as one literal, at each place."""
     source = FieldQuery(text, (text,), only={"t" + text: text}, without={"u": (text,)})
     tree = compiler.compile(source.flux(0, 1, bucket=text))
     assert tree is not None
@@ -90,16 +90,16 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
             yield from nodes_of(each)
 
 
-def test_the_query_of_the_documents_is_valid_flux(compiler: FluxCompiler):
-    """docs/tasks/influxdb.md, with its times filled in."""
+def test_the_documented_query_is_valid_flux(compiler: FluxCompiler):
+    """docs/tasks/influxdb.md, with its times inserted."""
     page = (Path(__file__).parents[2] / "docs" / "tasks" / "influxdb.md").read_text()
     query = page.partition("```flux\n")[2].partition("```")[0]
     assert compiler.compile(QueryTemplate(query).flux(0, 1, bucket="unused")) is not None
 
 
-def test_both_languages_bring_the_same_loads(compiler: FluxCompiler, tmp_path: Path):
-    """The same points in a real 1.6, asked in InfluxQL, and behind the real compiler and client, asked in Flux: the
-    same nodes, times and values to the bit, counters that went back included."""
+def test_both_languages_give_the_same_loads(compiler: FluxCompiler, tmp_path: Path):
+    """The same points in a real 1.6, queried in InfluxQL, and with the real compiler and client, queried in Flux: the
+    same nodes, times and values exactly, also with counters that decrease."""
     fleet = make_fleet(4, start=END - 600, end=END, step=10.0, seed=9)
     lines = list(telegraf_lines(fleet))
     for at, count in ((END - 30, 900), (END - 20, 950), (END - 10, 3), (END, 13)):
@@ -119,7 +119,7 @@ def test_both_languages_bring_the_same_loads(compiler: FluxCompiler, tmp_path: P
 
 
 def loads(got: Fetch) -> dict[tuple[str, str], list[list[tuple[float, float]]]]:
-    """(metric, node) -> its series, sorted, each of (time, value)."""
+    """(metric, node) -> its series, sorted, each as (time, value)."""
     found: dict[tuple[str, str], list[list[tuple[float, float]]]] = {}
     for batch in got.batches:
         for number, node in enumerate(batch.nodes):
@@ -135,15 +135,14 @@ def loads(got: Fetch) -> dict[tuple[str, str], list[list[tuple[float, float]]]]:
         ({"token": "wrong"}, "unauthorized access", "provider.token"),
         ({"bucket": "other"}, 'could not find bucket "other"', "provider.bucket"),
         (
-            {"queries": {"CPU": QueryConfig("from(bucket: 1) |> range(start: <since>, stop: <until>)", "percent")}},
+            {"queries": {"CPU": QuerySettings("from(bucket: 1) |> range(start: <since>, stop: <until>)", "percent")}},
             "compilation failed",
             "provider.queries",
         ),
     ],
     ids=["token", "bucket", "query"],
 )
-def test_what_is_wrong_is_told(compiler: FluxCompiler, settings: dict[str, Any], says: str, hint: str):
-    """With the setting to mend."""
+def test_an_error_names_the_setting(compiler: FluxCompiler, settings: dict[str, Any], says: str, hint: str):
     usual = {"bucket": "telegraf", "org": "example", "token": TOKEN, "metrics": ("CPU",)}
     with FakeInfluxDB(FluxServer(compiler, "telegraf", token=TOKEN)) as server, pytest.raises(ProviderError) as caught:
         fetch(server.url, **{**usual, **settings})

@@ -1,5 +1,5 @@
-"""InfluxQL against a real InfluxDB 1.6: every metric of Telegraf's schema, the ways in which a server refuses, hangs
-and dies, and whole windows through `load-watcher serve`."""
+"""InfluxQL with a real InfluxDB 1.6: each metric of Telegraf's schema; a server that refuses, hangs and dies; and
+complete windows through `load-watcher serve`."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import RunService
-from tests.fetches import Fetches, address_of
+from tests.fetches import Fetches, address_of, sections
 from tests.real.fleet import DISKS, Fleet, make_fleet
 from tests.real.parts import InfluxDB, Server, new_secret
 from tests.real.telegraf import cpu_fields, line, telegraf_lines
@@ -23,8 +23,8 @@ from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.sources.influxdb.provider import InfluxProvider
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig
-from watcher.sources.queries import QueryConfig
+from watcher.sources.influxdb.queries import FieldQuery
+from watcher.sources.settings import QuerySettings
 
 pytestmark = pytest.mark.real
 
@@ -35,14 +35,14 @@ Run = Callable[..., InfluxDB]
 
 @pytest.fixture(scope="module")
 def influxdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDB]:
-    """One server for the tests that only write series of their own."""
+    """One server for the tests that only write their own series."""
     with InfluxDB(tmp_path_factory.mktemp("influxdb")) as server:
         yield server
 
 
 @pytest.fixture
 def start_influxdb(tmp_path: Path, running: Callable[[Server], Server]) -> Run:
-    """Servers of a test's own, gone with it."""
+    """Servers of a single test, which end with it."""
 
     def start(**options: Any) -> InfluxDB:
         server = InfluxDB(tmp_path / "influxdb", **options)
@@ -54,14 +54,14 @@ def start_influxdb(tmp_path: Path, running: Callable[[Server], Server]) -> Run:
 
 @pytest.fixture(scope="module")
 def fleet(influxdb: InfluxDB) -> Fleet:
-    """Ten minutes of three nodes as Telegraf writes them every ten seconds."""
+    """Ten minutes of three nodes, written by Telegraf every ten seconds."""
     fleet = make_fleet(3, start=END - 600, end=END, step=10.0, seed=5)
     influxdb.write(telegraf_lines(fleet))
     return fleet
 
 
 def make(server: InfluxDB | str, **settings: Any) -> InfluxProvider:
-    return InfluxProvider(InfluxConfig(**{"address": address_of(server), "backoff": (0.01,), **settings}))
+    return InfluxProvider(*sections(**{"address": address_of(server), "backoff": (0.01,), **settings}))
 
 
 FETCHES = Fetches(make, since=END - SPAN, until=END, limit_s=60.0)
@@ -79,12 +79,12 @@ def samples(got: Fetch, key: str) -> dict[str, list[dict[float, float]]]:
     return found
 
 
-# --- every metric ----------------------------------------------------------------------------------------------------
+# --- metrics ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_of_telegraf_comes_as_it_was_written(influxdb: InfluxDB, fleet: Fleet):
-    """Percent and per second, at the true times, both ends of the span included; what is unused is not counted as used,
-    and neither single CPUs nor the loopback are counted beside the whole."""
+def test_each_metric_of_telegraf_is_read_as_written(influxdb: InfluxDB, fleet: Fleet):
+    """Percent and per second, at the real times, with both ends of the span. Unused CPU time is not use, and neither
+    single CPUs nor the loopback are added to the totals."""
     got = fetch(influxdb)
 
     assert () == got.failures == got.findings
@@ -93,7 +93,7 @@ def test_every_metric_of_telegraf_comes_as_it_was_written(influxdb: InfluxDB, fl
     for key, values, tolerance in [
         ("CPU", 100 * fleet.cpu, 1e-9),
         ("Memory", 100 * fleet.memory, 1e-9),
-        ("NetworkReceive", fleet.receive, 0.1),  # counters are whole: a byte more or less in ten seconds
+        ("NetworkReceive", fleet.receive, 0.1),  # counters are whole numbers: up to a byte more or less in ten seconds
         ("NetworkTransmit", fleet.transmit, 0.1),
         ("NetworkReceiveDrop", fleet.receive_drop, 0.1),
         ("NetworkTransmitDrop", fleet.transmit_drop, 0.1),
@@ -130,7 +130,7 @@ def test_two_agents_on_a_node_count_each_interface_once(influxdb: InfluxDB):
 
 
 def test_each_disk_of_a_node_is_a_series(influxdb: InfluxDB, fleet: Fleet):
-    """Percent of the time that it was busy."""
+    """Percent of the time in which it was busy."""
     of_nodes = samples(fetch(influxdb), "Storage")
     inside = (fleet.times >= END - SPAN) & (fleet.times <= END)
     for row, node in enumerate(fleet.nodes):
@@ -140,8 +140,8 @@ def test_each_disk_of_a_node_is_a_series(influxdb: InfluxDB, fleet: Fleet):
         np.testing.assert_allclose(got, expected, rtol=0, atol=0.011)
 
 
-def test_how_far_back_one_looks_does_not_change_a_value(influxdb: InfluxDB, fleet: Fleet):
-    """Fetches overlap, and rewrite what the one before wrote."""
+def test_the_begin_of_a_query_does_not_change_values(influxdb: InfluxDB, fleet: Fleet):
+    """Fetches overlap and write the same values."""
     short, long = fetch(influxdb, since=END - 60), fetch(influxdb, since=END - 500)
     for key in ("CPU", "NetworkReceive", "Storage"):
         for node in fleet.nodes:
@@ -149,8 +149,8 @@ def test_how_far_back_one_looks_does_not_change_a_value(influxdb: InfluxDB, flee
                 assert few == {at: value for at, value in many.items() if at >= END - 60}
 
 
-def test_the_plans_say_what_is_read(influxdb: InfluxDB, fleet: Fleet):
-    """In the words of Telegraf's schema, with the database and the tag."""
+def test_the_plans_have_the_names_of_the_schema(influxdb: InfluxDB, fleet: Fleet):
+    """Telegraf's measurements and fields, with the database and the tag."""
     plan = fetch(influxdb).plans[METRIC_BY_KEY["CPU"].name]
     assert (plan.unit, plan.node_label, plan.smoothing_s) == ("percent", "host", 0.0)
     assert "usage_idle - usage_iowait - usage_steal of cpu where cpu = cpu-total in telegraf" in plan.expression
@@ -160,8 +160,8 @@ NASTY = [" ", "a", "'", '"', "a\\b", "\\'", "'; DROP DATABASE telegraf; --", '" 
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_no_name_gets_out_of_its_quotes(influxdb: InfluxDB, name: str):
-    """Measurements, fields, tags and their values are found under exactly the name they have."""
+def test_no_name_ends_its_quotes(influxdb: InfluxDB, name: str):
+    """Measurements, fields, tags and their values are found under exactly their names."""
     tags = {f"t{name}x": f"v{name}x", "host": "a"}
     influxdb.write([line(f"m{name}x", tags, {f"f{name}x": 1.5}, END)])
     source = FieldQuery(f"m{name}x", (f"f{name}x",), only={f"t{name}x": f"v{name}x"}, without={"host": (f"b{name}",)})
@@ -170,24 +170,24 @@ def test_no_name_gets_out_of_its_quotes(influxdb: InfluxDB, name: str):
     assert (series["tags"], series["values"]) == (tags, [[milliseconds, 1.5]])
 
 
-# --- what is odd in the data -----------------------------------------------------------------------------------------
+# --- unusual data ----------------------------------------------------------------------------------------------------
 
 
 def only(got: Fetch, key: str) -> dict[float, float]:
-    """The samples of the one series of the one node."""
+    """The samples of the only series of the only node."""
     ((series,),) = samples(got, key).values()
     return series
 
 
-def test_a_counter_that_went_back_gives_no_sample_and_a_finding(influxdb: InfluxDB):
-    """And neither does the other interface of that time, whose growth alone would look like all there is."""
+def test_a_decreasing_counter_gives_no_sample_and_a_finding(influxdb: InfluxDB):
+    """Nor does the other interface at that time, whose growth would look like the total."""
     for seconds, (one, other) in enumerate([(1000, 50), (2000, 60), (5, 70), (1005, 80)]):
         at = END + 10 * seconds
         influxdb.write(
             line("net", {"node": "reset", "interface": name}, {"bytes_recv": value}, at)
             for name, value in (("eth0", one), ("eth1", other))
         )
-    got = fetch(influxdb, since=END, until=END + 30, node_tag="node", metrics=("NetworkReceive",))
+    got = fetch(influxdb, since=END, until=END + 30, node_label="node", metrics=("NetworkReceive",))
 
     times = [END + 10, END + 30]
     assert {"reset": [dict(zip(times, [100.0] * 2, strict=True)), dict(zip(times, [1.0] * 2, strict=True))]} == samples(
@@ -197,29 +197,29 @@ def test_a_counter_that_went_back_gives_no_sample_and_a_finding(influxdb: Influx
     assert (finding.node, finding.time, finding.remedy) == ("reset", END + 20, Remedy.DROPPED)
 
 
-def test_memory_without_what_is_available_is_what_is_used(influxdb: InfluxDB):
-    """Some systems do not tell the one, and then the other is near enough."""
+def test_memory_without_available_is_computed_from_used(influxdb: InfluxDB):
+    """Some systems do not report `available`; `used` is close enough."""
     influxdb.write([line("mem", {"box": "old"}, {"used_percent": 42.5}, END)])
-    assert {END: 42.5} == only(fetch(influxdb, node_tag="box", metrics=("Memory",)), "Memory")
+    assert {END: 42.5} == only(fetch(influxdb, node_label="box", metrics=("Memory",)), "Memory")
 
 
-def test_a_cpu_that_does_not_tell_iowait_is_all_use_but_idle(influxdb: InfluxDB):
-    """What is not known is not taken off."""
+def test_without_iowait_all_but_idle_is_use(influxdb: InfluxDB):
+    """An unknown share is not subtracted."""
     influxdb.write([line("cpu", {"box": "mac", "cpu": "cpu-total"}, {"usage_idle": 90.0}, END)])
-    assert {END: 10.0} == only(fetch(influxdb, node_tag="box", metrics=("CPU",)), "CPU")
+    assert {END: 10.0} == only(fetch(influxdb, node_label="box", metrics=("CPU",)), "CPU")
 
 
-def test_series_without_the_tag_are_told_with_the_tags_they_have(influxdb: InfluxDB, fleet: Fleet):
-    """A wrong node_label is the commonest mistake."""
-    error = failure(influxdb, node_tag="hostname", metrics=("CPU",))
+def test_series_without_the_tag_are_reported_with_their_tags(influxdb: InfluxDB, fleet: Fleet):
+    """A wrong node_label is the most frequent mistake."""
+    error = failure(influxdb, node_label="hostname", metrics=("CPU",))
     assert isinstance(error, ProviderRefused)
     assert "has the tag hostname; their tags are " in str(error)
     assert "cpu, host" in str(error)
     assert "provider.node_label" in error.hint
 
 
-def test_a_metric_that_is_not_stored_is_a_finding(influxdb: InfluxDB, fleet: Fleet):
-    """And the metric that Telegraf's schema does not have another; neither costs the fetch."""
+def test_a_metric_without_points_is_a_finding(influxdb: InfluxDB, fleet: Fleet):
+    """And one that is not in Telegraf's schema another; neither fails the fetch."""
     got = fetch(influxdb, since=END + 5000, until=END + 5060, metrics=("CPU", "GPU"))
     assert () == got.batches == got.failures
     reasons = {finding.metric: finding.reason for finding in got.findings}
@@ -228,7 +228,7 @@ def test_a_metric_that_is_not_stored_is_a_finding(influxdb: InfluxDB, fleet: Fle
     assert "set provider.queries.GPU" in reasons[METRIC_BY_KEY["GPU"].name]
 
 
-# --- queries of the operator's own -----------------------------------------------------------------------------------
+# --- configured queries ----------------------------------------------------------------------------------------------
 
 OWN = (
     'SELECT 100 - "usage_idle" AS used FROM "cpu" WHERE "cpu" = \'cpu-total\' AND time >= <since> AND time <= <until>'
@@ -236,9 +236,9 @@ OWN = (
 )
 
 
-def test_a_query_of_ones_own_takes_the_place_of_the_schema(influxdb: InfluxDB, fleet: Fleet):
-    """Its one value is the metric, converted from the unit that was given."""
-    got = fetch(influxdb, metrics=("CPU",), queries={"CPU": QueryConfig(OWN, "percent", smoothing_s=10.0)})
+def test_a_configured_query_replaces_the_schema(influxdb: InfluxDB, fleet: Fleet):
+    """Its only value is the metric, converted from its unit."""
+    got = fetch(influxdb, metrics=("CPU",), queries={"CPU": QuerySettings(OWN, "percent", smoothing=10.0)})
     (one,) = samples(got, "CPU")[fleet.nodes[0]]
     expected = 100.0 - cpu_fields(100 * float(fleet.cpu[0, -1]))["usage_idle"]
     assert one[END] == pytest.approx(expected, abs=1e-9)
@@ -256,27 +256,27 @@ def test_a_query_of_ones_own_takes_the_place_of_the_schema(influxdb: InfluxDB, f
     ],
     ids=["two values", "syntax", "not grouped", "no points"],
 )
-def test_a_query_that_does_not_do_costs_its_metric(influxdb: InfluxDB, fleet: Fleet, expression: str, says: str):
-    """With the reason, and the setting to look at in the hint."""
-    got = fetch(influxdb, metrics=("CPU", "Memory"), queries={"CPU": QueryConfig(expression, "percent")})
+def test_an_unusable_query_affects_only_its_metric(influxdb: InfluxDB, fleet: Fleet, expression: str, says: str):
+    """With the reason, and the setting in the hint."""
+    got = fetch(influxdb, metrics=("CPU", "Memory"), queries={"CPU": QuerySettings(expression, "percent")})
     assert ["Memory"] == [batch.metric.key for batch in got.batches]
     (failed,) = got.failures
     assert says in str(failed.error)
     assert failed.error.hint
 
 
-# --- refusals, and servers that go ------------------------------------------------------------------------------------
+# --- refusals and outages ---------------------------------------------------------------------------------------------
 
 
-def test_a_database_that_is_not_there_is_named(influxdb: InfluxDB):
-    """InfluxDB says 200 to it."""
+def test_a_missing_database_is_reported(influxdb: InfluxDB):
+    """InfluxDB responds with 200."""
     error = failure(influxdb, database="nope")
     assert isinstance(error, ProviderRefused)
     assert "database not found: nope" in str(error)
     assert "provider.database" in error.hint
 
 
-def test_flux_asked_of_a_server_that_has_none(influxdb: InfluxDB):
+def test_flux_for_a_server_without_it_is_an_error(influxdb: InfluxDB):
     """A 1.6 has no /api/v2/query."""
     error = failure(influxdb, dialect="flux", bucket="telegraf", org="example")
     assert isinstance(error, ProviderRefused)
@@ -284,8 +284,8 @@ def test_flux_asked_of_a_server_that_has_none(influxdb: InfluxDB):
     assert "provider.dialect" in error.hint
 
 
-def test_credentials_are_asked_for_and_taken(start_influxdb: Run):
-    """None, wrong ones, an account that may not read, and the right ones; none of them in any text."""
+def test_credentials_are_required_and_used(start_influxdb: Run):
+    """None, wrong ones, an account without the right to read, and the right ones; no text contains them."""
     secret, other = new_secret(), new_secret()
     server = start_influxdb(auth=("admin", secret))
     server.query(f"CREATE USER \"guest\" WITH PASSWORD '{other}'")
@@ -307,8 +307,8 @@ def test_credentials_are_asked_for_and_taken(start_influxdb: Run):
         assert not any(word in f"{error!r} {error.hint} {error.__cause__!r}" for word in (secret, other))
 
 
-def test_tls_is_verified_against_the_given_authority(start_influxdb: Run, tmp_path: Path):
-    """Not without it; and not at all where the settings say so."""
+def test_tls_is_verified_with_the_configured_authority(start_influxdb: Run, tmp_path: Path):
+    """An unknown one is an error, unless verification is disabled."""
     server = start_influxdb(tls=True)
     server.write([line("mem", {"host": "a"}, {"used_percent": 1.0}, END)])
     error = failure(server)
@@ -321,8 +321,8 @@ def test_tls_is_verified_against_the_given_authority(start_influxdb: Run, tmp_pa
     assert "TLS" in str(plain) or "HTTP" in str(plain)
 
 
-def test_a_server_that_went_away_and_came_back(start_influxdb: Run):
-    """Killed: unreachable. Started again on its data: the samples."""
+def test_a_server_that_was_killed_and_restarted(start_influxdb: Run):
+    """Killed: unreachable. Restarted with its data: the samples."""
     server = start_influxdb()
     server.write([line("mem", {"host": "a"}, {"used_percent": 1.0}, END)])
 
@@ -337,8 +337,8 @@ def test_a_server_that_went_away_and_came_back(start_influxdb: Run):
     run(server, through_it, metrics=("Memory",))
 
 
-def test_a_server_that_hangs_is_given_up_in_time(start_influxdb: Run):
-    """SIGSTOP: connections are taken and nothing is said. Afterwards it answers as if nothing had been."""
+def test_a_server_that_hangs_times_out(start_influxdb: Run):
+    """SIGSTOP: connections are accepted and nothing is sent. After SIGCONT it responds as before."""
     server = start_influxdb()
     server.write([line("mem", {"host": "a"}, {"used_percent": 1.0}, END)])
 
@@ -377,7 +377,7 @@ def numbers_of(service: Service, window: str) -> dict[str, dict[tuple[str, str, 
 
 
 @pytest.mark.parametrize("step", [15, 10, 5])
-def test_the_service_serves_windows_over_what_was_written(start_influxdb: Run, run_service: RunService, step: int):
+def test_the_service_serves_the_windows_of_the_written_points(start_influxdb: Run, run_service: RunService, step: int):
     """`serve --provider influxdb`, with a password: averages and population deviations of all samples, for every
     window. Telegraf writes every 10 s by default."""
     secret = new_secret()

@@ -57,7 +57,7 @@ def run_pod(apiserver: ApiServer, name: str, **labels: str) -> Step:
 
 
 def two_budgets(apiserver: ApiServer) -> None:
-    """Of the pods with the label app=twice; the status is what the controller would write."""
+    """Budgets of the pods with the label app=twice; their status is that of their controller."""
     spec = {"minAvailable": 0, "selector": {"matchLabels": {"app": "twice"}}}
     status = {
         "observedGeneration": 1,
@@ -76,15 +76,16 @@ def leaves(apiserver: ApiServer, name: str) -> bool:
 
 
 def tokens(apiserver: ApiServer) -> list[str]:
-    """The nodes of the tokens that are spent."""
+    """The nodes of the spent tokens."""
     data = apiserver.ask("GET", CONTROL).json()["data"]
     return [line.partition(" ")[2] for line in data.get("recent-evictions", "").splitlines()]
 
 
-async def test_a_pod_under_two_budgets_costs_no_other_pod_and_no_other_node_its_eviction(
+async def test_a_pod_with_two_budgets_prevents_no_other_eviction(
     apiserver: ApiServer, control: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every cycle spent a token on it, so that no node of the cluster could evict anything any more."""
+    """Neither of another pod nor on another node: earlier, each cycle spent a token on it, and no node of the cluster
+    could evict any more."""
     two_budgets(apiserver)
     twice, plain, other = (
         run_pod(apiserver, "twice", app="twice"),
@@ -95,7 +96,7 @@ async def test_a_pod_under_two_budgets_costs_no_other_pod_and_no_other_node_its_
     passed = [0.0]
 
     async def on(number: int, act: Callable[[Callable[..., Awaitable[PlanReport]]], Awaitable[None]]) -> None:
-        """Let `act` carry out plans on a node of this number."""
+        """Let `act` carry out plans on the node with this number."""
         directory = tmp_path / str(number)
         node = FakeNode(directory)
         client = KubeClient(lambda: find_access(kubeconfig=path, environ={}), timeout=30.0)
@@ -195,10 +196,10 @@ def report(apiserver: ApiServer, root: Path, token: str, **agent: Any) -> Told:
     return doctor("--only", "agent", *(text for each in flags for text in ("--set", each)))
 
 
-def test_the_doctor_asks_the_api_for_the_rights_of_the_agent(
+def test_the_doctor_checks_the_rights_of_the_agent(
     apiserver: ApiServer, granted: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent that could neither evict nor taint passed."""
+    """Earlier, an agent that could neither evict nor taint passed."""
     monkeypatch.chdir(tmp_path)
     settings = {"mode": "enforce", "pods": "api"}
     nobody = report(apiserver, tmp_path / "nobody", apiserver.nobodys, **settings)

@@ -1,5 +1,5 @@
-"""Our Kubernetes client against a real API server on a real etcd: the copy stays true through forgotten versions and
-crashes, budgets are heard, conflicts are met, credentials are taken, and metrics-server's API is read through it."""
+"""The Kubernetes client with a real API server on a real etcd: the copy stays equal after compactions and crashes,
+budgets and conflicts are respected, credentials are accepted, and metrics-server's API is read through it."""
 
 import asyncio
 import ssl
@@ -35,14 +35,14 @@ from watcher.sources.metrics_server.provider import MetricsServerProvider
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 SECONDS = 90.0
-"""How long anything may take that waits for other processes."""
+"""Seconds for each step that waits for other processes."""
 QUICK = (0.05, 0.1, 0.2, 0.4, 0.8)
 RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 def asked(apiserver: ApiServer, ask: Callable[[KubeClient], Awaitable[Any]], **user: Any) -> Any:
-    """What `ask` makes of a client of the real API, as its administrator or as another user of a kubeconfig."""
+    """The result of `ask` with a client of the real API, as its administrator or as another user of a kubeconfig."""
     path = apiserver.kubeconfig(apiserver.directory / "kubeconfig", **user)
 
     async def inside() -> Any:
@@ -72,14 +72,14 @@ def watched(
 
 
 def make_node(apiserver: ApiServer, name: str, **content: Any) -> None:
-    """A node of four cores that is ready."""
+    """Create a node of four cores that is ready."""
     capacity = {"cpu": "4", "memory": "8Gi", "pods": "110"}
     status = {"capacity": capacity, "conditions": [{"type": "Ready", "status": "True"}]}
     apiserver.make("/api/v1/nodes", metadata={"name": name, "labels": {"made": "here"}}, status=status, **content)
 
 
 def make_pod(apiserver: ApiServer, name: str, *, node: str = "", **labels: str) -> str:
-    """A pod, running if it is on a node; returns its uid."""
+    """Create a pod, running if it is on a node; return its uid."""
     container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}}
     spec: dict[str, Any] = {"containers": [container], **({"nodeName": node} if node else {})}
     made = apiserver.make("/api/v1/namespaces/default/pods", metadata={"name": name, "labels": labels}, spec=spec)
@@ -91,7 +91,7 @@ def make_pod(apiserver: ApiServer, name: str, *, node: str = "", **labels: str) 
 
 
 def end_pod(apiserver: ApiServer, name: str) -> None:
-    """As its kubelet ends it."""
+    """End it as its kubelet does."""
     assert apiserver.ask("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0").ok
 
 
@@ -99,7 +99,7 @@ def end_pod(apiserver: ApiServer, name: str) -> None:
 
 
 def test_a_copy_follows_the_pods_of_one_node(apiserver: ApiServer):
-    """What is bound to it comes, cut down to what is used; what ends goes."""
+    """A bound pod is added with only the used fields; an ended one is removed."""
     make_node(apiserver, "copied")
     make_pod(apiserver, "first", node="copied", app="web")
     make_pod(apiserver, "elsewhere", node="another")
@@ -125,7 +125,7 @@ def test_a_copy_follows_the_pods_of_one_node(apiserver: ApiServer):
 
 
 def test_pods_are_found_by_labels_at_their_addresses(apiserver: ApiServer):
-    """Those of their namespace that are ready; and what we take for a selector, and what not, the server does too."""
+    """The ready ones of their namespace; the server accepts and refuses the same selectors as load-watcher."""
     for name, address in ("one", "10.1.0.1"), ("two", "10.1.0.2"):
         make_pod(apiserver, name, node=f"of-{name}", role="agent")
         status = {**RUNNING, "podIP": address, "podIPs": [{"ip": address}]}
@@ -152,8 +152,8 @@ def test_pods_are_found_by_labels_at_their_addresses(apiserver: ApiServer):
         assert (selector, taken) == (selector, answer.ok)
 
 
-def test_a_large_copy_comes_in_pages(apiserver: ApiServer):
-    """More than one page, all at one version."""
+def test_a_large_list_is_read_in_pages(apiserver: ApiServer):
+    """More than one page, all with one version."""
     for number in range(12):
         make_node(apiserver, f"page-{number:02}")
     listing = asked(apiserver, lambda client: client.list(NODES, selector=Selector(labels="made=here"), page=5))
@@ -161,8 +161,8 @@ def test_a_large_copy_comes_in_pages(apiserver: ApiServer):
     assert [f"page-{number:02}" for number in range(12)] == names
 
 
-def test_a_bookmark_says_how_far_a_quiet_watch_has_come(apiserver: ApiServer):
-    """The server sends one shortly before it ends a watch: what the next one begins with, without another list."""
+def test_a_bookmark_advances_a_watch_without_events(apiserver: ApiServer):
+    """The server sends one shortly before it ends a watch; the next watch begins with it, without another list."""
     make_node(apiserver, "quiet")
     selector = Selector(fields="metadata.name=quiet")
 
@@ -170,7 +170,7 @@ def test_a_bookmark_says_how_far_a_quiet_watch_has_come(apiserver: ApiServer):
         version, events = (await client.list(NODES, selector=selector)).version, []
         async for event in client.watch(NODES, since=version, selector=selector, seconds=5):
             events.append(event)
-            if event.type == "OPENED":  # now something happens, to nothing that is selected
+            if event.type == "OPENED":  # changes of objects that are not selected
                 await asyncio.to_thread(make_node, apiserver, "noise")
         assert {"BOOKMARK"} == {event.type for event in events[1:]}  # one, or two
         assert int(version) < int(events[-1].version)
@@ -178,8 +178,9 @@ def test_a_bookmark_says_how_far_a_quiet_watch_has_come(apiserver: ApiServer):
     asked(apiserver, check)
 
 
-def test_after_a_crash_a_forgotten_version_is_listed_anew(apiserver: ApiServer):
-    """The server dies, an object goes behind its back, etcd forgets: 410, and no ghost is left."""
+def test_after_a_crash_and_a_compaction_the_objects_are_listed_again(apiserver: ApiServer):
+    """The server dies, an object is deleted in etcd, etcd compacts: 410, and the deleted object is removed from the
+    copy."""
     make_node(apiserver, "stays")
     make_node(apiserver, "ghost")
 
@@ -200,8 +201,8 @@ def test_after_a_crash_a_forgotten_version_is_listed_anew(apiserver: ApiServer):
     watched(apiserver, NODES, check)
 
 
-def test_custom_resources_come_and_go_with_their_definition(apiserver: ApiServer):
-    """Absent by name, then read as JSON, then absent again."""
+def test_custom_resources_follow_their_definition(apiserver: ApiServer):
+    """Absent, then read as JSON, then absent again."""
     resource = Resource("ensurance.crane.io", "v1alpha1", "nodeqoss", CustomObject)
 
     async def check(informer: Informer[Any]) -> None:
@@ -222,7 +223,7 @@ def test_custom_resources_come_and_go_with_their_definition(apiserver: ApiServer
 
 
 def test_an_eviction_waits_for_its_budget(apiserver: ApiServer):
-    """The server's own 429 is obeyed: with a Retry-After of 10 s while it has not yet processed the budget."""
+    """The server's 429 is respected: with a Retry-After of 10 s while it has not processed the budget yet."""
     uid = make_pod(apiserver, "guarded", node="evicting", app="guarded")
     budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
     guard = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
@@ -255,7 +256,7 @@ def test_an_eviction_waits_for_its_budget(apiserver: ApiServer):
 
 
 def test_a_namespace_that_is_being_deleted_needs_no_eviction(apiserver: ApiServer):
-    """Its pods go by themselves; the server's 403 is no missing right."""
+    """Its pods are deleted anyway; the 403 of the server is not a missing right."""
     apiserver.make("/api/v1/namespaces", metadata={"name": "ending"})
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
     apiserver.make("/api/v1/namespaces/ending/pods", **pod)
@@ -264,8 +265,8 @@ def test_a_namespace_that_is_being_deleted_needs_no_eviction(apiserver: ApiServe
     assert EvictionOutcome.GONE is told.outcome
 
 
-def test_taints_of_many_writers_all_arrive(apiserver: ApiServer):
-    """Conflicts and all: each of six at once adds its own."""
+def test_concurrent_taints_of_several_writers_are_all_kept(apiserver: ApiServer):
+    """Despite conflicts: each of six concurrent writers adds its own."""
     make_node(apiserver, "tainted")
 
     async def add_all(client: KubeClient) -> None:
@@ -278,8 +279,8 @@ def test_taints_of_many_writers_all_arrive(apiserver: ApiServer):
     asked(apiserver, add_all)
 
 
-def test_a_condition_stands_beside_the_kubelets(apiserver: ApiServer):
-    """Since when it is the case is the server's to keep."""
+def test_a_condition_is_added_beside_those_of_the_kubelet(apiserver: ApiServer):
+    """The server keeps its transition time."""
     make_node(apiserver, "hot")
 
     async def check(client: KubeClient) -> None:
@@ -296,7 +297,7 @@ def test_a_condition_stands_beside_the_kubelets(apiserver: ApiServer):
 
 
 def test_a_pod_is_bound_once(apiserver: ApiServer):
-    """By ourselves."""
+    """By the client of load-watcher."""
     uid = make_pod(apiserver, "bound")
 
     async def check(client: KubeClient) -> None:
@@ -310,8 +311,8 @@ def test_a_pod_is_bound_once(apiserver: ApiServer):
     asked(apiserver, check)
 
 
-def test_what_the_scheduler_binds_arrives_in_the_copy(apiserver: ApiServer, tmp_path: Path):
-    """The real kube-scheduler places a pod on the one node that has the label."""
+def test_a_binding_of_the_scheduler_is_in_the_copy(apiserver: ApiServer, tmp_path: Path):
+    """The real kube-scheduler places a pod on the only node with the label."""
     make_node(apiserver, "wanted")
     body = {"metadata": {"labels": {"disk": "fast"}}}
     assert apiserver.ask("PATCH", "/api/v1/nodes/wanted", body, headers=MERGE).ok
@@ -327,18 +328,18 @@ def test_what_the_scheduler_binds_arrives_in_the_copy(apiserver: ApiServer, tmp_
         watched(apiserver, PODS, check, selector=Selector(fields="spec.nodeName=wanted"))
 
 
-# --- who we are ------------------------------------------------------------------------------------------------------
+# --- credentials -----------------------------------------------------------------------------------------------------
 
 
-def test_a_client_certificate_is_taken(apiserver: ApiServer):
-    """In the place of a token."""
+def test_a_client_certificate_is_accepted(apiserver: ApiServer):
+    """Instead of a token."""
     both = str(apiserver.directory / "client.pem")
     user = {"client-certificate": both, "client-key": both}
     assert asked(apiserver, lambda client: client.list(NODES), **user).version
 
 
-def test_who_is_not_known_and_who_may_not_are_told_apart(apiserver: ApiServer):
-    """With the rule that lacks."""
+def test_an_unknown_user_and_a_missing_right_are_distinguished(apiserver: ApiServer):
+    """The error of a missing right has the rule."""
     with pytest.raises(KubeUnauthorized):
         asked(apiserver, lambda client: client.list(NODES), token="unknown")
     with pytest.raises(KubeForbidden) as caught:
@@ -348,8 +349,8 @@ def test_who_is_not_known_and_who_may_not_are_told_apart(apiserver: ApiServer):
     assert asked(apiserver, lambda client: client.is_allowed("list", NODES))
 
 
-def test_kubectl_sees_what_we_changed(apiserver: ApiServer, tmp_path: Path):
-    """The same command line that is let loose on our fake server."""
+def test_kubectl_sees_changes_of_the_client(apiserver: ApiServer, tmp_path: Path):
+    """With the commands of the tests with the fake server."""
     make_node(apiserver, "seen")
     asked(apiserver, lambda client: add_taint(client, "seen", Taint("ours", "PreferNoSchedule", "yes")))
     config = apiserver.kubeconfig(tmp_path / "config")
@@ -364,7 +365,7 @@ def test_kubectl_sees_what_we_changed(apiserver: ApiServer, tmp_path: Path):
 
 @contextmanager
 def aggregated(apiserver: ApiServer, port: int) -> Iterator[None]:
-    """Let the real API server hand metrics.k8s.io on to a port of this machine, as it does to metrics-server."""
+    """Let the real API server forward metrics.k8s.io to a port of this machine, as it does to metrics-server."""
     service = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
     apiserver.make("/api/v1/namespaces/default/services", metadata={"name": "metrics"}, spec=service)
     spec = {
@@ -385,7 +386,7 @@ def aggregated(apiserver: ApiServer, port: int) -> Iterator[None]:
 
 
 async def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServer):
-    """Capacity from the real server, usage through its aggregation layer; a node without usage is told of."""
+    """Capacity from the real server, usage through its aggregation layer; a node without usage is reported."""
     make_node(apiserver, "busy")
     make_node(apiserver, "silent")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,7 +1,7 @@
-"""The fake Kubernetes API and the real one, asked the same questions in the same order: they must answer the same.
+"""The fake Kubernetes API and the real one must respond equally to the same requests in the same order.
 
-What is compared is what our client reads: codes, reasons, causes, names, versions where there must be some, and of
-objects the fields that are used. Messages are compared but for uids and versions.
+Compared are the values that the client reads: codes, reasons, causes, names, the presence of versions, and the used
+fields of objects. Messages are compared without uids and versions.
 """
 
 import json
@@ -41,7 +41,7 @@ UNSTABLE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|uid-\d+|in sch
 
 
 def pod(name: str, **metadata: Any) -> dict[str, Any]:
-    """A pod that a server takes."""
+    """A pod that a server accepts."""
     return {"metadata": {"name": name, **metadata}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
 
 
@@ -73,7 +73,7 @@ def patch(path: str, body: Any, content_type: str = MERGE) -> Question:
 
 
 def budget(allowed: int) -> list[Question]:
-    """A budget for the pods labelled app=web, with what its controller would write of it."""
+    """A budget for the pods with the label app=web, with the status that its controller would write."""
     status = {"observedGeneration": 1, "currentHealthy": 1, "desiredHealthy": 1 - allowed, "expectedPods": 1}
     return [
         Question(
@@ -161,7 +161,7 @@ SCRIPTS: dict[str, list[Question]] = {
         Question("GET", f"{PODS}/unbound"),
         patch("{budgets}/b/status", {"status": {"disruptionsAllowed": 1}}),
         eviction("a", preconditions={"uid": "0b5f"}),
-        eviction("a"),  # the budget lost the disruption
+        eviction("a"),  # the disruption is subtracted from the budget
         patch("{budgets}/b/status", {"status": {"disruptionsAllowed": 1}}),
         eviction("a"),
         eviction("a"),
@@ -177,7 +177,7 @@ SCRIPTS: dict[str, list[Question]] = {
 
 
 def told(answer: requests.Response) -> Any:
-    """What of an answer our client reads, without what differs each time."""
+    """The values of a response that the client reads, without those that differ each time."""
     if "json" not in answer.headers["Content-Type"]:
         return answer.status_code, answer.text
     lines = [json.loads(line) for line in answer.text.splitlines() if line.strip()]
@@ -212,7 +212,8 @@ def shape(content: dict[str, Any]) -> Any:
 
 
 def transcript(name: str, ask: Callable[[Question], requests.Response]) -> list[Any]:
-    """All questions of a script with what was told; of a deletion, the code alone, since nobody reads the rest."""
+    """All requests of a script with their responses; of a deletion only the code, because the client ignores the
+    rest."""
     ask(NAMESPACE)
     answers = [(question, ask(question)) for question in SCRIPTS[name]]
     return [
@@ -221,7 +222,7 @@ def transcript(name: str, ask: Callable[[Question], requests.Response]) -> list[
 
 
 def ask_real(server: ApiServer, question: Question) -> requests.Response:
-    """As the administrator, or as somebody without rights."""
+    """As the administrator, or as a user without rights."""
     headers = {"Content-Type": question.content_type}
     if question.token:
         headers["Authorization"] = f"Bearer {server.nobodys}"
@@ -238,8 +239,8 @@ def ask_fake(server: FakeKube, question: Question) -> requests.Response:
     return requests.request(question.method, server.url + path, data=data, headers=headers, timeout=30)
 
 
-def test_a_custom_resource_is_answered_for_as_by_the_real_one(apiserver: ApiServer):
-    """Patches of it included, of which one kind is refused."""
+def test_custom_resources_of_the_fake_equal_those_of_the_real_server(apiserver: ApiServer):
+    """With patches, of which one kind is refused."""
     apiserver.define(METRICS, "NodeMetric")
     real = transcript("custom", lambda question: ask_real(apiserver, question))
     with FakeKube(token="") as server:
@@ -249,8 +250,8 @@ def test_a_custom_resource_is_answered_for_as_by_the_real_one(apiserver: ApiServ
 
 
 @pytest.mark.parametrize("name", ["nodes", "lists", "evictions"])
-def test_the_fake_answers_as_the_real_one(apiserver: ApiServer, name: str):
-    """Question by question."""
+def test_the_fake_responds_like_the_real_server(apiserver: ApiServer, name: str):
+    """Request by request."""
     real = transcript(name, lambda question: ask_real(apiserver, question))
     with FakeKube(token="") as server:
         fake = transcript(name, lambda question: ask_fake(server, question))

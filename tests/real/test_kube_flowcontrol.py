@@ -47,12 +47,12 @@ def test_an_account_has_its_own_level(apiserver: ApiServer, installed: dict[tupl
     wait_for(lambda: levels(apiserver, user) == own, what=f"the schema {name} to apply")
 
 
-def test_other_accounts_keep_theirs(apiserver: ApiServer, installed: dict[tuple[str, str], str]) -> None:
+def test_other_accounts_keep_their_levels(apiserver: ApiServer, installed: dict[tuple[str, str], str]) -> None:
     found = levels(apiserver, "system:serviceaccount:load-watcher:default")
     assert not set(found.values()) & set(installed.values())
 
 
-def test_the_objects_have_no_fault(apiserver: ApiServer, installed: dict[tuple[str, str], str]) -> None:
+def test_the_objects_are_valid(apiserver: ApiServer, installed: dict[tuple[str, str], str]) -> None:
     """A schema that names a missing level is dangling."""
     names = [name for kind, name in installed if kind == "FlowSchema"]
 

@@ -1,4 +1,5 @@
-"""The manifests on a real API server: it accepts each of them, and the service accounts may do what they need."""
+"""The manifests on a real API server: it accepts each of them, and the service accounts have the rights that they
+need."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
 def collection(manifest: Manifest) -> str:
-    """Where an object like this is created."""
+    """The collection in which an object of this kind is created."""
     namespace = manifest["metadata"].get("namespace")
     plural = PLURALS.get(manifest["kind"], f"{manifest['kind'].lower()}s")
     inner = f"namespaces/{namespace}/{plural}" if namespace else plural
@@ -35,9 +36,9 @@ def collection(manifest: Manifest) -> str:
 
 @contextmanager
 def made(apiserver: ApiServer, rendered: list[Manifest], *namespaces: str) -> Iterator[list[Manifest]]:
-    """Manifests, created in this order of kinds, and removed again."""
+    """Manifests, created in this order of kinds, and deleted afterwards."""
     for name in namespaces:
-        apiserver.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})  # 409 where it is there already
+        apiserver.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})  # 409 if it exists
     created = [each for each in rendered if each["kind"] != "Namespace"]
     for manifest in created:
         apiserver.make(collection(manifest), **manifest)
@@ -49,14 +50,14 @@ def made(apiserver: ApiServer, rendered: list[Manifest], *namespaces: str) -> It
 
 @pytest.fixture
 def installed(apiserver: ApiServer) -> Iterator[list[Manifest]]:
-    """What installs the service over metrics-server, with the right to find agents by label."""
+    """The objects that install the service with metrics-server, with the right to find agents by label."""
     with made(apiserver, charted(SHOWING["agents"]), "load-watcher", "load-watcher-agent") as created:
         yield created
 
 
 @pytest.fixture(params=["kustomize", "helm"])
 def managing(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Path) -> Iterator[list[Manifest]]:
-    """What installs the QoS Resource Manager in mode nri."""
+    """The objects that install the QoS Resource Manager in mode nri."""
     if request.param == "helm":
         values = {"qrm": {"enabled": True, "config": {"qrm": {"mode": "nri"}}}}
         everything = charted(values, namespace=MANAGER)
@@ -67,11 +68,9 @@ def managing(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Pat
         yield created
 
 
-def test_the_api_server_takes_the_manifests_and_grants_what_is_used(
-    apiserver: ApiServer, installed: list[Manifest]
-) -> None:
-    """Nodes, the pods of the agents' namespace, and nothing else. metrics-server is not there, and is not found: who
-    may not ask is refused before that."""
+def test_the_manifests_are_accepted_and_grant_the_used_rights(apiserver: ApiServer, installed: list[Manifest]) -> None:
+    """Nodes and the pods of the agents' namespace, and no more. metrics-server does not exist, so it is not found;
+    without the right, the request would be refused first."""
     assert {"Deployment", "Service", "NetworkPolicy", "ClusterRole", "ConfigMap"} <= {
         each["kind"] for each in installed
     }
@@ -96,7 +95,7 @@ def test_the_api_server_takes_the_manifests_and_grants_what_is_used(
         assert 403 == apiserver.ask("POST", path, {"metadata": {"name": "x"}}, headers=ACCOUNT).status_code
 
 
-def test_the_manager_in_mode_nri_reads_pods_and_writes_events_alone(
+def test_the_manager_in_mode_nri_may_only_read_pods_and_write_events(
     apiserver: ApiServer, managing: list[Manifest]
 ) -> None:
     """The container runtime sets the resources, so no right to change pods or nodes is needed."""

@@ -24,7 +24,7 @@ OUTAGE_S = 12.0
 
 
 class Claims:
-    """Records each moment at which the informer begins to report that it is up to date, with the names of its copy."""
+    """Records each moment at which the informer begins to report that it is up to date, with the names in its copy."""
 
     def __init__(self, informer: Informer[Any]) -> None:
         self._informer = informer
@@ -45,7 +45,7 @@ def make_node(api: ApiServer, name: str) -> None:
 
 
 async def ready(api: ApiServer) -> None:
-    """Launch the API server and wait for /readyz alone, as a load balancer does."""
+    """Launch the API server and wait for /readyz only, as a load balancer does."""
     await asyncio.to_thread(api.launch)
 
     def wait() -> None:
@@ -60,7 +60,7 @@ async def ready(api: ApiServer) -> None:
 
 
 def survives(api: ApiServer, tmp_path: Path, outage: Callable[[], None]) -> None:
-    """Let `outage` stop the API server, and change nodes behind its back until it is ready again."""
+    """Let `outage` stop the API server, and change nodes in etcd until it is ready again."""
     path = api.kubeconfig(tmp_path / "kubeconfig")
     make_node(api, "stays")
     make_node(api, "ghost")
@@ -97,17 +97,17 @@ def survives(api: ApiServer, tmp_path: Path, outage: Callable[[], None]) -> None
 
 @pytest.fixture
 def api(tmp_path: Path):
-    """An API server of its own for each test."""
+    """A separate API server for each test."""
     with Etcd(tmp_path / "etcd") as etcd, ApiServer(tmp_path / "api", etcd) as server:
         yield server
 
 
-def test_after_a_crash(api: ApiServer, tmp_path: Path):
+def test_the_informer_is_up_to_date_after_a_crash(api: ApiServer, tmp_path: Path):
     """The server accepts the watch with status 200 and then sends 410 as an event."""
     survives(api, tmp_path, api.kill)
 
 
-def test_after_a_crash_and_a_compaction(api: ApiServer, tmp_path: Path):
+def test_the_informer_is_up_to_date_after_a_crash_and_a_compaction(api: ApiServer, tmp_path: Path):
     """The last version that was seen does not exist any more."""
 
     def outage() -> None:

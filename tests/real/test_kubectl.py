@@ -1,6 +1,7 @@
-"""Kubernetes' own command line against our fake server: a client that nobody here wrote must find it to be one.
+"""Kubernetes' own command line with the fake server: an independent client checks that the fake behaves like an API
+server.
 
-What it says of our server it says of our client too, which changes the same objects beside it.
+It also checks load-watcher's client, which changes the same objects.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ METRICS = "slo.koordinator.sh/v1alpha1/nodemetrics"
 
 
 class Kubectl:
-    """kubectl as it is started for one server, with a home of its own."""
+    """kubectl for one server, with its own home directory."""
 
     def __init__(self, server: FakeKube, directory: Path, authority: trustme.CA) -> None:
         authority.cert_pem.write_to_path(str(directory / "ca.pem"))
@@ -41,7 +42,7 @@ class Kubectl:
         self._program = find_kube_program("kubectl")
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        """Begin a command."""
+        """Start a command."""
         flags = [f"--kubeconfig={self.config}", f"--cache-dir={self._directory / 'cache'}"]
         return subprocess.Popen(
             [str(self._program), *flags, *arguments],
@@ -53,21 +54,21 @@ class Kubectl:
         )
 
     def fails(self, *arguments: str) -> str:
-        """What it says when it cannot."""
+        """The error output of a command that fails."""
         process = self.start(*arguments)
         _, errors = process.communicate(timeout=100)
         assert process.returncode == 1, errors
         return errors
 
     def __call__(self, *arguments: str) -> str:
-        """What it prints."""
+        """The output of a command."""
         process = self.start(*arguments)
         output, errors = process.communicate(timeout=100)
         assert process.returncode == 0, errors
         return output.strip()
 
     def ask(self, question: Callable[[KubeClient], Awaitable[Any]]) -> Any:
-        """Ask with our own client, by the same kubeconfig."""
+        """The result of load-watcher's client with the same kubeconfig."""
 
         async def inside() -> Any:
             client = KubeClient(lambda: find_access(kubeconfig=self.config, environ={}), timeout=30.0)
@@ -81,7 +82,7 @@ class Kubectl:
 
 @pytest.fixture
 def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
-    """On an API of two nodes and three pods, over TLS: kubectl sends no token without."""
+    """kubectl with an API of two nodes and three pods, over TLS, without which kubectl sends no token."""
     authority = trustme.CA()
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(tls)
@@ -105,8 +106,7 @@ def test_both_clients_list_and_select_the_same(kubectl: Kubectl):
     assert "node-1" in kubectl("get", "nodes", "-l", "zone=a")
 
 
-def test_taints_of_both_clients_stand_side_by_side(kubectl: Kubectl):
-    """Neither takes the other's away."""
+def test_both_clients_keep_the_taints_of_the_other(kubectl: Kubectl):
     kubectl("taint", "node", "node-1", "gpu=yes:NoSchedule")
     ours = Taint("interference.crane.io", "PreferNoSchedule")
     assert kubectl.ask(lambda client: add_taint(client, "node-1", ours))
@@ -126,22 +126,21 @@ def test_taints_of_both_clients_stand_side_by_side(kubectl: Kubectl):
         ("strategic", '{"metadata": {"labels": {"new": "1"}}}'),
     ],
 )
-def test_patches(kubectl: Kubectl, kind: str, patch: str):
-    """Of each kind."""
+def test_patches_of_each_kind(kubectl: Kubectl, kind: str, patch: str):
     kubectl("patch", "node", "node-1", f"--type={kind}", f"--patch={patch}")
     assert {"zone": "a", "new": "1"} == kubectl.server.content(NODES, "node-1")["metadata"]["labels"]
 
 
-def test_a_drain_evicts_what_is_on_the_node(kubectl: Kubectl):
-    """It waits until each pod is gone, and leaves the others."""
+def test_a_drain_evicts_the_pods_of_the_node(kubectl: Kubectl):
+    """It waits until each pod is deleted, and does not change others."""
     kubectl("drain", "node-1", "--force", "--timeout=60s")
     assert {"shop/web-1"} == kubectl.server.names(PODS)
     assert kubectl.server.content(NODES, "node-1")["spec"]["unschedulable"]
     assert 2 == sum(asked.resource == "v1/pods/eviction" for asked in kubectl.server.asked)
 
 
-def test_a_budget_holds_a_drain_up(kubectl: Kubectl):
-    """It understands why."""
+def test_a_budget_delays_a_drain(kubectl: Kubectl):
+    """kubectl reports the reason."""
     budget = {"spec": {"selector": {"matchLabels": {"app": "web"}}}, "status": {"disruptionsAllowed": 0}}
     kubectl.server.put(BUDGETS, "shop/web", **budget)
     errors = kubectl.fails("drain", "node-1", "--force", "--timeout=3s")
@@ -149,8 +148,8 @@ def test_a_budget_holds_a_drain_up(kubectl: Kubectl):
     assert "shop/web-0" in kubectl.server.names(PODS)
 
 
-def test_a_watch_brings_what_changes(kubectl: Kubectl):
-    """First what there is, then each change."""
+def test_a_watch_reports_changes(kubectl: Kubectl):
+    """First the existing objects, then each change."""
     process = kubectl.start("get", "pods", "-n", "shop", "-w", "--no-headers", "-o", "name")
     assert process.stdout is not None
     try:
@@ -166,22 +165,22 @@ def test_a_watch_brings_what_changes(kubectl: Kubectl):
 
 
 def test_a_custom_resource_is_found_by_its_name(kubectl: Kubectl):
-    """Discovery lists it."""
+    """By discovery."""
     kubectl.server.define(METRICS, "NodeMetric")
     kubectl.server.put(METRICS, "node-1", spec={"seconds": 60})
-    name = "nodemetrics.slo.koordinator.sh"  # metrics-server's kind has the same one without its group
+    name = "nodemetrics.slo.koordinator.sh"  # metrics-server's kind has the same name without its group
     assert "60" == kubectl("get", name, "node-1", "-o", "jsonpath={.spec.seconds}")
 
 
-def test_what_nodes_use(kubectl: Kubectl):
-    """`kubectl top` reads metrics-server's API."""
+def test_kubectl_top_shows_the_usage_of_nodes(kubectl: Kubectl):
+    """It reads metrics-server's API."""
     for node in ("node-1", "node-2"):
         kubectl.server.usage(node, time="2026-11-21T10:00:00Z", cpu="1", memory="2Gi")
     assert ["node-1", "1000m", "25%", "2048Mi", "25%"] == kubectl("top", "nodes").splitlines()[1].split()
 
 
-def test_refusals_are_understood(kubectl: Kubectl):
-    """As what they are."""
+def test_refusals_are_reported(kubectl: Kubectl):
+    """With their meaning."""
     kubectl.server.forbidden.add(("list", NODES))
     assert 'Error from server (NotFound): pods "nope" not found' in kubectl.fails("get", "pod", "-n", "shop", "nope")
     assert "Error from server (Forbidden)" in kubectl.fails("get", "nodes")

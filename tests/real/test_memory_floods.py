@@ -1,5 +1,5 @@
-"""Answers without end, each of them small: the process lives within the memory limit of the manifests, says what it
-does not keep, and recovers."""
+"""Endless responses of small parts: the process stays within the memory limit of the manifests, reports what it drops,
+and recovers."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Api:
         return head % (b"Node" if kind == "nodes" else b"Pod", more, items)
 
     def events(self, kind: str) -> Iterator[bytes]:
-        """New objects until the flood is over; then they are deleted."""
+        """New objects until the flood ends; then they are deleted."""
         while self.flood == kind:
             names = [b"flood-%09d" % (self._made + i) for i in range(20)]
             self._made += len(names)
@@ -241,8 +241,10 @@ def kubernetes(url: str, path: Path) -> str:
     return KUBERNETES.format(kubeconfig=path)
 
 
-def test_a_list_whose_pages_never_end(run: Callable[..., Limited], api: tuple[Api, str], tmp_path: Path) -> None:
-    """Each attempt is refused within the limit; the next one is made when the memory of the last is free."""
+def test_a_list_with_endless_pages_is_refused(
+    run: Callable[..., Limited], api: tuple[Api, str], tmp_path: Path
+) -> None:
+    """Each attempt is refused within the limit; the next one is made when the memory of the previous one is free."""
     server, url = api
     server.endless = "nodes"
     with FakePrometheus(Fleet()) as source:
@@ -257,7 +259,9 @@ def test_a_list_whose_pages_never_end(run: Callable[..., Limited], api: tuple[Ap
         assert service.stop() == 0
 
 
-def test_a_watch_that_floods(run: Callable[..., Limited], api: tuple[Api, str], tmp_path: Path) -> None:
+def test_a_watch_with_endless_objects_is_limited(
+    run: Callable[..., Limited], api: tuple[Api, str], tmp_path: Path
+) -> None:
     """New pods are left out at the limit; once the others are deleted, the pods are listed again."""
     server, url = api
     with FakePrometheus(Fleet()) as source:

@@ -1,4 +1,4 @@
-"""Layouts of labels that others have, in a real Prometheus: nodes, findings, doctor and report."""
+"""Layouts of labels of other installations in a real Prometheus: nodes, findings, doctor and report."""
 
 import json
 import time
@@ -27,7 +27,7 @@ Labels = Mapping[str, str]
 
 
 def series(name: str, labels: Labels, value: float, *, minutes: float = 16.0, step: float = 15.0) -> Series:
-    """A value that hardly moves, until now."""
+    """A value that hardly changes, until now."""
     times = np.arange(time.time() - 60.0 * minutes, time.time() - 2.0, step)
     return Series({"__name__": name, **labels}, times, value + (np.arange(len(times)) % 7) / 1000.0)
 
@@ -62,7 +62,7 @@ def reasons(service: Service, kind: str) -> list[str]:
 
 @pytest.fixture
 def serve(prometheus: Prometheus, run_service: RunService) -> Callable[..., Service]:
-    """The service on these series."""
+    """The service with these series."""
 
     def begin(given: Iterable[Series], *, env: Mapping[str, str] | None = None) -> Service:
         prometheus.write(list(given))
@@ -100,7 +100,7 @@ Layout = Callable[[float, Labels], list[Series]]
 
 @EACH
 def test_federated_machines_are_not_the_federated_server(serve: Callable[..., Service], of: Layout):
-    """Without honor_labels: each by its own instance."""
+    """Without honor_labels: each machine by its own instance."""
     given: list[Series] = []
     for i, load in enumerate(LOADS, 1):
         labels = {"instance": "prometheus-k8s:9090", "job": "federate", "exported_instance": f"10.0.0.{i}:9100"}
@@ -126,7 +126,7 @@ def test_exporters_on_the_pod_network_are_the_nodes_of_their_pods(serve: Callabl
 
 
 def test_exporters_on_the_pod_network_are_found_by_their_address(serve: Callable[..., Service]):
-    """Where the scrape adds no labels of the pod, and the nodes are known."""
+    """If the scrape adds no labels of the pod, and the nodes are known."""
     given: list[Series] = []
     for i, load in enumerate(LOADS, 1):
         pod = {"namespace": "mon", "pod": f"exporter-{i}", "node": f"w-{i}", "pod_ip": f"10.244.{i}.5"}
@@ -141,8 +141,8 @@ def test_exporters_on_the_pod_network_are_found_by_their_address(serve: Callable
 
 
 @EACH
-def test_machines_outside_the_cluster_are_outside(serve: Callable[..., Service], of: Layout):
-    """kube-state-metrics knows the nodes; the others are a finding."""
+def test_machines_outside_of_the_cluster_are_reported(serve: Callable[..., Service], of: Layout):
+    """kube-state-metrics has the nodes; the others are a finding."""
     given: list[Series] = []
     for i, load in enumerate(LOADS, 1):
         labels = {"instance": f"10.0.0.{i}:9100", "job": "node"}
@@ -166,7 +166,7 @@ def two_clusters(label: str, of: Layout) -> list[Series]:
 
 
 @EACH
-def test_two_clusters_are_named_by_the_label_that_differs(
+def test_two_clusters_are_reported_with_the_label_that_differs(
     serve: Callable[..., Service], of: Layout, prometheus: Prometheus
 ):
     """Neither of them is served; the doctor fails."""
@@ -207,8 +207,8 @@ def put(server: FakeKube, name: str, address: str, *, ready: str = "True", hostn
 
 
 @EACH
-def test_nodes_whose_names_are_addresses(serve: Callable[..., Service], of: Layout, tmp_path: Path):
-    """The host names of the machines are others; the Kubernetes API knows."""
+def test_nodes_whose_names_are_addresses_are_found(serve: Callable[..., Service], of: Layout, tmp_path: Path):
+    """The host names of the machines differ; the Kubernetes API has the addresses."""
     given: list[Series] = []
     with FakeKube() as server:
         for i, load in enumerate(LOADS, 1):
@@ -221,7 +221,7 @@ def test_nodes_whose_names_are_addresses(serve: Callable[..., Service], of: Layo
         assert [] == reasons(service, "unknown_node")
 
 
-def test_an_address_is_the_node_that_is_ready(serve: Callable[..., Service], tmp_path: Path):
+def test_an_address_belongs_to_the_node_that_is_ready(serve: Callable[..., Service], tmp_path: Path):
     """The object of the replaced node still exists."""
     with FakeKube() as server:
         put(server, "old", "10.0.0.1", ready="Unknown")
@@ -241,7 +241,7 @@ def report_document(prometheus: Prometheus, folder: Path) -> dict[str, object]:
 
 
 def test_a_report_names_nodes_as_kube_state_metrics_does(tmp_path: Path):
-    """Where the names are addresses, and beside a second cluster's nodes."""
+    """If the names are addresses, and beside nodes of a second cluster."""
     given: list[Series] = []
     long = {"minutes": 330.0, "step": 60.0}
     for i in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""NodeMetrics written to a real API server, with a definition that prunes and checks as Koordinator's does."""
+"""NodeMetrics written to a real API server, with a definition that prunes and validates as Koordinator's."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def defined(apiserver: ApiServer) -> ApiServer:
 def publishing(
     kubeconfig: Path, source: Cluster, story: Callable[[NodeMetricPublisher], Awaitable[None]], *, lease: str
 ) -> None:
-    """Let NodeMetrics be written while the story is told."""
+    """Run a test while NodeMetrics are written."""
 
     async def told() -> None:
         client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, environ={}), timeout=30.0)
@@ -71,7 +71,7 @@ def publishing(
 
 
 async def until(condition: Callable[[], object], *, what: str) -> None:
-    """Wait until something is so, while nodes have their turns."""
+    """Wait until the condition holds, while nodes have their turns."""
     await eventually(condition, what=what, timeout=SECONDS)
 
 
@@ -81,9 +81,9 @@ def item(server: ApiServer, name: str) -> dict[str, Any]:
     return found if answer.ok else {}
 
 
-def test_what_is_written_is_taken_whole_and_read_back(defined: ApiServer, tmp_path: Path) -> None:
-    """Nothing of it is pruned; the Node owns it; a policy of ours follows; and managed fields are those that the small
-    server of the other tests makes."""
+def test_a_written_object_is_accepted_and_read_back(defined: ApiServer, tmp_path: Path) -> None:
+    """No field is pruned; the Node owns it; a policy of load-watcher follows the settings; and managed fields equal
+    those of the small server of the other tests."""
     source = service({"a": RISING}, pods=publish_pods({("default", "p"): ("a", 0.5, 2.0**30)}))
     source.classes = {("default", "p"): PodClass("koord-prod", "LS")}
 
@@ -116,9 +116,9 @@ def test_what_is_written_is_taken_whole_and_read_back(defined: ApiServer, tmp_pa
     assert len(metric.aggregated) == 15
 
 
-def test_koordlet_and_koord_manager_go_first(defined: ApiServer, tmp_path: Path) -> None:
-    """By what the real server's managed fields say: of a report, and of a policy; both when the object is theirs and
-    when it was ours."""
+def test_koordlet_and_koord_manager_take_precedence(defined: ApiServer, tmp_path: Path) -> None:
+    """By the managed fields of the real server: for a report and for a policy, in objects that they or load-watcher
+    created."""
     source = service({"theirs": STEADY, "ours": STEADY})
     usage = {"nodeUsage": {"resources": {"cpu": "1", "memory": "1Gi"}}}
 
@@ -158,12 +158,10 @@ def test_koordlet_and_koord_manager_go_first(defined: ApiServer, tmp_path: Path)
         assert stamp(END + 1e6) == item(defined, name)["status"]["updateTime"]
 
 
-def test_the_rights_of_the_chart_are_enough_and_needed(defined: ApiServer, tmp_path: Path) -> None:
+def test_the_rights_of_the_chart_are_sufficient_and_necessary(defined: ApiServer, tmp_path: Path) -> None:
     """The ServiceAccount of the chart, first without the right to write a status, then with it; in the end each right
-    to NodeMetrics and to the Lease was needed. One node has an object of a load-watcher with other settings."""
-    source = service(
-        {"granted": STEADY, "outdated": STEADY}, max_staleness=1e9
-    )  # its clock goes on while somebody waits
+    to NodeMetrics and to the Lease was used. One node has an object of a load-watcher with other settings."""
+    source = service({"granted": STEADY, "outdated": STEADY}, max_staleness=1e9)  # its clock advances during the wait
     rendered = charted({"config": {"koordinator": {"publish": True}}})
     defined.make(
         f"{WRITTEN.path}?fieldManager={MANAGER}",
@@ -188,13 +186,13 @@ def test_the_rights_of_the_chart_are_enough_and_needed(defined: ApiServer, tmp_p
         assert defined.ask("PATCH", path, {"rules": whole}, headers=STATUS).ok
 
         def granted_now() -> object:
-            source.clock += 1.0  # what was refused is tried again once a minute
+            source.clock += 1.0  # a refused write is retried once a minute
             return item(defined, "granted").get("status") and item(defined, "outdated").get("status")
 
         await until(granted_now, what="the statuses")
         groups = (WRITTEN.group, LEASES.group)
         rights = [each for each in granted(rendered, ACCOUNT) if each.group in groups]
-        source.clock += RENEW_EVERY_S  # the Lease was created; renewing it takes another right
+        source.clock += RENEW_EVERY_S  # the Lease was created; renewing it needs another right
         await asyncio.to_thread(wait_until_used, defined, rights, ACCOUNT)
 
     try:
@@ -204,8 +202,8 @@ def test_the_rights_of_the_chart_are_enough_and_needed(defined: ApiServer, tmp_p
         delete_all(defined, granting)
 
 
-async def test_of_two_replicas_one_holds_a_real_lease(defined: ApiServer, tmp_path: Path) -> None:
-    """Both try at once; who stops gives it back."""
+async def test_one_of_two_replicas_holds_a_real_lease(defined: ApiServer, tmp_path: Path) -> None:
+    """Both try at once; the one that stops releases it."""
     kubeconfig = defined.kubeconfig(tmp_path / "real")
 
     client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, environ={}), timeout=30.0)

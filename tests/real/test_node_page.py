@@ -46,9 +46,9 @@ def light(browser: Any) -> Iterator[Tab]:
         yield opened
 
 
-def test_a_node_starts_with_its_load_and_what_makes_it(demo: Demo, light: Tab) -> None:
-    """The state is that of the load; used, requested, allocatable and limits have numbers; the runaway process that is
-    in no pod is the first row, and the pods are links, by use."""
+def test_the_page_begins_with_the_load_and_its_sources(demo: Demo, light: Tab) -> None:
+    """The state is that of the load; used, requested, allocatable and limits have numbers; a process outside of all
+    pods is the first row, and pods are links, ordered by use."""
     hot = node_with(demo, "is hot: ")
     light.open(f"{demo.url}/#/node/{hot}", shows="hot: CPU at")
     light.wait_for("requested")
@@ -68,8 +68,8 @@ def test_a_node_starts_with_its_load_and_what_makes_it(demo: Demo, light: Tab) -
     assert [] == light.wrong
 
 
-def test_the_way_back_and_to_the_neighbours_is_that_of_the_fleet(demo: Demo, light: Tab) -> None:
-    """In the order and with the filter that the fleet had; the tab of the fleet is marked."""
+def test_links_lead_back_to_the_fleet_and_to_the_neighbours(demo: Demo, light: Tab) -> None:
+    """In the order and with the filter of the fleet; the tab of the fleet is marked."""
     light.open(f"{demo.url}/#/fleet?as=table&sort=name&text=general", shows="Distribution of CPU")
     names = [row[0] for row in light.cells("Nodes")]
     assert len(names) > 3
@@ -87,7 +87,7 @@ def test_the_way_back_and_to_the_neighbours_is_that_of_the_fleet(demo: Demo, lig
     light.page.wait_for_url("**/#/fleet?as=table&sort=name&text=general*")
 
 
-def test_a_chart_says_the_values_and_the_time_at_the_pointer(demo: Demo, light: Tab) -> None:
+def test_a_chart_shows_the_values_and_the_time_at_the_pointer(demo: Demo, light: Tab) -> None:
     light.open(f"{demo.url}/#/node/general-a-01?range=-24h", shows="newest, ")
     assert "Time:" not in light.page.locator("main").inner_text()
     light.wait_for("Pressure, the share of the time in which tasks wait: CPU")
@@ -104,12 +104,12 @@ def test_a_chart_says_the_values_and_the_time_at_the_pointer(demo: Demo, light: 
     wait_for(lambda: legend.inner_text().startswith("newest"), what="the newest values again")
 
 
-def test_an_unknown_node_is_said_once_with_the_next_step(demo: Demo, light: Tab) -> None:
+def test_an_unknown_node_is_reported_once_with_the_next_step(demo: Demo, light: Tab) -> None:
     light.open(f"{demo.url}/#/node/general-x", shows="No node general-x in the fleet")
     assert 1 == len(light.page.locator("main .card:visible").all())
     light.ask_now()
     light.page.wait_for_load_state("networkidle")
-    assert [] == light.wrong  # nothing was requested that the list of nodes says is not there
+    assert [] == light.wrong  # without requests for data that the list of nodes excludes
     light.page.get_by_role("button", name="Look for its stored history").click()
     light.wait_for("No history of general-x is stored.")
     link = light.page.get_by_role("link", name="Nodes with")
@@ -119,7 +119,7 @@ def test_an_unknown_node_is_said_once_with_the_next_step(demo: Demo, light: Tab)
     assert [] == light.errors()
 
 
-def test_a_phone_shows_the_load_first_and_cuts_nothing_off(demo: Demo, browser: Any) -> None:
+def test_a_phone_shows_the_load_first_and_truncates_nothing(demo: Demo, browser: Any) -> None:
     """Every control is at least 24 px high and wide (WCAG 2.2), and no table is wider than its card."""
     hot = node_with(demo, "is hot: ")
     with tab(browser, width=390) as opened:
@@ -141,7 +141,7 @@ def test_a_phone_shows_the_load_first_and_cuts_nothing_off(demo: Demo, browser: 
 
 
 def test_a_definition_opens_by_keyboard_by_pointer_and_by_touch(demo: Demo, browser: Any, light: Tab) -> None:
-    """It is a description of the button; Escape closes it, and its link leads to all terms."""
+    """It describes the button; Escape closes it, and its link leads to all terms."""
     light.open(f"{demo.url}/#/node/general-a-01", shows="requested")
     button = light.page.get_by_role("button", name="requested", exact=True).first
     button.focus()
@@ -168,8 +168,8 @@ def test_a_definition_opens_by_keyboard_by_pointer_and_by_touch(demo: Demo, brow
         context.close()
 
 
-def test_the_definitions_name_pages_that_exist(demo: Demo, light: Tab) -> None:
-    """Each with a heading or anchor of that name, so that the link of a release leads somewhere."""
+def test_the_definitions_link_to_existing_pages(demo: Demo, light: Tab) -> None:
+    """Each with an existing heading or anchor, so that the links of a release work."""
     light.open(f"{demo.url}/#/terms", shows="safeVarianceMargin")
     terms = light.page.evaluate("async () => (await import('./web/terms/definitions.js')).TERMS")
     assert {"stale", "silent", "unheard", "quarantined", "lost", "window", "margin", "mean", "deviation"} <= set(terms)
@@ -182,9 +182,9 @@ def test_the_definitions_name_pages_that_exist(demo: Demo, light: Tab) -> None:
         assert text.endswith(".")
 
 
-def test_over_prometheus_alone_the_page_names_once_what_is_unknown(tmp_path: Path, light: Tab) -> None:
-    """Load and history are there; requests, labels and scores are named once, with the lines that enable them; pods,
-    with the series that is missing; and opening the page leaves no finding behind."""
+def test_with_prometheus_only_the_page_names_each_missing_part_once(tmp_path: Path, light: Tab) -> None:
+    """Load and history are shown; requests, labels and scores are named once, with the lines that enable them; pods,
+    with the missing series. Opening the page causes no finding."""
     fleet = make_fleet([f"node-{number}" for number in range(1, 6)], start=time.time() - 960, end=time.time() - 7)
     with Prometheus(tmp_path / "prometheus") as prometheus:
         prometheus.write(recording_rule_series(fleet))
@@ -203,8 +203,8 @@ def test_over_prometheus_alone_the_page_names_once_what_is_unknown(tmp_path: Pat
             assert [] == light.wrong
 
 
-def test_a_node_without_pods_is_said_to_have_none(light: Tab) -> None:
-    """Without a request that is refused, while the pods of other nodes are known."""
+def test_a_node_without_pods_is_marked(light: Tab) -> None:
+    """Without a request that would be refused, while pods of other nodes are known."""
     service = FakeService(pods=publish_pods(small_pods()))
     with Live(service) as live:
         light.open(f"http://127.0.0.1:{live.port}/#/node/node-3", shows="No pods with usage run on this node")
@@ -214,7 +214,7 @@ def test_a_node_without_pods_is_said_to_have_none(light: Tab) -> None:
 
 
 def test_the_pods_of_a_node_have_their_pressure(light: Tab) -> None:
-    """Where the source has it, of each resource that is known."""
+    """For each resource for which the source has it."""
     service = FakeService(pods=publish_pods(small_pods(), pressure={("a", "web-1"): (12.4, 0.0, float("nan"))}))
     with Live(service) as live:
         light.open(f"http://127.0.0.1:{live.port}/#/node/node-2", shows="CPU 12 %, memory 0 %")
@@ -222,14 +222,14 @@ def test_the_pods_of_a_node_have_their_pressure(light: Tab) -> None:
         assert [] == light.wrong
 
 
-def test_agents_say_what_they_would_show_and_how(light: Tab) -> None:
+def test_the_view_of_agents_describes_how_to_enable_it(light: Tab) -> None:
     with Live() as live:
         light.open(f"http://127.0.0.1:{live.port}/#/agents", shows="The plans and actions of the node agents")
         assert "[agents]" in light.page.get_by_label("Settings").inner_text()
 
 
-def test_a_definition_stays_open_while_the_page_asks_again(light: Tab) -> None:
-    """Data that has not changed does not replace the term under the reader's eyes."""
+def test_a_definition_stays_open_while_the_page_is_refreshed(light: Tab) -> None:
+    """Unchanged data do not replace the term."""
     with Live(FakeService(published=publish(snapshot_of({"node-1": {"CPU": [26.0] * 60}})))) as live:
         light.open(f"http://127.0.0.1:{live.port}/#/node/node-1", shows="used")
         light.page.get_by_role("button", name="used", exact=True).first.focus()
@@ -240,14 +240,14 @@ def test_a_definition_stays_open_while_the_page_asks_again(light: Tab) -> None:
 
 
 def loaded(percent: float) -> Published:
-    """Two nodes, with an own tag for each load."""
+    """Two nodes, with a separate tag for each load."""
     fleet = {name: {"CPU": [percent] * 60} for name in ("node-1", "node-2")}
     return publish(snapshot_of(fleet), tag=f"t{percent:.0f}")
 
 
 @pytest.mark.parametrize("pointer", [False, True], ids=["focused", "hovered"])
 def test_a_definition_stays_open_over_new_data(light: Tab, pointer: bool) -> None:
-    """And the load beside it is the new one; the page of the next node has no open definition."""
+    """With the new load beside it; the page of the next node has no open definition."""
     service = FakeService(published=loaded(26.0))
     with Live(service) as live:
         light.open(f"http://127.0.0.1:{live.port}/#/node/node-1", shows="26.0 %")

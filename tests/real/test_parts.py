@@ -1,4 +1,4 @@
-"""The real components start, take data, and can be hung, killed and protected: what other tests stand on."""
+"""The real components start, store data, and can be paused, killed and protected: other tests depend on this."""
 
 import subprocess
 import time
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 
 def recent_fleet(nodes: int, *, seconds: float = 960.0) -> Fleet:
-    """Load up to a few seconds ago, so that nothing written is from the future."""
+    """Load up to a few seconds ago, so that no sample is in the future."""
     now = time.time()
     return make_fleet(nodes, start=now - seconds - 7, end=now - 7, seed=7)
 
@@ -28,7 +28,7 @@ def values_by(label: str, rows: list[dict]) -> dict[str, float]:
     return {row["metric"][label]: float(row["value"][1]) for row in rows}
 
 
-def test_what_is_written_is_what_is_read_back(prometheus):
+def test_written_samples_are_read_back(prometheus):
     fleet = recent_fleet(3)
     prometheus.write(recording_rule_series(fleet))
     rows = prometheus.query("instance:node_cpu:ratio[20m]", time=fleet.times[-1] + 1)
@@ -40,7 +40,7 @@ def test_what_is_written_is_what_is_read_back(prometheus):
         np.testing.assert_array_equal(values, fleet.cpu[node])
 
 
-def test_every_recording_rule_has_one_series_a_node_and_disks_two(prometheus):
+def test_each_recording_rule_has_one_series_per_node_and_disks_two(prometheus):
     fleet = recent_fleet(2, seconds=60)
     prometheus.write(recording_rule_series(fleet))
     counts = values_by("__name__", prometheus.query('count by (__name__) ({job="node-exporter"})'))
@@ -68,7 +68,7 @@ def test_every_recording_rule_has_one_series_a_node_and_disks_two(prometheus):
         ('rate(node_disk_io_time_seconds_total{device="sda"}[5m])', lambda fleet: fleet.disk[:, 0]),
     ],
 )
-def test_raw_counters_tell_the_load_they_were_made_from(shared_prometheus, raw_fleet, expression, truth):
+def test_raw_counters_give_the_load_from_which_they_were_made(shared_prometheus, raw_fleet, expression, truth):
     rows = values_by("node", shared_prometheus.query(expression, time=raw_fleet.times[-1] + 1))
     # rate over five minutes of 15 s samples spans the last 19 steps, extrapolated to the whole range.
     expected = truth(raw_fleet)[:, -19:].mean(axis=1)
@@ -88,7 +88,7 @@ def test_uname_info_names_the_node(shared_prometheus, raw_fleet):
     assert all(row["metric"]["instance"].endswith(":9100") for row in rows)
 
 
-def test_a_history_can_be_continued(prometheus):
+def test_a_history_can_be_extended(prometheus):
     fleet = recent_fleet(1, seconds=300)
     series = recording_rule_series(fleet)
     middle = fleet.times[10]
@@ -125,7 +125,7 @@ def test_a_paused_prometheus_still_stops(prometheus):
     assert not prometheus.is_running()
 
 
-def test_after_a_crash_it_is_back_on_the_same_port_with_its_data(prometheus):
+def test_after_a_crash_it_restarts_on_the_same_port_with_its_data(prometheus):
     fleet = recent_fleet(1, seconds=60)
     prometheus.write(recording_rule_series(fleet))
     port = prometheus.port
@@ -162,7 +162,7 @@ def test_basic_authentication_over_tls(start_prometheus: StartPrometheus):
         requests.get(ready, timeout=PATIENCE_SECONDS)
 
 
-def test_client_certificates(start_prometheus: StartPrometheus):
+def test_client_certificates_are_required(start_prometheus: StartPrometheus):
     server = start_prometheus(client_certificates=True)
     assert server.is_ready()
     with pytest.raises(requests.ConnectionError):
@@ -175,7 +175,7 @@ def test_node_exporter_reports_this_machine(node_exporter: NodeExporter):
     assert "node_memory_MemTotal_bytes " in answer.text
 
 
-def test_a_configuration_prometheus_refuses_fails_the_test_with_its_words(tmp_path: Path):
+def test_a_configuration_that_prometheus_refuses_fails_the_test_with_its_message(tmp_path: Path):
     server = Prometheus(tmp_path / "broken", config="scrape_configs: 7")
     with pytest.raises(pytest.fail.Exception, match="cannot unmarshal"):
         server.start()
@@ -183,8 +183,8 @@ def test_a_configuration_prometheus_refuses_fails_the_test_with_its_words(tmp_pa
 
 
 @pytest.mark.parametrize("program", ["promtool", "wrk"])
-def test_programs_run(program):
-    # wrk says its version and usage, and ends with 1; what counts is that its libraries were found.
+def test_programs_can_run(program):
+    # wrk prints its version and usage, and ends with 1; the run shows that its libraries were found.
     assert run_program(program, "--version").stdout.startswith((f"{program} ", f"{program},"))
 
 
@@ -194,7 +194,7 @@ def test_helm_reports_the_version_of_its_module():
     assert f"v{helm().version}" == done.stdout.strip().partition("+")[0]
 
 
-def test_five_thousand_nodes_load_quickly(prometheus):
+def test_five_thousand_nodes_are_loaded_in_seconds(prometheus):
     fleet = recent_fleet(5000)
     cpu_and_memory = [
         one

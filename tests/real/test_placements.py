@@ -1,4 +1,4 @@
-"""The views of placements and scores in a real browser: they show what the API says, and why."""
+"""The views of placements and scores in a real browser, compared with the API."""
 
 import time
 import tomllib
@@ -24,14 +24,14 @@ YAML = "application/yaml"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One for all."""
+    """One for all tests."""
     with chromium() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """A simulated cluster that is ready, with a pod that was bound; its days are short, so pods come often."""
+    """A ready simulated cluster with a bound pod; its days are short, so pods are created often."""
     with Demo(tmp_path_factory.mktemp("demo"), "--speed", "200") as running:
         running.wait_for_status(200, "/readyz")
         wait_for(lambda: running.get("/scheduler/placements?outcome=bound").json()["placements"], what="a placement")
@@ -48,10 +48,8 @@ def url(live: Live) -> str:
     return f"http://127.0.0.1:{live.port}/"
 
 
-def test_the_inputs_and_steps_of_a_score_are_told_with_units_as_load_watcher_score_tells_them(
-    demo: Demo, light: Tab
-) -> None:
-    """Those of every plug-in of the demo, and of the others."""
+def test_the_inputs_and_steps_of_a_score_have_the_units_of_load_watcher_score(demo: Demo, light: Tab) -> None:
+    """Those of each plug-in, in the demo and beyond."""
     answer = demo.session.post(
         f"{demo.url}/scheduler/default/score", data=POD, headers={"Content-Type": YAML}, timeout=60
     ).json()
@@ -69,8 +67,8 @@ def test_the_inputs_and_steps_of_a_score_are_told_with_units_as_load_watcher_sco
     ]
 
 
-def test_a_profile_of_ones_own_is_scored_without_scheduling_plug_ins(tmp_path: Path, light: Tab) -> None:
-    """With a real Prometheus as the only source; each text to start from is a profile."""
+def test_a_pasted_profile_is_scored_without_scheduling_plug_ins(tmp_path: Path, light: Tab) -> None:
+    """With a real Prometheus as the only source; each of the offered texts is a valid profile."""
     fleet = make_fleet([f"node-{number}" for number in range(1, 7)], start=time.time() - 960, end=time.time() - 7)
     with Prometheus(tmp_path / "prometheus") as prometheus:
         prometheus.write(recording_rule_series(fleet))
@@ -104,8 +102,8 @@ def test_a_profile_of_ones_own_is_scored_without_scheduling_plug_ins(tmp_path: P
             assert [] == light.errors()
 
 
-def test_the_answer_of_a_click_is_in_sight_on_a_phone(demo: Demo, browser: Any) -> None:
-    """No text of the ranking is cut off, and the explanation of the last node is on the screen."""
+def test_the_result_of_a_click_is_visible_on_a_phone(demo: Demo, browser: Any) -> None:
+    """No text of the ranking is truncated, and the explanation of the last node is on the screen."""
     with tab(browser, width=390) as phone:
         phone.open(f"{demo.url}/#/score", shows="Ranking of 24 nodes by default")
         assert phone.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -120,8 +118,8 @@ def test_the_answer_of_a_click_is_in_sight_on_a_phone(demo: Demo, browser: Any) 
         )
 
 
-def test_placements_are_listed_as_they_are_decided(demo: Demo, browser: Any) -> None:
-    """Newest first, as the API says; a new one is added at the top, and the entries that are there stay."""
+def test_placements_are_listed_when_they_are_decided(demo: Demo, browser: Any) -> None:
+    """Newest first, as in the API; a new one is added at the top, and the existing entries stay."""
     with tab(browser) as opened:
         opened.open(f"{demo.url}/#/placements", shows="placements shown")
         rows = opened.page.locator(".feed > li")
@@ -153,7 +151,7 @@ def links(opened: Tab) -> list[list[str]]:
     return found
 
 
-def test_the_page_of_a_pod_says_why_here_and_not_there(demo: Demo, light: Tab) -> None:
+def test_the_page_of_a_pod_explains_its_placement(demo: Demo, light: Tab) -> None:
     """The sentence, the ranking, the comparison with a chosen node, and the candidates in the fleet."""
     listed = demo.get("/scheduler/placements?outcome=bound").json()["placements"]
     entry = next(each for each in listed if each["rejected"] and len(each["candidates"]) > 1)
@@ -175,7 +173,7 @@ def test_the_page_of_a_pod_says_why_here_and_not_there(demo: Demo, light: Tab) -
     assert not light.wrong
 
 
-def test_a_pod_without_a_decision_is_said_to_run_on_its_node(demo: Demo, light: Tab) -> None:
+def test_a_pod_without_a_decision_is_shown_with_its_node(demo: Demo, light: Tab) -> None:
     pods = demo.get("/api/v1/pods").json()
     decided = {each["pod"]["name"] for each in demo.get("/scheduler/placements?limit=200").json()["placements"]}
     i = next(i for i, name in enumerate(pods["pod"]) if name not in decided)
@@ -184,8 +182,8 @@ def test_a_pod_without_a_decision_is_said_to_run_on_its_node(demo: Demo, light: 
     assert [] == light.wrong
 
 
-def test_without_scheduling_plug_ins_the_views_say_what_they_would_show(light: Tab) -> None:
-    """And the lines that enable them."""
+def test_without_scheduling_plug_ins_the_views_show_how_to_enable_them(light: Tab) -> None:
+    """With the necessary lines."""
     with Live() as live:
         light.open(f"{url(live)}#/placements", shows="This view lists each decision of kube-scheduler")
         assert "plugins" in tomllib.loads(light.page.locator("pre").inner_text())["scheduler"]["default"]

@@ -1,5 +1,5 @@
-"""Devices and duplicates against a real Prometheus: what two jobs, two replicas or several pods store about one device
-counts once, and the parts of a node are added up, for each metric with devices; and the pressure of nodes."""
+"""Devices and duplicates in a real Prometheus: series of one device from two jobs, two replicas or several pods count
+once, and the parts of a node are summed, for each metric with devices; and the pressure of nodes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -31,13 +31,13 @@ IMPORTED = time.time()
 
 
 def fresh(series: Sequence[Series]) -> list[Series]:
-    """Series that were made when this module was imported, as if they were made now."""
+    """Series that were made when this module was imported, with times until now."""
     late = np.floor(time.time() - IMPORTED)
     return [each._replace(times=np.asarray(each.times) + late) for each in series]
 
 
 def level(name: str, value: float, **labels: str) -> Series:
-    """A gauge whose values change a little."""
+    """A gauge whose values vary slightly."""
     at = times()
     return Series({"__name__": name, **NODE, **labels}, at, value + 1e-6 * (np.arange(len(at)) % 7))
 
@@ -49,7 +49,7 @@ def counter(name: str, rate: float, *, shift: float = 0.0, **labels: str) -> Ser
 
 
 def of_two_jobs(series: Sequence[Series]) -> list[Series]:
-    """The series as two jobs store them, of which the second scrapes seven seconds earlier."""
+    """The series of two jobs, of which the second one scrapes seven seconds earlier."""
     return [
         Series({**each.labels, **job}, np.asarray(each.times) - 7.0 * late, each.values)
         for each in series
@@ -58,7 +58,7 @@ def of_two_jobs(series: Sequence[Series]) -> list[Series]:
 
 
 def value_of(got: Fetch, key: str) -> float:
-    """The newest value of the node, as a window has it."""
+    """The newest value of the node, as in a window."""
     cells, _ = combine(by_key(got)[key], resolution=15, limits=ReviewSettings())
     assert {"n1"} == set(cells.names)
     return float(cells.value[np.argmax(cells.time)])
@@ -132,7 +132,7 @@ def test_two_jobs_change_no_value_and_are_a_finding(
         assert nodes == duplicates(got, key)
 
 
-def test_pods_that_share_a_gpu_are_no_duplicates(start_prometheus: StartPrometheus):
+def test_pods_that_share_a_gpu_are_not_duplicates(start_prometheus: StartPrometheus):
     """dcgm-exporter has a series for each pod; the mean is over GPUs, and without a UUID the index is the GPU."""
     server = start_prometheus()
     shared = [
@@ -146,7 +146,7 @@ def test_pods_that_share_a_gpu_are_no_duplicates(start_prometheus: StartPromethe
 
 
 def test_the_pressure_of_nodes_is_a_share_of_the_time(start_prometheus: StartPrometheus):
-    """Some and full, as node exporter counts them: waiting and stalled."""
+    """Some and full, from node exporter's counters: waiting and stalled."""
     server = start_prometheus()
     server.write(fresh(PRESSURE))
     wanted = {

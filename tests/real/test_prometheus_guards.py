@@ -1,4 +1,4 @@
-"""Ticks that ask for new values only get the same samples as fetches that ask for everything."""
+"""Ticks that query only new values give the same samples as fetches of the whole span."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pytest
 
+from tests.fetches import sections
 from tests.real.fleet import Fleet, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus
 from tests.real.remote_write import Series
 from watcher.model import METRIC_BY_KEY
 from watcher.sources.base import Fetch
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 
 STEP = 15.0
 TICKS = 6
@@ -40,14 +40,14 @@ def ticks(server: Prometheus, end: float, *, between: Callable[[int], None] = la
     each tick with its number."""
 
     async def run() -> tuple[Found, Found]:
-        config = PrometheusConfig(address=server.url, backoff=())
+        config = sections(address=server.url, backoff=())
         ours, afresh = [], []
-        provider = PrometheusProvider(config)
+        provider = PrometheusProvider(*config)
         for number in range(TICKS):
             between(number)
             until = end - INTERVAL * (TICKS - 1 - number)
             ours.append(await provider.fetch(until - INTERVAL - OVERLAP, until))
-            other = PrometheusProvider(config)
+            other = PrometheusProvider(*config)
             afresh.append(await other.fetch(until - INTERVAL - OVERLAP, until))
             await other.close()
         await provider.close()
@@ -76,8 +76,8 @@ def of_node(fleet: Fleet, index: int) -> Callable[[Series], bool]:
 
 
 @pytest.mark.parametrize("change", ["nothing", "dies", "appears", "pauses"])
-def test_ticks_find_what_a_new_provider_finds(prometheus: Prometheus, change: str):
-    """Whatever node comes and goes."""
+def test_ticks_find_the_samples_of_a_new_provider(prometheus: Prometheus, change: str):
+    """For any nodes that appear and disappear."""
     end = time.time() - 10.0
     fleet = fleet_until(end)
     kept: dict[str, Callable[[float], bool]] = {
@@ -112,7 +112,9 @@ def test_late_samples_are_found(prometheus: Prometheus):
 @pytest.mark.parametrize(
     ("metric", "name", "most"), [("CPU", "node_cpu_", 0.0), ("Storage", "node_disk_", 3 * INTERVAL)]
 )
-def test_a_dead_collector_of_a_living_exporter_is_seen(prometheus: Prometheus, metric: str, name: str, most: float):
+def test_a_failed_collector_of_a_running_exporter_is_detected(
+    prometheus: Prometheus, metric: str, name: str, most: float
+):
     """The guard of the first metric at once, those of other collectors at the third fetch at the latest."""
     end = time.time() - 10.0
     fleet = fleet_until(end)

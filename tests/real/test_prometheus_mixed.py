@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import StartPrometheus
+from tests.fetches import sections
 from tests.real.parts import PromqlServer
 from tests.real.remote_write import Series
 from tests.real.test_prometheus_provider import by_key, fetch, promql, run
@@ -19,7 +20,6 @@ from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.sources.base import Fetch
 from watcher.sources.prometheus.metrics import OTHERS_EVERY_FETCHES
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 
 pytestmark = pytest.mark.real
 __all__ = ["promql"]
@@ -88,7 +88,7 @@ def windows(percent: float, *, total: str = "windows_memory_physical_total_bytes
 
 
 def newest(batch: SeriesBatch) -> dict[str, float]:
-    """The newest value of each node, as a window has it."""
+    """The newest value of each node, as in a window."""
     cells, _ = combine(batch, resolution=15, limits=ReviewSettings())
     found: dict[str, tuple[float, float]] = {}
     for node, at, value in zip(cells.node, cells.time, cells.value, strict=True):
@@ -141,7 +141,7 @@ def test_rules_of_linux_nodes_and_a_windows_exporter(promql: PromqlServer, total
 
 @pytest.mark.parametrize("known", [True, False], ids=["kube_node_info", "no nodes known"])
 def test_a_rule_that_keeps_another_label_than_the_raw_series(promql: PromqlServer, known: bool):
-    """The rule has the label node, raw series have the address: no node appears under its name and its address."""
+    """The rule has the label node, raw series have the address: no node has both as names."""
     promql.write(
         [
             *rules(20.0, node="n1"),
@@ -158,7 +158,7 @@ def test_a_rule_that_keeps_another_label_than_the_raw_series(promql: PromqlServe
 
 
 def test_names_of_the_kubernetes_api(promql: PromqlServer):
-    """The API server tells the nodes: each address stays an address, and no node has two."""
+    """The API server lists the nodes: each address stays an address, and no node has two."""
     promql.write(
         [*rules(20.0, node="n1"), *linux(20.0, instance="10.0.0.1:9100"), *linux(70.0, instance="10.0.0.2:9100")]
     )
@@ -169,7 +169,7 @@ def test_names_of_the_kubernetes_api(promql: PromqlServer):
         now = time.time()
         return await provider.fetch(now - 180.0, now)
 
-    got: Fetch = run(PrometheusConfig(address=promql.url, metrics=("CPU",)), work)
+    got: Fetch = run(sections(address=promql.url, metrics=("CPU",)), work)
     assert {"n1": 20.0, "10.0.0.2": 70.0} == pytest.approx(of(got, "CPU"), rel=1e-3)
 
 
@@ -180,7 +180,7 @@ def test_series_that_appear_later_are_found(start_prometheus: StartPrometheus):
 
     async def work(provider: PrometheusProvider) -> Sequence[Mapping[str, float]]:
         async def values_of(fetches: int) -> Mapping[str, float]:
-            """The values of these fetches, of which a later one has the new samples only."""
+            """The values of these fetches; later ones only have new samples."""
             found: dict[str, float] = {}
             for _ in range(fetches):
                 now = time.time()
@@ -198,7 +198,7 @@ def test_series_that_appear_later_are_found(start_prometheus: StartPrometheus):
         found.append(await values_of(2 * OTHERS_EVERY_FETCHES))
         return found
 
-    first, second, third = run(PrometheusConfig(address=server.url, metrics=("EnergyPackage",)), work)
+    first, second, third = run(sections(address=server.url, metrics=("EnergyPackage",)), work)
     assert {"n3": 80.0} == pytest.approx(first, rel=1e-3)
     for each in (second, third):
         assert {"n1": 120.0, "n3": 80.0} == pytest.approx({"n1": 0.0, "n3": 80.0, **each}, rel=1e-3)
@@ -215,5 +215,5 @@ def test_maxima_of_all_nodes(start_prometheus: StartPrometheus):
         await provider.fetch(now - 180.0, now)
         return await provider.fetch_maxima(end - 300.0, end, metric=name)
 
-    got: Fetch = run(PrometheusConfig(address=server.url, metrics=("CPU",)), work)
+    got: Fetch = run(sections(address=server.url, metrics=("CPU",)), work)
     assert {"10.0.0.1": 20.0, "10.0.0.3": 60.0} == pytest.approx(of(got, "CPU"), rel=1e-2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import RunService
-from tests.fetches import use
+from tests.fetches import Sections, sections, use
 from tests.real.cadvisor import RealPod, address_of, by_address, by_node_label, cadvisor_series, uname_series
 from tests.real.feed import Feed
 from tests.real.parts import Prometheus, PromqlServer, VictoriaMetrics
@@ -19,7 +19,6 @@ from watcher.core.queries.matchers import parse_matchers
 from watcher.model import FindingKind
 from watcher.sources.base import NoPodUsage, PodFetch, fetch_pods
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 
 pytestmark = pytest.mark.real
 
@@ -28,13 +27,13 @@ WEB = RealPod("web-0", "node-01", {"app": (1.5, 2e9), "sidecar": (0.25, 5e7)})
 IDLE = RealPod("idle", "node-02", {"app": (0.0, 0.0)}, namespace="batch")
 
 
-def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
-    return use(lambda: PrometheusProvider(config), work, limit_s=60.0)
+def run(config: Sections, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
+    return use(lambda: PrometheusProvider(*config), work, limit_s=60.0)
 
 
 def fetch(server: PromqlServer, *, now: float, **settings: Any) -> PodFetch:
     """One fetch of pods."""
-    config = PrometheusConfig(**{"address": server.url, "backoff": (0.05,), **settings})
+    config = sections(**{"address": server.url, "backoff": (0.05,), **settings})
     got: PodFetch = run(config, lambda provider: fetch_pods(provider, now))
     return got
 
@@ -76,11 +75,11 @@ def victoria_metrics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victo
         yield server
 
 
-# --- one set of series, many questions -------------------------------------------------------------------------------
+# --- queries of one set of series ------------------------------------------------------------------------------------
 
 
 class Cluster:
-    """Series that several tests read, told apart by a label `cluster`: what it takes to ask for one of them."""
+    """The series of several tests, distinguished by a label `cluster`, and the matcher of one of them."""
 
     def __init__(self, server: PromqlServer) -> None:
         self.server = server
@@ -89,7 +88,7 @@ class Cluster:
         self.number = 0
 
     def write(self, series: Any) -> dict[str, Any]:
-        """Store these series; returns the settings that see them alone."""
+        """Store these series; return the settings that select only them."""
         self.number += 1
         name = f"c{self.number}"
         self.server.write([Series({**one.labels, "cluster": name}, one.times, one.values) for one in series])
@@ -102,7 +101,7 @@ def cluster(shared_prometheus: Prometheus) -> Cluster:
 
 
 def test_a_pod_is_the_sum_of_its_real_containers(cluster: Cluster):
-    """Neither the pause container nor any cgroup; an idle pod is there with zeroes; times are the samples' own."""
+    """Neither the pause container nor a cgroup; an idle pod has zeros; times are those of the samples."""
     mine = cluster.write(cadvisor_series(WEB, IDLE, times=cluster.times, labels=labels(by_node_label)))
     got = fetch(cluster.server, now=cluster.now, **mine)
     found = rows(got)
@@ -115,8 +114,8 @@ def test_a_pod_is_the_sum_of_its_real_containers(cluster: Cluster):
     assert "[120s]" in got.origin.cores
 
 
-def test_the_matchers_stand_in_every_question(cluster: Cluster):
-    """Two clusters with pods of the same names: neither sees the other's."""
+def test_the_matchers_are_in_each_query(cluster: Cluster):
+    """Two clusters with pods of the same names are separate."""
     other = replace(WEB, containers={"app": (9.0, 9e9)})
     mine = cluster.write(cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)))
     theirs = cluster.write(cadvisor_series(other, times=cluster.times, labels=labels(by_node_label)))
@@ -125,8 +124,8 @@ def test_the_matchers_stand_in_every_question(cluster: Cluster):
 
 
 @pytest.mark.parametrize("label", ["k8sClusterId", "rancher_cluster"])
-def test_any_label_of_clusters_keeps_their_pods_apart(cluster: Cluster, label: str):
-    """The rule is that of the loads of nodes: nodes of several clusters with one name are not served."""
+def test_any_label_of_clusters_separates_their_pods(cluster: Cluster, label: str):
+    """By the rule of the loads of nodes: nodes of several clusters with one name are not served."""
     mine = cluster.write(
         [
             one._replace(labels={**one.labels, label: name})
@@ -165,7 +164,7 @@ def test_the_pressure_of_pods_is_read_with_that_of_nodes(cluster: Cluster):
 
 @pytest.mark.parametrize("job", ["kubelet", "other"])
 def test_one_series_of_another_target_removes_no_pod(cluster: Cluster, job: str):
-    """A series whose labels are exported_LABEL, in the job of all pods, or of one of two jobs."""
+    """A series with labels exported_LABEL, in the job of all pods, or of one of two jobs."""
     of = {node: {**by_node_label(node), "job": "kubelet" if node == "node-01" else job} for node in NODES}
     usage = list(cadvisor_series(WEB, IDLE, times=cluster.times, labels=of))
     renamed = renamed_labels(replace(WEB, containers={"app": (9.0, 9e9)}), cluster.times)[:2]
@@ -194,8 +193,8 @@ def test_a_pod_of_cadvisor_does_not_have_the_usage_of_the_node(cluster: Cluster)
     assert {"default/web-0"} == set(rows(fetch(cluster.server, now=cluster.now, **mine)))
 
 
-def test_a_container_that_two_jobs_tell_of_counts_once(cluster: Cluster):
-    """And so does one that was started anew, under another id."""
+def test_a_container_of_two_jobs_counts_once(cluster: Cluster):
+    """And so does a restarted one with another id."""
     twice = [
         *cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)),
         *cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label, job="kubelet-too")),
@@ -205,8 +204,8 @@ def test_a_container_that_two_jobs_tell_of_counts_once(cluster: Cluster):
     expect(rows(fetch(cluster.server, now=cluster.now, **mine))["default/web-0"], WEB, cluster.times[-1])
 
 
-def test_cpus_that_are_told_apart_are_added_up(cluster: Cluster):
-    """As a cAdvisor outside of a kubelet does."""
+def test_cpus_with_separate_series_are_summed(cluster: Cluster):
+    """As of a cAdvisor outside of a kubelet."""
     series = []
     for one in cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)):
         if "cpu" in one.labels:
@@ -219,7 +218,7 @@ def test_cpus_that_are_told_apart_are_added_up(cluster: Cluster):
 
 
 def test_nodes_behind_addresses_have_the_names_of_their_exporters(cluster: Cluster):
-    """cAdvisor's port is another one than the node exporter's."""
+    """The port of cAdvisor differs from that of the node exporter."""
     series = [
         *cadvisor_series(WEB, IDLE, times=cluster.times, labels=labels(by_address)),
         *(uname_series(node, times=cluster.times) for node in NODES),
@@ -229,7 +228,7 @@ def test_nodes_behind_addresses_have_the_names_of_their_exporters(cluster: Clust
     expect(found["batch/idle"], IDLE, cluster.times[-1])
 
 
-def test_nodes_that_nobody_names_are_their_addresses(cluster: Cluster):
+def test_nodes_without_names_are_their_addresses(cluster: Cluster):
     """Without the port."""
     mine = cluster.write(cadvisor_series(WEB, times=cluster.times, labels=labels(by_address)))
     found = rows(fetch(cluster.server, now=cluster.now, **mine))
@@ -237,16 +236,16 @@ def test_nodes_that_nobody_names_are_their_addresses(cluster: Cluster):
 
 
 @pytest.mark.parametrize("label", ["machine", "nothing_has_it"])
-def test_a_label_that_was_set_is_taken_where_it_is(cluster: Cluster, label: str):
-    """Set for the nodes' series: cAdvisor's may lack it, and then the usual ones do."""
+def test_a_configured_label_is_used_if_the_series_have_it(cluster: Cluster, label: str):
+    """It is set for the nodes' series: cAdvisor's may lack it, and then the default labels are used."""
     of = {node: {**by_node_label(node), "machine": f"m-{node}"} for node in NODES}
     mine = cluster.write(cadvisor_series(WEB, times=cluster.times, labels=of))
     found = rows(fetch(cluster.server, now=cluster.now, node_label=label, **mine))
     assert ("m-node-01" if label == "machine" else "node-01") == found["default/web-0"][0]
 
 
-def test_rare_scrapes_make_a_longer_span(cluster: Cluster):
-    """Four of them, so that one that fails leaves a rate."""
+def test_rare_scrapes_need_a_longer_span(cluster: Cluster):
+    """Four scrapes, so that a rate remains if one fails."""
     times = samples(step=60.0)
     mine = cluster.write(cadvisor_series(WEB, times=times, labels=labels(by_node_label)))
     got = fetch(cluster.server, now=float(times[-1]) + 1.0, **mine)
@@ -254,8 +253,8 @@ def test_rare_scrapes_make_a_longer_span(cluster: Cluster):
     expect(rows(got)["default/web-0"], WEB, times[-1])
 
 
-def test_a_pod_of_one_sample_has_no_rate_yet(cluster: Cluster):
-    """Its memory is known, its cores are not; nothing is made up."""
+def test_a_pod_with_one_sample_has_no_rate_yet(cluster: Cluster):
+    """Its memory is known, its cores are not."""
     series = [
         *cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)),
         *cadvisor_series(IDLE, times=cluster.times[-1:], labels=labels(by_node_label)),
@@ -265,8 +264,8 @@ def test_a_pod_of_one_sample_has_no_rate_yet(cluster: Cluster):
     assert 0.0 == found["batch/idle"][3]
 
 
-def test_what_is_gone_goes_on_with_the_same_time(cluster: Cluster):
-    """So whoever reads it can tell; a pod that moved stands there twice, each with its own time."""
+def test_a_removed_pod_keeps_the_time_of_its_last_sample(cluster: Cluster):
+    """So that readers can detect it; a pod that moved is there twice, each with its own time."""
     before, after = cluster.times[:-6], cluster.times[-6:]
     moved = replace(WEB, node="node-02")
     series = [
@@ -281,8 +280,8 @@ def test_what_is_gone_goes_on_with_the_same_time(cluster: Cluster):
     assert places["node-02"] == pytest.approx(after[-1], abs=1e-3)
 
 
-def test_thousands_of_pods(cluster: Cluster):
-    """All of them, each on its node."""
+def test_thousands_of_pods_are_read(cluster: Cluster):
+    """All of them, each with its node."""
     pods = [
         RealPod(
             f"p{number:04d}", NODES[number % 2], {"app": (0.001 * number, 1e6 * number)}, namespace=f"n{number % 7}"
@@ -298,7 +297,7 @@ def test_thousands_of_pods(cluster: Cluster):
 
 
 def test_without_cadvisor_there_is_no_pod_usage(cluster: Cluster):
-    """Said with what is missing, and what to do."""
+    """The error names what is missing, and a remedy."""
     mine = cluster.write([uname_series("node-01", times=cluster.times)])
     error = no_pods(cluster.server, now=cluster.now, **mine)
     assert "no series of container_cpu_usage_seconds_total" in str(error)
@@ -306,7 +305,7 @@ def test_without_cadvisor_there_is_no_pod_usage(cluster: Cluster):
 
 
 def without_containers(series: Any) -> list[Series]:
-    """As cri-dockerd leaves cAdvisor: a pod is its own cgroup."""
+    """As with cri-dockerd: a pod has only its own cgroup."""
     return [one for one in series if "container" not in one.labels]
 
 
@@ -322,7 +321,7 @@ def test_a_pod_without_series_of_containers_is_its_own_cgroup(cluster: Cluster):
     expect(found["batch/idle"], IDLE, cluster.times[-1])
 
 
-def test_the_cause_of_a_node_without_pods_is_whether_its_cadvisor_is_scraped(cluster: Cluster):
+def test_the_cause_of_a_node_without_pods_depends_on_its_cadvisor_series(cluster: Cluster):
     """node-02 has the series of its cgroups, node-03 has only machine_cpu_cores, node-04 nothing."""
     bare = [one for one in cadvisor_series(IDLE, times=cluster.times, labels=labels(by_node_label)) if named(one)]
     machine = {"__name__": "machine_cpu_cores", **by_node_label("node-03")}
@@ -333,7 +332,7 @@ def test_the_cause_of_a_node_without_pods_is_whether_its_cadvisor_is_scraped(clu
         await provider.fetch_pods(cluster.now)
         return await provider.pod_gaps(cluster.now)
 
-    gaps = run(PrometheusConfig(address=cluster.server.url, backoff=(0.05,), **mine), story)
+    gaps = run(sections(address=cluster.server.url, backoff=(0.05,), **mine), story)
     assert "is not scraped" in gaps.otherwise
     assert {"node-01", "node-02", "node-03"} == set(gaps.causes)
     assert "is scraped, but has no series with a label pod" in gaps.causes["node-03"]
@@ -343,8 +342,8 @@ def named(one: Series) -> bool:
     return "pod" not in one.labels
 
 
-def test_a_scraped_cadvisor_without_pods_is_not_one_to_be_scraped(cluster: Cluster):
-    """The hint is about the labels."""
+def test_the_hint_for_a_scraped_cadvisor_without_pods_is_about_labels(cluster: Cluster):
+    """Not about the scrape."""
     series = cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
     error = no_pods(cluster.server, now=cluster.now, **cluster.write([one for one in series if named(one)]))
     assert 'although container_cpu_usage_seconds_total{pod="", cluster=' in str(error)
@@ -352,8 +351,8 @@ def test_a_scraped_cadvisor_without_pods_is_not_one_to_be_scraped(cluster: Clust
     assert "to scrape" not in error.hint
 
 
-def test_memory_that_is_not_scraped_costs_memory_alone(cluster: Cluster):
-    """Metrics are often dropped to save room."""
+def test_without_memory_series_only_memory_is_missing(cluster: Cluster):
+    """These metrics are often dropped to save space."""
     series = [
         one
         for one in cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
@@ -364,8 +363,8 @@ def test_memory_that_is_not_scraped_costs_memory_alone(cluster: Cluster):
     assert np.isnan(found["default/web-0"][3])
 
 
-def test_victoria_metrics_tells_the_same(victoria_metrics: VictoriaMetrics):
-    """MetricsQL's rate takes the sample before the span with it, which of a steady counter is the same."""
+def test_victoria_metrics_gives_the_same_usage(victoria_metrics: VictoriaMetrics):
+    """MetricsQL's rate includes the sample before the span, which for a steady counter is the same."""
     times = samples(ago=1.0)
     victoria_metrics.write(cadvisor_series(WEB, IDLE, times=times, labels=labels(by_node_label)))
     found = rows(fetch(victoria_metrics, now=float(times[-1]) + 1.0))
@@ -377,8 +376,8 @@ def test_victoria_metrics_tells_the_same(victoria_metrics: VictoriaMetrics):
 # --- over time -------------------------------------------------------------------------------------------------------
 
 
-def test_what_to_ask_is_found_out_once_and_again_when_it_brings_nothing(prometheus: Prometheus):
-    """Series that come later are found; the questions of a settled plan are three."""
+def test_discovery_runs_once_and_again_without_samples(prometheus: Prometheus):
+    """Series that appear later are found."""
 
     async def story(provider: PrometheusProvider) -> None:
         with pytest.raises(NoPodUsage):
@@ -393,7 +392,7 @@ def test_what_to_ask_is_found_out_once_and_again_when_it_brings_nothing(promethe
             await provider.fetch_pods(float(times[-1]) + 3600.0)
         assert 1 == len((await provider.fetch_pods(float(times[-1]) + 1.0)).usage.pods)
 
-    run(PrometheusConfig(address=prometheus.url), story)
+    run(sections(address=prometheus.url), story)
 
 
 def test_a_mixed_cluster_names_the_nodes_without_pod_usage(prometheus: Prometheus, run_service: RunService):
@@ -425,8 +424,8 @@ def test_a_mixed_cluster_names_the_nodes_without_pod_usage(prometheus: Prometheu
         assert any("no pod usage for 1 of 3 nodes; node-03: cAdvisor of the kubelet is not" in each for each in reasons)
 
 
-def test_a_service_tells_of_pods_once_somebody_asks(prometheus: Prometheus, run_service: RunService):
-    """From the 404 that has the source asked to pods on their nodes, and into /metrics."""
+def test_a_service_serves_pods_once_a_client_requests_them(prometheus: Prometheus, run_service: RunService):
+    """From the 404 that starts the collection to pods on their nodes, and in /metrics."""
     times = samples(ago=0.0, step=5.0)
     prometheus.write(list(cadvisor_series(WEB, IDLE, times=times, labels=labels(by_node_label))))
     with Feed(prometheus, list(NODES)):
@@ -443,7 +442,7 @@ def test_a_service_tells_of_pods_once_somebody_asks(prometheus: Prometheus, run_
         assert (404, "no_pods") == (first.status, first.json()["error"]["code"])
         document = service.wait_for_status(200, "/api/v1/pods?host=node-01", timeout=90.0).json()
         assert ["web-0"] == document["pod"]
-        assert document["time"] == pytest.approx([times[-1]], abs=1e-3)  # cores fall while no sample follows
+        assert document["time"] == pytest.approx([times[-1]], abs=1e-3)  # cores decrease while no sample follows
         assert [int(WEB.memory)] == document["bytes"]
         assert "load_watcher_pods 2.0" in service.get("/metrics").text
         assert "unknown_host" == service.get("/api/v1/pods?host=node-99").json()["error"]["code"]

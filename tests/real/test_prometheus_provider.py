@@ -1,5 +1,5 @@
-"""The Prometheus provider against a real Prometheus: every way to get a metric, every way to name a node, and the ways
-in which a real server refuses, hangs and dies. What it brings is the same from a real VictoriaMetrics."""
+"""The Prometheus provider with a real Prometheus: each expression of a metric, each label of node names, and a server
+that refuses, hangs and dies. Its results are the same with a real VictoriaMetrics."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import StartPrometheus
-from tests.fetches import failure_of, use
+from tests.fetches import Sections, failure_of, sections, use
 from tests.real.fleet import (
     Fleet,
     Labels,
@@ -34,7 +34,8 @@ from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import CANDIDATES, PrometheusConfig, PrometheusQueryConfig
+from watcher.sources.prometheus.queries import CANDIDATES
+from watcher.sources.settings import QuerySettings
 
 pytestmark = pytest.mark.real
 
@@ -43,19 +44,19 @@ STEP = 15.0
 
 @pytest.fixture(params=[Prometheus, VictoriaMetrics])
 def promql(request: pytest.FixtureRequest, tmp_path: Path, running: Callable[[Server], Server]) -> PromqlServer:
-    """An empty server of either kind, gone with the test."""
+    """An empty server of either kind, which ends with the test."""
     server: PromqlServer = request.param(tmp_path / "promql")
     running(server)
     return server.start()
 
 
-def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
-    return use(lambda: PrometheusProvider(config), work, limit_s=60.0)
+def run(config: Sections, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
+    return use(lambda: PrometheusProvider(*config), work, limit_s=60.0)
 
 
 def fetch(server: PromqlServer, *, until: float, span: float = 180.0, **settings: Any) -> Fetch:
     """One fetch."""
-    config = PrometheusConfig(**{"address": server.url, "backoff": (0.05,), **settings})
+    config = sections(**{"address": server.url, "backoff": (0.05,), **settings})
     got: Fetch = run(config, lambda provider: provider.fetch(until - span, until))
     return got
 
@@ -65,7 +66,7 @@ def failure(server: PromqlServer, **settings: Any) -> ProviderError:
 
 
 def fleet_until_now(nodes: int = 3, *, seed: int = 1) -> Fleet:
-    """Sixteen minutes of load that end 7 s ago, so that no sample is on an edge of a range."""
+    """Sixteen minutes of load that end 7 s ago, so that no sample is at an edge of a range."""
     end = time.time() - 7.0
     return make_fleet(nodes, start=end - 960, end=end, step=STEP, seed=seed)
 
@@ -83,11 +84,11 @@ def by_key(got: Fetch) -> dict[str, SeriesBatch]:
     return {batch.metric.key: batch for batch in got.batches}
 
 
-# --- every way to get a metric ---------------------------------------------------------------------------------------
+# --- expressions of metrics ------------------------------------------------------------------------------------------
 
 
-def test_recording_rules_bring_their_own_samples(promql: PromqlServer):
-    """True times to the millisecond, values as they are stored, each device of a node by itself."""
+def test_recording_rules_have_their_own_samples(promql: PromqlServer):
+    """Real times to the millisecond, values as stored, each device of a node as a separate series."""
     fleet = fleet_until_now()
     promql.write(recording_rule_series(fleet, labels=by_node_label))
     until = float(fleet.times[-1]) + 5.0
@@ -111,8 +112,8 @@ def test_recording_rules_bring_their_own_samples(promql: PromqlServer):
     assert got.clock_offset_s == 0.0
 
 
-def test_raw_series_bring_what_the_rules_would(promql: PromqlServer):
-    """The CPU averaged over five minutes, memory as it is, traffic without the loopback, the busiest disk."""
+def test_raw_series_give_the_values_of_the_rules(promql: PromqlServer):
+    """The CPU averaged over five minutes, memory unchanged, traffic without the loopback, the busiest disk."""
     fleet = fleet_until_now()
     promql.write(node_exporter_series(fleet, labels=by_node_label))
     got = fetch(promql, until=float(fleet.times[-1]) + 7.0)
@@ -121,7 +122,7 @@ def test_raw_series_bring_what_the_rules_would(promql: PromqlServer):
     assert 7 == len(batches)
     assert () == got.failures == got.findings
 
-    # A rate of Prometheus begins with the first sample in its range, one of VictoriaMetrics with the one before.
+    # A rate of Prometheus begins with the first sample in its range, one of VictoriaMetrics with the previous one.
     first = 0 if isinstance(promql, VictoriaMetrics) else 1
 
     def smoothed(values: np.ndarray, seconds: float, at: float) -> float:
@@ -149,7 +150,7 @@ def test_raw_series_bring_what_the_rules_would(promql: PromqlServer):
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_the_maxima_of_five_minutes_are_those_of_the_samples(promql: PromqlServer, raw: bool):
-    """Of stored samples their highest; an average over five minutes is the one at their end, memory is looked at once a
+    """The highest of the stored samples; an average over five minutes counts at its end, memory is read once a
     minute."""
     end = np.floor((time.time() - 7.0) / 300) * 300
     fleet = make_fleet(3, start=end - 1800, end=end + 7.0, step=STEP, seed=1)
@@ -163,7 +164,7 @@ def test_the_maxima_of_five_minutes_are_those_of_the_samples(promql: PromqlServe
         ]
         return [batch for fetched in got for batch in fetched.batches]
 
-    cpu, memory = run(PrometheusConfig(address=promql.url, backoff=(0.05,)), work)
+    cpu, memory = run(sections(address=promql.url, backoff=(0.05,)), work)
     for batch, values, tolerance in (
         (cpu, fleet.cpu, 0.08 if raw else 1e-9),
         (memory, fleet.memory, 0.06 if raw else 1e-9),
@@ -179,8 +180,8 @@ def test_the_maxima_of_five_minutes_are_those_of_the_samples(promql: PromqlServe
 
 
 def raw_series_of(key: str, number: int, times: np.ndarray) -> Iterable[Series]:
-    """Series for one candidate alone, so that its metric is 25 of its unit on node a and 50 on node b (bandwidth and
-    drops: a second; energy: watts)."""
+    """Raw series for a single candidate, so that its metric is 25 of its unit on node a and 50 on node b (bandwidth and
+    drops: per second; energy: watts)."""
     candidate = CANDIDATES[key][number]
     elapsed = times - times[0]
     for node, level in (("a", 25.0), ("b", 50.0)):
@@ -198,7 +199,7 @@ def raw_series_of(key: str, number: int, times: np.ndarray) -> Iterable[Series]:
                 free = np.full_like(times, share * 10.0 * (100.0 - level))
                 yield Series({"__name__": f"node_memory_{part}_bytes", **own}, times, free)
         elif key == "CPU":
-            for cpu, idle in (("0", 0.5), ("1", 1.5)):  # not equally busy: the mean counts
+            for cpu, idle in (("0", 0.5), ("1", 1.5)):  # different busy times: the mean counts
                 name = {"__name__": "node_cpu_seconds_total", **own, "cpu": cpu}
                 share = idle * (1.0 - level / 100.0)
                 yield Series({**name, "mode": "idle"}, times, elapsed * share * 0.7)
@@ -235,8 +236,8 @@ def windows_series(
     ("key", "number"),
     [pytest.param(key, number, id=f"{key}-{number}") for key in CANDIDATES for number in range(len(CANDIDATES[key]))],
 )
-def test_every_candidate_is_found_and_understood(promql: PromqlServer, key: str, number: int):
-    """Alone in a Prometheus, it is the one that is used, and brings the metric in its unit."""
+def test_each_candidate_is_found_and_used(promql: PromqlServer, key: str, number: int):
+    """If it is the only one in a Prometheus, it gives the metric in its unit."""
     end = time.time() - 7.0
     times = end - STEP * np.arange(64, -1, -1)
     promql.write(raw_series_of(key, number, times))
@@ -258,7 +259,7 @@ def test_every_candidate_is_found_and_understood(promql: PromqlServer, key: str,
         assert np.allclose(level, list(found.values()))
 
 
-def test_cpu_of_a_new_node_is_right_from_the_second_sample_on(promql: PromqlServer):
+def test_the_cpu_of_a_new_node_is_right_from_the_second_sample_on(promql: PromqlServer):
     """rate() over five minutes is too small while the counters are younger, also that of the idle time."""
     end = time.time() - 7.0
     times = end - STEP * np.arange(6, -1, -1)
@@ -272,8 +273,8 @@ def test_cpu_of_a_new_node_is_right_from_the_second_sample_on(promql: PromqlServ
         assert np.allclose(level, list(found.values()))
 
 
-def test_what_comes_first_is_taken(promql: PromqlServer):
-    """Rules before raw series, and the reason says what was found."""
+def test_the_first_existing_candidate_is_used(promql: PromqlServer):
+    """Rules before raw series; the reason names what was found."""
     fleet = fleet_until_now()
     promql.write(recording_rule_series(fleet))
     promql.write(node_exporter_series(fleet))
@@ -282,8 +283,8 @@ def test_what_comes_first_is_taken(promql: PromqlServer):
     assert {"recording rule", "recording rule of the mixin"} == {plan.reason for plan in got.plans.values()}
 
 
-def test_several_devices_of_a_gpu_stay_apart(promql: PromqlServer):
-    """Their mean is the reader's rule."""
+def test_several_devices_of_a_gpu_stay_separate(promql: PromqlServer):
+    """The review computes their mean."""
     now = time.time()
     promql.write(
         Series({"__name__": "DCGM_FI_DEV_GPU_UTIL", "node": "a", "gpu": str(gpu)}, [now - 10], [float(20 * gpu)])
@@ -296,8 +297,8 @@ def test_several_devices_of_a_gpu_stay_apart(promql: PromqlServer):
     assert [0.0, 20.0, 40.0, 60.0] == sorted(batch.value)
 
 
-def test_an_overlapping_fetch_brings_the_same_samples_again(promql: PromqlServer):
-    """Times and values, from rules and from expressions: slots are rewritten with what they were."""
+def test_overlapping_fetches_give_the_same_samples(promql: PromqlServer):
+    """Times and values, from rules and from expressions."""
     fleet = fleet_until_now()
     promql.write(node_exporter_series(fleet, labels=by_node_label))
     promql.write(recording_rule_series(fleet, labels=by_node_label)[: 1 * len(fleet.nodes)])
@@ -306,24 +307,24 @@ def test_an_overlapping_fetch_brings_the_same_samples_again(promql: PromqlServer
     def work(since: float, until: float) -> Callable[[PrometheusProvider], Awaitable[Fetch]]:
         return lambda provider: provider.fetch(since, until)
 
-    config = PrometheusConfig(address=promql.url)
+    config = sections(address=promql.url)
     first, second = run(config, work(until - 300, until - 60)), run(config, work(until - 180, until))
     for before, after in zip(first.batches, second.batches, strict=True):
         for node, earlier in samples(before).items():
             later = samples(after)[node]
             common = {at for at in earlier if at >= until - 180}
-            # 3.x leaves out the left edge of a range.
+            # 3.x excludes the left edge of a range.
             assert len(common - later.keys()) <= 1
             assert len(common) >= 2
             # VictoriaMetrics rounds sums over another range differently in the last digit.
             assert all(earlier[at] == pytest.approx(later[at], abs=1e-9) for at in common & later.keys())
 
 
-# --- every way to name a node ----------------------------------------------------------------------------------------
+# --- labels of nodes -------------------------------------------------------------------------------------------------
 
 
 def relabelled(**changes: str) -> Labels:
-    """`#` stands for the node's name, `@` for its address."""
+    """`#` is replaced by the node's name, `@` by its address."""
 
     def labels(node: str) -> Mapping[str, str]:
         address = by_node_label(node)["instance"]
@@ -347,8 +348,8 @@ JOINED = "nodename (of node_uname_info, by instance)"
     ],
 )
 @pytest.mark.parametrize("kind", ["rules", "raw"])
-def test_nodes_are_named(promql: PromqlServer, labels: Labels, uname: bool, shown: str, kind: str):
-    """By the first label that tells them apart, whatever the series are."""
+def test_the_label_of_node_names_is_found(promql: PromqlServer, labels: Labels, uname: bool, shown: str, kind: str):
+    """The first label that distinguishes nodes, in any series."""
     fleet = fleet_until_now(4)
     raw = node_exporter_series(fleet, labels=labels, uname=uname)
     rules = recording_rule_series(fleet, labels=labels)
@@ -361,11 +362,11 @@ def test_nodes_are_named(promql: PromqlServer, labels: Labels, uname: bool, show
     assert () == got.findings
 
 
-def test_a_rule_that_keeps_only_the_instance_agrees_with_raw_series(promql: PromqlServer):
-    """kube-prometheus' network rules do; the same node must not appear under two names."""
+def test_a_rule_that_only_keeps_the_instance_has_the_names_of_raw_series(promql: PromqlServer):
+    """As kube-prometheus' network rules; a node must not have two names."""
     fleet = fleet_until_now()
     raw = node_exporter_series(fleet, labels=by_node_label, uname=True)
-    # The host's own name is not the node's.
+    # The host name differs from the node's name.
     renamed = [
         one._replace(labels={**one.labels, "nodename": "ip-" + one.labels["nodename"]})
         if "nodename" in one.labels
@@ -385,8 +386,8 @@ def test_a_rule_that_keeps_only_the_instance_agrees_with_raw_series(promql: Prom
 
 
 @pytest.mark.parametrize("kind", ["rules", "raw"])
-def test_matchers_keep_clusters_apart(promql: PromqlServer, kind: str):
-    """Nodes of equal names and addresses, and a cluster's name with all that could break out of a query."""
+def test_matchers_separate_clusters(promql: PromqlServer, kind: str):
+    """With nodes of equal names and addresses, and a cluster name with all characters that could end a string."""
     ours, theirs = r"""our "own" <label> \d{1} `'""", "theirs"
     make = recording_rule_series if kind == "rules" else node_exporter_series
     fleets = {ours: fleet_until_now(seed=1), theirs: fleet_until_now(4, seed=2)}
@@ -410,11 +411,11 @@ def test_matchers_keep_clusters_apart(promql: PromqlServer, kind: str):
     assert set(mine.plans.values()).isdisjoint(rest.plans.values())
 
 
-# --- a dead exporter -------------------------------------------------------------------------------------------------
+# --- a stopped exporter ----------------------------------------------------------------------------------------------
 
 
 def write_one_dead(server: PromqlServer, *, silent_s: float) -> tuple[Fleet, float]:
-    """A fleet whose first node stopped so many seconds ago, and the time of that node's last sample."""
+    """A fleet whose first node stopped this many seconds ago, and the time of that node's last sample."""
     fleet = fleet_until_now()
     last = float(fleet.times[-1]) - silent_s
     dead = fleet.nodes[0]
@@ -425,8 +426,9 @@ def write_one_dead(server: PromqlServer, *, silent_s: float) -> tuple[Fleet, flo
     return fleet, float(fleet.times[fleet.times <= last][-1])
 
 
-def test_a_dead_exporter_does_not_look_alive(promql: PromqlServer):
-    """No sample of its node is younger than its last one and two scrape intervals, of no metric; the others go on."""
+def test_a_stopped_exporter_does_not_look_alive(promql: PromqlServer):
+    """No sample of its node is newer than its last one plus two scrape intervals, for any metric; other nodes
+    continue."""
     fleet, last = write_one_dead(promql, silent_s=120.0)
     got = fetch(promql, until=time.time(), span=240.0)
 
@@ -437,24 +439,24 @@ def test_a_dead_exporter_does_not_look_alive(promql: PromqlServer):
         assert all(newest[node] >= fleet.times[-1] - 4 * STEP for node in fleet.nodes[1:]), batch.metric.key
 
 
-def test_without_a_guard_it_would(promql: PromqlServer):
-    """What the guard is there for; a configured expression has it if it names one."""
+def test_without_a_guard_a_stopped_exporter_looks_alive(promql: PromqlServer):
+    """So the guard is necessary; a configured expression has it if one is configured."""
     fleet, last = write_one_dead(promql, silent_s=120.0)
     expression = '1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'
     ages = []
     for guard in (None, 'node_cpu_seconds_total{mode="idle",cpu="0"}'):
-        got = fetch(promql, until=time.time(), queries={"CPU": PrometheusQueryConfig(expression, "ratio", guard=guard)})
+        got = fetch(promql, until=time.time(), queries={"CPU": QuerySettings(expression, "ratio", guard=guard)})
         ages.append(max(samples(by_key(got)["CPU"])[fleet.nodes[0]]) - last)
 
     assert ages[0] > 60.0
     assert ages[1] <= 2 * STEP
 
 
-# --- who may ask -----------------------------------------------------------------------------------------------------
+# --- credentials -----------------------------------------------------------------------------------------------------
 
 
-def test_tls_with_basic_authentication(start_prometheus: StartPrometheus, tmp_path: Path):
-    """With the authority and a password file; without either a refusal that names the setting."""
+def test_tls_with_basic_authentication_works(start_prometheus: StartPrometheus, tmp_path: Path):
+    """With the authority and a password file; without either, the error names the setting."""
     password = new_secret()
     server = start_prometheus(tls=True, basic_auth=("me", password))
     server.write(recording_rule_series(fleet_until_now()))
@@ -480,8 +482,8 @@ def test_tls_with_basic_authentication(start_prometheus: StartPrometheus, tmp_pa
         assert password not in str(error)
 
 
-def test_an_authority_that_is_none_is_named(start_prometheus: StartPrometheus, tmp_path: Path):
-    """A file that is not there, or is no certificate."""
+def test_an_invalid_authority_is_an_error(start_prometheus: StartPrometheus, tmp_path: Path):
+    """A file that does not exist, or that contains no certificate."""
     server = start_prometheus(tls=True)
     junk = tmp_path / "junk.pem"
     junk.write_text("not a certificate")
@@ -492,16 +494,16 @@ def test_an_authority_that_is_none_is_named(start_prometheus: StartPrometheus, t
         assert "provider.ca_file" in error.hint
 
 
-def test_only_who_says_insecure_gets_it(start_prometheus: StartPrometheus):
-    """Any certificate will do then, and no library warns on every request (warnings are errors here)."""
+def test_only_insecure_skip_verify_disables_verification(start_prometheus: StartPrometheus):
+    """Then any certificate is accepted, and no library warns at each request (warnings are errors here)."""
     server = start_prometheus(tls=True)
     server.write(recording_rule_series(fleet_until_now()))
 
     assert 7 == len(fetch(server, until=time.time(), insecure_skip_verify=True).batches)
 
 
-def test_a_client_certificate(start_prometheus: StartPrometheus):
-    """Without one, or with one and no key, a refusal that names the setting."""
+def test_a_client_certificate_is_used(start_prometheus: StartPrometheus):
+    """Without it or its key, the error names the setting."""
     server = start_prometheus(client_certificates=True)
     server.write(recording_rule_series(fleet_until_now()))
     authority: dict[str, Any] = {"ca_file": str(server.ca_file)}
@@ -510,7 +512,7 @@ def test_a_client_certificate(start_prometheus: StartPrometheus):
     assert 7 == len(fetch(server, until=time.time(), **own).batches)
 
     anonymous = failure(server, **authority)
-    # Unless the server's reset of the connection overtakes its reason.
+    # Unless the server's reset of the connection arrives before its reason.
     assert "aborted the TLS handshake" in str(anonymous) or isinstance(anonymous, ProviderUnreachable)
     keyless = failure(server, **{**authority, "client_cert": str(server.client_cert)})
     assert isinstance(keyless, ProviderRefused)
@@ -518,23 +520,23 @@ def test_a_client_certificate(start_prometheus: StartPrometheus):
         assert "client_cert" in error.hint
 
 
-# --- a server in trouble ---------------------------------------------------------------------------------------------
+# --- failures of the server ------------------------------------------------------------------------------------------
 
 
-def test_a_query_that_it_will_not_run_is_refused(start_prometheus: StartPrometheus):
-    """Its limits and its grammar: a retry would not help."""
+def test_a_query_beyond_the_limits_is_refused(start_prometheus: StartPrometheus):
+    """Limits and grammar of the server: a retry would not help."""
     server = start_prometheus(flags=["--query.max-samples=10"])
     server.write(recording_rule_series(fleet_until_now()))
 
     assert isinstance(failure(server), ProviderRefused)
-    bad = failure(server, queries={"CPU": PrometheusQueryConfig("sum(", "ratio")})
+    bad = failure(server, queries={"CPU": QuerySettings("sum(", "ratio")})
     assert isinstance(bad, ProviderRefused)
     assert "parse error" in str(bad)
     assert "provider.queries" in bad.hint
 
 
-def test_a_query_that_takes_it_too_long_may_pass(start_prometheus: StartPrometheus):
-    """2.42 says 422 for that, 3.5 says 503; both are worth a retry."""
+def test_a_query_that_takes_too_long_is_retried(start_prometheus: StartPrometheus):
+    """2.42 responds with 422, 3.5 with 503."""
     server = start_prometheus(flags=["--query.timeout=1ms"])
     fleet = fleet_until_now(300)
     server.write(node_exporter_series(fleet))
@@ -542,8 +544,9 @@ def test_a_query_that_takes_it_too_long_may_pass(start_prometheus: StartPromethe
     assert isinstance(failure(server), ProviderUnreachable)
 
 
-def test_it_hangs_and_goes_on(prometheus: Prometheus):
-    """A stopped process accepts connections and says nothing: unreachable within the timeout, and back at once."""
+def test_a_paused_server_is_unreachable_until_it_resumes(prometheus: Prometheus):
+    """A stopped process accepts connections and sends nothing: unreachable within the timeout, and available at once
+    afterwards."""
     prometheus.write(recording_rule_series(fleet_until_now()))
 
     async def work(provider: PrometheusProvider) -> None:
@@ -552,7 +555,7 @@ def test_it_hangs_and_goes_on(prometheus: Prometheus):
         async def whole():
             return 7 == len((await provider.fetch(now - 180, now)).batches)
 
-        # On a busy machine half a second may be too short for an answer once in a while.
+        # On a busy machine, half a second is sometimes too short for a response.
         await eventually(whole, what="all metrics", ignoring=(ProviderUnreachable,))
         prometheus.pause()
         with pytest.raises(ProviderUnreachable, match="in time"):
@@ -560,11 +563,11 @@ def test_it_hangs_and_goes_on(prometheus: Prometheus):
         prometheus.resume()
         await eventually(whole, what="all metrics again", ignoring=(ProviderUnreachable,))
 
-    run(PrometheusConfig(address=prometheus.url, timeout=0.5, backoff=()), work)
+    run(sections(address=prometheus.url, timeout=0.5, backoff=()), work)
 
 
-def test_a_metric_that_was_never_there_does_not_hide_that_all_is_gone(prometheus: Prometheus):
-    """With the two rules of a small set-up only, the first fetch that nobody answers says so."""
+def test_a_metric_that_never_existed_does_not_hide_an_outage(prometheus: Prometheus):
+    """With the two rules of a small installation, the first fetch without a response fails."""
     series = recording_rule_series(fleet_until_now())
     prometheus.write([one for one in series if one[0]["__name__"] == "instance:node_cpu:ratio"])
 
@@ -575,11 +578,11 @@ def test_a_metric_that_was_never_there_does_not_hide_that_all_is_gone(prometheus
         with pytest.raises(ProviderUnreachable, match="Connection refused"):
             await provider.fetch(now - 180, now)
 
-    run(PrometheusConfig(address=prometheus.url, backoff=()), work)
+    run(sections(address=prometheus.url, backoff=()), work)
 
 
-def test_it_dies_and_comes_back(prometheus: Prometheus):
-    """Killed between two fetches: unreachable, then what it had stored."""
+def test_a_killed_server_is_unreachable_until_it_restarts(prometheus: Prometheus):
+    """Then it has its stored samples."""
     prometheus.write(recording_rule_series(fleet_until_now()))
 
     async def work(provider: PrometheusProvider) -> None:
@@ -592,18 +595,18 @@ def test_it_dies_and_comes_back(prometheus: Prometheus):
         after = await provider.fetch(now - 180, now)
         assert [samples(batch) for batch in before.batches] == [samples(batch) for batch in after.batches]
 
-    run(PrometheusConfig(address=prometheus.url, backoff=()), work)
+    run(sections(address=prometheus.url, backoff=()), work)
 
 
 def unread_bytes(port: int) -> int:
-    """How much the kernel keeps for the server at this port, which does not read."""
+    """The number of bytes that the kernel keeps for the server at this port, which does not read."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     queues = [row[4] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
     return sum(int(queue.partition(":")[2], 16) for queue in queues)
 
 
-def test_it_dies_in_the_middle_of_a_fetch(prometheus: Prometheus):
-    """The questions under way fail at once, not at their timeout."""
+def test_a_server_that_dies_during_a_fetch_fails_it_at_once(prometheus: Prometheus):
+    """Pending queries fail before their timeout."""
     prometheus.write(recording_rule_series(fleet_until_now()))
 
     async def work(provider: PrometheusProvider) -> None:
@@ -616,18 +619,18 @@ def test_it_dies_in_the_middle_of_a_fetch(prometheus: Prometheus):
         with pytest.raises(ProviderUnreachable, match="connection failed"):
             await task
 
-    run(PrometheusConfig(address=prometheus.url, timeout=50.0, backoff=()), work)
+    run(sections(address=prometheus.url, timeout=50.0, backoff=()), work)
 
 
 LEAVE = """
 import asyncio, sys, time
 from tests.real.test_prometheus_provider import unread_bytes
 from tests.waiting import eventually, wait_for
-from watcher.sources.prometheus.queries import PrometheusConfig
+
 from watcher.sources.prometheus.provider import PrometheusProvider
 
 async def main():
-    provider = PrometheusProvider(PrometheusConfig(address=sys.argv[1], timeout=600.0, fetch_deadline=600.0))
+    provider = PrometheusProvider(*sections(address=sys.argv[1], timeout=600.0, fetch_deadline=600.0))
     await provider.start()
     task = asyncio.create_task(provider.fetch(time.time() - 60, time.time()))
     port = int(sys.argv[1].rpartition(":")[2])
@@ -643,8 +646,8 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("way", ["close", "leave"])
-def test_a_hung_server_keeps_no_process_from_exiting(prometheus: Prometheus, way: str):
-    """Closed or simply left, with ten minutes of timeout still to go."""
+def test_a_hanging_server_does_not_prevent_the_exit_of_the_process(prometheus: Prometheus, way: str):
+    """After a close or without it, with ten minutes of the timeout remaining."""
     prometheus.pause()
     done = subprocess.run(
         [sys.executable, "-c", LEAVE, prometheus.url, way],
@@ -656,6 +659,6 @@ def test_a_hung_server_keeps_no_process_from_exiting(prometheus: Prometheus, way
     )
 
     assert 0 == done.returncode, done.stderr
-    # either would take the ten minutes of the provider's own timeout if it waited for the answer
+    # either would take the ten minutes of the provider's timeout if it waited for the response
     assert ("closed\n" if way == "close" else "left\n") == done.stdout
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""`load-watcher report` against a real Prometheus, and its page in a real browser."""
+"""`load-watcher report` with a real Prometheus, and its page in a real browser."""
 
 import json
 import time
@@ -38,7 +38,7 @@ def cluster() -> HistoryCluster:
 
 @pytest.fixture(scope="module")
 def full(cluster: HistoryCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus with everything that the report uses."""
+    """A Prometheus with all series that the report uses."""
     with Prometheus(tmp_path_factory.mktemp("full"), config=OUT_OF_ORDER) as server:
         server.write([*rule_series(cluster), *cadvisor_series(cluster), *state_series(cluster)])
         yield server
@@ -64,14 +64,14 @@ def written(folder: Path) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def folder(full: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of one report about everything."""
+    """The files of one complete report."""
     found = tmp_path_factory.mktemp("report")
     result = run(full.url, found)
     assert result.exit_code == 0, result.output
     return found
 
 
-def test_everything_is_there(folder: Path):
+def test_the_report_is_complete(folder: Path):
     page, document = written(folder)
     assert document["missing"] == []
     assert "1 of 4 nodes was above 80 % CPU for " in document["findings"]["hot"]
@@ -99,7 +99,7 @@ def test_the_same_end_gives_the_same_bytes(full: Prometheus, cluster: HistoryClu
 
 
 def test_nodes_whose_cadvisor_is_not_scraped_are_named(cluster: HistoryCluster, tmp_path: Path):
-    """Their pods are in no workload, and the report says so with the cause."""
+    """Their pods are in no workload, and the report states this with the cause."""
     of_pods = [one for one in cadvisor_series(cluster) if one.labels["node"] != "node-0004"]
     with Prometheus(tmp_path / "prometheus", config=OUT_OF_ORDER) as server:
         server.write([*rule_series(cluster), *of_pods, *state_series(cluster)])
@@ -109,8 +109,8 @@ def test_nodes_whose_cadvisor_is_not_scraped_are_named(cluster: HistoryCluster, 
     assert any(remark in each for each in written(tmp_path)[1]["remarks"])
 
 
-def test_what_is_missing_is_named(rules: Prometheus, tmp_path: Path):
-    """With rules alone: the load in percent, and for everything else how to get it."""
+def test_missing_data_are_named(rules: Prometheus, tmp_path: Path):
+    """With rules only: the load in percent, and for other data how to get them."""
     result = run(rules.url, tmp_path)
     assert result.exit_code == 0, result.output
     _, document = written(tmp_path)
@@ -134,14 +134,14 @@ def test_a_small_budget_is_kept_and_stated(full: Prometheus, tmp_path: Path):
     assert any("--max-samples" in each["what"] for each in document["missing"]), document["missing"]
 
 
-def test_a_server_that_is_not_there(tmp_path: Path):
+def test_an_unreachable_server_is_an_error(tmp_path: Path):
     result = run(f"http://127.0.0.1:{free_port()}", tmp_path)
     assert result.exit_code == 2
     assert "kubectl -n monitoring port-forward" in result.stderr
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_time_without_data(full: Prometheus, tmp_path: Path):
+def test_a_time_without_data_is_an_error(full: Prometheus, tmp_path: Path):
     """Ten days ago the server had no data, but it has some now."""
     result = run(full.url, tmp_path, "--end", str(time.time() - 10 * 86400))
     assert result.exit_code == 2
@@ -149,7 +149,7 @@ def test_a_time_without_data(full: Prometheus, tmp_path: Path):
     assert "check --days and --end" in result.stderr
 
 
-def test_a_server_without_nodes(tmp_path: Path):
+def test_a_server_without_nodes_is_an_error(tmp_path: Path):
     (tmp_path / "server").mkdir()
     with Prometheus(tmp_path / "server") as server:
         result = run(server.url, tmp_path)
@@ -158,7 +158,7 @@ def test_a_server_without_nodes(tmp_path: Path):
     assert "provider.queries.CPU.expression" in result.stderr
 
 
-def test_credentials_come_from_files_and_the_environment(cluster: HistoryCluster, tmp_path: Path):
+def test_credentials_are_read_from_files_and_the_environment(cluster: HistoryCluster, tmp_path: Path):
     """The password is neither in errors nor in files."""
     secret = new_secret()
     (tmp_path / "password").write_text(secret)
@@ -187,8 +187,8 @@ def test_credentials_come_from_files_and_the_environment(cluster: HistoryCluster
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)])
-def test_the_page_in_a_browser(folder: Path, dark: bool, width: int):
-    """No errors, no findings of axe, nothing wider than the window, in light, dark and on a phone."""
+def test_the_page_has_no_errors_in_a_browser(folder: Path, dark: bool, width: int):
+    """No findings of axe, nothing wider than the window, in light, dark and on a phone."""
     with chromium() as browser, tab(browser, dark=dark, width=width) as page:
         page.open((folder / "report.html").as_uri(), shows="Hot hours")
         assert page.errors() == []

@@ -1,4 +1,4 @@
-"""What `load-watcher report` counts as requested, from the series of kube-state-metrics and of kube-scheduler."""
+"""The requests in a report, from the series of kube-state-metrics and of kube-scheduler."""
 
 import json
 import time
@@ -26,7 +26,7 @@ NANO = 10**9
 
 
 class History:
-    """Series over the last five hours, constant but for the load. Each pod has a node of its own, with its name."""
+    """Series over the last five hours, constant except for the load. Each pod has its own node, with its name."""
 
     def __init__(self) -> None:
         self.times = np.arange(time.time() - 5 * 3600, time.time() - 5.0, 60.0)
@@ -42,8 +42,8 @@ class History:
                 self.add(f"kube_node_status_{part}", size, node=node, resource=resource, unit=UNITS[resource])
 
     def add_pod(self, case: PodCase, *, policy: bool = True) -> None:
-        """As kube-state-metrics does (docs/metrics/workload/pod-metrics.md); before it had `restart_policy`, without
-        `policy`."""
+        """Add the series of kube-state-metrics (docs/metrics/workload/pod-metrics.md); earlier versions have no
+        `restart_policy`: without `policy`."""
         pod = msgspec.convert(case.object(), Pod)
         own = {"namespace": "shop", "pod": case.name, "uid": pod.metadata.uid}
         self.add("kube_pod_info", 1.0, node=case.name, **own)
@@ -65,7 +65,7 @@ class History:
             self.add(name, size / NANO, **more, **labels)
 
     def add_of_scheduler(self, case: PodCase) -> None:
-        """As /metrics/resources of kube-scheduler does."""
+        """Add the series of kube-scheduler's /metrics/resources."""
         for resource, unit, size in (("cpu", "cores", case.milli / 1000), ("memory", "bytes", float(case.bytes))):
             own = {"namespace": "shop", "pod": case.name, "node": case.name, "scheduler": "default-scheduler"}
             self.add("kube_pod_resource_request", size, priority="0", resource=resource, unit=unit, **own)
@@ -91,7 +91,7 @@ def of_state_metrics() -> Iterator[PodCase]:
     yield from (each for each in CASES if each.in_series)
 
 
-def test_requests_from_kube_state_metrics(tmp_path: Path):
+def test_requests_are_read_from_kube_state_metrics(tmp_path: Path):
     history = History()
     for case in of_state_metrics():
         history.add_node(case.name)
@@ -102,8 +102,8 @@ def test_requests_from_kube_state_metrics(tmp_path: Path):
     assert not [each for each in document["missing"] if "restart_policy" in each["what"]]
 
 
-def test_requests_from_kube_scheduler(tmp_path: Path):
-    """They take the place of those from kube-state-metrics, which has neither pod-level requests nor resizes."""
+def test_requests_are_read_from_kube_scheduler(tmp_path: Path):
+    """They replace those of kube-state-metrics, which has neither pod-level requests nor resizes."""
     history = History()
     for case in CASES:
         history.add_node(case.name)
@@ -114,7 +114,7 @@ def test_requests_from_kube_scheduler(tmp_path: Path):
     assert not [each for each in document["remarks"] if "requests" in each]
 
 
-def test_sidecars_that_cannot_be_known_are_named(tmp_path: Path):
+def test_sidecars_without_a_restart_policy_are_reported(tmp_path: Path):
     history = History()
     history.add_node("sidecar")
     history.add_pod(next(case for case in CASES if case.name == "sidecar"), policy=False)

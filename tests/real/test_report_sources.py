@@ -1,5 +1,5 @@
-"""`load-watcher report` from the servers that users have: without recording rules, VictoriaMetrics, behind a gateway,
-and servers that are slow, end, or lack data."""
+"""`load-watcher report` with the servers of users: without recording rules, VictoriaMetrics, behind a gateway, and
+servers that are slow, end, or lack data."""
 
 import json
 import signal
@@ -41,7 +41,7 @@ def cluster() -> HistoryCluster:
 
 @pytest.fixture(scope="module")
 def full(cluster: HistoryCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus with everything that the report uses."""
+    """A Prometheus with all series that the report uses."""
     with Prometheus(tmp_path_factory.mktemp("full"), config=OUT_OF_ORDER) as server:
         server.write([*rule_series(cluster), *cadvisor_series(cluster), *state_series(cluster)])
         yield server
@@ -58,12 +58,13 @@ def document_of(folder: Path) -> dict[str, Any]:
 
 
 def missing(document: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """What is missing, by its first word."""
+    """The missing data, by their first word."""
     return {each["what"].partition(" ")[0]: each for each in document["missing"]}
 
 
-def test_counters_of_the_node_exporter_alone(cluster: HistoryCluster, tmp_path: Path):
-    """Without recording rules, cAdvisor and kube-state-metrics: nodes by their names, and what the rest needs."""
+def test_counters_of_the_node_exporter_are_sufficient_for_the_load(cluster: HistoryCluster, tmp_path: Path):
+    """Without recording rules, cAdvisor and kube-state-metrics: nodes with their names, and the requirements of the
+    rest."""
     with Prometheus(tmp_path / "server", config=OUT_OF_ORDER) as server:
         server.write(node_exporter_series(cluster))
         result = run(server.url, tmp_path)
@@ -115,7 +116,7 @@ def test_victoria_metrics_gives_the_same_findings(full: Prometheus, cluster: His
     assert shares[0] == pytest.approx(shares[1], abs=0.01)
 
 
-def test_a_gateway_wants_a_token_and_a_tenant(full: Prometheus, tmp_path: Path):
+def test_a_gateway_that_needs_a_token_and_a_tenant(full: Prometheus, tmp_path: Path):
     token = new_secret()
     (tmp_path / "token").write_text(token + "\n")
     tenant = ("--set", 'provider.headers={"X-Scope-OrgID" = "team-7"}')
@@ -131,7 +132,7 @@ def test_a_gateway_wants_a_token_and_a_tenant(full: Prometheus, tmp_path: Path):
     assert token not in (tmp_path / "report.html").read_text() + taken.output
 
 
-def test_a_server_with_a_certificate_of_its_own_ca(cluster: HistoryCluster, tmp_path: Path):
+def test_a_server_with_a_certificate_of_a_private_ca(cluster: HistoryCluster, tmp_path: Path):
     with Prometheus(tmp_path / "server", config=OUT_OF_ORDER, tls=True) as server:
         server.write(rule_series(cluster))
         refused = run(server.url, tmp_path)
@@ -142,8 +143,8 @@ def test_a_server_with_a_certificate_of_its_own_ca(cluster: HistoryCluster, tmp_
     assert document_of(tmp_path)["nodes"] == 4
 
 
-def test_queries_without_an_answer_in_time_are_divided(full: Prometheus, cluster: HistoryCluster, tmp_path: Path):
-    """The server answers at most 150 steps in time; the report is that of a fast server."""
+def test_queries_that_time_out_are_split(full: Prometheus, cluster: HistoryCluster, tmp_path: Path):
+    """The server responds to at most 150 steps in time; the report equals that of a fast server."""
     end = ("--end", str(int(cluster.times[-1]) // HOUR_S * HOUR_S))
     (tmp_path / "fast").mkdir()
     with FaultyProxy(full.url) as slow:
@@ -172,7 +173,7 @@ def test_a_server_that_ends_while_nodes_are_read(cluster: HistoryCluster, tmp_pa
 
 
 def test_a_server_that_ends_while_pods_are_read(cluster: HistoryCluster, tmp_path: Path):
-    """The figures of nodes are written; for the rest, the error and its cure, and no zeros."""
+    """The figures of nodes are written; for the rest, the error and its remedy, and no zeros."""
     with Prometheus(tmp_path / "server", config=OUT_OF_ORDER) as server:
         server.write([*rule_series(cluster), *cadvisor_series(cluster), *state_series(cluster)])
         with FaultyProxy(server.url) as way:
@@ -190,7 +191,7 @@ def test_a_server_that_ends_while_pods_are_read(cluster: HistoryCluster, tmp_pat
 
 def test_hours_of_data_in_a_report_of_three_days(tmp_path: Path):
     """The means are those of the hours with values, hours without values are unknown, and nothing is simulated."""
-    end = int(time.time()) // HOUR_S * HOUR_S  # as the report, so that both have the mean of the same time
+    end = int(time.time()) // HOUR_S * HOUR_S  # at the end of the report, so that both have the mean of the same time
     short = make_cluster(4, 5, end=float(end), days=3.0 / 24.0)
     with Prometheus(tmp_path / "server", config=OUT_OF_ORDER) as server:
         server.write([*rule_series(short), *cadvisor_series(short), *state_series(short)])
@@ -209,7 +210,8 @@ def test_hours_of_data_in_a_report_of_three_days(tmp_path: Path):
 
 
 def test_the_first_minutes_of_a_server(tmp_path: Path):
-    """The values begin after the end of the report, the last whole hour, for which --end of minutes ago stands."""
+    """The values begin after the default end of the report (the last whole hour), so --end is set to some minutes
+    ago."""
     begins = int(time.time()) // HOUR_S * HOUR_S - HOUR_S + 600
     young = make_cluster(2, 2, end=begins + 900.0, days=900.0 / 86400.0, step=60.0)
     with Prometheus(tmp_path / "server", config=OUT_OF_ORDER) as server:
@@ -243,14 +245,16 @@ def test_pods_are_read_on_a_sample_of_a_large_cluster(tmp_path: Path):
     assert (len(workloads["sample"]["nodes"]), workloads["sample"]["hottest"]) == (30, ["node-0001"])
     assert workloads["sample"]["total"] == 60
     assert sum(each["pods"] for each in workloads["workloads"]) == pytest.approx(180, abs=3)
-    reported = (large.times >= document["begins"]) & (large.times <= document["ends"])  # 1.1 days have hours twice
+    reported = (large.times >= document["begins"]) & (
+        large.times <= document["ends"]
+    )  # 1.1 days contain some hours twice
     truth = float(np.mean(np.sum([large.load(pod) for pod in large.pods], axis=0)[reported]))
     assert workloads["total_cores"] == pytest.approx(truth, rel=0.05)
     assert "on 30 of 60 nodes" in result.stdout
     assert "Estimated from the pods on 30 of 60 nodes" in (tmp_path / "report.html").read_text()
 
 
-def test_ctrl_c_leaves_no_files(full: Prometheus, tmp_path: Path):
+def test_an_interrupt_leaves_no_files(full: Prometheus, tmp_path: Path):
     """While a query runs: the exit code is that of an interrupt, without a traceback."""
     with FaultyProxy(full.url) as way:
         way.fault = hang_beyond(1)

@@ -64,7 +64,8 @@ def shipped_limit() -> int:
 
 @contextmanager
 def probed(service: Service) -> Iterator[list[int]]:
-    """Ask /healthz all the time, with the timeout of the manifests' probes; the statuses, 0 without an answer."""
+    """Request /healthz repeatedly, with the timeout of the manifests' probes; return the statuses, 0 without a
+    response."""
     statuses: list[int] = []
     stop = threading.Event()
 
@@ -89,7 +90,7 @@ def probed(service: Service) -> Iterator[list[int]]:
 
 
 def a_node(number: int) -> dict[str, Any]:
-    """A Node object of the size and shape of a cloud provider's, 6.6 kB."""
+    """A Node object with the size and shape of a cloud provider's, 6.6 kB."""
     name = f"node-{number:05d}"
     labels = {f"example.com/label-{each:02d}": f"value-{each}" for each in range(40)}
     images = [{"names": [f"registry.example.com/image-{each}:1", "x" * 40], "sizeBytes": 1} for each in range(25)]
@@ -139,7 +140,7 @@ def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Limit
 
 
 def test_hostile_bodies_are_refused(demo: tuple[Limited, MemoryLimit]) -> None:
-    """One after the other, three at once, and compressed; probes are answered meanwhile."""
+    """One after the other, three concurrently, and compressed; probes are answered meanwhile."""
     service, limit = demo
     statuses: dict[str, list[int]] = {}
     with probed(service) as probes, ThreadPoolExecutor(3) as pool:
@@ -165,7 +166,7 @@ def test_hostile_bodies_are_refused(demo: tuple[Limited, MemoryLimit]) -> None:
 
 
 def test_requests_of_5000_whole_nodes_are_answered(tmp_path: Path) -> None:
-    """With 5,000 nodes in the service, several schedulers at once, some of which do not read their answer."""
+    """With 5,000 nodes in the service and several concurrent schedulers, some of which do not read their response."""
     body = whole_nodes(5000)
     assert 25 * MIB < len(body) < 40 * MIB
     with MemoryLimit(shipped_limit()) as limit, Limited(tmp_path / "demo", limit, "--nodes", "5000") as service:
@@ -187,5 +188,5 @@ def test_requests_of_5000_whole_nodes_are_answered(tmp_path: Path) -> None:
         assert service.is_running()
         assert 0 == limit.kills
         assert {200} == set(probes)
-        # The connections above are closed; the service finds that when it writes to them.
+        # The connections above are closed; the service detects it when it writes to them.
         wait_for(lambda: service.post(body)[0] == 200, what="answer after the silent clients are gone")

@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "ca.pem").write_bytes(authority.pem)
     authority.issue("127.0.0.1").write(tmp_path, "server")
     certificate, key = authority.issue(subject=SCHEDULER).write(tmp_path, "scheduler")
-    for source, name in ((certificate, "client.pem"), (key, "client.key")):  # as TlsService names them
+    for source, name in ((certificate, "client.pem"), (key, "client.key")):  # with the names of TlsService
         (tmp_path / name).write_bytes(source.read_bytes())
     authority.issue("scheduler.example.org", subject="").write(tmp_path, "dns")
     authority.issue("system:kube-scheduler.example.org", subject="system:node:a").write(tmp_path, "kubelet")
@@ -83,7 +83,7 @@ def ask(service: TlsService, path: str, *, client: str = "", body: Any = None) -
 
 
 def test_only_the_scheduler_filters_prioritizes_and_binds(service: TlsService) -> None:
-    """Requests from loopback are refused too; what users and probes ask for stays as it is."""
+    """Requests from loopback are refused too; requests of users and probes are not affected."""
     for verb, body in BODIES.items():
         path = f"/scheduler/default/{verb}"
         for client, given in (("", "none was sent"), ("kubelet", "system:node:a")):

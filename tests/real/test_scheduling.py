@@ -1,4 +1,4 @@
-"""The extender in a running service: nodes and pods from a Kubernetes API, load of this very machine."""
+"""The extender in a running service: nodes and pods from a Kubernetes API, and the load of this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ plugins = [
 ]
 bind = true
 """
-SCHEDULED = "2023-11-14T22:13:20Z"  # long ago: measured by whatever is measured now
+SCHEDULED = "2023-11-14T22:13:20Z"  # long ago, so that current measurements contain it
 STATUS = {"capacity": {"cpu": "8", "memory": "16Gi"}, "allocatable": {"cpu": "8", "memory": "16Gi"}}
 
 
@@ -93,7 +93,7 @@ def requested(service: Service) -> dict[str, int]:
 
 
 def test_a_pod_is_ranked_bound_and_counted(run_service: RunService, kube: FakeKube, tmp_path: Path):
-    """By name, over the load of this machine and what the API says of nodes and pods."""
+    """By name, with the load of this machine and the nodes and pods of the API."""
     for name in ("worker-1", "worker-2"):
         add_node(kube, name)
     add_pod(kube, "db", node="worker-2", milli=6000)
@@ -106,7 +106,7 @@ def test_a_pod_is_ranked_bound_and_counted(run_service: RunService, kube: FakeKu
     answer = post(service, "prioritize", asking("worker-1", "worker-2"))
     assert answer.status == 200
     scores = {each["Host"]: each["Score"] for each in answer.json()}
-    assert scores["worker-1"] > scores["worker-2"]  # which has no metrics, and most of its limits promised
+    assert scores["worker-1"] > scores["worker-2"]  # it has no metrics, and most of its limits are promised
     assert nodes_of(service)["worker-1"]["reserved"] == ["uid-web"]
 
     told = post(service, "explain", {"Pod": asking()["Pod"]}).json()
@@ -126,7 +126,7 @@ def test_a_pod_is_ranked_bound_and_counted(run_service: RunService, kube: FakeKu
 
 
 def decision(service: Service, pod: str) -> dict[str, Any]:
-    """The newest about a pod of the namespace default."""
+    """The newest decision about a pod of the namespace default."""
     answer = service.get(f"/scheduler/decisions?pod=default/{pod}")
     assert answer.status == 200, answer.text
     found: dict[str, Any] = answer.json()["decision"]
@@ -134,13 +134,13 @@ def decision(service: Service, pod: str) -> dict[str, Any]:
 
 
 def bound_in_file(service: Service) -> dict[str, str]:
-    """Pod -> the node that it was bound to, "" where that is not known, of all decisions in the database's file."""
+    """Pod -> the node that it was bound to ("" if unknown), of all decisions in the database file."""
     with closing(sqlite3.connect(service.directory / "load-watcher.db")) as database:
         return dict(database.execute("SELECT pod, node FROM decision").fetchall())
 
 
-def test_what_was_decided_before_a_kill_is_told_after_it(run_service: RunService, kube: FakeKube, tmp_path: Path):
-    """Who was bound before is known from the watch, who was bound while nobody watched from the pod itself."""
+def test_decisions_from_before_a_kill_are_available_after_it(run_service: RunService, kube: FakeKube, tmp_path: Path):
+    """Bindings from before the kill are known from the watch, bindings during the outage from the pod itself."""
     for name in ("worker-1", "worker-2"):
         add_node(kube, name)
     for pod in ("seen", "missed"):
@@ -151,7 +151,7 @@ def test_what_was_decided_before_a_kill_is_told_after_it(run_service: RunService
         assert post(service, "filter", asking("worker-1", "worker-2", pod=pod)).status == 200
         assert post(service, "prioritize", asking("worker-1", "worker-2", pod=pod)).status == 200
     add_pod(kube, "seen", node="worker-2")
-    wait_for(lambda: decision(service, "seen")["outcome"]["kind"] == "bound", what="the watch to tell")
+    wait_for(lambda: decision(service, "seen")["outcome"]["kind"] == "bound", what="the event of the watch")
     before = decision(service, "seen")
     assert ("worker-2", True) == (before["outcome"]["node"], before["outcome"]["rank"] in (1, 2))
     wait_for(lambda: bound_in_file(service) == {"seen": "worker-2", "missed": ""}, what="both in the file")
@@ -172,10 +172,10 @@ def now_stamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def test_what_other_profiles_would_have_done_is_told_also_after_a_kill(
+def test_the_choices_of_shadow_profiles_are_available_after_a_kill(
     run_service: RunService, kube: FakeKube, tmp_path: Path
 ):
-    """Of a pod that nobody asked us about, and one that we were asked about."""
+    """For a pod without a request to the extender, and for one with a request."""
     for name in ("worker-1", "worker-2"):
         add_node(kube, name)
     for pod in ("old", "other", "ours"):
@@ -215,18 +215,18 @@ def test_what_other_profiles_would_have_done_is_told_also_after_a_kill(
 
 
 def known_of(service: Service) -> dict[str, Any]:
-    """All that the table holds of nodes, but for the load, which two services measure at other times."""
+    """All data of nodes in the table except the load, which two services measure at different times."""
     return {
         name: {key: value for key, value in node.items() if key not in ("load", "sampled")}
         for name, node in nodes_of(service).items()
     }
 
 
-def test_two_thousand_pods_that_come_and_go_leave_the_table_as_a_service_that_starts_then_has_it(
+def test_after_two_thousand_pods_the_table_equals_that_of_a_new_service(
     run_service: RunService, kube: FakeKube, tmp_path: Path
 ):
-    """Created, asked about, bound, moved, ended and deleted over 500 nodes, some of which go and come back; watches
-    break in between, and all has to be listed again."""
+    """Pods are created, scored, bound, moved, ended and deleted on 500 nodes, some of which are removed and added
+    again; watches break meanwhile, so that all objects are listed again."""
     chance = random.Random(7)
     names = [f"node-{i:03d}" for i in range(500)]
     for name in names:
@@ -248,7 +248,7 @@ def test_two_thousand_pods_that_come_and_go_leave_the_table_as_a_service_that_st
                 kube.delete(PODS, f"default/{changed}")
             elif what == "ended":
                 add_pod(kube, changed, node=node, milli=milli, phase="Failed")
-            else:  # as an owner moves it: another pod of the same name
+            else:  # as by an owner: another pod with the same name
                 left[changed] = chance.choice(names), milli
                 kube.delete(PODS, f"default/{changed}")
                 add_pod(kube, changed, node=left[changed][0], milli=milli, uid=f"uid-{changed}-{i}")
@@ -271,8 +271,8 @@ def test_two_thousand_pods_that_come_and_go_leave_the_table_as_a_service_that_st
     wait_for(lambda: known_of(service) == known_of(fresh), what="both to know the same")
 
 
-def test_sighup_takes_other_profiles_over_and_refuses_bad_ones(run_service: RunService, kube: FakeKube, tmp_path: Path):
-    """Without a restart, over the cluster that is known."""
+def test_sighup_loads_other_profiles_and_refuses_invalid_ones(run_service: RunService, kube: FakeKube, tmp_path: Path):
+    """Without a restart; the known cluster stays."""
     add_node(kube, "worker-1")
     service = extending(run_service, kube, tmp_path)
     wait_for(lambda: requested(service) == {"worker-1": 0}, what="the node")
@@ -301,8 +301,8 @@ def test_sighup_takes_other_profiles_over_and_refuses_bad_ones(run_service: RunS
     assert {"worker-1"} == set(nodes_of(service))
 
 
-def test_without_a_kubernetes_api_nothing_fails(run_service: RunService, tmp_path: Path):
-    """No nodes are known: every score is 0, which leaves the choice to the other plug-ins of the scheduler."""
+def test_without_a_kubernetes_api_all_scores_are_0(run_service: RunService, tmp_path: Path):
+    """No nodes are known, so the other plug-ins of the scheduler decide."""
     with FakeKube() as kube:
         config = CONFIG.format(kubeconfig=kube.kubeconfig(tmp_path / "kubeconfig"))
     service = run_service("--provider", "host", config=config, env={"NODE_NAME": "worker-1"})
@@ -312,8 +312,8 @@ def test_without_a_kubernetes_api_nothing_fails(run_service: RunService, tmp_pat
     assert 0 == service.stop()
 
 
-def test_a_bad_profile_stops_the_start_with_every_problem(run_service: RunService, tmp_path: Path):
-    """Exit 2, each with its key and its cure."""
+def test_an_invalid_profile_prevents_the_start_with_all_problems(run_service: RunService, tmp_path: Path):
+    """Exit code 2, each with its key and its remedy."""
     config = '[scheduler.default]\nplugins = [ { name = "TargetLoadPaking" } ]\nreserve = "x"\n'
     service = run_service("--provider", "host", config=config, wait=False)
     assert service.process is not None

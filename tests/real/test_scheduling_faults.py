@@ -1,4 +1,4 @@
-"""The real kube-scheduler with the shipped configuration of the extender: every pod is bound, whatever happens to the
+"""The real kube-scheduler with the shipped configuration of the extender: each pod is bound, for any failure of the
 extender. A pod waits for at most one timeout of the extender, and is not scheduled again."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def service(run_service: RunService, arguments: dict[str, Any], nodes: dict[str,
 
 
 def avoided(nodes: dict[str, NodeLoad]) -> set[str]:
-    """The nodes that no pod with scores of the extender is placed on."""
+    """The nodes on which no pod with scores of the extender is placed."""
     names = list(nodes)
     return {*names[:HOT], *names[len(names) - SILENT :]}
 
@@ -113,7 +113,7 @@ def test_a_stopped_extender_delays_pods_and_loses_none(
 def test_a_killed_extender_loses_no_pod(
     apiserver: ApiServer, service: Service, nodes: dict[str, NodeLoad], tmp_path: Path
 ):
-    """The pods after that are placed by requests alone."""
+    """Later pods are placed by requests only."""
     before, after = named("before", 30), named("after", 60)
     with ExtendedScheduler(tmp_path / "scheduler", apiserver, service) as scheduler:
         add_pods(apiserver, before)
@@ -198,7 +198,7 @@ def test_a_scheduler_without_its_certificate_gets_no_scores(
     for name, subject in (("own", "system:kube-scheduler"), ("other", "system:node:kn-00")):
         certificate, key = map(str, authority.issue(subject=subject).write(tmp_path, name))
         tls[name] = {"caFile": str(tmp_path / "ca.pem"), "certFile": certificate, "keyFile": key}
-    for end in ("crt", "key"):  # as TlsService names them
+    for end in ("crt", "key"):  # with the names of TlsService
         (tmp_path / f"client.{end.replace('crt', 'pem')}").write_bytes((tmp_path / f"own.{end}").read_bytes())
     service = TlsService(
         tmp_path / "service",

@@ -37,7 +37,7 @@ plugins = [ { name = "TargetLoadPacking", args = { targetUtilization = 90 } } ]
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["in the watcher", "as a process of its own"])
-def test_pods_land_on_the_node_that_the_extender_favours(
+def test_pods_are_placed_on_the_node_that_the_extender_prefers(
     apiserver: ApiServer, run_service: RunService, running: Any, tmp_path: Path, separate: bool
 ):
     """One node of two has metrics: TargetLoadPacking fills it. The default scheduler would spread twenty pods."""

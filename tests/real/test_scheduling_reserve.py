@@ -128,7 +128,7 @@ def requested(service: Service, node: str) -> int:
     return cpu
 
 
-def test_a_resize_counts_when_the_status_says_so(apiserver: ApiServer, service: Service, tmp_path: Path):
+def test_a_resize_counts_when_the_status_has_it(apiserver: ApiServer, service: Service, tmp_path: Path):
     """The old request counts until the kubelet has set the new one; kube-scheduler refuses a pod meanwhile."""
     apiserver.make(PODS, metadata={"name": "db"}, spec={"nodeName": "idle", "containers": [container("3")]})
     report(apiserver, "db", "3")

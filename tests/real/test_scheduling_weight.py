@@ -1,4 +1,4 @@
-"""The real kube-scheduler with the extender: how much the extender's scores count with the shipped weight."""
+"""The real kube-scheduler with the extender: the weight of the extender's scores in the shipped configuration."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def started(cluster: ApiServer, run_service: RunService, tmp_path: Path, *, more
     return service
 
 
-def test_the_shipped_weight_counts_precise_scores_tenfold(cluster: ApiServer, run_service: RunService, tmp_path: Path):
+def test_with_the_shipped_weight_precise_scores_count_tenfold(
+    cluster: ApiServer, run_service: RunService, tmp_path: Path
+):
     """The extender prefers one node with about 91 of 100 points. A plug-in of kube-scheduler prefers the other node
     with 100 points times its weight: with 9 it loses, with 10 it wins. So one point of the extender counts 10, and 100
     points count 1,000."""

@@ -1,4 +1,4 @@
-"""A source that answers wrongly costs its answer and nothing else: what is served stays true, valid and explained."""
+"""Invalid responses of a source: they are dropped, and served data stay true, valid and explained."""
 
 import math
 import re
@@ -29,14 +29,14 @@ max_staleness = "{max_staleness}"
 
 @pytest.fixture(scope="module")
 def way(shared_prometheus: Prometheus) -> Iterator[FaultyProxy]:
-    """The way to a Prometheus in which six nodes go on, which may be made to fail."""
+    """A proxy for a Prometheus with continuous samples of six nodes, whose faults a test sets."""
     with Feed(shared_prometheus, NODES, history=400.0), FaultyProxy(shared_prometheus.url) as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="module")
 def shared_service(way: FaultyProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service behind it, patient enough to outlast every fault here."""
+    """A service with this proxy as its source, with timeouts longer than each fault here."""
     arguments = ("--provider", "prometheus", "--address", way.url)
     directory = tmp_path_factory.mktemp("service")
     with Service(directory, *arguments, config=SETTINGS.format(max_staleness="2m")) as service:
@@ -45,7 +45,7 @@ def shared_service(way: FaultyProxy, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def service(shared_service: Service, way: FaultyProxy) -> Iterator[Service]:
-    """The same with the way clear and its windows full, and left so."""
+    """The same without a fault and with full windows, before and after the test."""
     way.fault = faults.passed_on
     wait_until_well(shared_service)
     yield shared_service
@@ -53,7 +53,7 @@ def service(shared_service: Service, way: FaultyProxy) -> Iterator[Service]:
 
 
 def wait_until_well(service: Service) -> None:
-    """Until the source answers again and the newest sample is of now."""
+    """Wait until the source responds again and the newest sample is current."""
     wait_for(
         lambda: (
             service.get("/watcher/health").status == 200
@@ -66,13 +66,13 @@ def wait_until_well(service: Service) -> None:
 
 
 def rollups(answer: Answer) -> set[str]:
-    """The windows that the nodes of a document stand with."""
+    """The windows of the nodes in a document."""
     nodes = answer.json()["data"]["NodeMetricsMap"].values()
     return {metric["rollup"] for node in nodes for metric in node["metrics"]}
 
 
 def check_document(answer: Answer, *, nodes: int = NODES) -> dict[str, Any]:
-    """It is whole: strict JSON, every node, every number finite and in its bounds."""
+    """It is complete: strict JSON, all nodes, all numbers finite and within their bounds."""
     assert 200 == answer.status, answer.text
     document = answer.json()
     assert nodes == len(document["data"]["NodeMetricsMap"])
@@ -90,7 +90,7 @@ def findings(service: Service, kind: str) -> list[dict[str, Any]]:
 
 
 def seen_since(service: Service, kind: str, moment: float) -> list[dict[str, Any]]:
-    """Findings of a kind that were seen after a moment."""
+    """Findings of a kind that were seen after a time."""
     return [one for one in findings(service, kind) if one["last_seen"] >= int(moment)]
 
 
@@ -108,10 +108,9 @@ def seen_since(service: Service, kind: str, moment: float) -> list[dict[str, Any
     ],
     ids=["503", "login page", "hang", "trickle", "cut", "half JSON", "words", "label"],
 )
-def test_a_source_that_fails_as_a_whole_is_down_for_a_reason(
-    service: Service, way: FaultyProxy, fault: faults.Fault, reason: str
-):
-    """Health says why, a finding too, and what was known is served with its age; then all is well again."""
+def test_a_failed_source_is_down_with_a_reason(service: Service, way: FaultyProxy, fault: faults.Fault, reason: str):
+    """The health and a finding have the reason, and known values are served with their age; afterwards the source is up
+    again."""
     began = time.time()
     way.fault = fault
 
@@ -123,7 +122,7 @@ def test_a_source_that_fails_as_a_whole_is_down_for_a_reason(
         assert (503, "provider_down") == (answer.status, error["code"])
         return any(word in error["message"] for word in reason.split("|"))
 
-    # On a busy machine a tick may be over before the fault has come through: then it is the next one that says why.
+    # On a busy machine, a tick may end before the fault is set: then the next tick has the reason.
     wait_for(told, what=f"the source to be down for {reason}")
     (finding, *_) = seen_since(service, "query_failed", began)
     assert "held" == finding["remedy"] or "left_out" == finding["remedy"]
@@ -145,14 +144,14 @@ def test_a_source_that_fails_as_a_whole_is_down_for_a_reason(
     ],
     ids=["no numbers", "half numbers", "1750 percent", "huge"],
 )
-def test_bad_numbers_are_dropped_and_said(service: Service, way: FaultyProxy, fault: faults.Fault, kind: str):
-    """The source is well and its samples are not: none of them is served, a finding says so."""
+def test_invalid_numbers_are_dropped_with_a_finding(service: Service, way: FaultyProxy, fault: faults.Fault, kind: str):
+    """The source is up, but none of its samples is served."""
     began = time.time()
     way.fault = fault
     wait_for(lambda: seen_since(service, kind, began), what=f"a finding {kind}")
     for path in ("/watcher", "/watcher?operator=Latest", "/watcher?operator=MAX", "/watcher?window=5m"):
         check_document(service.get(path))
-    service.wait_for_status(200, "/watcher/health")  # but for a tick that a busy machine did not let end in time
+    service.wait_for_status(200, "/watcher/health")  # unless a busy machine did not let a tick end in time
     columns = service.get("/api/v1/columns").json()
     assert all(value is None or math.isfinite(value) for column in columns["columns"] for value in column["values"])
     lines = [line for line in service.get("/metrics").text.splitlines() if line.startswith("load_watcher_node_")]
@@ -160,28 +159,28 @@ def test_bad_numbers_are_dropped_and_said(service: Service, way: FaultyProxy, fa
     assert not [line for line in lines if line.endswith(("NaN", "Inf"))]
 
 
-def test_success_without_series_is_no_success(service: Service, way: FaultyProxy):
-    """Empty vectors: the last windows stay with a growing age, and a finding says that nothing comes."""
+def test_a_success_without_series_is_not_an_update(service: Service, way: FaultyProxy):
+    """Empty vectors: the last windows stay with a growing age, and a finding reports that no samples arrive."""
     way.fault = faults.empty
     began = time.time()
     wait_for(lambda: seen_since(service, "no_series", began), what="a finding no_series")
     before, answer, after = time.time(), service.get("/watcher"), time.time()
     document = check_document(answer)
-    # Both are whole seconds, and each may be of another one than the time that it stands for.
+    # Both are whole seconds, and may belong to different seconds.
     assert before - 2 < document["window"]["end"] + int(answer.headers["Age"]) <= after
     assert int(answer.headers["Age"]) >= 2
 
 
-def test_a_source_with_a_slow_answer_is_a_slow_source(service: Service, way: FaultyProxy):
-    """Within its time-out it counts, and new samples keep coming."""
+def test_a_slow_response_within_the_timeout_is_used(service: Service, way: FaultyProxy):
+    """New samples still arrive."""
     way.fault = faults.slow(0.3)
     before = service.get("/watcher").json()["timestamp"]
     wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="ticks to go on")
     service.wait_for_status(200, "/watcher/health")
 
 
-def test_ticks_cost_no_request_its_answer(service: Service, way: FaultyProxy):
-    """Twenty requests a second in all shapes and codings, over several ticks: no error."""
+def test_ticks_do_not_delay_responses(service: Service, way: FaultyProxy):
+    """Twenty requests a second in all formats and encodings, over several ticks: no error."""
     paths = (
         "/watcher",
         "/watcher?window=5m",
@@ -202,7 +201,7 @@ def test_ticks_cost_no_request_its_answer(service: Service, way: FaultyProxy):
     assert {200} == statuses
 
 
-# --- outages, each with a service of its own -------------------------------------------------------------------------
+# --- outages, each with its own service ------------------------------------------------------------------------------
 
 
 def start(run_service: RunService, address: str, *, max_staleness: str) -> Service:
@@ -216,7 +215,7 @@ def start(run_service: RunService, address: str, *, max_staleness: str) -> Servi
 def poll_until(
     service: Service, done: Callable[[Answer], bool], *, what: str, timeout: float = PATIENCE_SECONDS
 ) -> list[Answer]:
-    """All answers to /watcher until one is as wanted, that one included; /healthz is 200 throughout."""
+    """All responses of /watcher until one matches, including it; /healthz is 200 all the time."""
     answers: list[Answer] = []
 
     def look() -> bool:
@@ -229,7 +228,7 @@ def poll_until(
 
 
 def test_half_of_the_nodes_are_held_and_then_the_list_is_refused(prometheus: Prometheus, run_service: RunService):
-    """A partial outage must not herd pods: everyone is in the list, with age_s, or there is no list."""
+    """A partial outage must not move pods: all nodes are in the list with age_s, or there is no list."""
     with Feed(prometheus, NODES, history=400.0) as feed:
         service = start(run_service, prometheus.url, max_staleness="10s")
         gone = feed.fleet.nodes[: NODES // 2]
@@ -239,7 +238,7 @@ def test_half_of_the_nodes_are_held_and_then_the_list_is_refused(prometheus: Pro
         for answer in answers[:-1]:
             nodes = check_document(answer)["data"]["NodeMetricsMap"]
             held |= {name for name, node in nodes.items() if "age_s" in node}
-        # Not equal: on a machine without a free core the samples of the other nodes are late as well.
+        # Not equal: without a free core, the samples of the other nodes are late as well.
         assert set(gone) <= held
         assert "partial_outage" == answers[-1].json()["error"]["code"]
         assert findings(service, "partial_outage")
@@ -252,8 +251,9 @@ def test_half_of_the_nodes_are_held_and_then_the_list_is_refused(prometheus: Pro
         check_document(answers[-1])
 
 
-def test_a_prometheus_that_dies_and_comes_back(start_prometheus: StartPrometheus, run_service: RunService):
-    """Served with true Age, then 503 stale, then well again with the gap filled; one log line each way."""
+def test_an_outage_of_prometheus_ends_with_a_filled_gap(start_prometheus: StartPrometheus, run_service: RunService):
+    """Data are served with their real age, then 503 stale, then fresh again with the gap filled; one log line for the
+    begin and one for the end."""
     prometheus = start_prometheus()
     with Feed(prometheus, NODES, history=400.0):
         service = start(run_service, prometheus.url, max_staleness="5s")
@@ -276,7 +276,8 @@ def test_a_prometheus_that_dies_and_comes_back(start_prometheus: StartPrometheus
 
 
 def check_one_line_each_way(service: Service) -> None:
-    """For all ticks that failed in a row. There may be more such rows: on a busy machine too a tick here has 0.8 s."""
+    """For all successive ticks that failed. There may be several such sequences: on a busy machine, too, a tick has
+    only 0.8 s."""
     told = re.findall(r"cannot read from Prometheus|back after", service.log())
     assert told, service.log()
     assert {"cannot read from Prometheus"} == set(told[::2]), service.log()
@@ -284,7 +285,7 @@ def check_one_line_each_way(service: Service) -> None:
 
 
 def is_as_in_prometheus(service: Service, prometheus: Prometheus) -> bool:
-    """Whether each node's 5-minute CPU covers what Prometheus has of it, which by then is everything."""
+    """Whether the 5-minute CPU of each node covers all samples in Prometheus."""
     document = service.get("/api/v1/columns?window=5m&type=CPU&operator=AVG").json()
     (column,) = document["columns"]
     begin = int(document["window_end"]) + 1 - 300
@@ -299,8 +300,8 @@ def is_as_in_prometheus(service: Service, prometheus: Prometheus) -> bool:
     return True
 
 
-def test_health_does_not_depend_on_a_frozen_prometheus(start_prometheus: StartPrometheus, run_service: RunService):
-    """Stopped in its tracks for eight intervals: /healthz is 200 all the time, and each tick ends by itself."""
+def test_the_health_does_not_depend_on_a_paused_prometheus(start_prometheus: StartPrometheus, run_service: RunService):
+    """Paused for eight intervals: /healthz is 200 all the time, and each tick ends."""
     prometheus = start_prometheus()
     with Feed(prometheus, NODES, history=400.0):
         service = start(run_service, prometheus.url, max_staleness="1m")
@@ -314,8 +315,8 @@ def test_health_does_not_depend_on_a_frozen_prometheus(start_prometheus: StartPr
     check_one_line_each_way(service)
 
 
-def test_a_prometheus_that_comes_later_is_found(start_prometheus: StartPrometheus, run_service: RunService):
-    """A service that starts first says that nothing is known, and why; then it serves."""
+def test_a_prometheus_that_starts_later_is_used(start_prometheus: StartPrometheus, run_service: RunService):
+    """Before that, the service reports that there are no data, with the reason."""
     prometheus = start_prometheus()
     prometheus.stop()
     service = run_service(

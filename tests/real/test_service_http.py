@@ -1,4 +1,4 @@
-"""What anyone on the network can do to the service: send it anything, slowly, and without being allowed to."""
+"""Hostile clients on the network: any bytes, slow requests, and requests without the token."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ FAST = '[refresh]\ninterval = "2s"\nresolution = "1s"\n'
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service over this machine's load, under a name of ours."""
+    """A service with this machine's load, under a name of the test."""
     with pytest.MonkeyPatch.context() as environment:
         for name in os.environ.keys() - OF_THE_TESTS:
             if name.upper() in STEERING_NAMES or name.startswith(STEERING_PREFIXES):
@@ -39,7 +39,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever a test sends: afterwards the service answers, and its log has no traceback."""
+    """After each test the service responds, and its log has no traceback."""
     yield
     if "service" in request.fixturenames:
         service: Service = request.getfixturevalue("service")
@@ -49,9 +49,9 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def exchange(service: Service, sent: bytes, *, timeout: float = PATIENCE_SECONDS) -> bytes:
-    """Send bytes and read until the service closes, or says nothing more for a while."""
+    """Send bytes and read until the service closes the connection, or sends nothing for a while."""
     with socket.create_connection(("127.0.0.1", service.port), timeout=timeout) as connection:
-        with contextlib.suppress(OSError):  # it may have hung up already
+        with contextlib.suppress(OSError):  # the service may have closed it already
             connection.sendall(sent)
         received = b""
         with contextlib.suppress(OSError):
@@ -61,13 +61,13 @@ def exchange(service: Service, sent: bytes, *, timeout: float = PATIENCE_SECONDS
 
 
 def get(service: Service, target: bytes, *headers: bytes) -> tuple[int, Any]:
-    """Status and JSON of a GET whose target is sent as it stands."""
+    """Status and JSON of a GET with an unchanged target."""
     head = [b"GET " + target + b" HTTP/1.1", b"Host: localhost", b"Connection: close", *headers]
     return parse(exchange(service, b"\r\n".join(head) + b"\r\n\r\n"))
 
 
 def parse(answer: bytes) -> tuple[int, Any]:
-    """The status of an answer, and its body as JSON; an error has the one shape that all have."""
+    """The status of a response, and its body as JSON; errors have their common format."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1."), answer[:200]
     status = int(head.split()[1])
@@ -119,15 +119,15 @@ def parse(answer: bytes) -> tuple[int, Any]:
     ],
     ids=lambda value: value[:30].decode("ascii", "replace") if isinstance(value, bytes) else None,
 )
-def test_odd_targets_are_refused_in_json(service: Service, target: bytes, statuses: set[int]):
-    """Never a 5xx, never silence, never half of what was sent repeated back."""
+def test_unusual_targets_are_refused_in_json(service: Service, target: bytes, statuses: set[int]):
+    """Never a 5xx, never without a response, and the target is never repeated incompletely."""
     status, _ = get(service, target)
     assert status in statuses
 
 
 @pytest.mark.parametrize("target", [b"//watcher", b"/watcher/", b"///watcher///", b"http://elsewhere/watcher"])
-def test_slashes_and_absolute_targets_lead_to_the_same(service: Service, target: bytes):
-    """Duplicate and trailing slashes are merged; a proxy may send the whole address."""
+def test_equivalent_targets_have_the_same_response(service: Service, target: bytes):
+    """Duplicate and trailing slashes are merged; a proxy may send the whole URL."""
     status, document = get(service, target)
     assert 200 == status
     assert {NODE} == set(document["data"]["NodeMetricsMap"])
@@ -135,14 +135,14 @@ def test_slashes_and_absolute_targets_lead_to_the_same(service: Service, target:
 
 @given(target=st.binary(min_size=1, max_size=60), query=st.binary(max_size=40))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_target_is_too_odd(service: Service, target: bytes, query: bytes):
-    """Any bytes at all as a host and as a query: an answer below 500, or the connection is closed."""
+def test_any_target_gets_a_response_below_500(service: Service, target: bytes, query: bytes):
+    """Any bytes as a host and as a query: a response, or the connection is closed."""
     start = b"GET /watcher/" + target + b"?host=" + query + b" HTTP/1.1\r\n"
     answer = exchange(service, start + b"Host: localhost\r\nConnection: close\r\n\r\n")
     assert not answer or int(answer.split()[1]) < 500
 
 
-# --- what is hardly HTTP ---------------------------------------------------------------------------------------------
+# --- invalid HTTP ----------------------------------------------------------------------------------------------------
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
@@ -167,8 +167,8 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\
     ],
     ids=lambda sent: sent[:20].decode("ascii", "replace").split("\r")[0] + f" {len(sent)}",
 )
-def test_what_is_not_http_gets_a_4xx_or_nothing(service: Service, sent: bytes):
-    """And never more than one answer: what follows in the same bytes must not become a request of its own."""
+def test_bytes_that_are_not_http_get_a_4xx_or_nothing(service: Service, sent: bytes):
+    """At most one response: later bytes must not become a second request."""
     answer = exchange(service, sent, timeout=2.0)
     assert answer.count(b"HTTP/1.") <= 1
     if answer:
@@ -176,22 +176,22 @@ def test_what_is_not_http_gets_a_4xx_or_nothing(service: Service, sent: bytes):
 
 
 def test_http_1_0_needs_no_host_and_http_1_1_does(service: Service):
-    """Old probes speak 1.0; 1.1 without Host is 400 by its own standard (RFC 9112, section 3.2)."""
+    """Old probes use 1.0; 1.1 without Host is a 400 by RFC 9112, section 3.2."""
     assert 200 == parse(exchange(service, b"GET /healthz HTTP/1.0\r\n\r\n"))[0]
     assert 400 == parse(exchange(service, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"))[0]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_other_methods_are_refused_with_what_is_allowed(service: Service, method: str):
-    """405 with Allow, whatever the body."""
+def test_other_methods_are_refused_with_the_allowed_ones(service: Service, method: str):
+    """405 with Allow, for any body."""
     answer = requests.request(method, f"{service.url}/watcher", data=b"x" * 100_000, timeout=PATIENCE_SECONDS)
     assert 405 == answer.status_code
     assert {"GET", "HEAD"} <= set(answer.headers["Allow"].replace(" ", "").split(","))
     assert "method_not_allowed" == answer.json()["error"]["code"]
 
 
-def test_a_body_that_nobody_asked_for_is_no_load(service: Service):
-    """Twenty megabytes with a GET: answered or cut off, and not kept in memory."""
+def test_an_unneeded_body_is_not_kept_in_memory(service: Service):
+    """Twenty megabytes with a GET: a response or a closed connection."""
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 20000000\r\n\r\n"
     answer = exchange(service, head + bytes(20_000_000))
     assert not answer or int(answer.split()[1]) < 500
@@ -206,8 +206,8 @@ def test_pipelined_requests_are_answered_in_order(service: Service):
     assert [200, 200, 404, 200, 200] == statuses
 
 
-def test_slow_clients_do_not_hold_up_others(service: Service):
-    """Two hundred that never end their request, and a few that never read their answer: others are served at once."""
+def test_slow_clients_do_not_delay_others(service: Service):
+    """Two hundred incomplete requests, and some responses that are never read: others are served at once."""
     with contextlib.ExitStack() as stack:
         for number in range(200):
             connection = stack.enter_context(
@@ -218,8 +218,8 @@ def test_slow_clients_do_not_hold_up_others(service: Service):
             assert 200 == service.get("/watcher").status
 
 
-def test_a_client_that_goes_away_is_forgotten(service: Service):
-    """A thousand that ask and do not wait: no descriptor stays open."""
+def test_connections_of_disconnected_clients_are_closed(service: Service):
+    """A thousand requests without waiting for the response: no descriptor stays open."""
     descriptors = Path(f"/proc/{service.pid}/fd")
     before = len(list(descriptors.iterdir()))
     for _ in range(1000):
@@ -238,9 +238,8 @@ def tls_settings(folder: Path, *, clients: bool) -> str:
 
 
 @pytest.mark.parametrize("clients", [False, True], ids=["server certificate", "client certificates"])
-def test_tls(tmp_path: Path, certificates: Path, running: Any, clients: bool):
-    """https with the given certificate. Where client certificates are verified, probes still need none, and one of an
-    authority that the service does not know is refused."""
+def test_https_with_and_without_client_certificates(tmp_path: Path, certificates: Path, running: Any, clients: bool):
+    """If client certificates are verified, probes still need none, and one of an unknown authority is refused."""
     service: Server = TlsService(
         tmp_path / "service", folder=certificates, config=tls_settings(certificates, clients=clients)
     )
@@ -248,7 +247,7 @@ def test_tls(tmp_path: Path, certificates: Path, running: Any, clients: bool):
     service.start()
     assert f"load-watcher listens on https://127.0.0.1:{service.port}" in service.log()
     with pytest.raises(requests.exceptions.SSLError):
-        requests.get(f"{service.url}/healthz", timeout=PATIENCE_SECONDS)  # an authority that it does not know
+        requests.get(f"{service.url}/healthz", timeout=PATIENCE_SECONDS)  # an unknown authority
     with pytest.raises(requests.ConnectionError):
         requests.get(f"http://127.0.0.1:{service.port}/healthz", timeout=PATIENCE_SECONDS)
     authority = str(certificates / "ca.pem")
@@ -270,8 +269,8 @@ def test_tls(tmp_path: Path, certificates: Path, running: Any, clients: bool):
     assert "Traceback" not in service.log()
 
 
-def test_tls_files_that_do_not_work_are_named(tmp_path: Path, certificates: Path, run_service: RunService):
-    """A key that is not the certificate's: exit code 1 and a sentence."""
+def test_unusable_tls_files_are_an_error_at_the_start(tmp_path: Path, certificates: Path, run_service: RunService):
+    """A key of another certificate: exit code 1 and a sentence."""
     (certificates / "server.key").write_bytes((certificates / "client.key").read_bytes())
     service = run_service(config=tls_settings(certificates, clients=False), wait=False)
     assert service.process is not None
@@ -281,8 +280,7 @@ def test_tls_files_that_do_not_work_are_named(tmp_path: Path, certificates: Path
 
 
 def test_protected_reads_need_the_token(tmp_path: Path, run_service: RunService):
-    """All but the probes and the page, which has nothing in it but asks for what it shows; and the token stands
-    nowhere."""
+    """All except the probes and the page, which contains no data; the token is shown nowhere."""
     token = new_secret()
     (tmp_path / "token").write_text(token + "\n")
     service = run_service(config=f'[server]\ntoken_file = "{tmp_path / "token"}"\nprotect_reads = true\n{FAST}')

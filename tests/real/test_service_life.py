@@ -1,4 +1,4 @@
-"""How the service starts, stops, reloads, dies and comes back: as a process, with real signals and a real database."""
+"""Start, stop, reload, crash and restart of the service: as a process, with real signals and a real database."""
 
 import contextlib
 import random
@@ -34,7 +34,7 @@ max_staleness = "2m"
 
 
 def exit_code(service: Service, *, timeout: float = PATIENCE_SECONDS) -> int:
-    """Wait until it has ended by itself."""
+    """Wait until it ends, and return its exit code."""
     assert service.process is not None
     return service.process.wait(timeout)
 
@@ -50,8 +50,8 @@ def without_time(answer: Answer) -> dict[str, Any]:
 # --- starting --------------------------------------------------------------------------------------------------------
 
 
-def test_two_services_do_not_share_a_file(run_service: RunService):
-    """The second is refused, and told who has it."""
+def test_two_services_cannot_use_one_file(run_service: RunService):
+    """The second one is refused with the process of the first."""
     first = run_service(config=FAST)
     database = first.directory / "load-watcher.db"
     second = run_service("--store-url", f"sqlite:///{database}", wait=False)
@@ -62,8 +62,8 @@ def test_two_services_do_not_share_a_file(run_service: RunService):
     assert 200 == first.get("/healthz").status
 
 
-def test_a_port_in_use_is_named(run_service: RunService):
-    """One line, no traceback, exit code 1."""
+def test_a_used_port_is_reported(run_service: RunService):
+    """One line, without a traceback, exit code 1."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         service = run_service(wait=False, port=other.getsockname()[1])
         assert 1 == exit_code(service)
@@ -74,7 +74,7 @@ def test_a_port_in_use_is_named(run_service: RunService):
     assert "Traceback" not in service.log()
 
 
-def test_wrong_settings_are_all_named(run_service: RunService):
+def test_all_invalid_settings_are_reported(run_service: RunService):
     """Exit code 2, each problem with its key."""
     service = run_service(config='[refresh]\ninterval = "soon"\n[sever]\nport = 1\n', wait=False)
     assert 2 == exit_code(service)
@@ -84,7 +84,7 @@ def test_wrong_settings_are_all_named(run_service: RunService):
 
 
 def damage(database: Path) -> None:
-    """Overwrite the middle of every page but the first."""
+    """Overwrite the middle of each page except the first."""
     garbage = random.Random(3)
     with database.open("r+b") as file:
         for page in range(4096, database.stat().st_size, 4096):
@@ -102,9 +102,9 @@ def damaged(run_service: RunService) -> Service:
     return service
 
 
-def test_a_corrupt_database_stops_the_start_with_a_way_out(damaged: Service, run_service: RunService):
-    """Exit code 1, the file untouched, and what to do. With `set-aside`, for clusters: the file is renamed, with a
-    finding, and the service runs."""
+def test_a_corrupt_database_prevents_the_start_with_a_remedy(damaged: Service, run_service: RunService):
+    """Exit code 1; the file is not changed. With `set-aside`, for clusters: the file is renamed with a finding, and the
+    service runs."""
     database = damaged.directory / "load-watcher.db"
     before = database.read_bytes()
     damaged.launch()
@@ -122,8 +122,8 @@ def test_a_corrupt_database_stops_the_start_with_a_way_out(damaged: Service, run
     assert "damaged" in finding["reason"]
 
 
-def test_a_newer_database_is_not_touched(run_service: RunService):
-    """After a rollback: exit code 1, and which versions there are."""
+def test_a_newer_database_is_not_changed(run_service: RunService):
+    """After a rollback: exit code 1, with both versions."""
     service = run_service(config=FAST)
     service.stop()
     with contextlib.closing(sqlite3.connect(service.directory / "load-watcher.db")) as connection, connection:
@@ -137,8 +137,8 @@ def test_a_newer_database_is_not_touched(run_service: RunService):
 # --- stopping --------------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_ends_with_zero_beside_idle_and_slow_clients(run_service: RunService):
-    """A connection that is kept alive, and one that never ends its request, hold up nothing."""
+def test_sigterm_ends_the_service_despite_idle_and_slow_clients(run_service: RunService):
+    """Exit code 0. A kept-alive connection and an endless request delay nothing."""
     service = run_service(config=FAST)
     service.wait_for_status(200)
     with (
@@ -153,10 +153,10 @@ def test_sigterm_ends_with_zero_beside_idle_and_slow_clients(run_service: RunSer
 
 
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen Prometheus", "trickling proxy"])
-def test_sigterm_ends_with_zero_while_the_source_hangs(
+def test_sigterm_ends_the_service_while_the_source_hangs(
     start_prometheus: StartPrometheus, run_service: RunService, frozen: bool
 ):
-    """What is asked and not answered is hung up, well within ten seconds."""
+    """Pending queries are cancelled, within ten seconds."""
     prometheus = start_prometheus()
     with Feed(prometheus, 3), FaultyProxy(prometheus.url) as proxy:
         service = run_service("--provider", "prometheus", "--address", proxy.url)
@@ -174,8 +174,8 @@ def test_sigterm_ends_with_zero_while_the_source_hangs(
         prometheus.resume()
 
 
-def test_the_last_window_outlives_a_stop(start_prometheus: StartPrometheus, run_service: RunService):
-    """SIGTERM writes what was served last; the next start serves the very same, without a source."""
+def test_the_last_window_is_served_after_a_restart(start_prometheus: StartPrometheus, run_service: RunService):
+    """SIGTERM writes the last served data; the next start serves the same data without a source."""
     prometheus = start_prometheus()
     with Feed(prometheus, 3, history=400.0), FaultyProxy(prometheus.url) as proxy:
         service = run_service("--provider", "prometheus", "--address", proxy.url, config=FAST)
@@ -196,7 +196,7 @@ def test_the_last_window_outlives_a_stop(start_prometheus: StartPrometheus, run_
 
 
 class Onlooker:
-    """Remembers every document that a service served, in their order."""
+    """Stores each served document in order."""
 
     def __init__(self, service: Service) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -220,11 +220,11 @@ class Onlooker:
                     self.seen.append(document)
 
 
-def test_a_kill_at_any_moment_loses_at_most_the_tick_in_flight(
+def test_a_kill_at_any_moment_loses_at_most_the_current_tick(
     start_prometheus: StartPrometheus, run_service: RunService
 ):
-    """Twice: killed at a random moment of its ticks, it serves after the start what it had served before, values
-    and times alike, though the source is away."""
+    """Twice: killed at a random moment of its ticks, the service serves the earlier values with their times after the
+    start, although the source is down."""
     moments = random.Random(7)
     prometheus = start_prometheus()
     with Feed(prometheus, 20, history=400.0), FaultyProxy(prometheus.url) as proxy:
@@ -261,13 +261,13 @@ def config_for(prometheus: Prometheus) -> str:
     return f'{FAST}\n[provider]\nname = "prometheus"\naddress = "{prometheus.url}"\n'
 
 
-def test_sighup_takes_over_another_source(start_prometheus: StartPrometheus, run_service: RunService):
-    """The old document stays until the new source has answered; then that one's nodes are served as well."""
+def test_sighup_changes_the_source(start_prometheus: StartPrometheus, run_service: RunService):
+    """The old document stays until the new source has responded; then its nodes are served too."""
     one, other = start_prometheus(), start_prometheus()
     with Feed(one, ["a", "b"]), Feed(other, ["a", "b", "c"]):
         service = run_service(config=config_for(one))
         assert {"a", "b"} == set(without_time(service.wait_for_status(200)))
-        one.pause()  # whatever is served from now on comes from the other
+        one.pause()  # later documents are from the other source
         reload(service, config_for(other))
 
         def taken_over() -> bool:
@@ -279,12 +279,12 @@ def test_sighup_takes_over_another_source(start_prometheus: StartPrometheus, run
         before = service.get("/watcher").json()["window"]["end"]
         wait_for(lambda: service.get("/watcher").json()["window"]["end"] > before, what="the other source's samples")
         assert other.url in service.log()
-        one.resume()  # or the feed would wait for it
+        one.resume()  # otherwise the feed would wait for it
     wait_for_log(service, "settings reloaded")
 
 
-def test_the_last_of_many_sighups_counts(run_service: RunService):
-    """Faster than they can be followed: settings that changed during a reload are not forgotten, and ticks go on."""
+def test_the_last_of_many_sighups_takes_effect(run_service: RunService):
+    """Faster than the reloads: settings that changed during a reload are loaded, and ticks continue."""
     service = run_service(config=FAST)
     before = service.wait_for_status(200).json()["timestamp"]
     for staleness in range(60, 90):
@@ -296,8 +296,8 @@ def test_the_last_of_many_sighups_counts(run_service: RunService):
     assert "Traceback" not in service.log()
 
 
-def test_sighup_with_bad_settings_changes_nothing(prometheus: Prometheus, run_service: RunService):
-    """Their problems are logged, the old settings go on; good ones are taken afterwards."""
+def test_sighup_with_invalid_settings_changes_nothing(prometheus: Prometheus, run_service: RunService):
+    """The problems are logged, and the old settings stay; valid ones are loaded afterwards."""
     secret = new_secret()
     with Feed(prometheus, ["a", "b"]):
         service = run_service(config=config_for(prometheus))
@@ -332,10 +332,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", directory], check=True)
 
 
-def test_a_full_disk_delays_no_answer_and_is_survived(
-    small_disk: Path, prometheus: Prometheus, run_service: RunService
-):
-    """Answers go on, /readyz tells; with room again what was missed is written. One log line each way."""
+def test_a_full_disk_delays_no_response(small_disk: Path, prometheus: Prometheus, run_service: RunService):
+    """Requests are served, and /readyz reports it; with space, missed data are written. One log line for the begin and
+    one for the end."""
     with Feed(prometheus, 50):
         database = small_disk / "load-watcher.db"
         service = run_service("--store-url", f"sqlite:///{database}", config=config_for(prometheus))
@@ -351,7 +350,7 @@ def test_a_full_disk_delays_no_answer_and_is_survived(
         assert "full" in store()["error"]
         before = service.get("/watcher").json()["timestamp"]
         wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="answers to go on")
-        # of a service that is so young; the disk is no reason
+        # because the service is new, not because of the disk
         assert service.get("/readyz").json().get("error", {}).get("code") in (None, "warming_up")
         subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
         wait_for(lambda: store()["ok"], what="the store to recover")
@@ -361,11 +360,11 @@ def test_a_full_disk_delays_no_answer_and_is_survived(
 
 
 def wait_for_hour(service: Service, offset: int) -> int:
-    """Until documents are of that time, relative to the machine's; all the while it is alive and serves something
-    whose age, by the monotonic clock, is small. Returns the timestamp of the document.
+    """Wait until documents have this time, relative to the machine's clock; meanwhile the service is alive and serves
+    data with a low age by the monotonic clock. Returns the timestamp of the document.
 
-    Of a clock that is set ahead between a sample and the end of its tick the service must think that the tick took an
-    hour, until the next one.
+    If the clock is set ahead between a sample and the end of its tick, the tick seems to take an hour, until the next
+    one.
     """
     found = 0
 
@@ -385,8 +384,8 @@ def wait_for_hour(service: Service, offset: int) -> int:
 
 
 def test_a_clock_that_is_set_back_and_forth_by_an_hour(tmp_path: Path, run_service: RunService):
-    """What is published stays, and ages by the monotonic clock; the history is fetched anew after the step back; ticks,
-    liveness and the log take no harm, neither then nor when the clock is right again."""
+    """The published data stay, with an age by the monotonic clock. After the step back, the history is fetched again.
+    Ticks, liveness and the log are not affected by either step."""
     clock = FakedClock(tmp_path)
     service = run_service(config=FAST.replace('"1s"', '"2s"', 1), env=clock.environment)
     service.wait_for_status(200)
@@ -397,7 +396,7 @@ def test_a_clock_that_is_set_back_and_forth_by_an_hour(tmp_path: Path, run_servi
         kinds = [one["kind"] for one in service.get("/api/v1/findings").json()["findings"]]
         return [kind for kind in kinds if kind == "clock_step"]
 
-    # If the clock is set in the middle of a tick, its document is of the new time, and the next tick finds the step.
+    # If the clock is set during a tick, its document has the new time, and the next tick detects the step.
     wait_for(found, what="the finding")
     wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="ticks to go on")
     clock.set(0)
@@ -408,8 +407,8 @@ def test_a_clock_that_is_set_back_and_forth_by_an_hour(tmp_path: Path, run_servi
     assert "Traceback" not in service.log()
 
 
-def test_a_service_that_was_frozen_goes_on(run_service: RunService):
-    """Stopped for many of its own intervals, as on a suspended machine: alive and ticking at once when it wakes."""
+def test_a_service_that_was_paused_continues(run_service: RunService):
+    """Stopped for several of its intervals, as on a suspended machine: alive and ticking at once."""
     service = run_service(config=FAST)
     before = service.wait_for_status(200).json()["timestamp"]
     service.pause()

@@ -1,4 +1,4 @@
-"""A Prometheus that knows machines by address and port, a Kubernetes API that knows their names, and both in motion."""
+"""A Prometheus with the addresses and ports of machines, and a Kubernetes API with their names, while both change."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ resolution = "1s"
 
 @pytest.fixture(scope="module")
 def machines(shared_prometheus: Prometheus) -> Iterator[Prometheus]:
-    """Their load, second by second."""
+    """The load of the machines, second by second."""
     with Feed(shared_prometheus, INSTANCES):
         yield shared_prometheus
 
@@ -46,15 +46,16 @@ def wait_for_nodes(service: Service, *expected: str) -> None:
 
 
 def found(service: Service, kind: str) -> dict[str, str]:
-    """Reasons by node."""
+    """The reasons of findings by node."""
     entries = service.get("/api/v1/findings").json()["findings"]
     return {entry["node"]: entry["reason"] for entry in entries if entry["kind"] == kind}
 
 
-def test_nodes_have_the_names_of_the_cluster_while_that_changes(
+def test_nodes_have_the_names_of_the_cluster_while_it_changes(
     machines: Prometheus, run_service: RunService, tmp_path: Path
 ):
-    """From the first answer on; a node that joins, an address that goes to another node, an API that is away."""
+    """From the first response on; with a node that joins, an address that moves to another node, and an unavailable
+    API."""
     with FakeKube() as server:
         put(server, "node-1", "10.0.0.1")
         put(server, "node-2", "10.0.0.2")
@@ -83,10 +84,10 @@ def test_nodes_have_the_names_of_the_cluster_while_that_changes(
         assert "was node node-2" in found(service, "node_names")["node-5"]
 
 
-def test_without_the_permission_names_stay_and_the_verb_is_told(
+def test_without_the_right_names_stay_and_the_missing_verb_is_reported(
     machines: Prometheus, run_service: RunService, tmp_path: Path
 ):
-    """Once in the log, with what to grant, as in the findings; granted, the names are there without a restart."""
+    """Once in the log with the rule, and in the findings; once granted, the names are used without a restart."""
     with FakeKube(forbidden={("list", NODES)}) as server:
         put(server, "node-1", "10.0.0.1")
         settings = f'{FAST}\n[kubernetes]\nkubeconfig = "{server.kubeconfig(tmp_path / "config")}"\n'

@@ -22,11 +22,11 @@ max_staleness = "2m"
 """
 
 
-def test_a_life_with_a_server_that_comes_late_and_goes_for_a_while(
+def test_a_service_whose_server_starts_later_and_restarts(
     start_prometheus: StartPrometheus, run_service: RunService, tmp_path: Path
 ):
-    """The service starts without its database, and serves; the database comes, and is filled; it is restarted; the
-    service is killed, and serves what was stored before it can ask its source. The password is nowhere."""
+    """The service starts without its database, and serves; the database starts, and ticks are stored; it is restarted;
+    the service is killed, and serves stored data before it queries its source. The password is shown nowhere."""
     prometheus = start_prometheus()
     with PostgreSQL(tmp_path / "postgresql") as database:
         url = database.new_database()
@@ -71,6 +71,6 @@ def test_a_life_with_a_server_that_comes_late_and_goes_for_a_while(
 
 
 def last_stored(database: PostgreSQL, url: str) -> float:
-    """The end of the last tick that was stored, 0 if none was."""
+    """The end of the last stored tick, 0 without one."""
     rows = database.execute('SELECT "end" FROM tick', database=url.rpartition("/")[2])
     return float(rows[0][0]) if rows else 0.0

@@ -1,4 +1,4 @@
-"""A Prometheus behind TLS, a password and client certificates: read with the right ones, explained with the wrong."""
+"""A Prometheus with TLS, a password and client certificates: read with the right ones, and errors with wrong ones."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ USER = "watcher"
 
 
 def settings_for(prometheus: Prometheus, **provider: str) -> str:
-    """TOML; a keyword that is "" is left out."""
+    """The settings as TOML; a keyword that is "" is left out."""
     everything = {
         "name": "prometheus",
         "address": prometheus.url,
@@ -34,7 +34,7 @@ def settings_for(prometheus: Prometheus, **provider: str) -> str:
         **provider,
     }
     lines = "\n".join(f'{key} = "{value}"' for key, value in everything.items() if value)
-    # a tick may take 0.8 of the interval, and what is wrong must be found out within it on a busy machine too
+    # a tick takes at most 0.8 of the interval, and must detect the error within it on a busy machine too
     return f'[refresh]\ninterval = "30s"\nresolution = "1s"\n[provider]\n{lines}\n'
 
 
@@ -45,7 +45,7 @@ def password() -> str:
 
 @pytest.fixture(scope="module")
 def guarded(password: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that wants a client certificate and a password."""
+    """A Prometheus that requires a client certificate and a password."""
     directory = tmp_path_factory.mktemp("guarded")
     with Prometheus(directory, client_certificates=True, basic_auth=(USER, password)) as server:
         yield server
@@ -53,13 +53,13 @@ def guarded(password: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def fed(guarded: Prometheus) -> Iterator[Prometheus]:
-    """The same with the samples of two nodes."""
+    """The same with samples of two nodes."""
     with Feed(guarded, 2):
         yield guarded
 
 
 def everything_said(service: Service, *secrets: str) -> str:
-    """All that the service tells of itself, in which no secret may stand."""
+    """All texts of the service about itself, which must contain no secret."""
     paths = ("/watcher", "/watcher/health", "/readyz", "/healthz", "/metrics", "/api/v1/findings", "/openapi.json", "/")
     said = service.log() + "".join(service.get(path).text for path in paths)
     show = subprocess.run(
@@ -77,8 +77,10 @@ def everything_said(service: Service, *secrets: str) -> str:
     return said
 
 
-def test_with_all_that_is_needed_it_is_read(fed: Prometheus, password: str, tmp_path: Path, run_service: RunService):
-    """Authority, client certificate, user and password from a file."""
+def test_with_the_right_credentials_the_source_is_read(
+    fed: Prometheus, password: str, tmp_path: Path, run_service: RunService
+):
+    """Authority, client certificate, user and a password file."""
     (tmp_path / "password").write_text(f"{password}\n")
     service = run_service(config=settings_for(fed, password_file=str(tmp_path / "password")))
     assert "node-0001" in service.wait_for_status(200).text
@@ -114,10 +116,10 @@ Wrong = Callable[[Prometheus, str], dict[str, str]]
     ],
     ids=["password", "user", "authority", "client certificate", "token", "plain http", "password in the address"],
 )
-async def test_what_is_wrong_is_said_and_no_secret_with_it(
+async def test_an_error_has_the_reason_and_no_secret(
     guarded: Prometheus, password: str, tmp_path: Path, wrong: Wrong, reason: str
 ):
-    """The error has the reason, and a hint with the setting; neither has the password."""
+    """And a hint with the setting."""
     (tmp_path / "settings.toml").write_text(settings_for(guarded, **wrong(guarded, password)))
     source = build(load(flags={}, environ={}, cwd=tmp_path, file=tmp_path / "settings.toml"))
 
@@ -137,7 +139,7 @@ async def test_what_is_wrong_is_said_and_no_secret_with_it(
 
 
 def test_the_service_reports_the_reason_and_no_secret(guarded: Prometheus, password: str, run_service: RunService):
-    """In health and findings, with its cure; neither they nor anything else has the password."""
+    """In its health and findings, with the remedy; the password is in no text."""
     service = run_service(config=settings_for(guarded, password=f"{password}-not"))
     wait_for(lambda: "cannot read from Prometheus" in service.log(), what="the first tick")
     health = service.get("/watcher/health")
@@ -151,8 +153,8 @@ def test_the_service_reports_the_reason_and_no_secret(guarded: Prometheus, passw
     assert 0 == service.stop()
 
 
-def test_verification_is_left_out_only_where_that_is_said(fed: Prometheus, password: str, run_service: RunService):
-    """insecure_skip_verify, and one line in the log that says so."""
+def test_verification_is_disabled_only_by_its_setting(fed: Prometheus, password: str, run_service: RunService):
+    """insecure_skip_verify, with one line in the log."""
     settings = settings_for(fed, password=password, ca_file="") + "insecure_skip_verify = true\n"
     service = run_service(config=settings)
     service.wait_for_status(200)

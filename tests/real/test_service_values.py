@@ -1,4 +1,4 @@
-"""What `/watcher` says equals what Prometheus itself says of the same samples."""
+"""The values of /watcher equal those that Prometheus computes from the same samples."""
 
 import os
 import time
@@ -27,13 +27,13 @@ Numbers = dict[tuple[str, str, str], float]
 
 
 def off_the_edges(now: float) -> float:
-    """The last time before `now` - 7 s that lies in the middle of a slot (testing.md 1.4: edges differ by version)."""
+    """The last time before `now` - 7 s that is the middle of a slot (at edges, versions of Prometheus differ)."""
     return (now - 7) // RESOLUTION * RESOLUTION - RESOLUTION / 2
 
 
 @pytest.fixture(scope="module")
 def fleet(shared_prometheus: Prometheus) -> Fleet:
-    """Sixteen minutes of five nodes, as recording rules."""
+    """Sixteen minutes of five nodes, as series of recording rules."""
     end = off_the_edges(time.time())
     fleet = make_fleet(5, start=end - 960, end=end, step=RESOLUTION, seed=11)
     shared_prometheus.write(recording_rule_series(fleet))
@@ -42,7 +42,7 @@ def fleet(shared_prometheus: Prometheus) -> Fleet:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, shared_prometheus: Prometheus, fleet: Fleet) -> Iterator[Service]:
-    """One service with the shipped settings, that has all its windows."""
+    """One service with the shipped settings, when it has all its windows."""
     with pytest.MonkeyPatch.context() as environment:
         for name in os.environ.keys() - OF_THE_TESTS:
             if name.upper() in STEERING_NAMES or name.startswith(STEERING_PREFIXES):
@@ -70,7 +70,7 @@ def nodes_of(service: Service, path: str = "/watcher") -> dict[str, Numbers]:
 
 
 def truth(prometheus: Prometheus, expression: str, fleet: Fleet, *, after: float = 1.0) -> dict[str, float]:
-    """What Prometheus says, `after` seconds after the newest sample."""
+    """The values of Prometheus, `after` seconds after the newest sample."""
     rows = prometheus.query(expression, time=fleet.times[-1] + after)
     return {row["metric"]["instance"]: float(row["value"][1]) for row in rows}
 
@@ -79,8 +79,8 @@ def truth(prometheus: Prometheus, expression: str, fleet: Fleet, *, after: float
 @pytest.mark.parametrize(
     ("name", "unit"), [(CPU, 100.0), (MEMORY, 100.0), (RECEIVE, 1.0), (TRANSMIT, 1.0)], ids=["cpu", "mem", "rx", "tx"]
 )
-def test_averages_and_deviations_are_those_of_promql(service, shared_prometheus, fleet, name, unit, window):
-    """avg_over_time and stddev_over_time over the same samples, to 1e-9 (and the wire's ten decimals)."""
+def test_averages_and_deviations_equal_those_of_promql(service, shared_prometheus, fleet, name, unit, window):
+    """avg_over_time and stddev_over_time over the same samples, within 1e-9 (and the ten decimals of the API)."""
     nodes = nodes_of(service, f"/watcher?window={window}")
     assert fleet.nodes == list(nodes)
     for operator, function in (("AVG", "avg_over_time"), ("STD", "stddev_over_time")):
@@ -90,10 +90,10 @@ def test_averages_and_deviations_are_those_of_promql(service, shared_prometheus,
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_node_is_as_busy_as_its_busiest_disk_of_each_moment(service, shared_prometheus, fleet, window):
+def test_a_node_has_the_busiest_disk_of_each_slot(service, shared_prometheus, fleet, window):
     """Several devices of one node: the maximum in each slot, then the window over it."""
     nodes = nodes_of(service, f"/watcher?window={window}")
-    # A subquery steps along multiples of 15 s; each step sees the samples in the middle of the slot before it.
+    # A subquery has steps at multiples of 15 s; each step uses the samples in the middle of the previous slot.
     steps = f"(max by (instance) ({DISK}))[{window}:{RESOLUTION}s]"
     assert len(DISKS) > 1
     for operator, function in (("AVG", "avg_over_time"), ("STD", "stddev_over_time")):
@@ -113,8 +113,8 @@ def test_a_node_is_as_busy_as_its_busiest_disk_of_each_moment(service, shared_pr
         ("P99", f"quantile_over_time(0.99, {CPU}[15m])"),
     ],
 )
-def test_other_operators_are_those_of_promql(service, shared_prometheus, fleet, operator, expression):
-    """Percentiles interpolate linearly, as PromQL's do."""
+def test_other_operators_equal_those_of_promql(service, shared_prometheus, fleet, operator, expression):
+    """Percentiles interpolate linearly, as in PromQL."""
     nodes = nodes_of(service, f"/watcher?type=CPU&operator={operator}")
     expected = truth(shared_prometheus, expression, fleet)
     rollup = "" if operator == "Latest" else "15m"
@@ -122,28 +122,28 @@ def test_other_operators_are_those_of_promql(service, shared_prometheus, fleet, 
         assert 100 * expected[node] == pytest.approx(nodes[node][CPU, operator, rollup], rel=1e-9, abs=1e-10)
 
 
-def test_parameters_select_by_and(service, fleet):
-    """?type, ?operator, ?host and ?window together leave what fits them all."""
+def test_parameters_are_combined_by_and(service, fleet):
+    """?type, ?operator, ?host and ?window together select what matches all of them."""
     nodes = nodes_of(service, f"/watcher?type=Memory&operator=STD&operator=AVG&host={NODE}&window=10m")
     assert {NODE: {(MEMORY, "AVG", "10m"), (MEMORY, "STD", "10m")}} == {n: set(v) for n, v in nodes.items()}
 
 
-def test_one_node_has_the_same_numbers_by_path_and_by_parameter(service, fleet):
-    """/watcher/{host}, ?host= and the whole list agree to the bit."""
+def test_a_node_has_the_same_numbers_by_path_and_by_parameter(service, fleet):
+    """/watcher/{host}, ?host= and the whole list are exactly equal."""
     everyone = nodes_of(service)
     assert {NODE: everyone[NODE]} == nodes_of(service, f"/watcher/{NODE}") == nodes_of(service, f"/watcher?host={NODE}")
     two = nodes_of(service, f"/watcher?host={NODE}&host=node-0005")
     assert {NODE: everyone[NODE], "node-0005": everyone["node-0005"]} == two
 
 
-def test_the_kep_shape_has_the_nodes_directly_under_data(service, fleet):
-    """?shape=kep differs from the default in that alone."""
+def test_the_format_of_the_kep_has_the_nodes_directly_under_data(service, fleet):
+    """?shape=kep has no other differences."""
     default, kep = service.get("/watcher").json(), service.get("/watcher?shape=kep").json()
     assert default["data"]["NodeMetricsMap"] == kep["data"]
     assert {**default, "data": None} == {**kep, "data": None}
 
 
-def test_the_document_says_when_and_where_from(service, fleet):
+def test_the_document_has_its_times_and_its_source(service, fleet):
     """window.end is the newest sample, timestamp the fetch, Age the age of the newest sample."""
     before, answer, after = time.time(), service.get("/watcher"), time.time()
     document = answer.json()
@@ -155,8 +155,8 @@ def test_the_document_says_when_and_where_from(service, fleet):
     assert {end} == {node["sampled"] for node in document["data"]["NodeMetricsMap"].values()}
 
 
-def test_columns_carry_the_same_numbers(service, fleet):
-    """/api/v1/columns is the same snapshot, node by node."""
+def test_columns_have_the_same_numbers(service, fleet):
+    """/api/v1/columns has the same snapshot, node by node."""
     columns, nodes = service.get("/api/v1/columns").json(), nodes_of(service)
     assert list(nodes) == columns["nodes"]
     for column in columns["columns"]:
@@ -165,8 +165,8 @@ def test_columns_carry_the_same_numbers(service, fleet):
     assert {CPU, MEMORY, RECEIVE, TRANSMIT, DISK} < set(columns["sampled"])
 
 
-def test_every_encoding_carries_the_same_document(service, fleet):
-    """gzip is undone by the test's client, identity needs no undoing."""
+def test_each_encoding_has_the_same_document(service, fleet):
+    """The client of the test decodes gzip; identity needs no decoding."""
     plain, zipped = (service.get("/watcher", headers={"Accept-Encoding": coding}) for coding in ("identity", "gzip"))
     assert "gzip" == zipped.headers["Content-Encoding"]
     assert plain.body == zipped.body
@@ -175,7 +175,7 @@ def test_every_encoding_carries_the_same_document(service, fleet):
     assert (304, b"") == (again.status, again.body)
 
 
-def test_metrics_show_the_windows_as_ratios(service, fleet):
+def test_metrics_have_the_windows_as_ratios(service, fleet):
     """/metrics has CPU and Memory, AVG and STD of 15 minutes, in base units."""
     exposition, nodes = service.get("/metrics").text, nodes_of(service)
     prefix = f'load_watcher_node_utilisation_ratio{{node="{NODE}",resource="CPU",operator="AVG",window="15m"}} '
@@ -183,15 +183,15 @@ def test_metrics_show_the_windows_as_ratios(service, fleet):
     assert nodes[NODE][CPU, "AVG", "15m"] / 100 == pytest.approx(float(line.removeprefix(prefix)), rel=1e-9)
 
 
-def test_history_has_what_was_stored(service, fleet):
-    """The windows of the first tick, to the 1e-6 at which they are kept."""
+def test_the_history_has_the_stored_windows(service, fleet):
+    """Those of the first tick, within their precision of 1e-6."""
     path = f"/api/v1/history?host={NODE}&type=CPU&operator=AVG&window=15m"
     (series,) = wait_for(lambda: service.get(path).json()["series"], what="the stored window")
     assert nodes_of(service)[NODE][CPU, "AVG", "15m"] == pytest.approx(series["points"][-1][1], rel=2e-6)
 
 
-def test_raw_counters_give_the_load_they_were_made_of(prometheus: Prometheus, run_service: RunService):
-    """Without any recording rule: CPU and memory from node exporters' own series, nodes by their label."""
+def test_raw_counters_give_the_load_from_which_they_were_made(prometheus: Prometheus, run_service: RunService):
+    """Without recording rules: CPU and memory from node exporters' series, nodes by their label."""
     end = off_the_edges(time.time())
     fleet = make_fleet(3, start=end - 1500, end=end, step=RESOLUTION, seed=3)
     prometheus.write(node_exporter_series(fleet, labels=by_node_label))
@@ -199,7 +199,7 @@ def test_raw_counters_give_the_load_they_were_made_of(prometheus: Prometheus, ru
     wait_for(lambda: has_window(service, "5m"), what="the 5-minute window", ignoring=(KeyError,))
     nodes = nodes_of(service, "/watcher?window=5m")
     assert fleet.nodes == list(nodes)
-    # memory's last 20 steps; each evaluation sees the sample before it
+    # memory's last 20 steps; each evaluation uses the previous sample
     expected = 100 * fleet.memory[:, -21:-1].mean(axis=1)
     for row, node in enumerate(fleet.nodes):
         assert expected[row] == pytest.approx(nodes[node][MEMORY, "AVG", "5m"], abs=1.0)
@@ -210,8 +210,8 @@ def test_raw_counters_give_the_load_they_were_made_of(prometheus: Prometheus, ru
     assert "no series of instance:node_cpu:ratio" in sources["CPU"]["reason"]
 
 
-def test_the_host_provider_answers_with_this_machine(run_service: RunService):
-    """Within seconds of a start, under the name that Kubernetes has for it."""
+def test_the_host_provider_serves_this_machine(run_service: RunService):
+    """Within seconds after the start, with its name in Kubernetes."""
     service = run_service(env={"NODE_NAME": "worker-7"})
     answer = service.wait_for_status(200)
     assert "Host" == answer.json()["source"]

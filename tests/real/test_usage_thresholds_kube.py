@@ -1,4 +1,5 @@
-"""Usage thresholds written to the nodes of a real API server: what is written, how often, and what is left alone."""
+"""Usage thresholds on the nodes of a real API server: their values, the frequency of writes, and annotations that are
+not changed."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ NODES = "/api/v1/nodes"
 
 @dataclass
 class Cluster(FakeService):
-    """A service whose nodes are those of a real cluster."""
+    """A service with the nodes of a real cluster."""
 
     nodes: ClusterNodes | None = None
     looks: int = 0
@@ -76,7 +77,7 @@ class Cluster(FakeService):
 
 @dataclass
 class Story:
-    """A publisher at work on the API server."""
+    """A publisher with the API server."""
 
     server: ApiServer
     source: Cluster
@@ -91,7 +92,7 @@ class Story:
         assert outcomes == Counter(wanted)
 
     async def idle(self) -> None:
-        """Wait until the publisher has examined the newest snapshot and has written what it can."""
+        """Wait until the publisher has processed the newest snapshot and has written what it can."""
         assert self.source.published is not None
         tag = self.source.published.tag
         self.source.published = publish(self.source.published.snapshot, tag=f"{tag}.", monotonic=self.source.clock)
@@ -215,10 +216,10 @@ def test_a_node_without_a_bound_loses_its_thresholds_after_an_hour(
     told(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story)
 
 
-def test_the_annotation_of_somebody_else_stays(
+def test_an_annotation_of_another_writer_stays(
     apiserver: ApiServer, nodes: Callable[..., None], tmp_path: Path
 ) -> None:
-    """One set before, and one set over ours; once removed, ours is written."""
+    """One set before, and one that replaces that of load-watcher; after its removal, load-watcher writes its own."""
     nodes("theirs", "taken")
     own = '{"usageThresholds":{"cpu":80}}'
     annotate(apiserver, "theirs", own)
@@ -273,7 +274,7 @@ def test_writes_are_limited_and_a_deleted_node_is_not_created_again(
     told(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story, writes_per_second=10.0)
 
 
-def test_the_rights_of_the_chart_are_enough_and_needed(
+def test_the_rights_of_the_chart_are_sufficient_and_necessary(
     apiserver: ApiServer, nodes: Callable[..., None], tmp_path: Path
 ) -> None:
     nodes("granted")
@@ -287,7 +288,7 @@ def test_the_rights_of_the_chart_are_enough_and_needed(
 
     async def story(run: Story) -> None:
         await run.until_outcomes(written=1)
-        source.skip(RENEW_EVERY_S)  # the Lease was created; renewing it takes other rights
+        source.skip(RENEW_EVERY_S)  # the Lease was created; renewing it needs other rights
         rights = [each for each in granted(rendered, ACCOUNT) if each.group != "metrics.k8s.io"]
         await asyncio.to_thread(wait_until_used, apiserver, rights, ACCOUNT, since=before)
 
@@ -300,7 +301,7 @@ def test_the_rights_of_the_chart_are_enough_and_needed(
         delete_all(apiserver, granting)
 
 
-def test_a_command_removes_what_was_written_and_nothing_else(
+def test_a_command_removes_only_the_written_annotations(
     apiserver: ApiServer, nodes: Callable[..., None], tmp_path: Path
 ) -> None:
     nodes("ours", "theirs", "plain")

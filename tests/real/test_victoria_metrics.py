@@ -1,6 +1,6 @@
-"""What a real VictoriaMetrics does otherwise than Prometheus, and that the provider makes the same of it.
+"""Differences of a real VictoriaMetrics from Prometheus, and that the provider's results are equal.
 
-That it brings the same samples, by every candidate and under every label, is in test_prometheus_provider.py.
+test_prometheus_provider.py tests equal samples, for each candidate and each label.
 """
 
 import struct
@@ -18,17 +18,17 @@ from tests.real.remote_write import Series
 from tests.real.test_prometheus_provider import STEP, by_key, failure, fetch, fleet_until_now, samples
 from tests.waiting import wait_for
 from watcher.sources.errors import ProviderRefused
-from watcher.sources.prometheus.queries import PrometheusQueryConfig
+from watcher.sources.settings import QuerySettings
 
 pytestmark = pytest.mark.real
 
 STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
-"""What Prometheus writes where a series ends."""
+"""The marker that Prometheus writes at the end of a series."""
 
 
 @pytest.fixture
 def victoria(tmp_path: Path, running: Callable[[Server], Server]) -> VictoriaMetrics:
-    """An empty VictoriaMetrics as its users have it."""
+    """An empty VictoriaMetrics with its default settings."""
     server = VictoriaMetrics(tmp_path / "victoria-metrics")
     running(server)
     server.start()
@@ -36,18 +36,18 @@ def victoria(tmp_path: Path, running: Callable[[Server], Server]) -> VictoriaMet
 
 
 def rising_fleet() -> Fleet:
-    """Three nodes whose CPU rises by two points with every sample, so that no value stands for another."""
+    """Three nodes whose CPU rises by two points with each sample, so that all values differ."""
     fleet = fleet_until_now()
     fleet.cpu[:] = np.linspace(0.02, 0.02 * len(fleet.times), len(fleet.times)) % 0.97
     return fleet
 
 
-def test_the_newest_half_minute_of_an_expression_is_not_made_up(victoria: VictoriaMetrics):
-    """In a range query it gives the value of 30 s ago for all that came later; ours are the true ones."""
+def test_the_newest_half_minute_of_an_expression_has_real_values(victoria: VictoriaMetrics):
+    """In a range query, VictoriaMetrics repeats the value of 30 s ago for later times."""
     fleet = rising_fleet()
     victoria.write(recording_rule_series(fleet, labels=by_node_label))
     now = time.time()
-    query = PrometheusQueryConfig("100 * instance:node_cpu:ratio", "percent", guard="instance:node_cpu:ratio")
+    query = QuerySettings("100 * instance:node_cpu:ratio", "percent", guard="instance:node_cpu:ratio")
     got = samples(by_key(fetch(victoria, until=now, queries={"CPU": query}))["CPU"])
 
     last = max(at for found in got.values() for at in found)
@@ -57,8 +57,8 @@ def test_the_newest_half_minute_of_an_expression_is_not_made_up(victoria: Victor
             assert value == pytest.approx(100 * fleet.cpu[row][fleet.times <= at][-1]), now - at
 
 
-def test_the_end_of_a_series_is_no_sample(victoria: VictoriaMetrics):
-    """It shows the markers that Prometheus keeps to itself; a NaN would be a finding about a number that never was."""
+def test_the_end_of_a_series_is_not_a_sample(victoria: VictoriaMetrics):
+    """VictoriaMetrics returns the staleness markers, which Prometheus does not; a NaN would be a finding."""
     fleet = fleet_until_now(2)
     gone, lives = fleet.nodes
     fleet.cpu[0, -2:] = STALE
@@ -72,7 +72,7 @@ def test_the_end_of_a_series_is_no_sample(victoria: VictoriaMetrics):
 
 
 def test_a_new_node_has_its_name_at_once(victoria: VictoriaMetrics):
-    """It answers instant queries for a time 30 s ago, at which a new node had neither series nor name."""
+    """VictoriaMetrics evaluates instant queries 30 s ago, when a new node had neither series nor name."""
     now = time.time()
     labels = {"instance": "10.0.0.1:9100", "job": "node-exporter"}
     victoria.write(
@@ -86,18 +86,18 @@ def test_a_new_node_has_its_name_at_once(victoria: VictoriaMetrics):
     assert ("new",) == batch.nodes
 
 
-def test_a_query_that_it_will_not_run_is_refused(victoria: VictoriaMetrics):
-    """It says 422 where Prometheus says 400."""
+def test_a_query_beyond_the_limits_is_refused(victoria: VictoriaMetrics):
+    """With 422, where Prometheus has 400."""
     victoria.write(recording_rule_series(fleet_until_now()))
-    bad = failure(victoria, queries={"CPU": PrometheusQueryConfig("sum(", "ratio")})
+    bad = failure(victoria, queries={"CPU": QuerySettings("sum(", "ratio")})
 
     assert isinstance(bad, ProviderRefused)
     assert "422" in str(bad)
     assert "provider.queries" in bad.hint
 
 
-def test_it_feeds_the_service(victoria: VictoriaMetrics, run_service: RunService):
-    """Windows of 15 minutes of all nodes, the means those of the samples, and no trouble with the source."""
+def test_the_service_serves_windows_from_it(victoria: VictoriaMetrics, run_service: RunService):
+    """Windows of 15 minutes for all nodes with the means of the samples, and no failure of the source."""
     fleet = fleet_until_now()
     victoria.write(recording_rule_series(fleet, labels=by_node_label))
     service = run_service("--provider", "prometheus", "--address", victoria.url)

@@ -1,13 +1,14 @@
-"""A Linux of our own for a test: User-Mode Linux, a kernel that runs as a program of whoever starts it.
+"""A separate Linux for a test: User-Mode Linux, a kernel that runs as a program of its user.
 
-Its control groups are all of version 2, with every controller, whatever the machine's own are. It boots in a second
-with the machine's files as its root, read only, as the user nobody: what it is to run is copied to where nobody may
-read.
+Its control groups are all of version 2 with each controller, independent of those of the machine. It boots in a second
+with the machine's files as its root, read only, as the user `nobody`: the files that it runs are copied to a place that
+this user may read.
 
-About processors newer than that kernel (6.1): it saves all registers of vectors, in room for those that it knows. A
-machine that has more of them (AMX) refuses that (EFAULT), and the kernel panics at once. So a seccomp filter answers no
-to its question whether it can save them all, and it saves those of SSE alone. Then programs in it must not use wider
-ones: their C library is told (GLIBC_TUNABLES), and their Python is one that a distribution built for every processor.
+About processors that are newer than its kernel (6.1): the kernel saves all vector registers, in space for those that it
+knows. A machine with more of them (AMX) refuses that (EFAULT), and the kernel panics at once. So a seccomp filter
+refuses the question whether all can be saved, and the kernel only saves those of SSE. Then programs in it must not use
+wider ones: GLIBC_TUNABLES disables them in the C library, and the Python is one that a distribution built for all
+processors.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.real.parts import REPOSITORY, find_program
 
 NOBODY = 65534
 BOOT_SECONDS = 180
-"""Two are enough on a quiet machine."""
+"""Two are sufficient on an idle machine."""
 RESULT = "RESULT "
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", sys.executable)
 
@@ -48,7 +49,7 @@ cd {directory}
 exec {python} -S {script}
 """
 
-# As BPF has it: offsets in seccomp_data, and the numbers of x86-64.
+# For BPF: offsets in seccomp_data, and the numbers of x86-64.
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _NUMBER, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 16, 32
 _PTRACE, _GETREGSET, _XSTATE = 101, 0x4204, 0x202
@@ -80,10 +81,10 @@ os.execv(command[0], command)
 
 
 def run_in_uml(script: Path, *, packages: Iterable[str]) -> Mapping[str, Any]:
-    """Run a script as all there is in a new Linux, beside copies of `packages` (files and directories here).
+    """Run a script as the only program in a new Linux, beside copies of `packages` (files and directories here).
 
-    Returns the JSON object that it printed after RESULT. Without User-Mode Linux the test is skipped, or fails where
-    real parts are required.
+    Returns the JSON object that it printed after RESULT. Without User-Mode Linux the test is skipped, or fails if real
+    parts are required.
     """
     program, python = find_program("linux.uml"), _python()
     place = Path(tempfile.mkdtemp(prefix="load-watcher-uml-", dir="/tmp"))
@@ -117,7 +118,7 @@ def _boot(place: Path, init: Path) -> Mapping[str, Any]:
         start_new_session=True,
         **_as_nobody(),
     )
-    # Each process in it is one outside, which holds our pipe and must not outlive it.
+    # Each process in it is a process outside, which holds the pipe and must not outlive it.
     watch = threading.Timer(BOOT_SECONDS, _end, [machine.pid])
     watch.start()
     with machine:
@@ -138,7 +139,7 @@ def _end(group: int) -> None:
 
 
 def _python() -> str:
-    """A Python that nobody may start: that of the tests may be in somebody's home."""
+    """A Python that the user `nobody` may start: that of the tests may be in a home directory."""
     for path in PYTHONS:
         real = os.path.realpath(path)
         if not os.path.exists(real):
@@ -146,7 +147,7 @@ def _python() -> str:
         check = "import sys, ctypes, dataclasses; sys.exit(sys.version_info < (3, 11))"
         try:
             done = subprocess.run([real, "-S", "-c", check], env={}, cwd="/", capture_output=True, **_as_nobody())
-        except OSError:  # it may not even be entered
+        except OSError:  # this user may not even enter it
             continue
         if done.returncode == 0:
             return real

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import aiohttp
 from aiohttp import hdrs
 from yarl import URL
@@ -23,25 +21,16 @@ AT_ONCE = 64
 """Maximum number of concurrent requests of a client."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """Token and CA certificates for the endpoints of a section of the settings; "" for none. `timeout` is in
-    seconds."""
-
-    section: str = "agents"
-    token_file: str = ""
-    ca_file: str = ""
-    timeout: float = 3.0
-
-
 class AgentClient:
     """Sends GET requests to discovered endpoints only: without redirects, with the token of the section's token_file,
     which is read for each request."""
 
-    def __init__(self, discovery: AgentDiscovery, options: ClientOptions, *, at_once: int = AT_ONCE) -> None:
-        self.section = options.section
+    def __init__(
+        self, discovery: AgentDiscovery, settings: AgentsSettings | QrmsSettings, *, at_once: int = AT_ONCE
+    ) -> None:
+        self.section = type(settings).section
         self._discovery = discovery
-        self._options = options
+        self._settings = settings
         self._at_once = at_once
         self._session: aiohttp.ClientSession | None = None
 
@@ -53,7 +42,7 @@ class AgentClient:
         """Return status and body of a path, with its query. `largest` is the limit of the body in bytes. Raises
         ProviderRefused for an unusable token or CA file, AnswerTooLarge, aiohttp.ClientError, and OSError."""
         session = self._open()
-        headers = bearer(f"{self.section}.token_file", self._options.token_file)
+        headers = bearer(f"{self.section}.token_file", self._settings.token_file)
         target = URL(f"{str(endpoint.url).rstrip('/')}{path}")
         async with get_from(session, target, of=endpoint.server_name, headers=headers) as response:
             return response.status, await read_bounded(response, answer_bound(largest))
@@ -67,9 +56,9 @@ class AgentClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            ca_file = self._options.ca_file
+            ca_file = self._settings.ca_file
             try:
-                tls = client_context(ca_file=ca_file or None)
+                tls = client_context(ca_file=ca_file)
             except (OSError, ValueError) as error:
                 raise ProviderRefused(
                     f"{self.section}.ca_file {ca_file} cannot be used: {file_reason(error)}"
@@ -77,7 +66,7 @@ class AgentClient:
             self._session = client_session(
                 tls=tls,
                 connector={"limit": self._at_once},
-                timeout=aiohttp.ClientTimeout(total=self._options.timeout),
+                timeout=aiohttp.ClientTimeout(total=self._settings.timeout),
                 headers={hdrs.USER_AGENT: f"load-watcher/{__version__}"},
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -88,7 +77,4 @@ def client_from_settings(settings: Settings, section: type[AgentsSettings] | typ
     """Build the client of the endpoints in the section, None if the section names none."""
     named = settings[section]
     discovery = discovery_from_settings(settings, section.section, urls=named.urls, pods=named.pods)
-    if discovery is None:
-        return None
-    options = ClientOptions(section.section, str(named.token_file or ""), str(named.ca_file or ""), named.timeout)
-    return AgentClient(discovery, options)
+    return None if discovery is None else AgentClient(discovery, named)

@@ -92,19 +92,12 @@ def server_files(protection: ServerProtection, tls: ServerTls | None) -> FileRel
 
 def store_of(settings: Settings, *, program: str) -> Store:
     """Build the store, which is not opened yet. `program` is named as its owner to other processes."""
-    store = settings[StoreSettings]
+    store, forecast = settings[StoreSettings], settings[ForecastSettings]
     return Store(
-        url=store.url,
-        retention=store.retention,
-        max_size=store.max_size,
-        on_unusable=store.on_unusable,
-        upgrade=store.upgrade,
+        store,
         owner=f"{program} on {host_port(settings[ServerSettings].host, settings[ServerSettings].port)}",
-        watcher=settings[StoreSettings].watcher_name(settings[ClusterSettings].name),
-        password_file=store.password_file,
-        decisions=store.decisions,
-        max_decisions=store.max_decisions,
-        maxima=settings[ForecastSettings].history if settings[ForecastSettings].enabled else 0.0,
+        watcher=store.watcher_name(settings[ClusterSettings].name),
+        maxima=forecast.history if forecast.enabled else 0.0,
     )
 
 

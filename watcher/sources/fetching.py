@@ -17,6 +17,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.core.review.clocks import AHEAD_S
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.sources.base import Fetch, QueryFailure, QueryPlan
 from watcher.sources.errors import (
@@ -29,9 +30,6 @@ from watcher.sources.errors import (
 
 log = logging.getLogger(__name__)
 
-FETCH_SHARE = 0.75
-"""Share of the refresh interval that a fetch may take: slightly less than the 0.8 of a tick, so that a late metric
-fails without failing the tick."""
 SILENT_FETCHES = 3
 """A metric that had samples is reported after this many consecutive fetches without one."""
 BEHIND_S = 3600.0
@@ -132,8 +130,8 @@ class MetricGap:
 class FetchTracker:
     """Starts the fetches of one provider and logs changed queries."""
 
-    def __init__(self, *, max_seconds: float, fetch_deadline: float) -> None:
-        self._max_seconds, self._fetch_deadline = max_seconds, fetch_deadline
+    def __init__(self, refresh: RefreshSettings) -> None:
+        self._refresh = refresh
         self._latest = -math.inf
         self._number = 0
         self._announced: Mapping[str, QueryPlan] = {}
@@ -143,14 +141,14 @@ class FetchTracker:
         present = until >= self._latest
         self._latest = max(self._latest, until)
         self._number += present
-        return self._context(max(since, until - self._max_seconds), until, present=present)
+        return self._context(max(since, until - self._refresh.longest_s), until, present=present)
 
     def begin_past(self, since: float, until: float) -> FetchContext:
         """Start a request for the past (unix seconds), of any length."""
         return self._context(since, until, present=False)
 
     def _context(self, since: float, until: float, *, present: bool) -> FetchContext:
-        deadline = asyncio.get_running_loop().time() + self._fetch_deadline
+        deadline = asyncio.get_running_loop().time() + self._refresh.fetch_deadline
         return FetchContext(since, until, deadline, present, self._number, self._latest)
 
     def announce(self, plans: Mapping[str, QueryPlan], *, address: str) -> None:

@@ -27,6 +27,7 @@ import msgspec
 from aiohttp import hdrs
 
 from watcher import __version__
+from watcher.core.config.values import Secret
 from watcher.core.messages import hide_secrets
 from watcher.decoding.text import read_text
 from watcher.platform.net.date_header import clock_offset
@@ -35,7 +36,7 @@ from watcher.platform.net.loopback import is_loopback
 from watcher.platform.net.redaction import release_frames, without_credentials
 from watcher.platform.net.session import client_session
 from watcher.platform.net.tls import client_context, file_reason
-from watcher.sources.config import ConnectionConfig
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable, provider_error_of, with_address
 
 log = logging.getLogger(__name__)
@@ -57,13 +58,13 @@ remove words from messages."""
 # --- credentials -----------------------------------------------------------------------------------------------------
 
 
-def read_secret(setting: str, path: str) -> str:
-    """Current content of the file without surrounding whitespace, "" if no file is set. Read on every call, because
-    secrets are rotated. Raises ProviderRefused."""
-    if not path:
-        return ""
+def read_secret(setting: str, path: Path | None, given: Secret | None = None) -> str:
+    """The secret `given` in the settings, otherwise the current content of the file without surrounding whitespace, ""
+    if neither is set. Read on every call, because secrets are rotated. Raises ProviderRefused."""
+    if given is not None or path is None:
+        return "" if given is None else given.reveal()
     try:
-        return read_text(Path(path)).strip()
+        return read_text(path).strip()
     except (OSError, msgspec.DecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
         raise ProviderRefused(f"{setting} {path} cannot be read: {reason}", hint=f"Check {setting}.") from error
@@ -81,7 +82,7 @@ def sendable(headers: Mapping[str, str]) -> dict[str, str]:
     return dict(headers)
 
 
-def bearer(setting: str, path: str) -> dict[str, str]:
+def bearer(setting: str, path: Path | None) -> dict[str, str]:
     """Authorization header with the current token of the file; empty if no file is set. Raises ProviderRefused."""
     token = read_secret(setting, path)
     return sendable({hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {})
@@ -91,16 +92,16 @@ class Credentials:
     """Authorization header from the current token, or from user name and password: `scheme` is that of the token.
     Credentials in the address are used if none are configured."""
 
-    def __init__(self, config: ConnectionConfig, *, scheme: str = "Bearer") -> None:
-        parts = _split(config.address, f"{config.keys}address")
-        self._config, self._scheme = config, scheme
-        self._username = config.username or unquote(parts.username or "")
-        self._password = config.password or unquote(parts.password or "")
+    def __init__(self, settings: ConnectionSettings, *, scheme: str = "Bearer") -> None:
+        parts = _split(settings.address or "", f"{settings.keys}address")
+        self._settings, self._scheme = settings, scheme
+        self._username = settings.username or unquote(parts.username or "")
+        self._password = settings.password or (Secret(unquote(parts.password)) if parts.password else None)
 
     def headers(self) -> dict[str, str]:
         """The header; empty without credentials. Raises ProviderRefused for a file that cannot be read."""
-        config = self._config
-        if token := config.token or read_secret(f"{config.keys}token_file", config.token_file):
+        settings = self._settings
+        if token := read_secret(f"{settings.keys}token_file", settings.token_file, settings.token):
             return {hdrs.AUTHORIZATION: f"{self._scheme} {token}"}
         if self._username:
             pair = f"{self._username}:{self.password()}"
@@ -109,7 +110,7 @@ class Credentials:
 
     def password(self) -> str:
         """The current password. Raises ProviderRefused for a file that cannot be read."""
-        return self._password or read_secret(f"{self._config.keys}password_file", self._config.password_file)
+        return read_secret(f"{self._settings.keys}password_file", self._settings.password_file, self._password)
 
 
 def _secrets_in(headers: Mapping[str, str]) -> Iterator[str]:
@@ -184,28 +185,29 @@ class SerialWorker:
 class TlsContext:
     """TLS context of the settings, created again after its files changed, because certificates are rotated."""
 
-    def __init__(self, config: ConnectionConfig) -> None:
-        self._config = config
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
         self._created: tuple[object, ssl.SSLContext] | None = None
 
     def current(self) -> ssl.SSLContext:
         """The context for the next connection. Raises ProviderRefused for unusable files."""
-        config = self._config
-        versions = [_file_version(path) for path in (config.ca_file, config.client_cert, config.client_key) if path]
+        settings = self._settings
+        files = (settings.authorities, settings.client_cert, settings.client_key)
+        versions = [_file_version(path) for path in files if path]
         if self._created is None or self._created[0] != versions:
             self._created = (versions, self._create())
         return self._created[1]
 
     def _create(self) -> ssl.SSLContext:
-        config = self._config
-        files = config.ca_file
+        settings = self._settings
+        files = str(settings.authorities or "")
         try:
-            context = client_context(ca_file=config.ca_file or None, insecure=config.insecure_skip_verify)
-            if config.client_cert:
-                files = f"{config.client_cert}, {config.client_key}".rstrip(", ")
-                context.load_cert_chain(config.client_cert, config.client_key or None, password=_no_passphrase)
+            context = client_context(ca_file=settings.authorities, insecure=settings.insecure_skip_verify)
+            if settings.client_cert:
+                files = ", ".join(str(each) for each in (settings.client_cert, settings.client_key) if each)
+                context.load_cert_chain(settings.client_cert, settings.client_key, password=_no_passphrase)
         except (OSError, ValueError) as error:
-            keys = config.keys
+            keys = settings.keys
             raise ProviderRefused(
                 f"the TLS files cannot be used: {files}: {file_reason(error)}",
                 hint=f"{keys}ca_file, {keys}client_cert and {keys}client_key must be PEM files; the key must match the"
@@ -214,7 +216,7 @@ class TlsContext:
         return context
 
 
-def _file_version(path: str) -> object:
+def _file_version(path: Path) -> object:
     """Changes whenever the file changes; None if it cannot be read."""
     try:
         status = os.stat(path)
@@ -257,23 +259,25 @@ class SourceConnection:
 
     def __init__(
         self,
-        config: ConnectionConfig,
+        settings: ConnectionSettings,
         *,
         credentials: Callable[[], Mapping[str, str]],
         refusal: Callable[[HttpResponse, str, bool], ProviderError],
     ) -> None:
-        parts = _split(config.address, f"{config.keys}address")
+        parts = _split(settings.address or "", f"{settings.keys}address")
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         port = f":{parts.port}" if parts.port else ""
         self.address = f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
         """The address without credentials."""
-        self._config, self._credentials, self._refusal = config, credentials, refusal
+        self._settings, self._credentials, self._refusal = settings, credentials, refusal
         # Compression to a local server costs more time than it saves (measured: 1.0 s with it, 0.31 s without).
         encoding = "identity" if is_loopback(parts.hostname or "") else "gzip"
-        self._own = {"User-Agent": f"load-watcher/{__version__}", "Accept-Encoding": encoding, **config.headers}
-        self._secrets = [value for value in config.headers.values() if len(value) >= MIN_SECRET]
+        more = {name: value.reveal() for name, value in settings.headers.items()}
+        self._own = {"User-Agent": f"load-watcher/{__version__}", "Accept-Encoding": encoding, **more}
+        self._secrets = [each.reveal() for each in (settings.token, settings.password) if each]
+        self._secrets += [value for value in more.values() if len(value) >= MIN_SECRET]
         self._sent: Mapping[str, str] = {}
-        self._tls, self._bound = TlsContext(config), answer_bound(config.max_body_bytes)
+        self._tls, self._bound = TlsContext(settings), answer_bound(settings.max_body_bytes)
         self._session: aiohttp.ClientSession | None = None
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self.worker = SerialWorker()
@@ -281,9 +285,9 @@ class SourceConnection:
 
     def start(self) -> None:
         """Log if TLS verification is disabled. Sends no request."""
-        if self._config.insecure_skip_verify:
+        if self._settings.insecure_skip_verify:
             log.warning(
-                "the certificate of %s is not verified (%sinsecure_skip_verify)", self.address, self._config.keys
+                "the certificate of %s is not verified (%sinsecure_skip_verify)", self.address, self._settings.keys
             )
 
     async def close(self) -> None:
@@ -305,7 +309,7 @@ class SourceConnection:
                 message = provider_error_of(error, url=self.address)
                 raise with_address(message, self.address, scrub=self.scrub) from error
 
-        return await _with_retries(converted, pauses=self._config.backoff, deadline=deadline)
+        return await _with_retries(converted, pauses=self._settings.backoff, deadline=deadline)
 
     async def get(self, path: str, query: Mapping[str, str]) -> HttpResponse:
         """Send a GET request. Raises ProviderError for a refusal, and any aiohttp error: call it within `retried`."""
@@ -319,7 +323,7 @@ class SourceConnection:
         if self._session is None:
             self._session = client_session(
                 connector={"limit": MAX_CONNECTIONS},
-                timeout=aiohttp.ClientTimeout(total=self._config.timeout),
+                timeout=aiohttp.ClientTimeout(total=self._settings.timeout),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         tls, url = self._tls.current(), self.address + path
@@ -352,7 +356,7 @@ class SourceConnection:
     def scrub(self, text: str) -> str:
         """Remove the last sent credentials and the values of configured headers from a remote text, because some error
         pages contain the request."""
-        return hide_secrets(text, (*_secrets_in(self._sent), self._config.token, self._config.password, *self._secrets))
+        return hide_secrets(text, (*_secrets_in(self._sent), *self._secrets))
 
 
 def _split(address: str, setting: str) -> SplitResult:

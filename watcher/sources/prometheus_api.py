@@ -16,7 +16,7 @@ import msgspec
 
 from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
-from watcher.sources.config import ConnectionConfig, InstantQuery, RangeQuery
+from watcher.sources.config import ConnectionSettings, InstantQuery, RangeQuery
 from watcher.sources.errors import (
     TRANSIENT_STATUSES,
     ProviderError,
@@ -67,8 +67,8 @@ class PrometheusResponse(Generic[T]):
 class PrometheusClient(SourceConnection):
     """Sends queries and returns parsed responses."""
 
-    def __init__(self, config: ConnectionConfig) -> None:
-        super().__init__(config, credentials=Credentials(config).headers, refusal=error_of)
+    def __init__(self, settings: ConnectionSettings) -> None:
+        super().__init__(settings, credentials=Credentials(settings).headers, refusal=error_of)
         self.victoria_metrics = False
         """Whether the last response came from VictoriaMetrics; set before `read` is called with that response."""
 

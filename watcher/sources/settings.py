@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 from watcher import model
-from watcher.core.config import addresses, quantities, values
+from watcher.core.config import quantities, values
 from watcher.core.config.fields import SettingsTable
 from watcher.core.config.model_values import TYPES
 from watcher.core.config.quantities import HOUR
 from watcher.core.config.values import Secret
 from watcher.core.queries.influxdb import DIALECTS
 from watcher.core.queries.matchers import Matcher
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.matchers import MATCHERS
+
+_OPENSHIFT_AUTHORITIES = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,44 +37,21 @@ class QuerySettings(SettingsTable):
     """Selector of a raw series whose samples show that the node's exporter is alive. Default: none is queried."""
 
 
-@dataclass(frozen=True, repr=False)
-class ProviderSettings(SettingsTable, section="provider"):
-    """The source of samples. `reason` is why this provider was chosen."""
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ProviderName(SettingsTable):
+    """The type of the source. `reason` is why it was chosen."""
 
     name: Annotated[str, values.TEXT.like('"prometheus"').flagged("--provider")] = "host"
     """Type of the source: host (the load of this machine), metrics-server, prometheus, influxdb, datadog, replay, or a
     provider of another package. Default: metrics-server inside a cluster (KUBERNETES_SERVICE_HOST is set), otherwise
     host."""
     reason: str = ""
-    address: Annotated[
-        str | None, addresses.ADDRESS.like('"http://prometheus.monitoring:9090"').flagged("--address")
-    ] = None
-    """URL of the source. A user and password in it are used as username and password."""
-    token: Annotated[Secret | None, values.SECRET.like('"…"')] = None
-    """Bearer token to send. Prefer token_file."""
-    token_file: Annotated[Path | None, values.PATH.like('"/var/run/secrets/kubernetes.io/serviceaccount/token"')] = None
-    """File with the bearer token to send."""
-    username: Annotated[str | None, values.TEXT.like('"load-watcher"')] = None
-    """User for basic authentication; needs password or password_file."""
-    password: Annotated[Secret | None, values.SECRET.like('"…"')] = None
-    """Password of username. Prefer password_file."""
-    password_file: Annotated[Path | None, values.PATH.like('"/etc/load-watcher/password"')] = None
-    """File with the password of username."""
-    ca_file: Annotated[Path | None, values.PATH.like('"/etc/load-watcher/prometheus-ca.crt"')] = None
-    """CA certificates (PEM) to verify the source's certificate. Default: the system's CA certificates."""
-    client_cert: Annotated[Path | None, values.PATH.like('"/etc/load-watcher/client.crt"')] = None
-    """Client certificate (PEM) for the source, with its private key in client_key or in the same file."""
-    client_key: Annotated[Path | None, values.PATH.like('"/etc/load-watcher/client.key"')] = None
-    """Private key (PEM) of client_cert."""
-    insecure_skip_verify: Annotated[bool, values.BOOLEAN] = False
-    """Accept any certificate of the source. Insecure: the connection can be intercepted."""
-    headers: Annotated[Mapping[str, Secret], addresses.HEADERS.like('{ "X-Scope-OrgID" = "team-a" }')] = field(
-        default_factory=dict
-    )
-    """Additional HTTP headers to send, for example the tenant of Grafana Mimir."""
-    timeout: Annotated[float, quantities.duration(lowest=0.1, highest=600)] = 10.0
-    """Timeout of a request; at most 0.8 of refresh.interval, the deadline of a refresh. Default: 10s, or that deadline
-    if it is shorter."""
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ProviderSettings(ConnectionSettings, ProviderName, section="provider"):
+    """The source of samples. `reason` is why this provider was chosen."""
+
     node_label: Annotated[str | None, values.TEXT.like('"node"')] = None
     """Label with the node name. Default: the first that exists of node, kubernetes_node, nodename and instance (without
     port); host for InfluxDB and Datadog."""
@@ -87,6 +67,8 @@ class ProviderSettings(SettingsTable, section="provider"):
     """Bucket of InfluxDB, for flux; needs org."""
     org: Annotated[str | None, values.TEXT.like('"example"')] = None
     """Name of the InfluxDB organization that owns the bucket."""
+    # Many clusters have no exporter for energy and GPUs or a kernel without pressure, and searching for their series
+    # costs queries.
     metrics: Annotated[tuple[str, ...], TYPES] = ("CPU", "Memory", "Storage", "Bandwidth")
     """Metrics to fetch: metric types, or keys of single metrics."""
     queries: Mapping[str, QuerySettings] = field(default_factory=dict)
@@ -110,6 +92,12 @@ class ProviderSettings(SettingsTable, section="provider"):
     """Suffix of the host names to query, for Datadog. Its domain is removed from the node names."""
     cluster_name: Annotated[str | None, values.TEXT.like('"production"')] = None
     """Name of the cluster to query, for Datadog."""
+
+    @property
+    def authorities(self) -> Path | None:
+        """CA certificates (PEM) to verify the source's certificate; None for those of the system."""
+        openshift = self.openshift_auth and self.name == "prometheus"
+        return self.ca_file or (_OPENSHIFT_AUTHORITIES if openshift else None)
 
     @property
     def wanted(self) -> tuple[model.Metric, ...]:

@@ -24,6 +24,7 @@ from watcher.store.codec import CodecError, Grid, HourBuilder
 from watcher.store.decisions import rows as decision_rows
 from watcher.store.engines.database import Database
 from watcher.store.history import rows as history_rows
+from watcher.store.settings import StoreSettings
 from watcher.store.tables import Rows
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ CHUNKS_PER_SLICE = 40
 DECISIONS_PER_SLICE = 1000
 POD_SHARE = 100
 """A pod may displace older decisions of others while it has less than max_decisions / POD_SHARE."""
+MAXIMA_S = 7 * 86400.0
+"""Default retention of the maxima of forecasts in seconds."""
 DEFAULT_MAX_SIZE = 2 << 30  # bytes, for small fleets
 STORED_BYTES_PER_VALUE = 2.4  # measured for smooth load (docs/reference/store.md)
 LIMIT_BYTES_PER_VALUE = 4  # a float32 before compression
@@ -48,26 +51,15 @@ def default_max_size(values: int, *, retention: float) -> int:
 class Compactor:
     """Applies retention to one database and compacts it. All methods run in the writer thread.
 
-    `retention`: of window history in seconds; `max_size`: bytes, None for a limit that grows with the number of stored
-    values; `decisions`: retention of decisions in seconds, `max_decisions`: their maximum number; `maxima`: retention
-    of the maxima of forecasts in seconds; `findings`: reports if max_size is too small for the retention.
+    `maxima`: retention of the maxima of forecasts in seconds; `findings`: reports if max_size is too small for the
+    retention.
     """
 
-    def __init__(
-        self,
-        *,
-        retention: float,
-        max_size: int | None,
-        decisions: float,
-        max_decisions: int,
-        maxima: float = 7 * 86400.0,
-    ) -> None:
+    def __init__(self, settings: StoreSettings, *, maxima: float = MAXIMA_S) -> None:
         self.findings: tuple[Finding, ...] = ()
-        self._retention = retention
-        self._max_size = DEFAULT_MAX_SIZE if max_size is None else max_size
-        self._grows = max_size is None
-        self._decisions = decisions
-        self._max_decisions = max_decisions
+        self._settings = settings
+        self._max_size = DEFAULT_MAX_SIZE if settings.max_size is None else settings.max_size
+        self._grows = settings.max_size is None
         self._maxima = maxima
         self._now = 0
         self._added_to: set[tuple[str, int]] = set()
@@ -83,7 +75,7 @@ class Compactor:
         self._now = int(record.end)
         if self._grows:
             values = sum(minute.values.size for minute in record.records)
-            self._max_size = max(self._max_size, default_max_size(values, retention=self._retention))
+            self._max_size = max(self._max_size, default_max_size(values, retention=self._settings.retention))
         self.added(record.records)
 
     def added(self, records: Iterable[WindowRecord]) -> None:
@@ -93,7 +85,7 @@ class Compactor:
     def slices(self, database: Database) -> Iterator[None]:
         """Run all pending work in steps of about 20 ms at 5,000 nodes, each with at most one transaction."""
         with database.writing() as mine:
-            history_rows.forget_windows(mine, now=self._now, retention=self._retention)
+            history_rows.forget_windows(mine, now=self._now, retention=self._settings.retention)
             schema.forget_maxima(mine, now=self._now, keep=self._maxima)
             open_hour = history_rows.hour_of(self._now)
             closed = [key for key in history_rows.hours_with_minutes(mine) if key[1] != open_hour]
@@ -141,13 +133,15 @@ class Compactor:
     def forget_decisions(self, mine: Rows, *, limit: int) -> int:
         """Delete at most `limit` decisions that are expired or exceed max_decisions (oldest first). Returns the number
         of deleted rows. Uses the wall clock and not the time of ticks, because samples may be old."""
-        oldest, newest = (int((time.time() + sign * self._decisions) * MICROSECONDS) for sign in (-1, 1))
-        return decision_rows.forget_decisions(mine, oldest=oldest, newest=newest, most=self._max_decisions, limit=limit)
+        oldest, newest = (int((time.time() + sign * self._settings.decisions) * MICROSECONDS) for sign in (-1, 1))
+        return decision_rows.forget_decisions(
+            mine, oldest=oldest, newest=newest, most=self._settings.max_decisions, limit=limit
+        )
 
     def forget_surplus(self, mine: Rows, decisions: Sequence[StoredDecision]) -> None:
         """If max_decisions is exceeded, delete first of the pods of these decisions that have more than their share."""
         pods = ((each.namespace, each.pod) for each in decisions if each.kind == "placement")
-        most = self._max_decisions
+        most = self._settings.max_decisions
         decision_rows.forget_surplus(mine, pods, most=most, share=most // POD_SHARE)
 
     def _enforce_max_size(self, database: Database) -> bool:

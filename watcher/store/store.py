@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from watcher.core.windows.fleet_trend import CapacityWeights, FleetTrend
@@ -30,12 +29,13 @@ from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import Finding, FindingKind, Operator, Remedy
 from watcher.store import codec, schema
 from watcher.store.commands import database_at
-from watcher.store.compaction import Compactor
+from watcher.store.compaction import MAXIMA_S, Compactor
 from watcher.store.decisions import rows as decision_rows
 from watcher.store.decisions.queue import DecisionQueue
 from watcher.store.engines.database import READERS, reason_of
 from watcher.store.errors import StoreError, StoreUnreachable, StoreUnusable
 from watcher.store.history.queries import extend_trend, node_series
+from watcher.store.settings import StoreSettings
 from watcher.store.status import STALLED_SECONDS, FailureLog, StoreStatus
 from watcher.store.tables import Rows
 from watcher.store.threads import DaemonExecutor
@@ -55,35 +55,17 @@ REOPEN_SECONDS = 30.0  # minimum interval of reconnects for decisions; every tic
 class Store:
     """The database of one service, with one writer thread and several reader threads.
 
-    `url`: sqlite:///… or postgresql://…; `watcher`: name of the rows' owner; `password_file`: for the server's user;
-    `retention`: of window history in seconds; `max_size`: bytes, None for a limit that grows with the fleet;
-    `on_unusable`: "fail" or "set-aside"; `upgrade`: migrate an older schema; `owner`: description of this process for
-    other processes; `decisions`: retention of decisions in seconds (0: none are stored), `max_decisions`: maximum
-    number; `maxima`: retention of the maxima of forecasts in seconds.
+    `watcher`: name of the rows' owner; `owner`: description of this process for other processes; `maxima`: retention of
+    the maxima of forecasts in seconds.
     """
 
     def __init__(
-        self,
-        *,
-        url: str,
-        retention: float,
-        max_size: int | None,
-        on_unusable: str,
-        upgrade: bool,
-        owner: str = "",
-        watcher: str = "",
-        password_file: Path | None = None,
-        decisions: float = 86400.0,
-        max_decisions: int = 100_000,
-        maxima: float = 7 * 86400.0,
+        self, settings: StoreSettings, *, owner: str = "", watcher: str = "", maxima: float = MAXIMA_S
     ) -> None:
-        self._database = database_at(url, watcher=watcher, password_file=password_file)
-        self.decision_retention_s = decisions
-        self._compactor = Compactor(
-            retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions, maxima=maxima
-        )
-        self._on_unusable = on_unusable
-        self._upgrade = upgrade
+        self._database = database_at(settings.url, watcher=watcher, password_file=settings.password_file)
+        self._compactor = Compactor(settings, maxima=maxima)
+        self._settings = settings
+        self.decision_retention_s = settings.decisions
         self._owner = owner
         self._writer: DaemonExecutor | None = None
         self._readers: DaemonExecutor | None = None
@@ -102,7 +84,7 @@ class Store:
         self._is_open = False
         self._last_saved: float | None = None
         self._size = 0
-        self._ticks = TickWriter(self._database, keep=max(retention, decisions))
+        self._ticks = TickWriter(self._database, keep=max(settings.retention, settings.decisions))
         self._slices: Iterator[None] | None = None
         self._tidy_again = False
         self._reopen_at = 0.0  # monotonic
@@ -166,7 +148,7 @@ class Store:
         try:
             return self._open_and_load()
         except StoreUnusable as error:
-            if self._on_unusable != "set-aside":
+            if self._settings.on_unusable != "set-aside":
                 raise
             now = time.time()
             name = self._database.set_aside(now=now)
@@ -189,7 +171,7 @@ class Store:
     def _prepare(self) -> None:
         """Lock the database and migrate it to the newest schema."""
         self._database.acquire(owner=self._owner)
-        before, now = self._database.prepare(upgrade=self._upgrade)
+        before, now = self._database.prepare(upgrade=self._settings.upgrade)
         if before != now:
             logger.info("migrated %s to schema %s (before: %s)", self._database.name, now, before or "none")
         self._is_open = True

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from agent.cpuset import CpuSet
 from agent.qrm.manager.allocation import AllocationInfo, BindMount, DeviceNode, Properties, properties_of
 from agent.qrm.manager.request import ResourceRequest
-from agent.qrm.manager.topology import Hint, TopologyPolicy
+from agent.qrm.manager.topology import Hint
 from agent.qrm.pods import PodContainer, QrmPod
 
 log = logging.getLogger(__name__)
@@ -31,27 +30,6 @@ Apply = Callable[[QrmPod, PodContainer, Properties], Awaitable[None]]
 
 class ApplyFailed(RuntimeError):
     """The container runtime or the kernel rejected the properties; the message names the container and the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManagerSettings:
-    """`nodes` are the NUMA nodes that have CPUs; `names` maps resource names that pods request to the names that
-    plug-ins serve."""
-
-    nodes: frozenset[int]
-    policy: TopologyPolicy = TopologyPolicy.NONE
-    pod_scope: bool = False
-    names: Mapping[str, str] = field(default_factory=dict)
-    skip_annotations: frozenset[str] = frozenset()
-    nic_roles: frozenset[str] = frozenset()
-    """Roles of pods that get a network card without requesting one."""
-    recent: float = ADMISSION_GRACE_S
-    """Grace period like ADMISSION_GRACE_S; 0 s if one list reports both the admitted and the ended pods."""
-    cpus: CpuSet | None = None
-    """The online CPUs; allocations with other CPUs are rejected. None if unknown."""
-    collects: bool = False
-    """Whether an Apply only collects properties. `confirm` and `apply_again` of the PropertyApplier report later
-    whether they are set."""
 
 
 class ReleaseResult(StrEnum):

@@ -7,13 +7,15 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from agent.cpuset import CpuSet
 from agent.qrm.grpc.plugin_api import PluginCallError
-from agent.qrm.manager.admission import AFFINITY_MESSAGE, ContainerRef, ManagerSettings, NotAllocated, suffices
+from agent.qrm.manager.admission import AFFINITY_MESSAGE, ContainerRef, NotAllocated, suffices
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, BadProperty, checked_properties
 from agent.qrm.manager.hint_merger import HintMerger
 from agent.qrm.manager.plugin_requests import PluginRequests
 from agent.qrm.manager.registered_plugins import RegisteredPlugins
 from agent.qrm.manager.request import ContainerType, ResourceRequest
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
 
@@ -26,19 +28,22 @@ Reported = Mapping[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]
 
 
 class Allocator:
-    """Stores what the plug-ins allocate in `allocations`. `lacking` are the resources of which containers have less
-    than they request, with the reasons, by pod UID and name."""
+    """Stores what the plug-ins allocate in `allocations`; those with other CPUs than `cpus` are rejected (None:
+    unknown). `lacking` are the resources of which containers have less than they request, with the reasons, by pod UID
+    and name."""
 
     def __init__(
         self,
-        settings: ManagerSettings,
+        settings: AllocationSettings,
         allocations: Allocations,
         plugins: RegisteredPlugins,
         requests: PluginRequests,
         hints: HintMerger,
+        *,
+        cpus: CpuSet | None,
     ) -> None:
         self.lacking: dict[tuple[str, str], dict[str, str]] = {}
-        self._settings = settings
+        self._settings, self._cpus = settings, cpus
         self._allocations = allocations
         self._plugins = plugins
         self._requests = requests
@@ -124,7 +129,7 @@ class Allocator:
         container's allocation (Katalyst's sidecars), and a container with an earlier allocation, which runs with less
         than it requests in any case. Raises PluginCallError."""
         try:
-            checked_properties(given, cpus=self._settings.cpus)
+            checked_properties(given, cpus=self._cpus)
         except BadProperty as error:
             raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
         own = given.get(request.resource_name)
@@ -140,7 +145,7 @@ class Allocator:
         """Check that all allocations of the container, with the values `more` that the plug-in for `resource` reports
         now, can be set together; called before `more` is stored. Raises NotAllocated."""
         try:
-            checked_properties({**self._allocations.of(pod.uid, container.name), **more}, cpus=self._settings.cpus)
+            checked_properties({**self._allocations.of(pod.uid, container.name), **more}, cpus=self._cpus)
         except BadProperty as error:
             message = f"container {container.name}: {error}"
             raise NotAllocated(message, container=container.name, resource=resource) from None

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from functools import partial
 
 from agent.qrm.grpc.plugin_api import PluginCallError
-from agent.qrm.manager.admission import ManagerSettings, Offered, suffices
+from agent.qrm.manager.admission import Offered, suffices
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.plugin_requests import PluginRequests
 from agent.qrm.manager.registered_plugins import RegisteredPlugins
 from agent.qrm.manager.request import ContainerType, ResourceRequest
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import Hint, Merged, TopologyPolicy, merge
 from agent.qrm.pods import PodContainer, QrmPod
 
@@ -22,14 +23,15 @@ class HintMerger:
 
     def __init__(
         self,
-        settings: ManagerSettings,
+        settings: AllocationSettings,
+        nodes: frozenset[int],
         allocations: Allocations,
         plugins: RegisteredPlugins,
         requests: PluginRequests,
     ) -> None:
         self.decided: dict[tuple[str, str], dict[str, Hint]] = {}
         self.unanswered: set[str] = set()
-        self._settings = settings
+        self._policy, self._nodes = settings.policy, nodes
         self._allocations = allocations
         self._plugins = plugins
         self._requests = requests
@@ -42,7 +44,7 @@ class HintMerger:
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
     ) -> tuple[Merged, Offered]:
         hints: dict[str, tuple[Hint, ...] | None] = {}
-        if self._settings.policy is not TopologyPolicy.NONE:
+        if self._policy is not TopologyPolicy.NONE:
             for request in self._requests.of(pod, container, kind, index):
                 hints[request.resource_name] = await self._hints_for(request)
         return await self._merged(hints), hints
@@ -55,9 +57,9 @@ class HintMerger:
         return await self._merged(hints), hints
 
     async def _merged(self, hints: Offered) -> Merged:
-        decide = partial(merge, self._settings.policy, self._settings.nodes, [hints])
+        decide = partial(merge, self._policy, self._nodes, [hints])
         # On the largest machines this policy can take 100 ms, the other policies at most a few milliseconds.
-        return await asyncio.to_thread(decide) if self._settings.policy is TopologyPolicy.NUMERIC else decide()
+        return await asyncio.to_thread(decide) if self._policy is TopologyPolicy.NUMERIC else decide()
 
     async def _hints_for(
         self, request: ResourceRequest, *, own: ResourceRequest | None = None
@@ -95,4 +97,4 @@ class HintMerger:
 
     def _unknown_node_hints(self, hints: Iterable[Hint]) -> list[Hint]:
         """The hints that name NUMA nodes which this machine does not have."""
-        return [hint for hint in hints if (hint.nodes or frozenset()) - self._settings.nodes]
+        return [hint for hint in hints if (hint.nodes or frozenset()) - self._nodes]

@@ -10,8 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
+from agent.cpuset import CpuSet
 from agent.qrm.grpc.plugin_api import PluginCallError, Quantity
 from agent.qrm.manager.admission import (
+    ADMISSION_GRACE_S,
     AFFINITY_ERROR,
     AFFINITY_MESSAGE,
     UNEXPECTED_ERROR,
@@ -19,7 +21,6 @@ from agent.qrm.manager.admission import (
     Apply,
     ContainerOptions,
     Failures,
-    ManagerSettings,
     NotAllocated,
     Offered,
     Reconciled,
@@ -34,6 +35,7 @@ from agent.qrm.manager.hint_merger import HintMerger
 from agent.qrm.manager.plugin_requests import PluginRequests
 from agent.qrm.manager.registered_plugins import RegisteredPlugins
 from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.settings import POD, AllocationSettings
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import QrmPod
 
@@ -41,13 +43,21 @@ log = logging.getLogger(__name__)
 
 
 class Manager:
-    """Manages a store of allocations. `save` writes it to disk and raises OSError; `monotonic` returns seconds."""
+    """Manages a store of allocations. `nodes` are the NUMA nodes that have CPUs; allocations with other CPUs than the
+    online `cpus` are rejected (None: unknown). `collects`: an Apply only collects properties, and `confirm` and
+    `apply_again` report later whether they are set. `recent` is a grace period like ADMISSION_GRACE_S; 0 s if one list
+    reports both the admitted and the ended pods. `save` writes the store to disk and raises OSError; `monotonic`
+    returns seconds."""
 
     def __init__(
         self,
-        settings: ManagerSettings,
+        settings: AllocationSettings,
         allocations: Allocations,
         *,
+        nodes: frozenset[int],
+        cpus: CpuSet | None = None,
+        collects: bool = False,
+        recent: float = ADMISSION_GRACE_S,
         save: Callable[[], Awaitable[None]],
         monotonic: Callable[[], float],
     ) -> None:
@@ -56,11 +66,12 @@ class Manager:
         self.plugins = RegisteredPlugins(allocations, monotonic=monotonic)
         self._save = save
         self._monotonic = monotonic
+        self._recent = recent
         self._lock = asyncio.Lock()
         self._requests = PluginRequests(settings, self.plugins)
-        self._hints = HintMerger(settings, allocations, self.plugins, self._requests)
-        self._allocator = Allocator(settings, allocations, self.plugins, self._requests, self._hints)
-        self.applier = PropertyApplier(allocations, cpus=settings.cpus, monotonic=monotonic, collects=settings.collects)
+        self._hints = HintMerger(settings, nodes, allocations, self.plugins, self._requests)
+        self._allocator = Allocator(settings, allocations, self.plugins, self._requests, self._hints, cpus=cpus)
+        self.applier = PropertyApplier(allocations, cpus=cpus, monotonic=monotonic, collects=collects)
         """What containers have; a runtime that sets properties by another way than `reconcile` notes them there."""
         self._admitted: dict[str, float] = {}
         self._admitting = ""  # a pod of which some containers may have allocations already
@@ -91,7 +102,7 @@ class Manager:
         offered: dict[str, Offered] = {}
         try:
             aligns = self.settings.policy is not TopologyPolicy.NONE
-            together = await self._hints.merge_pod(pod) if aligns and self.settings.pod_scope else None
+            together = await self._hints.merge_pod(pod) if aligns and self.settings.scope == POD else None
             for container, kind, index in pod.typed():
                 merged, hints = together or await self._hints.merge(pod, container, kind, index)
                 decided[container.name], offered[container.name] = merged.hints, hints
@@ -147,7 +158,7 @@ class Manager:
         if active is None:
             return
         now = self._monotonic()
-        self._admitted = {uid: at for uid, at in self._admitted.items() if now - at < self.settings.recent}
+        self._admitted = {uid: at for uid, at in self._admitted.items() if now - at < self._recent}
         for uid in sorted((self.allocations.pods - set(active) - self._admitted.keys()) | self._owed):
             await self._remove(uid)
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from agent.qrm.manager.admission import ManagerSettings, NotAllocated
+from agent.qrm.manager.admission import NotAllocated
 from agent.qrm.manager.registered_plugins import RegisteredPlugins
 from agent.qrm.manager.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.pods import PodContainer, QrmPod
 from watcher.core.kubernetes.pod_resources import combined
 
@@ -16,8 +17,8 @@ from watcher.core.kubernetes.pod_resources import combined
 class PluginRequests:
     """Requests for the resources that the registered plug-ins serve."""
 
-    def __init__(self, settings: ManagerSettings, plugins: RegisteredPlugins) -> None:
-        self._settings = settings
+    def __init__(self, settings: AllocationSettings, plugins: RegisteredPlugins) -> None:
+        self._names, self._nic_roles = settings.resource_names, settings.nic_roles
         self._plugins = plugins
 
     def of(self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int) -> Iterable[ResourceRequest]:
@@ -25,8 +26,8 @@ class PluginRequests:
         one resource under two names."""
         found: dict[str, ResourceRequest] = {}
         wanted = dict(container.requests)
-        names = self._settings.names
-        if pod.role in self._settings.nic_roles and NIC not in {names.get(asked, asked) for asked in wanted}:
+        names = self._names
+        if pod.role in self._nic_roles and NIC not in {names.get(asked, asked) for asked in wanted}:
             wanted[NIC] = 1.0
         for asked, quantity in sorted(wanted.items()):
             name = names.get(asked, asked)

@@ -23,7 +23,7 @@ from agent.qos import QosClass
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin
-from agent.qrm.plugins.resize import PoolLoad, PoolState, Resize, ResizeSettings, headroom, resize
+from agent.qrm.plugins.resize import PoolLoad, PoolSettings, PoolState, Resize, headroom, resize
 from agent.qrm.pods import QrmPod
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE
 from agent.state.cgroup_usage import CgroupUsageReader
@@ -166,7 +166,7 @@ class Adjuster:
         self,
         cpu: PluginServer,
         *,
-        settings: ResizeSettings,
+        settings: PoolSettings,
         windows: LoadWindows | None,
         usages: ContainerCpuUsage | None,
         pods: Callable[[], Sequence[QrmPod] | None],

@@ -9,7 +9,6 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -28,6 +27,7 @@ from agent.qrm.plugins.calculator import (
 )
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.records import Adopted, BuiltinPlugin, ContainerRecord, StoredRecords, by_container
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, POOLS, RoleTable
 
 NO_HINTS = "no available cpu hints"
@@ -56,32 +56,26 @@ class CpuDocument(msgspec.Struct, frozen=True):
     policyName: str = "role-pools"  # noqa: N815 - name of the file format
 
 
-@dataclass(frozen=True, slots=True)
-class CpuSettings:
-    """`reserved` are CPUs for the system; `min_online` and `min_offline` are the minimum sizes of the pools in CPUs."""
-
-    reserved: CpuSet = EMPTY
-    min_online: int = 4
-    min_offline: int = 4
-
-
 class CpuPlugin(BuiltinPlugin[CpuRecord]):
     """Assigns the CPUs of a machine by pod role."""
 
     name = "qrm_cpu_plugin"
     resource = CPU
 
-    def __init__(self, machine: CpuTopology, roles: RoleTable, settings: CpuSettings) -> None:
-        unavailable = settings.reserved - machine.all
+    def __init__(
+        self, machine: CpuTopology, roles: RoleTable, settings: PoolSettings, *, reserved: CpuSet = EMPTY
+    ) -> None:
+        unavailable = reserved - machine.all
         if unavailable:
             raise ValueError(f"reserved CPUs {cpuset.text(unavailable)} do not exist on this machine or are offline")
         self.machine = machine
         self.roles = roles
         self.settings = settings
-        usable = len(machine.all - settings.reserved)
+        self.reserved = reserved
+        usable = len(machine.all - reserved)
         if not usable:
             raise ValueError("all CPUs of this machine are reserved; pods need at least one")
-        allocatable = machine.count_by_node(machine.all - settings.reserved)
+        allocatable = machine.count_by_node(machine.all - reserved)
         super().__init__(capacity=machine.count_by_node(machine.all), allocatable=allocatable)
         # On a small machine each pool gets half of the CPUs; a single CPU is in both pools.
         self._minimum = {
@@ -108,7 +102,7 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
         free = self._open_nodes(request.pod_role, others)
         if own and sum(free.get(node, 0) for node in self._nodes_of(own)) >= needed:
             return self._hints_of(own)
-        largest = max(len(cpus - self.settings.reserved) for cpus in self.machine.nodes.values())
+        largest = max(len(cpus - self.reserved) for cpus in self.machine.nodes.values())
         return hints_that_hold(needed, free, fewest=max(-(-needed // max(largest, 1)), 1))
 
     def adopt(self, allocations: Iterable[tuple[str, str, AllocationInfo]]) -> Adopted:
@@ -121,7 +115,7 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
             except ValueError as error:
                 invalid[pod, container] = str(error)
                 continue
-            free = self.machine.all - self.settings.reserved - self._exclusive()
+            free = self.machine.all - self.reserved - self._exclusive()
             if cpus and cpus <= free and (pod, container) not in self._records:
                 self._records[pod, container] = CpuRecord(pod, container, "", len(cpus), cpus=cpuset.text(cpus))
                 adopted.append((pod, container))
@@ -129,7 +123,7 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
 
     def resize(self, online: int) -> None:
         """Set the desired size of the online pool in CPUs, limited by the minimum sizes of both pools."""
-        usable = len(self.machine.all - self.settings.reserved)
+        usable = len(self.machine.all - self.reserved)
         self.online = min(max(online, self.least_online), usable - self.least_offline)
 
     # --- queries -------------------------------------------------------------------------------------------------
@@ -137,7 +131,7 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
     @property
     def pools(self) -> dict[str, CpuSet]:
         """The CPUs of each pool. The pools are disjoint, unless the CPUs left are too few for both."""
-        left = self.machine.all - self.settings.reserved - self._exclusive()
+        left = self.machine.all - self.reserved - self._exclusive()
         size = min(self.online, len(left) - self.least_offline)
         if not self.settings.min_offline:
             size = max(size, self._largest(ONLINE))
@@ -172,7 +166,7 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
     @property
     def pool_cpus(self) -> int:
         """The number of CPUs in both pools together."""
-        return len(self.machine.all - self.settings.reserved - self._exclusive())
+        return len(self.machine.all - self.reserved - self._exclusive())
 
     def members(self) -> dict[str, dict[tuple[str, str], int]]:
         """The number of CPUs that containers request, by pod UID and container, for each pool and for exclusive
@@ -187,9 +181,9 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
         taken = self._exclusive()
         return {
             str(node): {
-                "reserved_cpuset": cpuset.text(cpus & self.settings.reserved),
+                "reserved_cpuset": cpuset.text(cpus & self.reserved),
                 "allocated_cpuset": cpuset.text(cpus & taken),
-                "default_cpuset": cpuset.text(cpus - self.settings.reserved - taken),
+                "default_cpuset": cpuset.text(cpus - self.reserved - taken),
             }
             for node, cpus in self.machine.nodes.items()
         }
@@ -206,7 +200,7 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
         read = self._read(document, CpuDocument, "CPU")
         before, kept = (self._records, self.online), by_container(read.pods)
         self._records = {key: record for key, record in kept.items() if record.pool or record.cpus}
-        most = len(self.machine.all - self.settings.reserved) - self._minimum[OFFLINE]
+        most = len(self.machine.all - self.reserved) - self._minimum[OFFLINE]
         self.online = min(max(read.online, self._minimum[ONLINE]), most)
         try:
             self._check(read)
@@ -223,7 +217,7 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
             if own & taken:
                 raise ValueError(f"the CPUs {cpuset.text(own & taken)} are exclusive to two containers")
             taken |= own
-        strange = taken - (self.machine.all - self.settings.reserved)
+        strange = taken - (self.machine.all - self.reserved)
         if strange:
             raise ValueError(f"the allocated CPUs {cpuset.text(strange)} are reserved, offline or do not exist")
         if read.machineState != self.machine_state():
@@ -264,7 +258,7 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
             raise CannotAllocate(
                 f"{NO_HINTS}: {needed} CPUs would leave the pools fewer CPUs than their minimum, {least}"
             )
-        available = self.machine.on(nodes) - self.settings.reserved - self._exclusive(others)
+        available = self.machine.on(nodes) - self.reserved - self._exclusive(others)
         taken = own & available
         for node in sorted(nodes):
             left = (available & self.machine.nodes[node]) - taken
@@ -313,13 +307,11 @@ class CpuPlugin(BuiltinPlugin[CpuRecord]):
             node: frozenset(r.pod_role for r in records if r.exclusive & cpus)
             for node, cpus in self.machine.nodes.items()
         }
-        return {
-            node: len(self.machine.nodes[node] - self.settings.reserved - taken) for node in nodes_open_to(role, roles)
-        }
+        return {node: len(self.machine.nodes[node] - self.reserved - taken) for node in nodes_open_to(role, roles)}
 
     def _leaves_pool_minimums(self, needed: int, records: Iterable[CpuRecord]) -> bool:
         """Whether the pools keep their minimum sizes if `needed` more CPUs become exclusive."""
-        left = len(self.machine.all - self.settings.reserved - self._exclusive(records)) - needed
+        left = len(self.machine.all - self.reserved - self._exclusive(records)) - needed
         return left >= max(self.least_online + self._least_offline_left, 1)
 
     def _quantities(self, record: CpuRecord) -> dict[int, float]:

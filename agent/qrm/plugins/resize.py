@@ -12,23 +12,38 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from watcher.core.config import quantities, values
+from watcher.core.config.fields import SettingsTable
+
+_CPUS = values.integer(lowest=0, highest=8192)
+_NUMBER = values.number(lowest=0, highest=1000)
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeSettings:
-    """Sizes and steps in CPUs, times in seconds, thresholds as fractions (0 to 1). With a `step_down` of 0 the pool
-    shrinks to its target in one step."""
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PoolSettings(SettingsTable):
+    """Part of [qrm]: sizes and steps of the pools in CPUs, times in seconds, thresholds as fractions (0 to 1)."""
 
-    usage_factor: float = 1.25
-    reserve_cpus: float = 4.0
+    usage_factor: Annotated[float, _NUMBER] = 1.25
+    """Factor for the CPU usage of the online pool when its target size is computed."""
+    reserve_cpus: Annotated[float, _NUMBER] = 4.0
+    """CPUs added to the multiplied usage (qrm.usage_factor) in the target size of the online pool."""
+    min_online: Annotated[int, _CPUS] = 4
+    """Minimum size of the online pool in CPUs."""
+    min_offline: Annotated[int, _CPUS] = 4
+    """Minimum size of the offline pool in CPUs, at least one per NUMA node; 0: exclusive CPUs and online requests can
+    take all of its CPUs, and it then shares the CPUs of the online pool."""
+    step_up: Annotated[int, values.integer(lowest=1, highest=8192)] = 10
+    """Maximum number of CPUs by which the online pool grows in one adjustment."""
+    step_down: Annotated[int, _CPUS] = 2
+    """Maximum number of CPUs by which the online pool shrinks in one adjustment; 0 means no maximum."""
+    min_down_period: Annotated[float, quantities.duration()] = 30.0
+    """Minimum time between two reductions of the online pool."""
+    respect_requests: Annotated[bool, values.BOOLEAN] = True
+    """Whether the online pool always has at least the CPUs that its pods request."""
     align: int = 1
     """CPUs per core: pools consist of whole cores."""
-    min_online: int = 4
-    min_offline: int = 4
-    step_up: int = 10
-    step_down: int = 2
-    min_down_period: float = 30.0
-    respect_requests: bool = True
     stale_after: float = 90.0
     """With windows older than this, in seconds, the pool does not shrink."""
     forget_after: float = 900.0
@@ -90,12 +105,12 @@ def online_usage(load: PoolLoad) -> Mapping[str, float]:
     return used if load.online is None else {**used, "now": load.online}
 
 
-def required_cpus(usage: Sequence[float], settings: ResizeSettings) -> float:
+def required_cpus(usage: Sequence[float], settings: PoolSettings) -> float:
     """CPUs that the online pool needs for the largest of these usages (CPUs). Raises ValueError if there are none."""
     return settings.usage_factor * max(usage) + settings.reserve_cpus
 
 
-def target_size(need: float, pools: PoolState, settings: ResizeSettings) -> int:
+def target_size(need: float, pools: PoolState, settings: PoolSettings) -> int:
     """The target size in CPUs: the need rounded up to whole cores, at least the requests of online pods, and small
     enough to leave the offline pool its minimum."""
     lower = max(settings.min_online, _whole(pools.requests) if settings.respect_requests else 0)
@@ -103,7 +118,7 @@ def target_size(need: float, pools: PoolState, settings: ResizeSettings) -> int:
     return min(max(_aligned(_whole(need), settings.align), min(_aligned(lower, settings.align), upper)), upper)
 
 
-def step(current: int, target: int, *, since_shrink: float | None, may_shrink: str, settings: ResizeSettings) -> Resize:
+def step(current: int, target: int, *, since_shrink: float | None, may_shrink: str, settings: PoolSettings) -> Resize:
     """One step from `current` towards `target` (CPUs). `may_shrink` is empty, or the reason why the pool must not
     shrink; `since_shrink` is the time in seconds since the last reduction, None if there was none."""
     up, down = (_aligned(size, settings.align) for size in (settings.step_up, settings.step_down))
@@ -118,7 +133,7 @@ def step(current: int, target: int, *, since_shrink: float | None, may_shrink: s
     return Resize(max(target, current - down) if down else target, "down", target, None)
 
 
-def resize(load: PoolLoad, pools: PoolState, *, now: float, settings: ResizeSettings) -> Resize:
+def resize(load: PoolLoad, pools: PoolState, *, now: float, settings: PoolSettings) -> Resize:
     """The next size of the online pool, with the reason."""
     used = online_usage(load)
     if used:
@@ -135,7 +150,7 @@ def resize(load: PoolLoad, pools: PoolState, *, now: float, settings: ResizeSett
     return Resize(found.size, found.action, target, need, used)
 
 
-def _why_not_shrink(load: PoolLoad, pools: PoolState, settings: ResizeSettings) -> str:
+def _why_not_shrink(load: PoolLoad, pools: PoolState, settings: PoolSettings) -> str:
     """The reason why the pool must not shrink; empty if it may."""
     if not load.windows or load.age is None:
         return "" if load.silent_for >= settings.forget_after else "no windows of the node"

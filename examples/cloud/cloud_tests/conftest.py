@@ -1,4 +1,4 @@
-"""The package as pip would install it, and the fixtures of load-watcher's own tests."""
+"""The package as pip installs it, and the fixtures of load-watcher's own tests."""
 
 from pathlib import Path
 

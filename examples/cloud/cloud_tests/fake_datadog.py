@@ -25,7 +25,7 @@ Points = dict[tuple[tuple[str, str], ...], dict[float, float]]
 
 
 class FakeDatadog(FakePrometheus):
-    """Answers what it was given by `put`; `fault` may answer in its place."""
+    """Responds with the points of `put`; `fault` may respond instead."""
 
     def __init__(self) -> None:
         super().__init__(self._answer)
@@ -34,7 +34,7 @@ class FakeDatadog(FakePrometheus):
 
     @property
     def queries(self) -> list[str]:
-        """What was asked so far."""
+        """The received queries."""
         return [query["query"] for asked in self.asked for query in attributes(asked)["queries"]]
 
     def put(self, name: str, tags: Mapping[str, str], times: Iterable[float], value: float) -> None:
@@ -66,7 +66,7 @@ class FakeDatadog(FakePrometheus):
         return answered(heads, times, rows)
 
     def _evaluate(self, query: re.Match[str], *, step: int) -> dict[tuple[tuple[str, str], ...], dict[int, float]]:
-        """Of each group the mean of a bucket, first over time and then over the series."""
+        """The mean of a bucket for each group, first over time and then over the series."""
         by = query["by"].split(",")
         together: dict[tuple[tuple[str, str], ...], dict[int, list[float]]] = {}
         for tags, points in self.metrics.get(query["name"], {}).items():
@@ -96,11 +96,11 @@ def attributes(asked: Asked) -> Any:
 
 
 def answered(heads: list[dict[str, Any]], times: list[int], rows: list[list[Any]]) -> bytes:
-    """The answer with these series; times in unix milliseconds."""
+    """The response with these series; times in unix milliseconds."""
     content = {"series": heads, "times": times, "values": rows}
     return told(json.dumps({"data": {"id": "0", "type": "timeseries_response", "attributes": content}}))
 
 
 def refused(*errors: str, status: int, headers: Mapping[str, str] | None = None) -> bytes:
-    """An error as Datadog has it."""
+    """An error in the format of Datadog."""
     return told(json.dumps({"errors": list(errors)}), status=status, headers=headers)

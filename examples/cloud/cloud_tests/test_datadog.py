@@ -1,5 +1,5 @@
-"""The Datadog provider against a small server that answers in the documented form: the requests, the use of the
-answers, and how it heeds limits. The faults that all providers share are in test_faults.py."""
+"""The Datadog provider with a small server that responds in the documented format: requests, use of the responses, and
+rate limits. test_faults.py tests the faults that all providers share."""
 
 import time
 from pathlib import Path
@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog, answered, attributes, refused
-from load_watcher_cloud.config import node_of
-from load_watcher_cloud.datadog import DatadogConfig, provider
-from load_watcher_cloud.provider import CloudProvider
+from load_watcher_cloud.datadog import provider
+from load_watcher_cloud.provider import CloudProvider, node_of
 from tests.fakes.prometheus import told
-from tests.fetches import QUICK, Fetches
+from tests.fetches import QUICK, Fetches, sections
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.http import retry_after
-from watcher.sources.queries import QueryConfig
+from watcher.sources.settings import QuerySettings
 
 NOW = 1_700_000_010.0  # a multiple of 15
 CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name
@@ -26,7 +25,7 @@ TIMES = [NOW - 45, NOW - 30, NOW - 15]
 
 def make(server: FakeDatadog, **settings: Any) -> CloudProvider:
     keys = {"address": server.url, "token": API_KEY, "app_key": APP_KEY}
-    return provider(DatadogConfig(**{**keys, **QUICK, "timeout": 20.0, **settings}))
+    return provider(*sections(**{**keys, **QUICK, "timeout": 20.0, **settings}))
 
 
 FETCHES = Fetches(make, since=NOW - 60, until=NOW, limit_s=60.0)
@@ -43,7 +42,7 @@ def samples(got: Fetch, metric: str = CPU) -> dict[str, list[tuple[float, float]
 
 
 def agent(server: FakeDatadog, host: str, *, cluster: str = "blue") -> None:
-    """What an Agent sends of its host."""
+    """The metrics that an Agent sends for its host."""
     tags = {"host": host, "cluster_name": cluster}
     server.put("system.cpu.idle", tags, TIMES, 60.0)
     server.put("system.cpu.iowait", tags, TIMES, 10.0)
@@ -56,7 +55,7 @@ def agent(server: FakeDatadog, host: str, *, cluster: str = "blue") -> None:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_agent_sends_becomes_percent_at_its_own_times():
+def test_metrics_of_the_agent_become_percent_at_their_own_times():
     """Idle, iowait and steal are not use; missing values of them are not subtracted."""
     with FakeDatadog() as server:
         agent(server, "a")
@@ -66,11 +65,11 @@ def test_what_the_agent_sends_becomes_percent_at_its_own_times():
     sent = samples(got, METRIC_BY_KEY["NetworkTransmit"].name)
     assert {(at, value) for at in TIMES for value in (1000.0, 500.0)} == set(sent["a"])
     assert () == got.failures == got.findings
-    assert "Datadog" == provider(DatadogConfig(address="http://x")).source
+    assert "Datadog" == provider(*sections(address="http://x")).source
 
 
-def test_what_the_go_service_asks_for_is_taken_where_there_is_no_agent():
-    """And from then on alone, for the history must not change its source at each fetch."""
+def test_metrics_that_the_go_service_queries_are_used_without_an_agent():
+    """And only these from then on, because the source of the history must not change at each fetch."""
     with FakeDatadog() as server:
         server.put("cpu.utilization", {"host": "a"}, TIMES, 42.0)
 
@@ -85,7 +84,7 @@ def test_what_the_go_service_asks_for_is_taken_where_there_is_no_agent():
     assert "cpu.utilization of {*}" == got.plans[CPU].expression
 
 
-def test_a_metric_that_falls_silent_is_looked_for_elsewhere():
+def test_a_metric_that_falls_silent_is_queried_in_another_way():
     """After three fetches, with a finding."""
     with FakeDatadog() as server:
         agent(server, "a")
@@ -101,8 +100,8 @@ def test_a_metric_that_falls_silent_is_looked_for_elsewhere():
     assert [[], [], [FindingKind.NO_SERIES], []] == [[finding.kind for finding in each.findings] for each in got]
 
 
-def test_a_fetch_of_one_metric_asks_for_that_alone():
-    """By its name on the wire."""
+def test_a_fetch_of_one_metric_queries_only_that():
+    """By its name in the API."""
     with FakeDatadog() as server:
         agent(server, "a")
         got = run(server, lambda made: made.fetch(NOW - 60, NOW, only={MEMORY}), metrics=("CPU", "Memory"))
@@ -110,8 +109,8 @@ def test_a_fetch_of_one_metric_asks_for_that_alone():
     assert ["avg:system.mem.pct_usable{*} by {host}.rollup(avg, 15)"] == server.queries
 
 
-def test_a_question_names_the_span_from_the_beginning_of_a_bucket_on():
-    """So that the first bucket is whole; milliseconds, and no further back than the longest window."""
+def test_a_query_begins_at_the_start_of_a_bucket():
+    """So that the first bucket is complete; in milliseconds, and at most the longest window."""
     with FakeDatadog() as server:
         agent(server, "a")
         run(server, lambda made: made.fetch(NOW - 86400.5, NOW - 0.5), max_seconds=900.0)
@@ -120,24 +119,24 @@ def test_a_question_names_the_span_from_the_beginning_of_a_bucket_on():
 
 
 def test_samples_beyond_the_span_are_left_out():
-    """The bucket before is the fetch's before."""
+    """The previous bucket belongs to the previous fetch."""
     with FakeDatadog() as server:
         agent(server, "a")
         got = run(server, lambda made: made.fetch(NOW - 31, NOW - 16))
     assert {"a": [(NOW - 30, 25.0)]} == samples(got)
 
 
-def test_a_coarser_history_asks_for_coarser_buckets():
-    """A slot takes one sample anyway."""
+def test_a_coarser_history_queries_coarser_buckets():
+    """A slot has one sample."""
     with FakeDatadog() as server:
         agent(server, "a")
         fetch(server, resolution=60)
     assert ["rollup(avg, 60)"] * 3 == [query.rpartition(".")[2] for query in server.queries]
 
 
-def test_a_query_of_ones_own():
-    """As it is, with its own unit and tag; names are not touched."""
-    own = QueryConfig("max:my.load{env:x} by {kube_node}.rollup(avg, 15)", "ratio", node_label="kube_node")
+def test_a_configured_query_is_sent_unchanged():
+    """With its own unit and tag; names are not changed."""
+    own = QuerySettings("max:my.load{env:x} by {kube_node}.rollup(avg, 15)", "ratio", node_label="kube_node")
     with FakeDatadog() as server:
         server.put("my.load", {"kube_node": "n.dev.example", "env": "x"}, TIMES, 0.5)
         got = fetch(server, queries={"CPU": own}, host_name_suffix=".dev.example")
@@ -146,7 +145,7 @@ def test_a_query_of_ones_own():
 
 
 def test_metrics_that_datadog_lacks_are_reported():
-    """With the setting that helps."""
+    """With the setting in the hint."""
     with FakeDatadog() as server:
         agent(server, "a")
         got = fetch(server, metrics=("CPU", "EnergyHost"))
@@ -174,12 +173,12 @@ def test_metrics_that_datadog_lacks_are_reported():
     ],
 )
 def test_a_node_is_its_host_without_the_configured_domain(host: str, suffix: str, node: str):
-    """Where the Go load-watcher cuts at the first dot, whatever it is."""
+    """The Go load-watcher cuts at the first dot, for any name."""
     assert node == node_of(host, suffix=suffix)
 
 
-def test_hosts_are_narrowed_down_by_suffix_and_cluster():
-    """Both must hold, and a name that is not of the cluster does not come."""
+def test_hosts_are_restricted_by_suffix_and_cluster():
+    """Both must match; a name outside of the cluster is left out."""
     with FakeDatadog() as server:
         agent(server, "a.dev.com")
         agent(server, "b.dev.com", cluster="green")
@@ -190,7 +189,7 @@ def test_hosts_are_narrowed_down_by_suffix_and_cluster():
 
 
 def test_series_without_the_tag_are_left_out_with_a_finding():
-    """And where none has it, the error says which tags there are."""
+    """If no series has it, the error lists the existing tags."""
     with FakeDatadog() as server:
         agent(server, "a")
         server.put("system.cpu.idle", {"device": "x"}, TIMES, 10.0)
@@ -210,20 +209,20 @@ AT = [int(1000 * at) for at in TIMES]
 
 
 def answer_of(answer: bytes, **settings: Any) -> Fetch:
-    """A fetch where each request is answered so."""
+    """The result of a fetch with this response to each request."""
     with FakeDatadog() as server:
         server.fault = lambda _: answer
         return fetch(server, **settings)
 
 
 def test_null_points_are_not_samples():
-    """Nor is a series of them alone."""
+    """Nor is a series of only null points."""
     got = answer_of(answered([HEAD, {**HEAD, "group_tags": ["host:b"]}], AT, [[40, None, 30], [None] * 3]))
     assert {"a": [(NOW - 45, 60.0), (NOW - 15, 70.0)], "b": []} == samples(got)
 
 
-def test_a_series_with_values_that_are_none_is_left_out():
-    """The others are there; a short row and a part that nobody asked for are no better."""
+def test_a_series_with_invalid_values_is_left_out():
+    """Others are kept. A short row, and a part that was not requested, are left out, too."""
     rows: list[list[Any]] = [[40, 40, 40], [1, "much", 3], [1, 2], [1, 2, 3]]
     heads = [HEAD, {**HEAD, "group_tags": ["host:b"]}, {**HEAD, "group_tags": ["host:c"]}, {**HEAD, "query_index": 7}]
     got = answer_of(answered(heads, AT, rows))
@@ -235,20 +234,20 @@ def test_a_series_with_values_that_are_none_is_left_out():
     ) == (finding.kind, finding.reason)
 
 
-def test_a_group_that_comes_twice_loses_nothing():
-    """Which of them counts is for the review, as with every source."""
+def test_a_duplicate_group_loses_nothing():
+    """The review decides which one counts, as for each source."""
     got = answer_of(answered([HEAD, HEAD], AT, [[40] * 3, [20] * 3]))
     assert [60.0] * 3 + [80.0] * 3 == [value for _, value in samples(got)["a"]]
 
 
-def test_times_that_go_back_are_put_in_order():
-    """Values with them."""
+def test_descending_times_are_sorted():
+    """With their values."""
     got = answer_of(answered([HEAD], AT[::-1], [[10, 20, 30]]))
     assert {"a": [(NOW - 45, 70.0), (NOW - 30, 80.0), (NOW - 15, 90.0)]} == samples(got)
 
 
-def test_a_half_answer_is_taken_with_its_warning():
-    """Datadog says `errors` beside data. What stands in them of what we sent in confidence is hidden."""
+def test_a_partial_response_is_used_with_its_warning():
+    """Datadog sends `errors` beside data. Secrets of the request in them are hidden."""
     warning = f'"errors": "some shards timed out for {API_KEY}", "data"'.encode()
     body = answered([HEAD], AT, [[40] * 3]).replace(b'"data"', warning)
     got = answer_of(told(body.partition(b"\r\n\r\n")[2]))
@@ -266,7 +265,7 @@ def test_a_half_answer_is_taken_with_its_warning():
     ],
 )
 def test_an_invalid_answer_is_an_error(body: bytes, kind: type[ProviderError], says: str):
-    """Named, and with a hint."""
+    """With its kind and a hint."""
     with FakeDatadog() as server:
         server.fault = lambda _: told(body)
         error = failure(server)
@@ -278,7 +277,7 @@ def test_an_invalid_answer_is_an_error(body: bytes, kind: type[ProviderError], s
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_keys_from_files_are_read_for_each_question(tmp_path: Path):
+def test_keys_from_files_are_read_for_each_query(tmp_path: Path):
     """A missing one is reported before the first request."""
     token, app = tmp_path / "token", tmp_path / "app"
     token.write_text("old\n")
@@ -303,7 +302,7 @@ def test_keys_from_files_are_read_for_each_question(tmp_path: Path):
 
 @pytest.mark.parametrize("status", [400, 401, 403, 503])
 def test_no_key_is_in_an_error(status: int):
-    """Not even where the far side repeats what it was sent."""
+    """Also if the server repeats the request."""
     with FakeDatadog() as server:
         server.fault = lambda asked: refused(f"you sent {asked.headers}", status=status)
         error = failure(server, headers={"X-Proxy": "a-secret-of-the-proxy"})
@@ -316,8 +315,8 @@ def test_no_key_is_in_an_error(status: int):
 
 
 @pytest.mark.parametrize("header", ["Retry-After", "X-RateLimit-Reset"])
-def test_a_limit_is_waited_for_where_there_is_time(header: str):
-    """As long as the service says, not only our own pause."""
+def test_a_rate_limit_is_awaited_if_there_is_time(header: str):
+    """For the time that the service states, not only for the default pause."""
     with FakeDatadog() as server:
         agent(server, "a")
         answers = iter([refused("Too many requests", status=429, headers={header: "0.3"})])
@@ -328,8 +327,8 @@ def test_a_limit_is_waited_for_where_there_is_time(header: str):
     assert 2 == len(server.asked)
 
 
-def test_a_limit_that_is_longer_than_a_fetch_is_heeded_by_the_next():
-    """Which asks nothing, and says why."""
+def test_a_rate_limit_longer_than_a_fetch_applies_to_the_next():
+    """It sends no request, and states the reason."""
     with FakeDatadog() as server:
         server.fault = lambda _: refused("Too many requests", status=429, headers={"X-RateLimit-Reset": "600"})
 
@@ -364,25 +363,6 @@ def test_a_limit_that_is_longer_than_a_fetch_is_heeded_by_the_next():
         ({"Retry-After": "1e9"}, 900.0),
     ],
 )
-def test_how_long_a_service_wants_to_be_left_alone(headers: dict[str, str], seconds: float | None):
-    """What it says in any form, within bounds; what it does not say is not made up."""
+def test_the_pause_that_a_service_requests(headers: dict[str, str], seconds: float | None):
+    """In any form, within bounds; without one, there is no pause."""
     assert seconds == retry_after(headers)
-
-
-# --- what cannot work ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"address": "api.datadoghq.com"}, "provider.address"),
-        ({"address": "https://k:k@api.datadoghq.com"}, "provider.token"),
-        ({"metrics": ("Cpu",)}, "provider.metrics"),
-        ({"queries": {"CPU": QueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": QueryConfig("x", "furlongs")}}, "provider.queries.CPU.unit"),
-    ],
-)
-def test_a_configuration_that_cannot_work_is_an_error(settings: dict[str, Any], says: str):
-    """With the name of the setting."""
-    with pytest.raises(ValueError, match=says):
-        provider(DatadogConfig(**{"address": "https://api.datadoghq.com", **settings}))

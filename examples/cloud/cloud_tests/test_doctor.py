@@ -14,25 +14,25 @@ pytestmark = pytest.mark.usefixtures("reachable")
 
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database and the settings file are looked for in the working directory."""
+    """The working directory, in which the database and the settings file are searched."""
     monkeypatch.chdir(tmp_path)
 
 
 def minutes() -> list[float]:
-    """A time in each of the last 20 minutes; the newest is recent, whatever the time of the test."""
+    """A time in each of the last 20 minutes; the newest is recent at any time of the test."""
     now = time.time() // 10 * 10
     return [now - 60 * back for back in range(20)]
 
 
 def ask(address: str, *arguments: str, token: str = API_KEY) -> Told:
-    """By the Go service's names for the environment."""
+    """Run doctor with the Go service's environment variables."""
     names = {"METRICS_PROVIDER_NAME": "Datadog", "METRICS_PROVIDER_ADDRESS": address}
     keys = {"METRICS_PROVIDER_TOKEN": token, "METRICS_PROVIDER_APP_KEY": APP_KEY}
     return doctor("--set", "provider.metrics=CPU,Memory", *arguments, env=names | keys)
 
 
-def test_datadog():
-    """Well, without the series of the memory, refused for a wrong key, and down."""
+def test_the_results_for_datadog():
+    """A working one, one without memory series, one that refuses a wrong key, and an unavailable one."""
     with FakeDatadog() as server:
         for at in minutes():
             server.put("system.cpu.idle", {"host": "node-1"}, [at], 40.0 + at % 7)
@@ -56,8 +56,8 @@ def test_datadog():
     assert not any(secret in refused.output for secret in ("s3cret", APP_KEY))
 
 
-def test_all_nodes_stand_still():
-    """A source that repeats itself: before long nothing would be served, so it is a failure."""
+def test_frozen_nodes_are_a_failure():
+    """A source that repeats its values: soon no node would be served."""
     with FakeDatadog() as server:
         server.put("system.cpu.idle", {"host": "node-1"}, minutes(), 80.0)
         server.put("system.mem.pct_usable", {"host": "node-1"}, minutes(), 0.8)

@@ -1,4 +1,4 @@
-"""The suite of faults that every provider is put to, for Datadog."""
+"""The suite of faults of all providers, for Datadog."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 from cloud_tests import fake_datadog as dd
 from load_watcher_cloud import datadog
-from load_watcher_cloud.datadog import DatadogConfig
 from tests.fakes.prometheus import Asked
+from tests.fetches import sections
 from tests.watcher.sources.conformance import *  # noqa: F403  # the tests
 from tests.watcher.sources.conformance import SECRET, Kind, Sample, idle, milliseconds, options
 from watcher.sources.base import (
@@ -26,7 +26,7 @@ def of_datadog(asked: Asked, samples: Sequence[Sample]) -> bytes:
 
 
 def make_datadog(*given: Any) -> Provider:
-    return datadog.provider(DatadogConfig(**options(*given), app_key=SECRET))
+    return datadog.provider(*sections(**options(*given), app_key=SECRET))
 
 
 pytestmark = pytest.mark.parametrize("kind", [Kind(make_datadog, of_datadog)], ids=["datadog"])

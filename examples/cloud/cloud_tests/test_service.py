@@ -1,4 +1,4 @@
-"""The service over Datadog, set up by the Go load-watcher's environment alone."""
+"""The service with Datadog, configured only by the Go load-watcher's environment."""
 
 import os
 import time
@@ -25,13 +25,13 @@ def environment(server: FakeDatadog) -> dict[str, str]:
     }
 
 
-def test_whole_windows_of_true_samples(run_service: RunService, installed: Path):
-    """From the first minute on, since it remembers; hosts of other clusters and domains are not there."""
+def test_windows_are_complete_and_have_real_samples(run_service: RunService, installed: Path):
+    """From the first minute on, because Datadog has a history; hosts of other clusters and domains are left out."""
     server = FakeDatadog()
     began = 60 * (time.time() // 60) - 1200
     for host, cluster in (("node-1.example.com", "blue"), ("node-2.example.com", "green"), ("node-3.org", "blue")):
         tags = {"host": host, "cluster_name": cluster, "cluster": cluster}
-        for minute in range(30):  # ten of them yet to come
+        for minute in range(30):  # ten of them in the future
             times = [began + 60 * minute + 15 * quarter for quarter in range(4)]
             server.put("cpu.utilization", tags, times, 40.0 + 4.0 * (minute % 2))
     with server:

@@ -1,4 +1,4 @@
-"""Settings of Datadog: what it needs, what the Go load-watcher's environment means, and the problems."""
+"""Settings of Datadog: required ones, the Go load-watcher's environment, and the errors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def loaded(tmp_path: Path, toml: str = "", environ: Mapping[str, str] | None = N
     return load(flags={}, environ=environ or {}, cwd=tmp_path)
 
 
-def test_keys_are_enough(tmp_path: Path):
+def test_keys_are_sufficient(tmp_path: Path):
     """The address has a default."""
     settings = loaded(tmp_path, DATADOG)
     built = registry.build(settings)
@@ -31,7 +31,7 @@ def test_keys_are_enough(tmp_path: Path):
     assert "default of the provider" in settings.origins["provider.address"]
 
 
-def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path):
+def test_the_environment_of_the_go_service_has_its_old_meaning(tmp_path: Path):
     environ = {
         "METRICS_PROVIDER_NAME": "Datadog",
         "METRICS_PROVIDER_ADDRESS": "https://api.eu0.example.com",
@@ -49,8 +49,8 @@ def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path):
     assert ("k", "a") == (provider.token.reveal(), provider.app_key.reveal())
 
 
-def test_a_host_alone_is_an_address_of_datadog_as_it_was(tmp_path: Path):
-    """The Go load-watcher takes nothing else there; for others it stays a mistake."""
+def test_a_host_name_is_a_valid_address_of_datadog(tmp_path: Path):
+    """The Go load-watcher accepts nothing else there; for other providers it stays an error."""
     environ = {"METRICS_PROVIDER_ADDRESS": " api.datadoghq.eu"}
     assert "https://api.datadoghq.eu" == loaded(tmp_path, DATADOG, environ)[ProviderSettings].address
     with pytest.raises(SettingsError):
@@ -67,7 +67,7 @@ def test_a_host_alone_is_an_address_of_datadog_as_it_was(tmp_path: Path):
     ],
 )
 def test_missing_and_invalid_settings_are_reported(tmp_path: Path, toml: str, key: str, says: str, cure: str):
-    """With the key, and what to do."""
+    """With the key and a remedy."""
     with pytest.raises(SettingsError) as refused:
         loaded(tmp_path, toml)
     ((found, message, advice),) = ((each.key, each.message, each.cure) for each in refused.value.problems)
@@ -76,7 +76,7 @@ def test_missing_and_invalid_settings_are_reported(tmp_path: Path, toml: str, ke
     assert cure in advice
 
 
-def test_one_application_key_is_enough(tmp_path: Path):
+def test_one_application_key_is_sufficient(tmp_path: Path):
     """In a file or not, but not both."""
     (tmp_path / "key").write_text("a")
     with pytest.raises(SettingsError) as refused:
@@ -86,7 +86,7 @@ def test_one_application_key_is_enough(tmp_path: Path):
 
 
 @pytest.mark.parametrize("suffix", ["HOST_NAME_SUFFIX", "CLUSTER_NAME"])
-def test_old_names_are_read_for_their_provider_alone(tmp_path: Path, suffix: str):
+def test_old_names_are_only_read_for_their_provider(tmp_path: Path, suffix: str):
     environ = {"METRICS_PROVIDER_NAME": "DATADOG", f"DATADOG_{suffix}": "\0"}
     with pytest.raises(SettingsError) as refused:
         loaded(tmp_path, environ=environ)

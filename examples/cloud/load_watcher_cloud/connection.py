@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from load_watcher_cloud.config import CloudConfig
 from watcher.core.messages import printable
 from watcher.decoding.json_text import JsonDecoder
 from watcher.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable, malformed_response
 from watcher.sources.http import HttpResponse, SourceConnection, read_secret, retry_after
+from watcher.sources.settings import ProviderSettings
 
 T = TypeVar("T")
 
@@ -45,9 +45,9 @@ class CloudConnection:
     """
 
     def __init__(
-        self, config: CloudConfig, *, credentials: Callable[[], Mapping[str, str]], hint: str, api: str
+        self, settings: ProviderSettings, *, credentials: Callable[[], Mapping[str, str]], hint: str, api: str
     ) -> None:
-        self._connection = SourceConnection(config, credentials=credentials, refusal=self._refusal)
+        self._connection = SourceConnection(settings, credentials=credentials, refusal=self._refusal)
         self._hint, self._api = hint, api
         self._paused_until = float("-inf")
 
@@ -143,9 +143,9 @@ def _text_of(answer: HttpResponse) -> str:
     return printable(text or answer.body[:4096].decode(errors="replace"))
 
 
-def token_of(config: CloudConfig) -> str:
+def token_of(settings: ProviderSettings) -> str:
     """Current API token. Raises ProviderRefused if none is set."""
-    token = config.token or read_secret("provider.token_file", config.token_file)
+    token = read_secret("provider.token_file", settings.token_file, settings.token)
     if not token:
         raise ProviderRefused("no API token is set", hint="Set provider.token or provider.token_file.")
     return token

@@ -10,30 +10,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from load_watcher_cloud.config import HOST, CloudConfig
 from load_watcher_cloud.connection import CloudConnection, token_of
-from load_watcher_cloud.provider import CloudProvider, CloudQueryPlan, CloudResponse, HostSeries
+from load_watcher_cloud.provider import HOST, CloudProvider, CloudQueryPlan, CloudResponse, HostSeries
 from watcher.arrays import F64
 from watcher.core.messages import printable
 from watcher.core.windows.settings import RefreshSettings
 from watcher.decoding.json_text import JsonDecoder
 from watcher.model import Metric
-from watcher.sources.connection import connection, queries_of
 from watcher.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
 from watcher.sources.http import HttpResponse, read_secret
-from watcher.sources.queries import QueryConfig
 from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from watcher.core.config.settings import Settings
-
-__all__ = ["DatadogConfig", "QueryConfig", "from_settings", "provider"]
 
 PATH = "/api/v2/query/timeseries"
 API = "the Datadog API"
@@ -46,24 +41,6 @@ BUCKET_S = 15.0
 DEVICE = "device"
 NO_VALUE = "N/A"
 """Tag value of groups whose series lack the tag."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatadogConfig(CloudConfig):
-    """CloudConfig plus Datadog's application key. `resolution` is the slot length of the history in seconds."""
-
-    app_key: str = field(default="", repr=False)
-    app_key_file: str = ""
-    metrics: tuple[str, ...] = (
-        "CPU",
-        "Memory",
-        "Storage",
-        "NetworkTransmit",
-        "NetworkReceive",
-        "NetworkTransmitDrop",
-        "NetworkReceiveDrop",
-    )
-    resolution: int = 15
 
 
 # --- queries ---------------------------------------------------------------------------------------------------------
@@ -133,35 +110,31 @@ USUAL = (
 )
 
 
-def plans_of(config: DatadogConfig, metric: Metric) -> Sequence[CloudQueryPlan]:
+def plans_of(settings: ProviderSettings, metric: Metric, *, bucket: float) -> Sequence[CloudQueryPlan]:
     """The configured query; default: the default queries for the metric, in order of preference."""
-    if own := config.queries.get(metric.key):
+    if own := settings.queries.get(metric.key):
         text = " ".join(own.expression.split())
-        label = own.node_label or config.node_label
+        label = own.node_label or settings.node_label or HOST
         return (
-            CloudQueryPlan(metric, ((text, 1.0),), own.unit, text, "configured", 0.0, label, own.smoothing_s, own=True),
+            CloudQueryPlan(metric, ((text, 1.0),), own.unit, text, "configured", 0.0, label, own.smoothing, own=True),
         )
-    return [_plan(config, metric, usual) for usual in USUAL if usual.key == metric.key]
+    return [_plan(settings, metric, usual, bucket=bucket) for usual in USUAL if usual.key == metric.key]
 
 
-def _plan(config: DatadogConfig, metric: Metric, usual: _DefaultQuery) -> CloudQueryPlan:
-    scope = _scope(config)
-    tags = ",".join((config.node_label, *usual.by))
-    width = round(_bucket(config))
+def _plan(settings: ProviderSettings, metric: Metric, usual: _DefaultQuery, *, bucket: float) -> CloudQueryPlan:
+    scope, label = _scope(settings), settings.node_label or HOST
+    tags = ",".join((label, *usual.by))
+    width = round(bucket)
     asks = tuple((f"avg:{name}{{{scope}}} by {{{tags}}}.rollup(avg, {width})", weight) for name, weight in usual.parts)
     message = f"{usual.shown} of {{{scope}}}"
-    return CloudQueryPlan(metric, asks, usual.unit, message, usual.reason, usual.start, config.node_label)
+    return CloudQueryPlan(metric, asks, usual.unit, message, usual.reason, usual.start, label)
 
 
-def _scope(config: DatadogConfig) -> str:
+def _scope(settings: ProviderSettings) -> str:
     """Datadog scope of the configured hosts. A comma means AND."""
-    conditions = [f"{config.node_label}:*{config.host_name_suffix}"] if config.host_name_suffix else []
-    conditions += [f"cluster_name:{config.cluster_name}"] if config.cluster_name else []
+    conditions = [f"{settings.node_label or HOST}:*{settings.host_name_suffix}"] if settings.host_name_suffix else []
+    conditions += [f"cluster_name:{settings.cluster_name}"] if settings.cluster_name else []
     return ",".join(conditions) or "*"
-
-
-def _bucket(config: DatadogConfig) -> float:
-    return max(BUCKET_S, float(config.resolution))
 
 
 def question(plan: CloudQueryPlan, since: float, until: float, *, bucket: float) -> bytes:
@@ -298,48 +271,35 @@ class Datadog:
 
     source = "Datadog"
 
-    def __init__(self, config: DatadogConfig) -> None:
-        self._config = config
-        self.connection = CloudConnection(config, credentials=self._credentials, hint=KEYS_HINT, api=API)
+    def __init__(self, settings: ProviderSettings, refresh: RefreshSettings) -> None:
+        self._settings, self._bucket = settings, max(BUCKET_S, float(refresh.point_resolution))
+        self.connection = CloudConnection(settings, credentials=self._credentials, hint=KEYS_HINT, api=API)
 
     def plans(self, metric: Metric) -> Sequence[CloudQueryPlan]:
         """The configured query; default: the default queries for the metric."""
-        return plans_of(self._config, metric)
+        return plans_of(self._settings, metric, bucket=self._bucket)
 
     async def ask(self, plan: CloudQueryPlan, since: float, until: float, *, deadline: float) -> CloudResponse:
         """Query the points with one request, for any number of hosts. Times are in unix seconds, `deadline` in event
         loop time. Raises ProviderError."""
-        body = question(plan, since, until, bucket=_bucket(self._config))
+        body = question(plan, since, until, bucket=self._bucket)
         received = await self.connection.post(
             PATH, body, read=lambda answer: read_answer(answer, plan=plan), deadline=deadline
         )
         return replace(received.content, clock_offset_s=received.clock_offset_s)
 
     def _credentials(self) -> Mapping[str, str]:
-        app_key = self._config.app_key or read_secret("provider.app_key_file", self._config.app_key_file)
+        app_key = read_secret("provider.app_key_file", self._settings.app_key_file, self._settings.app_key)
         if not app_key:
             raise ProviderRefused("no application key is set", hint="Set provider.app_key or provider.app_key_file.")
-        return {"DD-API-KEY": token_of(self._config), "DD-APPLICATION-KEY": app_key}
+        return {"DD-API-KEY": token_of(self._settings), "DD-APPLICATION-KEY": app_key}
 
 
-def provider(config: DatadogConfig) -> CloudProvider:
-    """Build the provider for a Datadog configuration."""
-    return CloudProvider(config, Datadog(config))
+def provider(settings: ProviderSettings, refresh: RefreshSettings) -> CloudProvider:
+    """Build the provider for Datadog. Raises ValueError for an address that is not one."""
+    return CloudProvider(settings, refresh, Datadog(settings, refresh))
 
 
 def from_settings(settings: Settings) -> CloudProvider:
-    """Build the provider from the settings. Raises ValueError like CloudConfig."""
-    given = settings[ProviderSettings]
-    return provider(
-        DatadogConfig(
-            **connection(settings),
-            app_key=given.app_key.reveal() if given.app_key else "",
-            app_key_file=str(given.app_key_file or ""),
-            node_label=given.node_label or HOST,
-            host_name_suffix=given.host_name_suffix or "",
-            cluster_name=given.cluster_name or "",
-            metrics=tuple(metric.key for metric in given.wanted),
-            queries=queries_of(settings),
-            resolution=settings[RefreshSettings].point_resolution,
-        )
-    )
+    """Build the provider from the settings. Raises ValueError for an address that is not one."""
+    return provider(settings[ProviderSettings], settings[RefreshSettings])

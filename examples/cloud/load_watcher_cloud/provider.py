@@ -15,10 +15,10 @@ from typing import Protocol
 
 import numpy as np
 
-from load_watcher_cloud.config import HOST, CloudConfig, node_of
 from load_watcher_cloud.connection import CloudConnection
 from watcher.arrays import F64
 from watcher.core.messages import printable, shorten_names
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import SOURCE_UNITS, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.sources.base import Fetch, QueryFailure, QueryPlan
 from watcher.sources.errors import ProviderError, ProviderRefused
@@ -33,8 +33,11 @@ from watcher.sources.fetching import (
     in_unit,
     out_of_range_findings,
 )
+from watcher.sources.settings import ProviderSettings
 
 SHOWN_LABELS = 5
+HOST = "host"
+"""Name of the tag that contains the host name."""
 
 
 # --- queries and responses -------------------------------------------------------------------------------------------
@@ -122,10 +125,10 @@ class CloudProvider:
 
     remembers = True
 
-    def __init__(self, config: CloudConfig, service: CloudService) -> None:
-        self._config, self._service = config, service
-        self._watches = {metric.name: _CloudMetricState(metric, service.plans(metric)) for metric in config.wanted()}
-        self._fetches = FetchTracker(max_seconds=config.max_seconds, fetch_deadline=config.fetch_deadline)
+    def __init__(self, settings: ProviderSettings, refresh: RefreshSettings, service: CloudService) -> None:
+        self._settings, self._service = settings, service
+        self._watches = {metric.name: _CloudMetricState(metric, service.plans(metric)) for metric in settings.wanted}
+        self._fetches = FetchTracker(refresh)
 
     @property
     def source(self) -> str:
@@ -184,7 +187,7 @@ class CloudProvider:
                 return batch
         return None
 
-    # --- from an answer to samples -----------------------------------------------------------------------------------
+    # --- from a response to samples ----------------------------------------------------------------------------------
 
     def _batch(self, plan: CloudQueryPlan, reply: CloudResponse, fetching: FetchContext) -> SeriesBatch | None:
         """Samples in the requested range, converted to the metric's unit; None if there are none. Raises
@@ -206,7 +209,7 @@ class CloudProvider:
         keep = (time >= fetching.since) & (time <= fetching.until) & ~np.isnan(value)
         if not keep.any():
             return None
-        suffix = "" if plan.own else self._config.host_name_suffix
+        suffix = "" if plan.own else self._settings.host_name_suffix or ""
         nodes = tuple(node_of(series.host, suffix=suffix) for series in named)
         factor = SOURCE_UNITS[plan.unit][1]
         return SeriesBatch(plan.metric, nodes, index[keep], time[keep], in_unit(value[keep], factor))
@@ -228,3 +231,17 @@ class CloudProvider:
 
 def _shown(plan: CloudQueryPlan) -> QueryPlan:
     return QueryPlan(plan.metric.name, plan.shown, plan.unit, plan.label, plan.smoothing_s, plan.reason)
+
+
+def node_of(host: str, *, suffix: str) -> str:
+    """Node name of a host: the host name without the domain labels that are covered by the configured suffix.
+
+    With the suffix ".dev.example", the host "a.dev.example" is the node "a", and "a.b.dev.example" is "a.b". Without a
+    suffix, the name is unchanged, because nodes may be named by their fully qualified domain names. (The Go
+    load-watcher truncates every name at its first dot.)
+    """
+    if not suffix or not host.endswith(suffix):
+        return host
+    at = len(host) - len(suffix)
+    dot = at - 1 if host[at - 1 : at] == "." else host.find(".", at)
+    return host[:dot] if dot > 0 else host

@@ -16,8 +16,8 @@ from lab.report.data.reading import HistoryReader
 from watcher.core.messages import shorten_names
 from watcher.core.naming.labels import EXPORTED
 from watcher.sources.errors import ProviderRefused
-from watcher.sources.prometheus.queries import PrometheusConfig
 from watcher.sources.prometheus_api import PrometheusClient
+from watcher.sources.settings import ProviderSettings
 
 HOUR_S = 3600
 STATE_METRICS = "scrape kube-state-metrics with honor_labels: true, as kube-prometheus does"
@@ -28,16 +28,16 @@ CADVISOR = (
 )
 
 
-async def collect(config: PrometheusConfig, options: CollectOptions, *, progress: Progress) -> ClusterHistory:
+async def collect(settings: ProviderSettings, options: CollectOptions, *, progress: Progress) -> ClusterHistory:
     """Send all queries. Raises ProviderError if the server or the utilization of nodes is not available, ValueError for
-    an invalid configuration."""
-    client = PrometheusClient(config)
+    an invalid address."""
+    client = PrometheusClient(settings)
     client.start()
     try:
         ends = int(options.ends // HOUR_S) * HOUR_S
         begins = ends - max(1, round(options.days * 24)) * HOUR_S
-        reader = HistoryReader(client, most_values=options.most_values, timeout=config.timeout)
-        context = CollectContext(config, options, client, reader, begins, ends, progress)
+        reader = HistoryReader(client, most_values=options.most_values, timeout=settings.timeout)
+        context = CollectContext(settings, options, client, reader, begins, ends, progress)
         renamed = (context.narrowed(f'{series}{{{EXPORTED}{label}!=""}}') for series, label in _RENAMED)
         context.exported = bool(await reader.count(" or ".join(renamed), ends))
         return await _collect(context)

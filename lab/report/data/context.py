@@ -13,8 +13,8 @@ from watcher.core.naming.labels import EXPORTED
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.sources.errors import ProviderError
 from watcher.sources.prometheus.plans import among
-from watcher.sources.prometheus.queries import PrometheusConfig
 from watcher.sources.prometheus_api import PrometheusClient
+from watcher.sources.settings import ProviderSettings
 
 T = TypeVar("T")
 OF_OBJECTS = ("namespace", "pod", "container", "node")
@@ -38,7 +38,7 @@ class CollectOptions:
 class CollectContext:
     """State of one collection. `begins` and `ends` are whole hours."""
 
-    config: PrometheusConfig
+    settings: ProviderSettings
     options: CollectOptions
     client: PrometheusClient
     reader: HistoryReader
@@ -50,9 +50,14 @@ class CollectContext:
     """Whether a job scrapes kube-state-metrics without honor_labels: labels of objects that its target has too are
     exported_LABEL."""
 
+    @property
+    def fetch_deadline(self) -> float:
+        """Timeout of several queries together, with their retries, in seconds."""
+        return 3.0 * self.settings.timeout
+
     def narrowed(self, text: str, *more: Matcher) -> str:
         """A selector with the matchers of this cluster and more."""
-        return narrowed(text, *self.config.matchers, *more)
+        return narrowed(text, *self.settings.matchers, *more)
 
     def of_objects(self, vector: str) -> str:
         """A vector of kube-state-metrics with the labels of the objects, and not those of the target."""

@@ -51,7 +51,7 @@ class NodeLoadReader:
 
     def __init__(self, context: CollectContext) -> None:
         self._context = context
-        self._names = NodeNamesReader(context.client, NodeEvidenceReader(context.config.matchers))
+        self._names = NodeNamesReader(context.client, NodeEvidenceReader(context.settings.matchers))
         self._search = QuerySearch(context.client, self._names)
 
     async def read(self) -> NodeLoads:
@@ -124,13 +124,13 @@ class NodeLoadReader:
         return SeriesGrid(named.keys, np.clip(values, 0.0, 100.0)), step
 
     def _state(self, key: str) -> PrometheusMetricState:
-        config, metric = self._context.config, METRIC_BY_KEY[key]
-        query = config.queries.get(key)
-        label = (query.node_label if query else None) or config.node_label
-        return PrometheusMetricState(metric, candidates(metric, query, matchers=config.matchers), label)
+        settings, metric = self._context.settings, METRIC_BY_KEY[key]
+        query = settings.queries.get(key)
+        label = (query.node_label if query else None) or settings.node_label
+        return PrometheusMetricState(metric, candidates(metric, query, matchers=settings.matchers), label)
 
     def _fetching(self, at: int) -> FetchContext:
-        deadline = asyncio.get_running_loop().time() + self._context.config.fetch_deadline
+        deadline = asyncio.get_running_loop().time() + self._context.fetch_deadline
         return FetchContext(at - 900.0, float(at), deadline, present=True)
 
     async def _no_cpu(self) -> ProviderRefused:

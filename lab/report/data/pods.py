@@ -156,7 +156,9 @@ class PodDataReader:
 
 async def find_pods(context: CollectContext, loads: NodeLoads) -> PodDataReader | None:
     """A reader of the pods on the nodes of `loads`; None if the server has no series of cAdvisor for them."""
-    finder = PrometheusPodReader(context.config, context.client, source="Prometheus")
+    finder = PrometheusPodReader(
+        context.settings, context.client, source="Prometheus", fetch_deadline=context.fetch_deadline
+    )
     try:
         plan = await finder.find_plan(context.ends)
     except NoPodUsage:

@@ -16,7 +16,7 @@ from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import load_or_exit
 
 if TYPE_CHECKING:
-    from watcher.sources.prometheus.queries import PrometheusConfig
+    from watcher.sources.settings import ProviderSettings
 
 
 def _end(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
@@ -110,13 +110,13 @@ def report(file: Path, output: str, **given: Any) -> None:
     printed = check_stdout({"--file": file}, output=output)
     try:
         beside = command.check_file(file)
-        config = command.for_report(_config(given), given["timeout"])
+        settings = command.for_report(_settings(given), given["timeout"])
         options = CollectOptions(
             time.time() if given["end"] is None else given["end"], given["days"], given["max_samples"], given["hot"]
         )
         with progress_of("report", unit="percent") as step:
             found = command.make(
-                config,
+                settings,
                 options,
                 top=given["top"],
                 simulated=not given["no_simulation"],
@@ -139,16 +139,15 @@ def report(file: Path, output: str, **given: Any) -> None:
         click.echo(document.as_text(found, written), err=printed)
 
 
-def _config(given: Mapping[str, Any]) -> PrometheusConfig:
-    """The configuration of the connection from the options and the environment. Exits with code 2 if it is invalid."""
-    from watcher.sources.prometheus.provider import config_from_settings
+def _settings(given: Mapping[str, Any]) -> ProviderSettings:
+    """The settings of the source from the options and the environment. Exits with code 2 if they are invalid."""
+    from watcher.sources.settings import ProviderSettings
 
     names = ("address", "token_file", "username", "password_file", "ca_file", "node_label")
     named = {f"provider.{name}": name for name in names if given[name] is not None}
     overrides = {key: str(given[name]) for key, name in named.items()}
-    settings = load_or_exit(
+    return load_or_exit(
         {"assigned": given["assigned"], "config": None},
         overrides={"provider.name": "prometheus", **overrides},
         named=named,
-    )
-    return config_from_settings(settings)
+    )[ProviderSettings]

@@ -53,7 +53,7 @@ def throttling(number: int = 0, **changes: object) -> AuditEntry:
     return AuditEntry(**{**values, **changes})  # type: ignore[arg-type]
 
 
-# --- deeds -----------------------------------------------------------------------------------------------------------
+# --- entries ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_entry_is_recorded_before_its_action_with_all_values(audit: Audit):

@@ -139,7 +139,7 @@ def test_reclaiming_returns_the_decrease_of_the_usage(fake: FakeCgroups, group: 
     assert written == (str(10 * MIB) if fake.version == "v2" else "0")
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 READINGS = ("cpu_usage_ns", "cpu", "quota", "weight", "memory", "processes")
 
@@ -277,7 +277,7 @@ def test_no_file_descriptor_stays_open(fake: FakeCgroups):
     assert open_below(fake.root) == []
 
 
-# --- pure ------------------------------------------------------------------------------------------------------------
+# --- parsers ---------------------------------------------------------------------------------------------------------
 
 
 @given(st.binary(max_size=60))

@@ -20,7 +20,7 @@ from agent.metrics.options import DecisionOptions
 from agent.model import Eviction, PodState, QuotaChange, SchedulingChange, State, Step, StepKind
 from tests.agent.scenes import pod, running, state
 
-OPTIONS = DecisionOptions(effect_seconds=30.0, grace_slack_seconds=30.0)
+OPTIONS = DecisionOptions(effect=30.0, grace_slack=30.0)
 NOW = 1_000.0
 
 

@@ -150,13 +150,18 @@ def test_pods_with_no_or_an_unknown_release_are_explained_and_not_evicted():
 
 def test_evictions_stay_within_the_budget():
     pods = [pod(name, 0.1) for name in "abcde"]
-    made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(EvictionLimits(node=2, namespace=9)))
+    made = evictions(
+        pods,
+        {CPU: 1000.0},
+        {CPU: 9000.0},
+        budget=Budget(EvictionLimits(evictions_per_node=2, evictions_per_namespace=9)),
+    )
     assert ["a", "b"] == gone(made)
     assert "eviction limit of this node reached (2 in 600 s)" == why(made)["c"]
     blind = {"disk_read_iops": 50.0}
     past = (EvictionRecord(0.0, "shop", ""),)
-    assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=2), past)))
-    assert [] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=1), past)))
+    assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(evictions_per_node=2), past)))
+    assert [] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(evictions_per_node=1), past)))
 
 
 def test_a_limit_counts_only_needed_evictions():
@@ -171,7 +176,10 @@ def test_a_limit_counts_only_needed_evictions():
     )
     seen = state(list(pods.values()), NOW, **{CPU: 7000.0})
     made = plan(
-        analysis(demand), PlanInputs(seen, Metrics(), EXACT, budget=Budget(EvictionLimits(node=3, namespace=9)))
+        analysis(demand),
+        PlanInputs(
+            seen, Metrics(), EXACT, budget=Budget(EvictionLimits(evictions_per_node=3, evictions_per_namespace=9))
+        ),
     )
     assert ["c", "d", "e"] == sorted(gone(made))
 
@@ -584,7 +592,7 @@ def test_a_pod_with_the_name_of_another_is_not_changed(order: int):
     )
     seen = state([allowed, other][::order], NOW, **{CPU: 9_000.0})
     found = analyze(seen, rules, AnalyzerState(), metrics=Metrics())
-    made = plan(found, PlanInputs(seen, Metrics(), replace(EXACT, settle_seconds=0.0)))
+    made = plan(found, PlanInputs(seen, Metrics(), replace(EXACT, settle=0.0)))
     assert {"uid-batch"} == {step.uid for step in made.steps if isinstance(step.change, QuotaChange | Eviction)}
 
 

@@ -338,7 +338,9 @@ def test_each_pod_gets_at_most_one_kind_of_step_of_a_stage(scene):
 @given(scenes(), st.integers(0, 3))
 def test_evictions_do_not_exceed_the_budget(scene, allowed):
     demand, given_ = scene
-    limited = PlanInputs(given_.state, given_.metrics, given_.options, budget=Budget(EvictionLimits(node=allowed)))
+    limited = PlanInputs(
+        given_.state, given_.metrics, given_.options, budget=Budget(EvictionLimits(evictions_per_node=allowed))
+    )
     assert len(evicted(plan(analysis(demand), limited))) <= allowed
 
 

@@ -278,7 +278,7 @@ def test_memory_high_is_lowered_only_for_a_gap_and_not_below_the_request(crowd: 
     assert stage.gap_after == pytest.approx(gap - sum(released), abs=1.0)
 
 
-# --- memory.high, back -----------------------------------------------------------------------------------------------
+# --- restoring memory.high -------------------------------------------------------------------------------------------
 
 HOLD = AvoidanceAction("hold", 60.0, soft_limits=frozenset({MEMORY_HIGH}))
 EVERYBODY = PodQos("all", frozenset({"hold", "throttle"}), scopes=())

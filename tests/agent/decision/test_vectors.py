@@ -62,7 +62,7 @@ def options_of(case: dict[str, Any]) -> DecisionOptions:
     return DecisionOptions(excess=case["input"].get("excess", 0.0))
 
 
-# --- what comes before pods ------------------------------------------------------------------------------------------
+# --- before the selection of pods ------------------------------------------------------------------------------------
 
 
 @cases("watermark")

@@ -218,4 +218,6 @@ def events(server: FakeKube) -> list[tuple[str, str, str]]:
 
 def generous(**limits: Any) -> EvictionLimits:
     """Eviction limits that allow all evictions of a test."""
-    return EvictionLimits(**{"node": 100, "namespace": 100, "owner": 100, **limits})
+    return EvictionLimits(
+        **{"evictions_per_node": 100, "evictions_per_namespace": 100, "evictions_per_owner": 100, **limits}
+    )

@@ -21,7 +21,7 @@ from agent.qos import QosClass
 from tests.agent.executor.node import FakeNode
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling
 
-METRICS, OPTIONS = Metrics(), DecisionOptions(settle_seconds=0.0)
+METRICS, OPTIONS = Metrics(), DecisionOptions(settle=0.0)
 BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
 
 

@@ -238,7 +238,7 @@ def test_evictions_stay_within_the_limits_of_node_namespace_and_owner(node: Fake
 @pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
 def test_a_clock_change_neither_drops_nor_prolongs_counted_evictions(node: FakeNode, server: FakeKube, jump: float):
     node.add(0, 1, 2)
-    limits = EvictionLimits(node=1)
+    limits = EvictionLimits(evictions_per_node=1)
 
     async def act(executor: Executor) -> list[StepOutcome]:
         found: list[StepOutcome] = []
@@ -255,7 +255,7 @@ def test_a_clock_change_neither_drops_nor_prolongs_counted_evictions(node: FakeN
 
 def test_evictions_before_a_clock_change_and_a_restart_count_for_one_window(node: FakeNode, server: FakeKube):
     node.add(0, 1, 2)
-    limits = EvictionLimits(node=1)
+    limits = EvictionLimits(evictions_per_node=1)
     assert [StepOutcome.DONE] == fates(node.run(evict(0), limits=limits))
     node.set_by = -3_600.0
 
@@ -294,7 +294,7 @@ NAMES = st.sampled_from(["a", "b"])
 
 @given(st.lists(st.tuples(NAMES, NAMES), max_size=30), st.integers(0, 4), st.integers(0, 3), st.integers(0, 2))
 def test_evictions_never_exceed_the_limits(wanted: list[tuple[str, str]], most: int, of_namespace: int, of_owner: int):
-    limits = EvictionLimits(node=most, namespace=of_namespace, owner=of_owner)
+    limits = EvictionLimits(evictions_per_node=most, evictions_per_namespace=of_namespace, evictions_per_owner=of_owner)
     done: list[EvictionRecord] = []
     for namespace, owner in wanted:
         if not limits.refusal(tuple(done), evict(pod=f"{namespace}/x", owner=owner)):
@@ -412,7 +412,7 @@ async def test_concurrent_nodes_never_exceed_the_budget(tmp_path: Path, server: 
         node.close()
 
 
-# --- what the map says -----------------------------------------------------------------------------------------------
+# --- the ConfigMap ---------------------------------------------------------------------------------------------------
 
 
 def test_the_config_map_is_read_as_documented():

@@ -244,7 +244,7 @@ def test_values_of_unlisted_containers_are_restored_after_a_minute(node: FakeNod
     assert 1 == sum("has not been listed for a minute" in each for each in caplog.messages)
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------
+# --- restoring all values --------------------------------------------------------------------------------------------
 
 
 def test_all_values_are_restored_on_request(node: FakeNode):

@@ -101,7 +101,7 @@ def test_the_next_pods_of_the_node_are_evicted(node: FakeNode, server: FakeKube)
 
 def test_a_refused_eviction_counts_only_in_the_limit_of_the_node(node: FakeNode, server: FakeKube):
     """The attempts of a node are limited, but no pod of the namespace or the owner is missing."""
-    limits = EvictionLimits(node=2, namespace=1, owner=1)
+    limits = EvictionLimits(evictions_per_node=2, evictions_per_namespace=1, evictions_per_owner=1)
     report = node.run(evict(0, owner="ReplicaSet/web"), evict(1, owner="ReplicaSet/web"), evict(2), limits=limits)
     assert [StepOutcome.FAILED, StepOutcome.DONE, StepOutcome.NOT_ALLOWED] == fates(report)
     assert "eviction limit of this node reached (2 in 600 s)" == report.results[2].text

@@ -92,7 +92,7 @@ def test_only_selectors_that_must_be_a_mistake_are_refused(case: dict[str, Any])
         assert (pod_qos["name"] in REFUSED) == bool(found.problems), pod_qos["name"]
 
 
-# --- what is right ---------------------------------------------------------------------------------------------------
+# --- valid policies --------------------------------------------------------------------------------------------------
 
 
 def test_a_rule_has_the_values_of_its_object():
@@ -230,7 +230,7 @@ def test_the_shipped_policies_are_valid():
     assert 2 == len(found.policies.for_node({}).rules)
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
+# --- invalid policies ------------------------------------------------------------------------------------------------
 
 
 def test_soft_limits_are_read_and_unknown_ones_reported():

@@ -288,7 +288,7 @@ def test_a_failed_allocation_is_reported_with_the_decision(world: World):
             assert given(qrm)[name] == {}
 
 
-# --- life ------------------------------------------------------------------------------------------------------------
+# --- restarts --------------------------------------------------------------------------------------------------------
 
 
 def test_a_killed_and_restarted_manager_restores_all_allocations(world: World):

@@ -72,7 +72,7 @@ def test_every_setting_is_read_from_text_of_the_environment():
         Nic("eth0", 0),
         Nic("eth1", 1, NicAddress("10.0.0.7", "fdbd::20"), "/var/run/netns/ns1"),
     )
-    assert (settings.resizing().step_down, settings.resizing().usage_factor) == (0, 1.5)
+    assert (settings.step_down, settings.usage_factor) == (0, 1.5)
     assert "nics=[" in repr(settings)
 
 

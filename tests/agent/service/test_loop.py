@@ -33,7 +33,7 @@ from tests.agent.executor.node import CONTROL, FakeNode, with_api
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, FakeKube
 
-METRICS, OPTIONS = Metrics(), DecisionOptions(settle_seconds=0.0)
+METRICS, OPTIONS = Metrics(), DecisionOptions(settle=0.0)
 BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
 
 
@@ -721,7 +721,7 @@ def one_eviction(
         node.add(0, 1, 2, qos=QosClass.BEST_EFFORT)
         world = World(node, folder / "policies")
         evicting(world)
-        world.limits = EvictionLimits(node=1)
+        world.limits = EvictionLimits(evictions_per_node=1)
 
         def evicted() -> int:
             return sum(each.kind == "evict" for each in node.deeds())

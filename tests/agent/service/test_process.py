@@ -28,8 +28,9 @@ from tests.fakes.proc import FakeProc
 from tests.real.parts import REPOSITORY, free_port
 from tests.service import Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
-from watcher.agent_clients.client import AgentClient, ClientOptions
+from watcher.agent_clients.client import AgentClient
 from watcher.agent_clients.discovery import AgentDiscovery, NamedEndpoints
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.agent_clients.usage import AgentPods
 from watcher.sources.base import PodFetch
 from watcher.sources.errors import ProviderError
@@ -359,7 +360,7 @@ def test_a_watcher_gets_the_usage_of_pods(machine: Machine, kubelet: FakeKubelet
 
     async def asked(address: str) -> PodFetch:
         places = AgentDiscovery(NamedEndpoints([address], key="agents.urls"))
-        agents = AgentPods(AgentClient(places, ClientOptions(token_file=str(token), timeout=PATIENCE_SECONDS)))
+        agents = AgentPods(AgentClient(places, AgentsSettings(token_file=token, timeout=PATIENCE_SECONDS)))
         try:
             return await agents.fetch(time.time())
         finally:

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from agent.decision.eviction_limits import EvictionLimits
-from agent.metrics.options import DecisionOptions
 from agent.service.settings import AgentSettings, read_settings, validate
 
 
@@ -23,8 +21,6 @@ def problems(**given: Any) -> dict[str, str]:
 def test_by_default_the_agent_is_in_preview_on_a_loopback_address():
     settings = read()
     assert (settings.mode, settings.host, settings.port, settings.on_exit) == ("preview", "127.0.0.1", 2021, "keep")
-    assert settings.options() == DecisionOptions()
-    assert settings.limits() == EvictionLimits()
 
 
 def test_values_of_the_file_and_texts_of_flags():
@@ -32,9 +28,9 @@ def test_values_of_the_file_and_texts_of_flags():
     typed = read(interval=5, excess=0.2, evictions_per_node=2, interfaces=["eth0", "eth1"], run_queues=True)
     texts = read(interval="5s", excess="0.2", evictions_per_node="2", interfaces="eth0,eth1", run_queues="yes")
     assert typed == texts
-    assert (typed.interval, typed.limits().node) == (5.0, 2)
+    assert (typed.interval, typed.evictions_per_node) == (5.0, 2)
     assert read(policies="policies").policies == Path("/etc/policies")
-    assert read(excess=0).options() == DecisionOptions(excess=0.0)
+    assert read(excess=0).excess == 0.0
 
 
 def test_the_name_of_the_node():

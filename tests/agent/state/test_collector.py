@@ -569,7 +569,7 @@ def test_a_list_that_lacks_pods_briefly_ends_no_pod(node: FakeNode, caplog):
     assert said.startswith("the list of pods lacks 2 pods that have control groups, such as default/pod-1")
 
 
-# --- what goes -------------------------------------------------------------------------------------------------------
+# --- ended pods ------------------------------------------------------------------------------------------------------
 
 
 def test_a_restarted_container_has_no_rate_for_one_cycle(node: FakeNode):
@@ -654,7 +654,7 @@ def test_a_uid_with_a_path_opens_no_file(node: FakeNode, bad: str):
     assert (found.cpu, found.containers) == (None, ())
 
 
-# --- nobody knows ----------------------------------------------------------------------------------------------------
+# --- unknown pods ----------------------------------------------------------------------------------------------------
 
 
 def test_pods_known_only_by_their_groups_are_not_candidates(node: FakeNode):

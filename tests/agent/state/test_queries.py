@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.state.remote import PrometheusQueryClient, QueryMetrics, prometheus_config
+from agent.state.remote import PrometheusQueryClient, QueryMetrics, prometheus_connection
 from tests.fakes.prometheus import FakePrometheus, result, told
 from tests.real.parts import Prometheus
 from tests.real.remote_write import Series as Written
@@ -32,7 +32,7 @@ def watching(
     **config: Any,
 ) -> None:
     async def run() -> None:
-        questions = PrometheusQueryClient(replace(prometheus_config(url, token_file), backoff=(), **config))
+        questions = PrometheusQueryClient(replace(prometheus_connection(url, token_file), backoff=(), **config))
         source = QueryMetrics(questions, expressions, node="node-1", interval=0.1, monotonic=lambda: 1000.0)
         await source.start()
         try:

@@ -140,7 +140,8 @@ def test_idle_vms_and_vms_with_gaps_are_not_dealt(tmp_path: Path):
 
 
 def test_a_small_capacity_is_that_of_one_cpu(tmp_path: Path):
-    """capacity_mhz up to 2,000 for each CPU is multiplied by the CPUs; the highest use is a lower limit."""
+    """A capacity_mhz of up to 2,000 is that of one CPU, and is multiplied by the CPUs; the highest use is a lower
+    limit."""
     usage = {"1": [3000.0] * 8 * DAY}
     path, sizes = write_bitbrains(tmp_path, usage)
     found = []
@@ -151,7 +152,7 @@ def test_a_small_capacity_is_that_of_one_cpu(tmp_path: Path):
     assert found == pytest.approx([1 - 3000 / 32000, 1 - 3000 / 8001, 0.0], abs=1e-6)
 
 
-def test_days_of_planetlab_are_apart(tmp_path: Path):
+def test_days_of_planetlab_are_separate(tmp_path: Path):
     """VMs of different days never share a machine. With two hours of history the maximum of these hours is the
     bound."""
     days = {

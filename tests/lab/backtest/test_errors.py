@@ -1,4 +1,4 @@
-"""Errors of `load-watcher forecast backtest`: what, where, and what to do."""
+"""Errors of `load-watcher forecast backtest`: the problem, its place and the remedy."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_too_many_values_are_refused_before_they_need_memory(tmp_path: Path):
         (lambda _: b"vm,unix_s,cpu_mhz\n\xff\xfe", "invalid UTF-8"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, change: Callable[[bytes], bytes], expected: str):
+def test_the_error_names_a_damaged_file(tmp_path: Path, change: Callable[[bytes], bytes], expected: str):
     path, sizes = write_bitbrains(tmp_path, vms(1, days=1, seed=1), name="usage.csv.gz")
     path.write_bytes(change(path.read_bytes()))
     result = backtest(path, "--layout", "bitbrains", "--vms", sizes)
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, change: Callable[[bytes], bytes
     assert f"{path}: {expected}" in result.stderr
 
 
-def test_a_file_that_does_not_exist_is_named(tmp_path: Path):
+def test_the_error_names_a_missing_file(tmp_path: Path):
     path = tmp_path / "none.csv"
     for layout, more in (("planetlab", ()), ("record", ()), ("bitbrains", ("--vms", path))):
         result = backtest(path, "--layout", layout, *more)
@@ -116,7 +116,7 @@ def test_a_file_that_does_not_exist_is_named(tmp_path: Path):
         assert "No such file or directory" in result.stderr
 
 
-def test_an_invalid_recording_names_its_line(tmp_path: Path):
+def test_the_error_names_the_line_of_an_invalid_recording(tmp_path: Path):
     path = tmp_path / "trace.csv"
     path.write_text("time,record,node,cpu,memory\n1,node,a,x,1\n")
     result = backtest(path, "--layout", "record")
@@ -142,7 +142,7 @@ def test_an_invalid_recording_names_its_line(tmp_path: Path):
         (("--vms", "x.csv"), "--vms is only for the layout bitbrains, not planetlab"),
     ],
 )
-def test_an_invalid_option_is_named(tmp_path: Path, arguments: tuple[str, str], expected: str):
+def test_the_error_names_an_invalid_option(tmp_path: Path, arguments: tuple[str, str], expected: str):
     path = write_planetlab(tmp_path / "day.csv", {"20110303": {"0": [30] * DAY}})
     result = backtest(path, "--layout", "planetlab", *arguments)
     assert (result.exit_code, expected in result.stderr) == (2, True), result.stderr

@@ -83,7 +83,7 @@ def plain_calibrated(load: Sequence[float], capacity: float, at: int, horizon: i
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.sampled_from([1, 6, 24]), st.sampled_from([0.8, 0.95]), st.integers(0, 5))
-def test_every_bound_is_that_of_plain_loops(tmp_path: Path, seed: int, horizon: int, level: float, which: int):
+def test_each_bound_equals_that_of_plain_loops(tmp_path: Path, seed: int, horizon: int, level: float, which: int):
     usage = vms(3, days=9, seed=seed)
     load = [sum(values[i] or 0.0 for values in usage.values()) for i in range(9 * DAY)]
     text = predictions(
@@ -102,7 +102,7 @@ def test_every_bound_is_that_of_plain_loops(tmp_path: Path, seed: int, horizon: 
     assert shipped == pytest.approx(plain_calibrated(load, 3 * CAPACITY, at, horizon * HOUR, level), abs=1e-5)
 
 
-def test_only_the_past_is_visible(tmp_path: Path):
+def test_bounds_depend_only_on_the_past(tmp_path: Path):
     """A trace that ends earlier has the same rows up to its end, and one with another future the same bounds."""
     usage = vms(4, days=10, seed=3)
     dealt = ("--per-machine", "2", "--deals", "2")

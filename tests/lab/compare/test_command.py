@@ -24,7 +24,7 @@ def url(live: Live) -> str:
     return f"http://127.0.0.1:{live.port}"
 
 
-def test_two_that_agree_are_exit_code_0() -> None:
+def test_two_services_that_agree_have_exit_code_0() -> None:
     """Also within the tolerance."""
     fleet = small_fleet()
     with serving(fleet) as ours, serving({**fleet, "node-1": {**fleet["node-1"], "CPU": steady(29)}}) as theirs:
@@ -34,8 +34,8 @@ def test_two_that_agree_are_exit_code_0() -> None:
     assert "3.00" in result.stdout
 
 
-def test_two_that_differ_are_exit_code_1_and_say_how() -> None:
-    """A node that one lacks, and another choice."""
+def test_two_services_that_differ_have_exit_code_1_and_a_report() -> None:
+    """One lacks a node, and one chooses another node."""
     ours_fleet = {"node-1": {"CPU": steady(26)}, "node-2": {"CPU": steady(38)}}
     theirs_fleet = {"node-1": {"CPU": steady(38)}, "node-3": {"CPU": steady(38.5)}}
     with serving(ours_fleet) as ours, serving(theirs_fleet) as theirs:
@@ -52,7 +52,7 @@ def test_two_that_differ_are_exit_code_1_and_say_how() -> None:
     assert "points: node-1" not in lenient.stdout
 
 
-def test_comparing_for_a_while_says_each_comparison() -> None:
+def test_each_of_several_comparisons_is_reported() -> None:
     """Progress on standard error, the result on standard output."""
     with serving(small_fleet()) as ours, serving(small_fleet()) as theirs:
         result = compare(url(ours), url(theirs), "--for", "1s", "--every", "250ms", "-o", "json")
@@ -63,8 +63,8 @@ def test_comparing_for_a_while_says_each_comparison() -> None:
 
 
 @pytest.mark.parametrize("service", [FakeService(published=None), FakeService(clock=2000.0)], ids=["404", "503"])
-def test_a_service_without_an_answer_is_exit_code_2(service: FakeService) -> None:
-    """With its own words, and which of the two it is."""
+def test_an_error_of_a_service_is_exit_code_2(service: FakeService) -> None:
+    """With its message, and with the service that it is from."""
     with Live(service) as theirs, serving(small_fleet()) as ours:
         result = compare(url(ours), url(theirs))
     assert result.exit_code == 2
@@ -73,8 +73,8 @@ def test_a_service_without_an_answer_is_exit_code_2(service: FakeService) -> Non
     assert result.stdout == ""
 
 
-def test_nobody_there_is_exit_code_2() -> None:
-    """The address is named, and what to look at."""
+def test_an_unreachable_service_is_exit_code_2() -> None:
+    """With its address and a hint."""
     with serving(small_fleet()) as ours:
         result = compare(url(ours), "http://127.0.0.1:1")
     assert result.exit_code == 2
@@ -82,7 +82,7 @@ def test_nobody_there_is_exit_code_2() -> None:
     assert "watcherAddress" in result.stderr
 
 
-def test_the_token_of_a_protected_service_is_sent_to_it_alone(tmp_path) -> None:
+def test_the_token_is_sent_only_to_the_service_of_url(tmp_path) -> None:
     """--token-file is for --url."""
     token = tmp_path / "token"
     token.write_text("s3cret\n")
@@ -100,8 +100,7 @@ def test_the_token_of_a_protected_service_is_sent_to_it_alone(tmp_path) -> None:
     ("arguments", "said"),
     [(["--for", "long"], "must be a duration"), (["--target", "100"], "--target"), (["--target", "0"], "--target")],
 )
-def test_bad_arguments_are_named(arguments: list[str], said: str) -> None:
-    """By click, exit 2."""
+def test_invalid_arguments_are_exit_code_2(arguments: list[str], said: str) -> None:
     result = compare("http://127.0.0.1:1", "http://127.0.0.1:1", *arguments)
     assert result.exit_code == 2
     assert said in result.stderr

@@ -1,4 +1,4 @@
-"""Reading two answers and adding up how they differ."""
+"""Two responses are read, and their differences added up."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def compared(*pairs: tuple[Loads, Loads], tolerance: float = 5.0) -> Comparison:
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=5), st.floats(0, 100), min_size=1))
-def test_the_same_answer_is_no_difference(loads: dict[str, float]) -> None:
-    """Whatever the nodes and their loads."""
+def test_equal_responses_have_no_difference(loads: dict[str, float]) -> None:
+    """For any nodes and loads."""
     nodes = {name: cpu(load) for name, load in loads.items()}
     comparison = compared((nodes, nodes))
     assert comparison.differences_in_words() == ()
     assert comparison.winners[0] == comparison.winners[1] != ()
 
 
-def test_every_way_to_differ_is_named() -> None:
-    """Nodes on one side, a metric on one side, values apart, other winners."""
+def test_each_kind_of_difference_is_reported() -> None:
+    """Nodes on one side, a metric on one side, different values, another chosen node."""
     ours = {"a": cpu(40), "b": cpu(10), "only-here": cpu(5), "d": cpu(20)}
     theirs = {"a": cpu(10), "b": cpu(40), "only-there": cpu(5), "d": {("CPU", "AVG"): 24.9}}
     assert compared((ours, theirs)).differences_in_words() == (
@@ -77,8 +77,8 @@ def test_every_way_to_differ_is_named() -> None:
     )
 
 
-def test_a_difference_is_what_holds_in_more_than_half_of_the_comparisons() -> None:
-    """A node that comes a tick later on one side, a load that jumps between two windows."""
+def test_a_difference_counts_if_more_than_half_of_the_comparisons_have_it() -> None:
+    """Not a node that appears a tick later on one side, or a load that changes between two windows."""
     one, two = {"a": cpu(10), "b": cpu(40)}, {"a": cpu(40)}
     assert compared((one, one), (one, two)).differences_in_words() == ("TargetLoadPacking would choose other nodes",)
     assert compared((one, one), (one, one), (one, two)).differences_in_words() == ()
@@ -88,14 +88,14 @@ def test_a_difference_is_what_holds_in_more_than_half_of_the_comparisons() -> No
     assert twice.differences["CPU", "AVG"].largest_of == "a"
 
 
-def test_equal_scores_are_in_common() -> None:
-    """kube-scheduler picks any of the best, so one in common is enough; 38 and 38.2 percent both round to 97."""
+def test_one_common_best_node_is_an_agreement() -> None:
+    """kube-scheduler selects any of the best; 38 and 38.2 percent both round to 97."""
     comparison = compared(({"a": cpu(38), "b": cpu(38.2)}, {"a": cpu(20), "b": cpu(38.1)}))
     assert comparison.winners == (("a", "b"), ("b",))
     assert comparison.same_winner == 1
 
 
-def test_the_dialects_of_the_go_service_are_read() -> None:
+def test_the_variants_of_the_go_service_are_read() -> None:
     """No rollup, null where a list could be, other types, several CPU metrics of which the last counts, ..."""
     found = read_answer(
         b'{"timestamp":1,"window":{"duration":"15m","start":1,"end":2},"source":"Datadog","extra":[1],"data":'
@@ -110,8 +110,8 @@ def test_the_dialects_of_the_go_service_are_read() -> None:
     assert winners(found, SCORES) == ("a",)
 
 
-def test_without_an_average_the_latest_stands_for_it() -> None:
-    """As the plug-ins take it."""
+def test_without_an_average_the_latest_value_counts() -> None:
+    """As in the plug-ins."""
     found = answer({"a": {("CPU", "Latest"): 3.0, ("Memory", "Latest"): 4.0}, "b": {("CPU", "AVG"): 5.0}})
     assert found.values["CPU", "AVG"] == {"a": 3.0, "b": 5.0}
     assert found.values["Memory", "AVG"] == {"a": 4.0}
@@ -127,14 +127,14 @@ def test_without_an_average_the_latest_stands_for_it() -> None:
         b'{"data":{"NodeMetricsMap":{"a":{"metrics":[{"type":"CPU","operator":"AVG","value":"7"}]}}}}',
     ],
 )
-def test_what_the_plug_ins_throw_away_is_an_error(broken: bytes) -> None:
-    """One NaN blinds every scheduler; that must not look like a service that agrees."""
+def test_a_response_that_the_plugins_discard_is_an_error(broken: bytes) -> None:
+    """With one NaN, each scheduler has no load; such a service must not count as equal."""
     with pytest.raises(ValueError, match="would reject it"):
         read_answer(broken)
 
 
 @pytest.mark.parametrize("empty", [b"{}", b'{"data":{"NodeMetricsMap":null}}', body({"a": {("Memory", "AVG"): 1.0}})])
-def test_no_cpu_of_any_node_is_an_error(empty: bytes) -> None:
-    """Every node would score 0."""
+def test_a_response_without_any_cpu_is_an_error(empty: bytes) -> None:
+    """Each node would score 0."""
     with pytest.raises(ValueError, match="no CPU load"):
         read_answer(empty)

@@ -1,4 +1,4 @@
-"""What `load-watcher demo` takes of the settings, what it refuses, and what it says of itself."""
+"""The settings that `load-watcher demo` uses, its errors, and its output."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def adapted(tmp_path: Path, text: str = "", *, environ: Any = None, **flags: Any
     return demo_settings.adapted(loading.load(flags=given, environ=environ or {}, cwd=tmp_path), store=STORE)
 
 
-def test_the_outside_world_plays_no_part(tmp_path: Path) -> None:
-    """Neither the source of the file nor what the environment says of a cluster, and not a word of them."""
+def test_the_configured_source_and_cluster_are_ignored(tmp_path: Path) -> None:
+    """Neither the source of the file nor the cluster of the environment is used, and no notice mentions them."""
     text = """
         [provider]
         name = "prometheus"
@@ -62,10 +62,8 @@ def test_the_outside_world_plays_no_part(tmp_path: Path) -> None:
         ('[store]\nurl = "sqlite:///real.db"', {"store__url": "sqlite:///mine.db"}, "sqlite:///mine.db"),
     ],
 )
-def test_a_database_that_may_be_a_real_one_is_left_alone(
-    tmp_path: Path, text: str, flags: dict[str, str], url: str
-) -> None:
-    """Only one that a flag names is meant."""
+def test_the_configured_database_is_not_used(tmp_path: Path, text: str, flags: dict[str, str], url: str) -> None:
+    """It may be a real one; only a flag selects it."""
     found = adapted(tmp_path, text, **flags)
     assert (found[StoreSettings].url, found[StoreSettings].watcher_name(found[ClusterSettings].name)) == (url, "")
     environ = {"LOAD_WATCHER_STORE_URL": "sqlite:///real.db"}
@@ -76,17 +74,17 @@ def test_a_database_that_may_be_a_real_one_is_left_alone(
     ("text", "interval"),
     [("", 15.0), ('[refresh]\nresolution = "30s"', 30.0), ('[refresh]\ninterval = "40s"', 40.0)],
 )
-def test_it_refreshes_often_unless_it_was_told_how_often(tmp_path: Path, text: str, interval: float) -> None:
+def test_the_interval_is_short_unless_it_is_configured(tmp_path: Path, text: str, interval: float) -> None:
     assert adapted(tmp_path, text)[RefreshSettings].interval == interval
 
 
-def test_pods_are_told_of_from_the_start_unless_they_are_not_wanted(tmp_path: Path) -> None:
+def test_pods_are_fetched_from_the_start_unless_they_are_off(tmp_path: Path) -> None:
     assert adapted(tmp_path)[RefreshSettings].pods == "on"
     assert adapted(tmp_path, refresh__pods="off")[RefreshSettings].pods == "off"
 
 
-def test_it_says_that_it_is_simulated_and_what_goes_wrong() -> None:
-    """Nodes by name, and how long a day is."""
+def test_the_output_states_that_the_data_are_simulated_and_the_faults() -> None:
+    """With the names of the nodes, and the length of a day."""
     first, *faults = demo_settings.banner_lines(SimulatedCluster(24, seed=1, speed=24.0, begun=1e9))
     assert first.startswith("simulated cluster, all data is generated: 24 nodes, ")
     assert first.endswith("a simulated day takes 1h")
@@ -111,8 +109,8 @@ def test_it_says_that_it_is_simulated_and_what_goes_wrong() -> None:
         (["--set", "server.port=x"], "server.port"),
     ],
 )
-def test_bad_arguments_are_refused(arguments: list[str], said: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Exit 2, with the option or the key."""
+def test_invalid_arguments_are_exit_code_2(arguments: list[str], said: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """With the option or the key."""
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, ["demo", *arguments], prog_name="load-watcher")
     assert result.exit_code == 2

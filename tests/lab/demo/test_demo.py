@@ -1,4 +1,4 @@
-"""`load-watcher demo` as a user runs it: a process of its own, whose pods are placed by its own extender over HTTP."""
+"""`load-watcher demo` as a user runs it: a process whose pods are placed by its own extender over HTTP."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Demo(Service):
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """One for all tests that only look."""
+    """One process for all tests that only read."""
     with Demo(tmp_path_factory.mktemp("demo")) as running:
         running.wait_for_status(200, "/readyz")
         yield running
 
 
 def node_with(demo: Demo, fault: str) -> str:
-    """The node of which the demo says this when it starts."""
+    """The node of this fault in the output at the start."""
     found = re.search(rf"^  (\S+) {fault}", demo.log(), flags=re.MULTILINE)
     assert found is not None, demo.log()
     return found[1]
@@ -56,8 +56,8 @@ def wait_for_placements(demo: Demo) -> None:
     wait_for(lambda: BOUND.search(demo.get("/metrics").text), what="pods to be bound through the extender")
 
 
-def test_windows_are_whole_at_once_and_nothing_claims_to_be_real(demo: Demo) -> None:
-    """All but the nodes with a fault have a quarter of an hour behind them as soon as the service is ready."""
+def test_windows_are_complete_at_once_and_marked_as_simulated(demo: Demo) -> None:
+    """When the service is ready, all nodes without a fault have windows of 15 minutes."""
     document = demo.get("/watcher").json()
     assert document["source"] == "Demo"
     nodes = document["data"]["NodeMetricsMap"]
@@ -80,12 +80,12 @@ def test_windows_are_whole_at_once_and_nothing_claims_to_be_real(demo: Demo) -> 
         *("/api/v1/history?host=nobody", "/api/v1/nodemetrics", "/scheduler/default/nodes", "/scheduler/cluster"),
     ],
 )
-def test_every_answer_says_that_it_is_simulated(demo: Demo, path: str) -> None:
-    """Errors too, and documents that name no source."""
+def test_each_response_states_that_it_is_simulated(demo: Demo, path: str) -> None:
+    """Errors too, and documents without a source."""
     assert "all data is generated" in demo.get(path).headers["X-Simulated"]
 
 
-def test_the_faults_are_found_where_they_are(demo: Demo) -> None:
+def test_faults_are_found_on_their_nodes(demo: Demo) -> None:
     """The named nodes, each with its kind of finding."""
     expected = {
         ("frozen", node_with(demo, "has an exporter that repeats")),
@@ -100,8 +100,8 @@ def test_the_faults_are_found_where_they_are(demo: Demo) -> None:
     wait_for(found, what=f"the findings {expected}")
 
 
-def test_pods_are_placed_by_the_extender_and_shown(demo: Demo) -> None:
-    """Some of those that came lately stand with their nodes, and the profile is called default."""
+def test_pods_are_placed_by_the_extender_and_listed(demo: Demo) -> None:
+    """Some recent pods are on their nodes, and the profile has the name default."""
     wait_for_placements(demo)
     nodes = demo.get("/scheduler/default/nodes").json()["nodes"]
     assert len(nodes) == 24
@@ -113,8 +113,8 @@ def test_pods_are_placed_by_the_extender_and_shown(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize(("reach", "step", "points"), [("-1h", "1m", 59), ("-24h", "10m", 143)])
-def test_a_day_of_history_is_there_at_once(demo: Demo, reach: str, step: str, points: int) -> None:
-    """Of CPU and memory of a node, without gaps, for every window; it continues into the windows of the service."""
+def test_a_day_of_history_exists_at_once(demo: Demo, reach: str, step: str, points: int) -> None:
+    """CPU and memory of a node without gaps, for each window; it continues into the windows of the service."""
     path = f"/api/v1/history?host=general-a-01&from={reach}&step={step}&window="
 
     def history(window: str) -> list[list[list[float]]]:
@@ -148,8 +148,8 @@ def test_shadow_mode_compares_three_profiles(demo: Demo) -> None:
     assert [each["profile"] for each in report["profiles"]] == ["default", "low-risk", "spreading"]
 
 
-def test_why_a_pod_went_where_it_is_can_be_asked(demo: Demo) -> None:
-    """Of a pod that the log names."""
+def test_the_decision_about_a_pod_is_explained(demo: Demo) -> None:
+    """For a pod that the log names."""
 
     def placed() -> re.Match[str] | None:
         return re.search(r" pod (\S+/\S+) placed on node (\S+): extender score \d+ of 10", demo.log())
@@ -165,8 +165,8 @@ def test_why_a_pod_went_where_it_is_can_be_asked(demo: Demo) -> None:
     assert "by the profile default" in wait_for(told, what=f"why {pod} is on {node}")
 
 
-def test_a_pod_is_ranked_over_it(demo: Demo) -> None:
-    """One line a node with the reason; the hot node is rejected, once the load has reached the scorers."""
+def test_a_manifest_is_ranked_with_the_demo(demo: Demo) -> None:
+    """One line per node with the reason; the hot node is rejected once the load has reached the scorers."""
     manifest = REPOSITORY / "docs" / "examples" / "pod.yaml"
     arguments = ["score", str(manifest), "--url", demo.url]
     hot = node_with(demo, "is hot: ")
@@ -182,8 +182,8 @@ def test_a_pod_is_ranked_over_it(demo: Demo) -> None:
     assert "would be at cpu" in lines["general-a-01"]
 
 
-def test_it_leaves_nothing_behind(tmp_path: Path, running: Callable[[Server], Server]) -> None:
-    """SIGTERM ends it with 0, and what it stored is gone."""
+def test_the_demo_leaves_no_files(tmp_path: Path, running: Callable[[Server], Server]) -> None:
+    """SIGTERM ends it with exit code 0."""
     demo = Demo(tmp_path / "demo", "--nodes", "1", "--speed", "1440")
     running(demo)
     demo.start()
@@ -195,10 +195,10 @@ def test_it_leaves_nothing_behind(tmp_path: Path, running: Callable[[Server], Se
     assert "Traceback" not in demo.log()
 
 
-def test_the_user_s_settings_count_where_they_are_not_of_a_real_cluster(
+def test_settings_that_do_not_belong_to_a_real_cluster_are_used(
     tmp_path: Path, running: Callable[[Server], Server]
 ) -> None:
-    """Certificates and profiles do; the source and the database of the file do not."""
+    """Certificates and profiles are; the source and the database of the file are not."""
     make_certificates(tmp_path)
     config = f"""
         [server]

@@ -44,12 +44,12 @@ def test_the_day_is_complete_and_a_large_cluster_has_fewer_minutes(nodes: int, m
     assert len({each.time for each in hours[0]}) == 60
 
 
-def test_nothing_is_kept_that_the_settings_do_not_keep() -> None:
+def test_windows_and_maxima_that_are_not_kept_are_not_computed() -> None:
     cluster = SimulatedCluster(6, seed=1, speed=24.0, begun=BEGUN)
     assert [] == list(past_windows(cluster, windows=WINDOWS, kept=("Storage",)))
 
 
-def test_the_first_forecasts_hold_about_as_often_as_they_state() -> None:
+def test_the_first_forecasts_hold_about_as_often_as_stated() -> None:
     """From the history before the demo. docs/learn/demo.md has the coverage; over 24 hours it is lower."""
     cluster, config = SimulatedCluster(12, seed=1, speed=24.0, begun=BEGUN), ForecastSettings(horizons=(1, 6, 24))
     forecast, until = FleetForecast(config), BEGUN // 300 * 300

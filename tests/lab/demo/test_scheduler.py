@@ -1,4 +1,5 @@
-"""The simulated scheduler: how it reaches the extender, which node it takes, and the cluster as the scorers see it."""
+"""The simulated scheduler: how it reaches the extender, which node it selects, and the cluster in the scorers'
+table."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def test_a_service_on_all_addresses_is_reached_at_loopback() -> None:
         assert reachable(address) == address
 
 
-def test_the_highest_score_wins_and_chance_decides_between_equals() -> None:
-    """Always in the same way for the same pod, whatever the order of the answer."""
+def test_the_highest_score_wins_and_equal_scores_are_decided_at_random() -> None:
+    """For a pod always in the same way, in any order of the response."""
     scores = [HostPriority("a", 3), HostPriority("b", 7), HostPriority("c", 7)]
     taken = {uid: chosen(scores, pod(uid=uid)) for uid in map(str, range(40))}
     assert set(taken.values()) == {("b", 7), ("c", 7)}
@@ -44,7 +45,8 @@ def test_a_large_image_outweighs_a_small_difference_of_scores() -> None:
 
 
 async def test_the_scorers_table_follows_the_simulated_cluster() -> None:
-    """All that is there is told, in turns that let others run; then each change; a binding is refused as by the API."""
+    """Existing objects are reported in several turns of the event loop, then each change; a binding is refused as by
+    the API."""
     cluster = SimulatedCluster(60, seed=1, speed=24.0, begun=BEGUN)
     api, table = SimulatedApi(cluster, now=lambda: BEGUN + 5.0), ClusterTable()
     turns = 0
@@ -56,7 +58,7 @@ async def test_the_scorers_table_follows_the_simulated_cluster() -> None:
         table.set_pod(old, new, now=BEGUN)
 
     await api.start(on_node=node_changed, on_pod=pod_changed, on_node_metric=None)
-    cluster.advance(BEGUN)  # a pod that comes while the others are being listed
+    cluster.advance(BEGUN)  # a pod that is created while the others are listed
     while not api.synced.is_set():
         turns += 1
         await asyncio.sleep(0)
@@ -72,7 +74,7 @@ async def test_the_scorers_table_follows_the_simulated_cluster() -> None:
         await api.bind(key, node=node, uid=waiting.metadata.uid)
     await api.close()
     told = int(table.pods.sum())
-    cluster.advance(BEGUN + 3600.0)  # what happens after the end is nobody's: pods were replaced
+    cluster.advance(BEGUN + 3600.0)  # changes after the end are not reported: pods were replaced
     assert int(table.pods.sum()) == told
     assert turns > 10
     assert set(table.row) == set(cluster.nodes)

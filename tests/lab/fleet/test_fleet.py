@@ -1,4 +1,5 @@
-"""The simulated cluster: the same for the same seed, sums that add up, and a load that follows who is placed where."""
+"""The simulated cluster: reproducible by its seed, with consistent sums, and a load that follows the placement of
+pods."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def of_node(batch: SeriesBatch, node: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def place_all(simulated: SimulatedCluster, now: float) -> list[tuple[str, str]]:
-    """Bind every pod that waits to the first node with room for it; the pods with their nodes."""
+    """Bind each waiting pod to the first node with room for it; return the pods with their nodes."""
     placed = []
     for pod in simulated.waiting():
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -56,7 +57,7 @@ def all_at(simulated: SimulatedCluster, time: float) -> np.ndarray:
 
 
 def past(simulated: SimulatedCluster) -> bytes:
-    """A quarter of an hour of all its samples, after some minutes of arrivals, as bytes."""
+    """All samples of a quarter of an hour, after some minutes of arrivals, as bytes."""
     for minute in range(1, 6):
         simulated.advance(BEGUN + 60.0 * minute)
         place_all(simulated, BEGUN + 60.0 * minute)
@@ -76,11 +77,11 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     assert cluster().fleet.faults.descriptions()[0] == "memory-c-01 is hot: it has a runaway process"  # in each process
 
 
-def test_asking_again_gives_the_same_samples_whatever_happened_since() -> None:
-    """Fetches overlap, and rewrite with the same values; pods that ended since are still in them."""
+def test_samples_of_a_time_are_always_the_same() -> None:
+    """Fetches overlap and repeat the same values; pods that ended since are still in them."""
     simulated = cluster()
     told = {}
-    for now in range(0, 300, 4):  # seconds: samples are taken between two looks, and pods come and end there
+    for now in range(0, 300, 4):  # seconds: samples are between two reads, and pods start and end there
         simulated.advance(BEGUN + now)
         place_all(simulated, BEGUN + now)
         told[now] = fetched(simulated, BEGUN + now - 16.0, BEGUN + now + 3.9)["CPU"].value
@@ -97,8 +98,8 @@ def test_asking_again_gives_the_same_samples_whatever_happened_since() -> None:
     speed=st.floats(0.1, 1440.0),
     offset=st.floats(-86_400.0, 86_400.0),
 )
-def test_a_node_s_load_is_that_of_its_pods_and_its_own(nodes: int, seed: int, speed: float, offset: float) -> None:
-    """At any time, of any cluster; finite, and no more than there is."""
+def test_the_load_of_a_node_is_that_of_its_pods_and_its_own(nodes: int, seed: int, speed: float, offset: float) -> None:
+    """At any time, of any cluster; finite, and at most the capacity."""
     simulated = cluster(nodes, seed=seed, speed=speed)
     fleet, pods, time = simulated.fleet, simulated.running, np.full(nodes, BEGUN + offset)
     load, used, own = node_load(fleet, pods, time), pod_cores(fleet, pods, time), system_cores(fleet, time)
@@ -116,8 +117,8 @@ def test_a_node_s_load_is_that_of_its_pods_and_its_own(nodes: int, seed: int, sp
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 24, 300])
-def test_a_cluster_has_as_many_nodes_as_asked_for_and_pods_with_room(nodes: int) -> None:
-    """What is asked for on a node fits on it, as the scheduler that placed the first pods saw to it."""
+def test_a_cluster_has_the_requested_number_of_nodes_and_pods_that_fit(nodes: int) -> None:
+    """The requests on a node fit on it, as the scheduler of the first pods ensured."""
     simulated = cluster(nodes)
     assert len(simulated.nodes) == nodes == len(simulated.fleet.names)
     asked = dict.fromkeys(simulated.nodes, 0)
@@ -139,8 +140,8 @@ def key_uid(simulated: SimulatedCluster, key: str) -> str:
 # --- the course of the day -------------------------------------------------------------------------------------------
 
 
-def test_speed_is_that_of_the_day_and_not_of_times() -> None:
-    """Twice as fast the day's swing is where it would be after twice the time; samples keep their distance."""
+def test_the_speed_is_that_of_the_day_and_not_of_the_samples() -> None:
+    """At double speed, the load has the value of double the time; samples keep their distance."""
     quiet = steady(cluster().running)
     slow, fast = DayPattern(BEGUN, 24.0), DayPattern(BEGUN, 48.0)
     later, sooner = np.full(len(quiet), BEGUN + 600.0), np.full(len(quiet), BEGUN + 300.0)
@@ -151,8 +152,8 @@ def test_speed_is_that_of_the_day_and_not_of_times() -> None:
         assert ((times >= BEGUN - 300.0) & (times <= BEGUN)).all()
 
 
-def test_a_day_has_its_swing() -> None:
-    """The pods that serve people want most when these are awake."""
+def test_a_day_has_a_peak() -> None:
+    """Pods that serve people use most in the daytime."""
     simulated = cluster(speed=24.0)
     pods = simulated.running.where(simulated.running.peak == 14.0)
 
@@ -164,7 +165,7 @@ def test_a_day_has_its_swing() -> None:
 
 
 def steady(pods: RunningPods) -> RunningPods:
-    """The same pods without what keeps its own pace."""
+    """The same pods without the parts of the load that do not depend on the speed."""
     return replace(pods, noise=np.zeros(len(pods)))
 
 
@@ -172,7 +173,7 @@ def steady(pods: RunningPods) -> RunningPods:
 
 
 def test_a_bound_pod_is_in_the_load_of_its_node_until_it_ends() -> None:
-    """From the moment on in which it is bound, by what it uses itself, and nowhere else."""
+    """From the moment of its binding, with its own use, and on no other node."""
     simulated = cluster()
     simulated.advance(BEGUN + 120.0)
     pod = next(each for each in simulated.waiting() if each.metadata.owner_references[0].kind == "Job")
@@ -198,8 +199,8 @@ def test_a_bound_pod_is_in_the_load_of_its_node_until_it_ends() -> None:
     assert simulated.running.end[simulated.running.begin == bound] <= ends
 
 
-def test_pods_come_and_go_and_whoever_follows_knows_them_all() -> None:
-    """What is told makes up what is there, step by step; the cluster neither empties nor fills up."""
+def test_notifications_give_the_same_pods_as_a_list() -> None:
+    """Step by step; the cluster neither becomes empty nor full."""
     simulated = cluster()
     followed: dict[str, Pod | None] = {key: simulated.pod(key) for key in simulated.pods()}
     phases = set()
@@ -226,14 +227,14 @@ def test_pods_come_and_go_and_whoever_follows_knows_them_all() -> None:
     assert (simulated.running.end >= BEGUN + REMEMBERED_S).all()
 
 
-def test_a_cluster_whose_pods_nobody_places_gets_no_more_of_them() -> None:
+def test_a_cluster_whose_pods_are_not_placed_gets_no_more_pods() -> None:
     simulated = cluster()
     simulated.advance(BEGUN + 7200.0)
     assert len(simulated.waiting()) == 25
 
 
-def test_what_a_binding_gets_wrong_is_refused_as_by_the_api() -> None:
-    """And changes nothing."""
+def test_invalid_bindings_are_refused_as_by_the_api() -> None:
+    """And change nothing."""
     simulated = cluster()
     simulated.advance(BEGUN)
     (pod,) = simulated.waiting()
@@ -252,11 +253,11 @@ def test_what_a_binding_gets_wrong_is_refused_as_by_the_api() -> None:
         simulated.bind(key, node="general-a-02", uid=uid, now=BEGUN)
 
 
-# --- what the monitoring makes of it ---------------------------------------------------------------------------------
+# --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def test_each_fault_shows_within_the_past_that_is_fetched() -> None:
-    """A node that runs hot, one that falls silent, one that repeats itself, one that talks nonsense; and no other."""
+def test_each_fault_is_visible_in_the_first_fetch() -> None:
+    """A hot node, a silent one, one with repeated samples, and one with invalid values; no other node has a fault."""
     simulated = cluster()
     named, batches = simulated.fleet.faults, fetched(simulated, BEGUN - REACH_S, BEGUN)
     cpu = batches["CPU"]
@@ -276,7 +277,7 @@ def test_each_fault_shows_within_the_past_that_is_fetched() -> None:
     assert ((cpu.value[others] > 0.0) & (cpu.value[others] < 100.0)).all()
 
 
-def test_faults_come_and_go() -> None:
+def test_faults_begin_and_end() -> None:
     simulated = cluster()
     named = simulated.fleet.faults
     later = BEGUN + 3000.0
@@ -301,8 +302,8 @@ def named_nodes(named: faults.Faults) -> set[str]:
 # --- the provider ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_fetch_has_one_sample_a_slot_of_each_node_in_order() -> None:
-    """Each at its own moment; only the metrics that are asked for, and nothing where there is no time."""
+async def test_a_fetch_has_one_sample_per_slot_and_node_in_order() -> None:
+    """Each node at its own offset; only the requested metrics, and nothing for an empty span."""
     simulated = cluster(3)
     provider = DemoProvider(simulated, resolution=10)
     fetch = await provider.fetch(BEGUN - 100.0, BEGUN, only=[METRIC_BY_KEY["Memory"].name])
@@ -319,8 +320,8 @@ async def test_a_fetch_has_one_sample_a_slot_of_each_node_in_order() -> None:
     assert [len(each.value) for each in empty.batches] == [0] * len(METRICS)
 
 
-async def test_pods_are_told_with_what_their_nodes_load_is_made_of() -> None:
-    """The same cores and bytes that are in the load of nodes."""
+async def test_the_usage_of_pods_is_that_in_the_load_of_their_nodes() -> None:
+    """The same cores and bytes."""
     simulated = cluster()
     provider = DemoProvider(simulated, resolution=15)
     told = await provider.fetch_pods(BEGUN + 5.0)

@@ -1,4 +1,4 @@
-"""Recording a running service: what becomes a record and what does not, and what is left whatever happens."""
+"""Recording of a running service: which data become records, and that the file stays valid after any failure."""
 
 from __future__ import annotations
 
@@ -114,11 +114,11 @@ def usage(values: dict[str, tuple[float, float]], *, at: float, on: str = "a") -
     )
 
 
-# --- what becomes a record -------------------------------------------------------------------------------------------
+# --- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_look_is_who_is_there_and_what_they_use() -> None:
-    """What a node uses beside its pods is what is left of it; who does not say what it uses counts with its request."""
+def test_the_first_poll_records_all_nodes_and_pods_and_their_usage() -> None:
+    """The usage of a node beside its pods is the remainder; a pod without a known usage counts with its request."""
     changes = TraceBuilder("a test")
     seen = cluster(T, pods=[pod(cores_limit=4.0, owner="ReplicaSet/x", priority=7), pod("q", cores=1.0, bytes=10)])
     found = changes.add(seen, load({"a": (80.0, 50.0)}, at=T), usage({"p": (0.5, 5.0)}, at=T - 10))
@@ -134,8 +134,8 @@ def test_the_first_look_is_who_is_there_and_what_they_use() -> None:
     ] == found
 
 
-def test_who_comes_and_goes_between_two_looks_does_so_in_the_order_of_time() -> None:
-    """At their own times as far as they are known: a new node is there before the pod that was bound to it."""
+def test_changes_between_two_polls_are_recorded_in_the_order_of_time() -> None:
+    """With their own times if known: a new node precedes the pod that was bound to it."""
     changes = TraceBuilder("a test")
     changes.add(cluster(T, pods=[pod("old"), pod("moved")]), None, None)
     late = pod("late", on="b", bound=T + 30)
@@ -156,21 +156,21 @@ def test_who_comes_and_goes_between_two_looks_does_so_in_the_order_of_time() -> 
     assert RemoveRecord(T + 120, node="b") == gone[-1]
 
 
-def test_what_is_not_new_or_not_known_is_not_written() -> None:
-    """Neither the same sample twice, nor a zero for a node or a pod of which nothing was told."""
+def test_repeated_and_unknown_values_are_not_recorded() -> None:
+    """Neither the same sample twice, nor a zero for a node or a pod without a value."""
     changes = TraceBuilder("a test")
     seen = cluster(T, nodes=[node(), node("b")], pods=[pod()])
     first = load({"a": (50.0, float("nan")), "b": (float("nan"), float("nan"))}, at=T)
     found = changes.add(seen, first, usage({"p": (float("nan"), float("nan"))}, at=T))
     assert [LoadRecord(T, "a", 3.0, None)] == [each for each in found if isinstance(each, LoadRecord | UsageRecord)]
     later = ClusterSnapshot(T + 60, seen.nodes, seen.pods)
-    assert [] == changes.add(later, first, usage({"p": (0.5, 5.0)}, at=T - 200))  # of another pod of that name
+    assert [] == changes.add(later, first, usage({"p": (0.5, 5.0)}, at=T - 200))  # of another pod with this name
     assert [] == changes.add(ClusterSnapshot(T + 120, seen.nodes, seen.pods), None, None)
     again = changes.add(ClusterSnapshot(T + 180, seen.nodes, seen.pods), load({"a": (10.0, 10.0)}, at=T + 170), None)
-    assert [LoadRecord(T + 180, "a", 0.0, 0)] == again  # less than its pods ask for, and never below nothing
+    assert [LoadRecord(T + 180, "a", 0.0, 0)] == again  # less than its pods request, and never below zero
 
 
-def test_a_pod_that_is_back_is_another_in_the_trace() -> None:
+def test_a_pod_that_returns_has_another_uid_in_the_trace() -> None:
     changes = TraceBuilder("a test")
     records: list[Record] = []
     for i, pods in enumerate(([pod()], [], [pod()], [], [pod()])):
@@ -178,14 +178,14 @@ def test_a_pod_that_is_back_is_another_in_the_trace() -> None:
     assert ["u-p", "u-p#2", "u-p#3"] == [each.uid for each in records if isinstance(each, PodRecord)]
 
 
-def test_a_clock_that_steps_back_leaves_a_trace_in_order() -> None:
+def test_a_clock_that_is_set_back_leaves_a_sorted_trace() -> None:
     changes = TraceBuilder("a test")
     changes.add(cluster(T), None, None)
     assert [LoadRecord(T, "a", 5.0, 50)] == changes.add(cluster(T - 900), load({"a": (50.0, 50.0)}, at=T), None)
 
 
-def test_whatever_is_seen_is_a_trace_that_can_be_read(tmp_path: Path) -> None:
-    """Pods and nodes that come, go, move and come back, at random times, some before now and some to come."""
+def test_any_sequence_of_polls_gives_a_valid_trace(tmp_path: Path) -> None:
+    """Pods and nodes that appear, disappear, move and return, at random times in the past and the future."""
     chance = np.random.default_rng(11)
     changes, path = TraceBuilder("chance"), tmp_path / "a.csv.gz"
     with RecordingFile(path) as file:
@@ -210,8 +210,8 @@ def test_whatever_is_seen_is_a_trace_that_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-def test_a_file_can_be_read_after_each_append(tmp_path: Path, name: str) -> None:
-    """While it is still open: whatever becomes of who writes it."""
+def test_a_file_is_readable_after_each_append(tmp_path: Path, name: str) -> None:
+    """While it is open, for example after a kill of its writer."""
     with RecordingFile(tmp_path / name) as file:
         for i in range(3):
             file.append([NodeRecord(T + i, f"n{i}", 1.0, 1)])
@@ -220,8 +220,8 @@ def test_a_file_can_be_read_after_each_append(tmp_path: Path, name: str) -> None
             ]
 
 
-def test_a_minute_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
-    """In a process of its own, whose files may not become larger."""
+def test_a_minute_that_does_not_fit_is_rolled_back(tmp_path: Path) -> None:
+    """In a separate process with a limit on the size of files."""
     script = """
 import resource, signal, sys
 from pathlib import Path
@@ -241,11 +241,11 @@ with RecordingFile(Path("a.csv")) as file:
     assert ["n"] == [each.node for each in read_trace(tmp_path / "a.csv") if isinstance(each, NodeRecord)]
 
 
-# --- asking a service ------------------------------------------------------------------------------------------------
+# --- recording a service ---------------------------------------------------------------------------------------------
 
 
 class Recorded:
-    """A service with a load and pods, whose cluster is what a test says; what is recorded of it."""
+    """A service with a load and pods, whose cluster is set by the test; and its recording."""
 
     def __init__(self) -> None:
         self.time = END
@@ -262,7 +262,7 @@ class Recorded:
         return web.Response(body=msgspec.json.encode(self.seen))
 
     def publish(self, after: float, **cpu: float) -> None:
-        """A tick so much later."""
+        """A tick this many seconds later."""
         self.time = END + after
         self.seen = ClusterSnapshot(self.time, [node(name) for name in cpu], [])
         nodes = {name: {"CPU": steady(value - 1), "Memory": steady(40)} for name, value in cpu.items()}  # at its end
@@ -270,7 +270,7 @@ class Recorded:
         self.service.time = self.time + 1
 
     def record(self, path: Path, *steps: Callable[[], None]) -> RecordingProgress:
-        """One look, and then one after each step."""
+        """One poll, and one after each step."""
         rest = list(steps)
         recording = Recording(f"http://127.0.0.1:{self.live.port}", every=0.01)
 
@@ -301,7 +301,7 @@ def loads_in(path: Path) -> list[tuple[float, str, float | None]]:
     return [(each.time, each.node, each.cores) for each in read_trace(path) if isinstance(each, LoadRecord)]
 
 
-def test_a_service_is_recorded_until_it_is_told_to_stop(recorded: Recorded, tmp_path: Path) -> None:
+def test_a_service_is_recorded_until_the_recorder_is_stopped(recorded: Recorded, tmp_path: Path) -> None:
     path = tmp_path / "a.csv.gz"
     recorded.publish(0, n0=20.0, n1=30.0)
     recorded.service.pods = publish_pods({("default", "p"): ("n0", 0.25, 2.0**30)})
@@ -314,9 +314,9 @@ def test_a_service_is_recorded_until_it_is_told_to_stop(recorded: Recorded, tmp_
     assert (1, 0, 2, len(records), "") == (done.polls, done.missed, done.nodes, done.records, done.trouble)
 
 
-def test_a_service_that_is_away_empty_or_stale_leaves_a_gap(recorded: Recorded, tmp_path: Path) -> None:
-    """And no zero: what is written afterwards is what was new then. A service that starts does not know of its nodes
-    yet, which are not gone for that."""
+def test_an_unavailable_empty_or_stale_service_leaves_a_gap(recorded: Recorded, tmp_path: Path) -> None:
+    """And no zeros: afterwards, new data are recorded. A service that starts does not know its nodes yet, which does
+    not mean that they were removed."""
     path = tmp_path / "a.csv"
     recorded.publish(0, n0=20.0)
 
@@ -340,14 +340,14 @@ def test_a_service_that_is_away_empty_or_stale_leaves_a_gap(recorded: Recorded, 
     assert "no load" in troubles[3]
 
 
-def test_pods_that_nobody_measures_are_named_as_such(recorded: Recorded, tmp_path: Path) -> None:
+def test_pods_without_a_measurement_are_reported(recorded: Recorded, tmp_path: Path) -> None:
     recorded.publish(0, n0=20.0)
-    recorded.service.no_pods = "the source tells nothing of pods"
+    recorded.service.no_pods = "the source has no usage of pods"
     done = recorded.record(tmp_path / "a.csv")
-    assert "the source tells nothing of pods" in done.usage
+    assert "the source has no usage of pods" in done.usage
 
 
-def test_a_service_that_cannot_be_recorded_is_refused_at_once(recorded: Recorded, tmp_path: Path) -> None:
+def test_a_service_that_cannot_be_recorded_is_an_error_at_once(recorded: Recorded, tmp_path: Path) -> None:
     for number, (seen, says) in enumerate(((404, "does not provide pods"), (401, "token"))):
         recorded.seen = seen
         with pytest.raises(RecordError, match=says):
@@ -357,8 +357,8 @@ def test_a_service_that_cannot_be_recorded_is_refused_at_once(recorded: Recorded
         recorded.record(tmp_path / "x.csv")
 
 
-def test_later_it_goes_on_also_where_nobody_listens(recorded: Recorded, tmp_path: Path) -> None:
-    """As after the first look of a service that restarts."""
+def test_later_failures_do_not_end_the_recording(recorded: Recorded, tmp_path: Path) -> None:
+    """Also if the paths are not found, as while a service restarts."""
     recorded.publish(0, n0=20.0)
 
     def not_found() -> None:
@@ -369,7 +369,7 @@ def test_later_it_goes_on_also_where_nobody_listens(recorded: Recorded, tmp_path
     assert 2 == len(loads_in(tmp_path / "a.csv"))
 
 
-def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+def test_invalid_arguments_of_the_command_are_errors(tmp_path: Path) -> None:
     there = tmp_path / "there.csv"
     there.write_text("mine")
     run = CliRunner()
@@ -392,8 +392,9 @@ class Demo(Service):
 
 
 @pytest.mark.slow
-def test_the_demo_is_recorded_whatever_becomes_of_who_records_it(running: Any, tmp_path: Path) -> None:
-    """Killed, it leaves what it had; told to stop, it says what it has; and what it wrote can be replayed."""
+def test_a_recording_of_the_demo_is_valid_after_a_kill_and_after_a_stop(running: Any, tmp_path: Path) -> None:
+    """After a kill, it has the data up to then; after a stop, the recorder prints a summary; the file can be
+    replayed."""
     demo = running(Demo(tmp_path / "demo", "--nodes", "6", "--interval", "1s", "--set", "refresh.resolution=1s"))
     demo.launch()
     demo.wait_ready()
@@ -427,7 +428,7 @@ def test_the_demo_is_recorded_whatever_becomes_of_who_records_it(running: Any, t
     with recording(killed) as one, recording(stopped) as other:
         try:
             for path in (killed, stopped):
-                # a look may fall into the writing of a minute
+                # a poll may occur while a minute is written
                 seen = partial(wait_for, ignoring=(TraceError,))
                 seen(partial(has, path, LoadRecord, more_than=6), what="load in the file")
                 seen(partial(has, path, UsageRecord), what="pods in the file")

@@ -1,4 +1,4 @@
-"""Collected histories of small clusters, as the report gets them."""
+"""Collected histories of small clusters, the input of the report."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ GIB = float(1 << 30)
 
 
 def node_loads(cpu: np.ndarray, *, begins: int = BEGINS, memory: float = 40.0) -> NodeLoads:
-    """`cpu` [slots, n] in percent; memory is the same everywhere."""
+    """`cpu` [slots, n] in percent; memory is equal on all nodes."""
     names = tuple(f"node-{i}" for i in range(cpu.shape[1]))
     return NodeLoads(names, begins, cpu, np.full_like(cpu, memory))
 

@@ -106,7 +106,7 @@ def test_workloads_share_the_hot_hours_of_their_nodes():
     assert shares.hot_values == 3 * 2 * 4  # three days, two hours, four values an hour
 
 
-def test_a_node_without_pod_usage_for_a_time_is_no_node_without_pods():
+def test_a_node_without_pod_usage_for_a_time_does_not_count_as_without_pods():
     """node-1 has load for three days, and values of its pods on two of them. A pod that starts later on a measured node
     used nothing before."""
     given = history()

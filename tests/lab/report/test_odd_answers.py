@@ -1,5 +1,5 @@
-"""`load-watcher report` against servers with valid responses that no Prometheus gives. The error states what the
-response is, never the text of a Python exception."""
+"""`load-watcher report` with servers whose valid responses no Prometheus gives. The error describes the response, and
+is never the text of a Python exception."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ ANSWERS: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_odd_answers_are_named(answer: Answer, tmp_path: Path):
+def test_the_error_describes_an_unusual_response(answer: Answer, tmp_path: Path):
     with FakePrometheus(answer, state_metrics=True) as server:
         given = ["report", "--prometheus", server.url, "--file", str(tmp_path / "r.html"), "--timeout", "5s"]
         done = CliRunner().invoke(main, given, prog_name="load-watcher")

@@ -152,14 +152,14 @@ def test_the_period_of_the_judged_bounds_is_stated(days, record, busiest):
     assert ("last week" in page) == (days == 7)
 
 
-def test_an_end_in_the_future_is_refused(tmp_path):
+def test_an_end_in_the_future_is_an_error(tmp_path):
     arguments = ["report", "--prometheus", "http://127.0.0.1:9", "--file", str(tmp_path / "r.html")]
     result = CliRunner().invoke(main, [*arguments, "--end", "2999-01-01"])
     assert result.exit_code == 2
     assert "must not be in the future" in result.output
 
 
-def test_names_in_pictures_lose_the_domain_that_all_have():
+def test_names_in_pictures_lose_their_common_domain():
     assert short_names(["a.example.org", "b.example.org"]) == ["a", "b"]
     assert short_names(["a.example.org", "a.example.com"]) == ["a.example.org", "a.example.com"]
     assert short_names(["only.example.org"]) == ["only.example.org"]

@@ -11,7 +11,7 @@ from lab.simulate.results import SimulationRun
 from lab.simulate.trace_columns import TraceColumns, read_course
 from lab.traces.records import EndRecord, LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
 
-BEGUN = 1_700_000_040.0  # the beginning of a minute
+BEGUN = 1_700_000_040.0  # the begin of a minute
 GIB = 2**30
 
 
@@ -50,11 +50,11 @@ def run(of: TraceColumns, policy: str = "LeastAllocated", **options: float | int
 
 
 def placed(of: TraceColumns, result: SimulationRun) -> dict[str, str]:
-    """uid -> the first node of each pod that found one."""
+    """uid -> the first node of each placed pod."""
     found = zip(of.pods, result.first_node.tolist(), strict=True)
     return {each.record.uid: of.names[node] for each, node in found if node >= 0}
 
 
 def cpu(result: SimulationRun, node: int) -> Sequence[float]:
-    """What is wanted of a node's CPU, minute by minute, in percent."""
+    """The wanted CPU of a node, minute by minute, in percent."""
     return [round(100.0 * float(share), 3) for share in result.series.cpu[:, node]]

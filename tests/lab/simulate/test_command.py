@@ -37,7 +37,7 @@ def _trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_table_says_it_side_by_side(trace: Path):
+def test_policies_are_columns_of_a_table(trace: Path):
     result = simulate(trace, *POLICIES)
     assert 0 == result.exit_code, result.output
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -47,11 +47,11 @@ def test_a_table_says_it_side_by_side(trace: Path):
     assert "simulating: 60 of 60 steps" in result.stderr
 
 
-def test_without_a_policy_the_usual_ones_are_compared(trace: Path):
+def test_without_a_policy_the_default_ones_are_compared(trace: Path):
     assert 7 == len(simulate(trace).stdout.splitlines())
 
 
-def test_numbers_and_minutes_as_csv(trace: Path, tmp_path: Path):
+def test_results_per_minute_are_written_as_csv(trace: Path, tmp_path: Path):
     result = simulate(trace, *POLICIES, "--output", "csv", "--series", tmp_path / "s.csv")
     assert 0 == result.exit_code
     least, packing = csv.DictReader(result.stdout.splitlines())
@@ -82,7 +82,7 @@ def test_the_same_trace_and_seed_give_the_same_bytes_in_another_process(tmp_path
 
 
 class _Links(HTMLParser):
-    """What a page asks for elsewhere, and its pictures."""
+    """The external links of a page, and its pictures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def test_errors_as_json(tmp_path: Path):
     assert "hint" in error
 
 
-def test_one_page_with_everything_in_it(trace: Path, tmp_path: Path):
+def test_a_page_is_one_file(trace: Path, tmp_path: Path):
     name = tmp_path / "<b>.csv.gz"
     name.write_bytes(trace.read_bytes())
     assert (
@@ -125,7 +125,7 @@ def test_one_page_with_everything_in_it(trace: Path, tmp_path: Path):
     assert not links.elsewhere
     assert 1 == len(links.pictures)
     chart = page[page.index("<svg") : page.index("</svg>")]
-    assert "currentColor" in chart  # readable on a dark page
+    assert "currentColor" in chart  # readable on a dark background
     assert not re.search(r"#000000|#ffffff|DejaVu", chart)
     assert "LeastAllocated" in chart
     assert "are placed too" in page
@@ -170,7 +170,7 @@ def test_a_scenario_becomes_a_trace(tmp_path: Path):
         (["units.csv"], "units.csv covers 19,676 days"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_a_cure(
+def test_an_error_has_a_remedy(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], what: str
 ):
     monkeypatch.chdir(tmp_path)
@@ -186,8 +186,8 @@ def test_what_cannot_be_done_is_said_with_a_cure(
 
 
 @pytest.mark.slow
-def test_without_matplotlib_pictures_are_refused_before_the_work(trace: Path, tmp_path: Path):
-    """And all else goes on without it."""
+def test_without_matplotlib_pictures_are_an_error_before_the_simulation(trace: Path, tmp_path: Path):
+    """All other output works without it."""
     hidden = "import sys; sys.modules['matplotlib'] = None; from load_watcher.main import main; main()"
     for more, code in ((["--png", "p.png"], 2), (["--series", "a.csv"], 0)):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The closed loop: who is placed where and when, what that makes of the load, and what later decisions see of it."""
+"""The closed loop: the placement of pods, the resulting load, and the part of it that later decisions see."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLICIES = (
 )
 
 
-def test_pods_come_use_and_go():
+def test_pods_start_use_cpu_and_end():
     of = course(
         node("n"),
         load("n", 0.8),
@@ -38,7 +38,7 @@ def test_pods_come_use_and_go():
     assert [10.0, 35.0, 60.0, 60.0, 10.0, 10.0] == cpu(run(of), 0)
 
 
-def test_a_pod_that_says_nothing_uses_what_it_asked_for():
+def test_a_pod_without_usage_uses_its_request():
     assert [25.0] == cpu(run(course(node("n"), pod("a", 2.0), minutes=1)), 0)
 
 
@@ -46,7 +46,7 @@ def test_a_pod_uses_no_more_cpu_than_its_limit():
     assert [12.5] == cpu(run(course(node("n"), pod("a", limit=1.0), usage("a", 3.0), minutes=1)), 0)
 
 
-def test_a_pod_that_does_not_fit_waits_and_then_does_all_of_its_work():
+def test_a_pod_that_does_not_fit_waits_and_then_does_all_its_work():
     of = course(
         node("n", 2.0),
         pod("a", 2.0, lifetime=120.0),
@@ -61,36 +61,36 @@ def test_a_pod_that_does_not_fit_waits_and_then_does_all_of_its_work():
     assert (1, 0.5, 0) == (summary.waited, summary.wait_mean, summary.unschedulable)
 
 
-def test_who_matters_more_is_placed_first():
+def test_the_pod_with_the_higher_priority_is_placed_first():
     of = course(node("n", 2.0), pod("a", 2.0), pod("b", 2.0, priority=10))
     assert {"b": "n"} == placed(of, run(of))
 
 
 @pytest.mark.parametrize("large", [pod("a", 9.0), pod("a", 1.0, gib=33)], ids=["cpu", "memory"])
-def test_a_pod_that_no_node_can_hold_is_never_placed(large: Record):
+def test_a_pod_larger_than_each_node_is_never_placed(large: Record):
     summary = run(course(node("n"), large, pod("b"))).summary()
     assert (2, 1) == (summary.pods, summary.unschedulable)
 
 
-def test_a_node_holds_so_many_pods():
+def test_the_number_of_pods_of_a_node_is_limited():
     of = course(node("n", pods=1), pod("a", 0.0, gib=0), pod("b", 0.0, gib=0))
     assert {"a": "n"} == placed(of, run(of))
 
 
-def test_without_pods_the_load_is_what_nodes_have():
+def test_without_pods_the_load_is_that_of_the_nodes():
     result = run(course(node("a"), node("b", 4.0), load("a", 4.0), minutes=2))
     assert [50.0, 50.0] == cpu(result, 0)
     assert (0, 0, 25.0) == (result.summary().pods, result.summary().nodes_used_most, result.summary().cpu_mean)
 
 
-def test_a_pod_that_was_there_stays_where_it_was():
-    """Whatever it asks for, and whatever the policy."""
+def test_existing_pods_keep_their_nodes():
+    """For any requests and any policy."""
     of = course(node("a"), node("b"), pod("x", 20.0), BindRecord(BEGUN, "x", "b"))
     assert all({"x": "b"} == placed(of, run(of, policy)) for policy in ("LeastAllocated", "MostAllocated"))
 
 
-def test_a_pod_that_was_there_is_placed_anew_where_that_is_wanted():
-    """But for DaemonSets'."""
+def test_existing_pods_are_placed_again_on_request():
+    """Except pods of DaemonSets."""
     of = course(
         node("a"), node("b"), pod("x"), BindRecord(BEGUN, "x", "b"), load("b", 1.0),
         pod("y", owner="DaemonSet/y"), BindRecord(BEGUN, "y", "b"),
@@ -99,7 +99,7 @@ def test_a_pod_that_was_there_is_placed_anew_where_that_is_wanted():
     assert {"x": "a", "y": "b"} == placed(of, run(of, place_existing=True))
 
 
-def test_a_daemon_runs_on_its_node_and_counts_as_no_use_of_it():
+def test_a_daemon_runs_on_its_node_and_does_not_count_as_a_use_of_it():
     of = course(
         node("a"),
         node("b"),
@@ -112,12 +112,12 @@ def test_a_daemon_runs_on_its_node_and_counts_as_no_use_of_it():
     assert (0, 0) == (result.summary().pods, result.summary().nodes_used_most)
 
 
-def test_a_recorded_pod_runs_as_long_as_it_did():
+def test_a_recorded_pod_runs_for_its_recorded_time():
     of = course(node("n"), pod("a"), BindRecord(BEGUN + 30.0, "a", "n"), RemoveRecord(BEGUN + 150.0, "a"), minutes=4)
     assert [12.5, 12.5, 0.0, 0.0] == cpu(run(of), 0)
 
 
-def test_the_pods_of_a_node_that_goes_are_placed_anew():
+def test_pods_of_a_removed_node_are_placed_again():
     of = course(
         node("a"),
         pod("x", lifetime=240.0),
@@ -134,7 +134,7 @@ def test_the_pods_of_a_node_that_goes_are_placed_anew():
     assert 1 == result.summary().displaced
 
 
-def test_a_pod_that_ends_with_its_node_is_not_placed_anew():
+def test_a_pod_that_ends_with_its_node_is_not_placed_again():
     of = course(
         node("a"), node("b"), pod("x", 20.0, lifetime=120.0), BindRecord(BEGUN, "x", "a"),
         RemoveRecord(BEGUN + 120.0, node="a"), minutes=4,
@@ -144,8 +144,8 @@ def test_a_pod_that_ends_with_its_node_is_not_placed_anew():
     assert [0, 0, 0, 0] == result.series.waiting.tolist()
 
 
-def test_load_that_nobody_measures_any_more_is_forgotten():
-    """The node that was hot is back, and nothing is known of it."""
+def test_the_load_of_a_removed_node_is_removed():
+    """The node that was hot is added again, without a known load."""
     of = course(
         node("a"), node("b"), load("a", 7.6), RemoveRecord(BEGUN + 600.0, node="a"),
         RemoveRecord(BEGUN + 600.0, node="b"), node("a", at=1200.0), node("b", at=1200.0),
@@ -154,14 +154,14 @@ def test_load_that_nobody_measures_any_more_is_forgotten():
     assert {"a", "b"} == set(placed(of, run(of, "LoadVariationRiskBalancing")).values())
 
 
-def test_a_node_of_another_size():
+def test_a_changed_capacity_counts_from_then_on():
     of = course(node("n", 4.0), pod("a", 4.0), pod("b", 4.0), node("n", 8.0, at=120.0), minutes=4)
     assert [100.0, 100.0, 100.0, 100.0] == cpu(run(of), 0)
     assert 1 == run(of).summary().waited
 
 
-def test_decisions_see_what_was_measured_and_not_what_is():
-    """The hot node looks idle until its load has been measured, published, and is in the windows."""
+def test_decisions_use_the_measured_load_and_not_the_current_one():
+    """The hot node looks idle until its load is measured, published, and in the windows."""
     hot: list[Record] = [load("a", 0.4), load("b", 0.4), load("a", 7.2, at=600.0)]
     coming = [pod(f"p{i}", 0.1, at=60.0 * i, lifetime=30.0) for i in range(30)]
     records = sorted([*hot, *coming], key=lambda each: each.time)
@@ -173,13 +173,13 @@ def test_decisions_see_what_was_measured_and_not_what_is():
     assert "a" in {later[f"p{i}"] for i in range(sees, 16)}
 
 
-def test_utilisation_ends_at_what_there_is():
+def test_the_use_is_limited_to_the_capacity():
     result = run(course(node("n", 2.0), load("n", 3.0), minutes=60))
     summary = result.summary()
     assert (100.0, 60, 1.0) == (summary.cpu_mean, summary.overload_node_minutes, summary.unmet_core_hours)
 
 
-def test_memory_overloads_too():
+def test_memory_is_overloaded_too():
     summary = run(course(node("n"), load("n", 0.0, gib=30), minutes=3)).summary()
     assert (3, 0, 3) == (
         summary.overload_node_minutes, summary.cpu_overload_node_minutes, summary.memory_overload_node_minutes
@@ -190,7 +190,7 @@ def test_memory_overloads_too():
 
 
 def test_a_throttled_pod_runs_longer():
-    """Two pods want 8 cores each of 8: each gets half, so two minutes of work take four."""
+    """Two pods want 8 cores each on a node of 8: each gets half, so two minutes of work take four."""
     of = course(node("n"), *(one for uid in "ab" for one in (pod(uid, lifetime=120.0), usage(uid, 8.0))), minutes=6)
     assert [200.0, 200.0, 0.0, 0.0, 0.0, 0.0] == cpu(run(of), 0)
     slow = run(of, throttle=True)
@@ -198,8 +198,9 @@ def test_a_throttled_pod_runs_longer():
     assert (0.0, 4 * 60 / 3600) == (run(of).summary().throttled_hours, slow.summary().throttled_hours)
 
 
-def test_load_outside_of_pods_comes_first_and_usage_is_delayed():
-    """6 of 8 cores are left: 12 wanted cores take two minutes for each of work. The next value comes a minute later."""
+def test_load_outside_of_pods_has_precedence_and_usage_is_delayed():
+    """6 of 8 cores are left: 12 wanted cores take two minutes for each minute of work. The next value is a minute
+    later."""
     of = course(
         node("n"), load("n", 2.0), pod("a", lifetime=180.0), usage("a", 12.0), usage("a", 2.0, at=60.0), minutes=6
     )
@@ -207,9 +208,9 @@ def test_load_outside_of_pods_comes_first_and_usage_is_delayed():
     assert [175.0, 175.0, 50.0, 50.0, 25.0, 25.0] == cpu(run(of, throttle=True), 0)
 
 
-def test_work_in_front_of_a_removed_node_is_done_elsewhere():
-    """Half of the first two minutes' work is done on the first node, which then goes: three minutes are
-    left of four."""
+def test_the_remaining_work_of_a_removed_node_is_done_elsewhere():
+    """Half of the work of the first two minutes is done on the first node, which is then removed: three of four minutes
+    are left."""
     of = course(
         node("a", 4.0), pod("x", lifetime=240.0), usage("x", 8.0), usage("x", 2.0, at=120.0),
         node("b", at=120.0), RemoveRecord(BEGUN + 120.0, node="a"), minutes=8,
@@ -237,7 +238,7 @@ def asked(of: TraceColumns, evict: Sequence[str]) -> tuple[list[OverloadedNode],
     return looks, result.summary().evictions
 
 
-def test_who_evicts_is_asked_about_a_node_that_stays_overloaded():
+def test_the_evictor_is_called_for_a_node_that_stays_overloaded():
     of = course(node("n"), load("n", 1.0), pod("a"), usage("a", 4.0), pod("b"), usage("b", 3.0), minutes=9)
     looks, evictions = asked(of, ["b"])
     assert evictions == 1
@@ -246,13 +247,13 @@ def test_who_evicts_is_asked_about_a_node_that_stays_overloaded():
     assert [("shop", "a", 4.0), ("shop", "b", 3.0)] == [(each.namespace, each.name, each.cores) for each in look.pods]
 
 
-def test_who_finds_nothing_is_not_asked_again_at_once():
+def test_an_evictor_without_a_result_is_not_called_again_at_once():
     looks, evictions = asked(course(node("n"), load("n", 8.0), pod("a"), minutes=30), [])
     assert 2 == len(looks)
     assert 0 == evictions
 
 
-def test_without_anybody_asked_the_number_is_not_known():
+def test_without_an_evictor_the_number_of_evictions_is_unknown():
     assert run(course(node("n"))).summary().evictions is None
 
 
@@ -275,12 +276,12 @@ def courses(draw: st.DrawFn) -> TraceColumns:
                            priority=draw(st.integers(0, 1))))  # fmt: skip
         more = sorted(draw(st.lists(st.integers(0, 600), max_size=3)))
         records += [usage(f"p{i}", draw(st.integers(0, 30)) / 10.0, at=at + after) for after in more]
-    records.sort(key=lambda each: each.time)  # stable: a pod stays before what it uses
+    records.sort(key=lambda each: each.time)  # stable: a pod precedes its usage
     return read_course([*nodes, *records, EndRecord(BEGUN + 1500.0)])
 
 
 class Slow:
-    """The same by loops over dicts, from the words of docs/concepts/simulation.md: for nodes that stay, no limits of
+    """The same with loops over dicts, as docs/concepts/simulation.md describes it: for nodes that stay, no limits of
     memory, and two policies."""
 
     def __init__(self, of: TraceColumns, policy: str) -> None:
@@ -351,7 +352,9 @@ class Slow:
         return best[pick_tied_node(len(best), seed=1, uid=self.of.pods[pod].record.uid)]
 
     def score(self, pod: int, name: str, minute: int, now: float) -> int:
-        known = self.history[name][: max(minute - 1, 0)]  # a sample is of the minute before, and a minute old
+        known = self.history[name][
+            : max(minute - 1, 0)
+        ]  # a sample is the mean of the previous minute, and a minute old
         if self.policy == "LeastAllocated":
             return self.least(pod, name)
         if not known:
@@ -399,7 +402,7 @@ class Slow:
 
 @settings(max_examples=40)
 @given(of=courses(), policy=st.sampled_from(["LeastAllocated", "TargetLoadPacking"]))
-def test_it_is_what_a_slow_computation_has(of: TraceColumns, policy: str):
+def test_the_result_equals_that_of_a_slow_computation(of: TraceColumns, policy: str):
     slow = Slow(of, policy)
     slow.run()
     result = run(of, policy)
@@ -407,12 +410,12 @@ def test_it_is_what_a_slow_computation_has(of: TraceColumns, policy: str):
     np.testing.assert_allclose(slow.cpu, result.series.cpu, rtol=1e-5, atol=1e-6)
 
 
-# --- what holds for every policy -------------------------------------------------------------------------------------
+# --- invariants of all policies --------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25)
 @given(of=courses(), policy=st.sampled_from(POLICIES))
-def test_every_pod_is_placed_or_counted_as_never_placed(of: TraceColumns, policy: str):
+def test_each_pod_is_placed_or_counted_as_never_placed(of: TraceColumns, policy: str):
     result = run(of, policy)
     summary = result.summary()
     assert summary.pods == len(of.pods) == len(placed(of, result)) + summary.unschedulable
@@ -422,8 +425,8 @@ def test_every_pod_is_placed_or_counted_as_never_placed(of: TraceColumns, policy
 
 @settings(max_examples=10)
 @given(of=courses(), policy=st.sampled_from(POLICIES))
-def test_no_node_is_given_more_than_it_has(of: TraceColumns, policy: str):
-    """By requests, at every minute."""
+def test_no_node_has_more_requests_than_capacity(of: TraceColumns, policy: str):
+    """At each minute."""
     result = run(of, policy)
     size = {name: change.record.cores for change in of.changes if change.record for name in [of.names[change.node]]}
     for minute in range(of.minutes):
@@ -440,8 +443,8 @@ def test_no_node_is_given_more_than_it_has(of: TraceColumns, policy: str):
     pods=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(1, 40)), min_size=1, max_size=8),
     policy=st.sampled_from(["Random", "TargetLoadPacking"]),
 )
-def test_throttled_pods_do_all_of_their_work(pods: list[tuple[int, int, int]], policy: str):
-    """Core-minutes used are those of the trace, and those of the minutes in which pods end."""
+def test_throttled_pods_do_all_their_work(pods: list[tuple[int, int, int]], policy: str):
+    """The used core-minutes are those of the trace, plus those of the minutes in which pods end."""
     found = sorted((60.0 * at, 60.0 * minutes, wanted / 4.0) for at, minutes, wanted in pods)
     records = [
         one
@@ -457,7 +460,7 @@ def test_throttled_pods_do_all_of_their_work(pods: list[tuple[int, int, int]], p
 
 @settings(max_examples=25)
 @given(of=courses(), policy=st.sampled_from(POLICIES))
-def test_without_overload_nobody_is_throttled(of: TraceColumns, policy: str):
+def test_without_overload_no_pod_is_throttled(of: TraceColumns, policy: str):
     result, usual = run(of, policy, throttle=True), run(of, policy)
     if np.nanmax(usual.series.cpu) <= 1.0:
         assert 0.0 == result.late.sum()
@@ -467,13 +470,13 @@ def test_without_overload_nobody_is_throttled(of: TraceColumns, policy: str):
 
 @settings(max_examples=10)
 @given(of=courses(), policy=st.sampled_from(POLICIES))
-def test_the_same_again_is_the_same(of: TraceColumns, policy: str):
+def test_the_same_input_gives_the_same_result(of: TraceColumns, policy: str):
     first, second = run(of, policy), run(of, policy)
     assert first.first_node.tolist() == second.first_node.tolist()
     assert first.series.cpu.tobytes() == second.series.cpu.tobytes()
     assert first.summary() == second.summary()
 
 
-def test_another_seed_chooses_others_of_equal_nodes():
+def test_another_seed_chooses_other_nodes_of_equal_ones():
     of = course(*(node(f"n{i}") for i in range(9)), *(pod(f"p{i}", 0.1) for i in range(3)))
     assert placed(of, run(of, seed=1)) != placed(of, run(of, seed=2))

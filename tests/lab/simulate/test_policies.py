@@ -1,4 +1,4 @@
-"""Who decides, by name; and what is said of names that are none."""
+"""Policies by name, and errors for invalid names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def find(name: str, scheduler: dict[str, Any] | None = None, *, cwd: Path = Path
     return find_policy(name, scheduler or {}, cwd=cwd)
 
 
-def test_least_and_most_allocated():
+def test_the_least_or_the_most_allocated_node_is_chosen():
     of = course(node("a"), node("b"), pod("x", 2.0), *(pod(f"p{i}", 0.5, at=60.0) for i in range(3)))
     spread, packed = placed(of, run(of, "LeastAllocated")), placed(of, run(of, "MostAllocated"))
     assert spread["p0"] != spread["x"]
@@ -43,8 +43,8 @@ def test_balanced_allocation_evens_cpu_and_memory():
     assert {"x": "b"} == placed(of, run(of, "BalancedAllocation"))
 
 
-def test_random_uses_all_nodes_and_the_seed():
-    """Also the loaded node, which every policy by load or by requests avoids."""
+def test_random_uses_all_nodes_and_depends_on_the_seed():
+    """Also the loaded node, which each policy by load or by requests avoids."""
     of = course(*(node(f"n{i}") for i in range(4)), load("n0", 7.0), *(pod(f"p{i}", 0.1, at=300.0) for i in range(60)))
     first = placed(of, run(of, "Random"))
     counts = [list(first.values()).count(f"n{i}") for i in range(4)]
@@ -63,8 +63,8 @@ def test_of_two_nodes_the_less_loaded_one_is_chosen():
     assert {"a"} == set(placed(by_memory, run(by_memory, "PowerOfTwoChoices")).values())
 
 
-def test_the_most_loaded_node_is_chosen_by_nobody_and_others_by_chance():
-    """Of any two of three nodes the less loaded one: the node in the middle when the idle one is not drawn."""
+def test_of_three_nodes_the_most_loaded_one_is_never_chosen():
+    """Of any two nodes the less loaded one: the middle one if the idle one is not drawn."""
     pods = [pod(f"p{i}", 0.01, at=300.0, gib=0) for i in range(90)]
     of = course(*(node(f"n{i}") for i in range(3)), load("n0", 6.0), load("n1", 3.0), load("n2", 0.0), *pods)
     where = list(placed(of, run(of, "PowerOfTwoChoices")).values())
@@ -79,12 +79,12 @@ def test_two_choices_without_measurements_are_random():
     assert {f"n{i}" for i in range(4)} == set(placed(of, run(of, "PowerOfTwoChoices")).values())
 
 
-def test_two_choices_of_one_node():
+def test_two_choices_with_a_single_node():
     of = course(node("a"), pod("x"), pod("y", at=300.0))
     assert {"x": "a", "y": "a"} == placed(of, run(of, "PowerOfTwoChoices"))
 
 
-def test_a_profile_of_the_settings():
+def test_a_profile_of_the_settings_is_a_policy():
     table = {"plugins": [{"name": "TargetLoadPacking", "args": {"targetUtilization": 70}}]}
     policy, _ = find("mine", {"mine": table})
     assert "mine" == policy.name
@@ -102,7 +102,7 @@ def test_the_suffix_forecast_keeps_the_other_arguments_and_plugins():
     assert table.needs.horizon == "6h"
 
 
-def test_a_kube_scheduler_configuration(tmp_path: Path):
+def test_a_kube_scheduler_configuration_is_a_policy(tmp_path: Path):
     (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
     policy, notices = find("scheduler.yaml:trimaran", cwd=tmp_path)
     assert "trimaran" == policy.name
@@ -121,7 +121,7 @@ def test_a_kube_scheduler_configuration(tmp_path: Path):
         ("LowRiskOverCommitment:forecast", "LowRiskOverCommitment cannot use forecasts", "LoadAwareScheduling"),
     ],
 )
-def test_a_name_that_is_none(name: str, what: str, hint: str):
+def test_an_unknown_name_is_an_error_with_a_hint(name: str, what: str, hint: str):
     with pytest.raises(PolicyError, match=what) as raised:
         find(name)
     assert hint in raised.value.hint
@@ -135,19 +135,19 @@ def test_a_name_that_is_none(name: str, what: str, hint: str):
         ("Peaks", None, "NodePowerModel"),
     ],
 )
-def test_a_profile_with_problems(name: str, table: dict[str, Any] | None, what: str):
+def test_a_profile_with_problems_is_an_error(name: str, table: dict[str, Any] | None, what: str):
     with pytest.raises(SettingsError, match=what):
         find(name, {} if table is None else {name: table})
 
 
-def test_what_a_trace_does_not_have_is_refused():
+def test_a_policy_that_needs_data_that_the_trace_lacks_is_an_error():
     args = {"nodeMetricSource": "cluster"}
     policy, _ = find("mine", {"mine": {"plugins": [{"name": "LoadAwareScheduling", "args": args}]}})
     with pytest.raises(PolicyError, match="cannot be simulated"):
         policy.bind(ClusterTable(), seed=1)
 
 
-def test_two_of_one_name():
+def test_two_policies_with_one_name_are_an_error():
     policy, _ = find("LeastAllocated")
     with pytest.raises(PolicyError, match="is given twice"):
         check_unique_names([policy, policy])
@@ -171,7 +171,7 @@ class OnlyWeb:
 """
 
 
-def test_a_filter_from_outside_is_asked_for_each_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_third_party_filter_is_called_for_each_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pods of another owner that are otherwise equal are tried after it refused one."""
     (tmp_path / "only_web.py").write_text(OUTSIDE)
     information = tmp_path / "only_web-1.0.dist-info"

@@ -1,4 +1,4 @@
-"""Other placements of recorded pods, and their differences to the default scheduler."""
+"""Simulated placements of recorded pods, compared with the default scheduler."""
 
 import math
 
@@ -12,7 +12,7 @@ from tests.lab.report.histories import daily, history
 
 
 def quiet(_done: int, _part: str) -> None:
-    """No progress output."""
+    """Without progress output."""
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_policies_are_compared_day_by_day():
     assert second.nodes_difference.mean == 0.5
 
 
-def test_the_hottest_nodes_and_others_are_simulated():
+def test_the_hottest_nodes_and_a_sample_of_the_others_are_simulated():
     cpu = daily(1, nodes=12)
     loads = NodeLoads(tuple(f"n{i:02d}" for i in range(12)), 0, cpu, cpu)
     sample = choose_nodes(loads, loads.nodes, hot=80.0, most=6)
@@ -58,7 +58,7 @@ def test_one_day_of_pods_is_not_enough():
 
 @pytest.mark.slow
 def test_the_recorded_pods_are_replayed():
-    """The load of node-0 is not of its pods, so that it remains there under each policy: 2 hours a day."""
+    """The load of node-0 does not come from its pods, so it stays there with each policy: 2 hours a day."""
     found = replay(history(4), 80.0, progress=quiet)
     assert not isinstance(found, str)
     assert (found.replays, found.over, found.nodes, found.pods) == (3, "days", 2, 2)

@@ -1,4 +1,4 @@
-"""The windows that decisions see are the watcher's own."""
+"""The windows that decisions use equal those of the watcher."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ BOTH = np.array([0, 1])
 
 
 def after(minutes: int, *, measures: bool = False) -> tuple[Columns, float]:
-    """Node a at 1, 2, 3, … percent, node b at 50, minute by minute."""
+    """Node a with 1, 2, 3, … percent, node b with 50, minute by minute."""
     windows = SimulatedWindows(("a", "b"), measures=measures)
     for minute in range(1, minutes + 1):
         windows.sample(BEGUN + 60.0 * minute, BOTH, np.array([minute, 50.0]), np.array([10.0, 20.0]))
@@ -25,7 +25,7 @@ def value(columns: Columns, operator: Operator, node: int = 0) -> float:
     return round(float(columns.of_type(MetricType.CPU, operator)[node]), 9)
 
 
-def test_the_mean_and_the_deviation_of_fifteen_minutes():
+def test_the_mean_and_the_deviation_over_15_minutes():
     columns, now = after(20)
     last = np.arange(6.0, 21.0)
     assert (13.0, round(float(last.std()), 9), 20.0) == tuple(
@@ -35,8 +35,8 @@ def test_the_mean_and_the_deviation_of_fifteen_minutes():
     assert now == columns.sampled["instance:node_cpu:ratio"][0]
 
 
-def test_shorter_windows_at_the_beginning():
-    """Half full is enough."""
+def test_at_the_beginning_shorter_windows_are_used():
+    """Half of the samples is sufficient."""
     rollups = []
     for minutes in (1, 3, 5, 8):
         columns, _ = after(minutes)
@@ -72,11 +72,11 @@ def test_the_bound_of_a_forecast_after_a_day_is_the_highest_load():
     np.testing.assert_allclose(bounds[-1], [70.0, 50.0], atol=0.5)
 
 
-def test_before_the_first_sample_there_is_nothing():
+def test_before_the_first_sample_there_is_no_load():
     assert SimulatedWindows(("a",), measures=False).columns(BEGUN) is None
 
 
-def test_usages_by_koordlets_rules_where_they_are_wanted():
+def test_usages_by_koordlets_rules_are_computed_on_request():
     columns, _ = after(20, measures=True)
     assert columns.usages is not None
     assert 18.0 == columns.usages.usage["CPU"][0]  # the mean of the last five

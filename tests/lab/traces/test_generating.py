@@ -1,4 +1,4 @@
-"""Generated traces are the same for a seed, are traces, and have what their scenarios say."""
+"""Generated traces: reproducible by their seed, valid, and with the properties of their scenarios."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def coming(records: list[Record]) -> list[PodRecord]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_it_is_a_trace_of_what_was_asked_for(tmp_path: Path, scenario: str):
+def test_the_trace_has_the_requested_nodes_pods_and_time(tmp_path: Path, scenario: str):
     records = made(scenario)
     with open_writer(tmp_path / "a.csv.gz") as writer:
         for record in records:
@@ -37,7 +37,7 @@ def test_it_is_a_trace_of_what_was_asked_for(tmp_path: Path, scenario: str):
 
 @pytest.mark.parametrize("hours", [0.1, 0.3, 0.5])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_trace_shorter_than_the_filling_of_the_cluster(tmp_path: Path, scenario: str, hours: float):
+def test_a_trace_that_is_shorter_than_the_initial_filling(tmp_path: Path, scenario: str, hours: float):
     records = list(generate(scenario, nodes=3, pods=40, seed=1, hours=hours))
     with open_writer(tmp_path / "a.csv") as writer:
         for record in records:
@@ -47,18 +47,18 @@ def test_a_trace_shorter_than_the_filling_of_the_cluster(tmp_path: Path, scenari
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_same_for_the_same_seed(scenario: str):
+def test_the_same_seed_gives_the_same_records(scenario: str):
     assert made(scenario) == made(scenario)
     assert made(scenario) != made(scenario, seed=2)
 
 
-def test_a_herd_comes_within_a_minute():
+def test_the_pods_of_a_herd_start_within_a_minute():
     minutes = [int((each.time - BEGINS) // 60.0) for each in coming(made("herd")) if each.lifetime is not None]
     together = max(minutes.count(minute) + minutes.count(minute + 1) for minute in minutes)
     assert together >= 4  # of 48 in twelve herds
 
 
-def test_overcommitted_pods_use_more_than_they_ask_for():
+def test_overcommitted_pods_use_more_than_they_request():
     def share(scenario: str) -> float:
         records = made(scenario)
         asked = {each.uid: each.cores for each in coming(records)}
@@ -69,7 +69,7 @@ def test_overcommitted_pods_use_more_than_they_ask_for():
 
 
 def test_services_use_half_at_weekends():
-    """The trace begins on a Tuesday: its fifth day is a Saturday. Without the factor, days are alike."""
+    """The trace begins on a Tuesday, so its fifth day is a Saturday. Without the factor, days are equal."""
     records = list(generate("weekly", nodes=NODES, pods=PODS, seed=1, hours=168.0))
     jobs = {each.uid for each in coming(records) if each.owner.startswith("Job/")}
     used: dict[int, dict[str, float]] = {}
@@ -83,7 +83,7 @@ def test_services_use_half_at_weekends():
 
 
 @pytest.mark.parametrize(("nodes", "pods"), [(1, 0), (1, 1), (3, 2)])
-def test_small_ones(nodes: int, pods: int):
+def test_small_clusters_have_the_requested_pods(nodes: int, pods: int):
     for scenario in SCENARIOS:
         records = made(scenario, nodes=nodes, pods=pods)
         assert pods == len(coming(records))

@@ -1,4 +1,4 @@
-"""Traces: what is written is read again, the same bytes for the same records, and errors that say where."""
+"""Traces: written records are read again, equal records give equal bytes, and errors name their place."""
 
 import gzip
 from pathlib import Path
@@ -35,7 +35,7 @@ THOUSANDTHS = st.integers(0, 10**9).map(lambda size: size / 1000)
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[Record]:
-    """Nodes first, then what happens to them and to the pods, in the order of time."""
+    """Nodes first, then the events of nodes and pods, ordered by time."""
     names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
     uids = draw(st.lists(NAMES, max_size=3, unique=True))
     begun = draw(THOUSANDTHS)
@@ -79,7 +79,7 @@ def write(path: Path, records: list[Record]) -> bytes:
 
 
 @given(records=traces(), name=st.sampled_from(["a.csv", "a.csv.gz"]))
-def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, records: list[Record], name: str):
+def test_written_records_are_read_again(tmp_path_factory: pytest.TempPathFactory, records: list[Record], name: str):
     path = tmp_path_factory.mktemp("trace") / name
     write(path, records)
     assert records == list(read_trace(path))
@@ -94,7 +94,7 @@ def test_a_trace_that_was_read_is_written_to_the_same_bytes(
     assert first == write(directory / "another.csv.gz", list(read_trace(directory / "a.csv.gz")))
 
 
-def test_it_is_a_table_for_people(tmp_path: Path):
+def test_a_trace_is_a_table(tmp_path: Path):
     records: list[Record] = [
         Begin(BEGUN, "an example"),
         NodeRecord(BEGUN, "node-1", 8.0, 32 * GIB, 7.84, 30 * GIB),
@@ -121,13 +121,13 @@ def test_it_is_a_table_for_people(tmp_path: Path):
     ) == write(tmp_path / "trace.csv", records).decode()
 
 
-def test_columns_may_be_in_any_order_and_left_out(tmp_path: Path):
+def test_columns_may_be_in_any_order_and_may_be_missing(tmp_path: Path):
     path = tmp_path / "trace.csv"
     path.write_text("\ufeffrecord,memory,node,cpu,time\r\nnode,1e9,n,2,5\r\n,,,,\r\nload,,n,1,6\r\n", encoding="utf-8")
     assert [NodeRecord(5.0, "n", 2.0, 10**9), LoadRecord(6.0, "n", 1.0)] == list(read_trace(path))
 
 
-def test_the_example_of_the_documentation_is_one(tmp_path: Path):
+def test_the_example_of_the_documentation_is_valid(tmp_path: Path):
     text = (Path(__file__).parents[3] / "docs/concepts/simulation.md").read_text("utf-8")
     path = tmp_path / "trace.csv"
     path.write_text(text.partition("```csv\n")[2].partition("```")[0])
@@ -173,7 +173,7 @@ POD = "5,pod,,u,1,10,a/b,\n"
         (HEADER + NODE + '5,pod,,u,1,10,"a/b\n",x\n', ", line 4, column lifetime", "'x' is not a number"),
     ],
 )  # fmt: skip
-def test_an_error_says_where_it_is_and_what_is_wrong(tmp_path: Path, text: str, where: str, what: str):
+def test_an_error_names_its_place_and_the_problem(tmp_path: Path, text: str, where: str, what: str):
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(TraceError) as raised:
@@ -192,20 +192,20 @@ def test_an_error_says_where_it_is_and_what_is_wrong(tmp_path: Path, text: str, 
         ("a.csv.gz", gzip.compress(b"", mtime=0)[:-8] + b"12345678", "invalid gzip data: CRC check failed"),
     ],
 )
-def test_a_file_that_is_no_trace(tmp_path: Path, name: str, content: bytes, what: str):
+def test_a_file_that_is_not_a_trace_is_an_error(tmp_path: Path, name: str, content: bytes, what: str):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(TraceError, match=what):
         list(read_trace(path))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path):
+def test_a_missing_file_is_an_error(tmp_path: Path):
     with pytest.raises(TraceError, match="cannot be read: No such file"):
         list(read_trace(tmp_path / "none.csv"))
 
 
-def test_records_come_as_the_file_is_read(tmp_path: Path):
-    """What is wrong further down costs nobody the records above it."""
+def test_records_are_returned_while_the_file_is_read(tmp_path: Path):
+    """A later error does not affect them."""
     path = tmp_path / "a.csv"
     path.write_text(HEADER + NODE + "6,load,m,,,,,\n")
     records = read_trace(path)
@@ -215,7 +215,7 @@ def test_records_come_as_the_file_is_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-def test_what_was_flushed_can_be_read_while_the_writer_goes_on(tmp_path: Path, name: str):
+def test_flushed_records_can_be_read_while_the_writer_continues(tmp_path: Path, name: str):
     path = tmp_path / name
     with open_writer(path) as writer:
         writer.write(NodeRecord(5.0, "n", 2.0, 1000))
@@ -223,13 +223,13 @@ def test_what_was_flushed_can_be_read_while_the_writer_goes_on(tmp_path: Path, n
         assert NodeRecord(5.0, "n", 2.0, 1000) == next(read_trace(path))
 
 
-def test_the_writer_refuses_to_go_back_in_time(tmp_path: Path):
+def test_the_writer_refuses_records_before_the_last_time(tmp_path: Path):
     with open_writer(tmp_path / "a.csv") as writer:
         writer.write(EndRecord(6.0))
         with pytest.raises(ValueError, match="is before the previous record"):
             writer.write(EndRecord(5.0))
 
 
-def test_the_writer_refuses_what_would_not_be_read_again(tmp_path: Path):
+def test_the_writer_refuses_records_that_could_not_be_read(tmp_path: Path):
     with open_writer(tmp_path / "a.csv") as writer, pytest.raises(ValueError, match="carriage return"):
         writer.write(Begin(5.0, "a\rb"))

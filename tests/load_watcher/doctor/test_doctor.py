@@ -1,4 +1,4 @@
-"""`load-watcher doctor` as a command: what it looks at, what it says of each trouble, and how it ends."""
+"""`load-watcher doctor` as a command: its checks, its results for each failure, and its exit codes."""
 
 import asyncio
 import json
@@ -41,20 +41,20 @@ from watcher.store.tables import REVISIONS
 
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database and the settings file are looked for in the working directory."""
+    """The working directory, in which the database and the settings file are searched."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[list[str]]:
-    """Options for a source that is well: a Prometheus with the CPU of two nodes."""
+    """Options for a working source: a Prometheus with the CPU of two nodes."""
     with FakePrometheus(healthy) as server:
         yield ["--provider", "prometheus", "--address", server.url, "--set", "provider.metrics=CPU"]
 
 
 def of_this_host(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
-    """What is told with the host as the source. A machine that is too busy to take its first sample within three
-    seconds, which is then rightly told as a failure, gets some more tries."""
+    """The result with the host as the source. A machine that is too busy for its first sample within three seconds,
+    which doctor reports as a failure, gets more attempts."""
     for _ in range(5):
         said = doctor("--provider", "host", *arguments, env=env)
         if said.of("source", "ok"):
@@ -72,8 +72,8 @@ def run_checks(*checks: Check) -> list[CheckResult]:
     return asyncio.run(examine(CheckContext(load, environ={}, cwd=Path()), checks))
 
 
-def test_a_check_that_breaks_or_hangs_costs_its_own_line_only():
-    """And those that need it are skipped, with the reason; those that only come after it are not."""
+def test_a_check_that_fails_or_hangs_affects_only_its_own_line():
+    """Checks that need its result are skipped with the reason; others that come after it run."""
 
     async def breaks(_: CheckContext) -> list[CheckResult]:
         raise RuntimeError("s3cret")
@@ -105,8 +105,8 @@ def test_a_check_that_breaks_or_hangs_costs_its_own_line_only():
     assert "check 'hangs' failed" in results[6].what
 
 
-def test_what_blocks_is_called_aside():
-    """Its outcome comes back, and a call that never ends keeps neither the check nor the process."""
+def test_blocking_calls_run_in_a_thread():
+    """The result is returned, and a call that never ends blocks neither the check nor the process."""
     reading, writing = os.pipe()
 
     async def calls(_: CheckContext) -> list[CheckResult]:
@@ -119,12 +119,12 @@ def test_what_blocks_is_called_aside():
         return []
 
     results = run_checks(Check("calls", calls), Check("blocks", blocks, deadline=0.05))
-    os.close(writing)  # the call ends now, when nobody listens any more
+    os.close(writing)  # the call ends now, without a caller
     assert ["ok", "fail"] == [result.status for result in results]
 
 
-def test_nobody_writes_a_second_line_by_a_clever_name():
-    """Control characters are told as what they are."""
+def test_a_name_cannot_make_a_second_line():
+    """Control characters are escaped."""
 
     async def tells(_: CheckContext) -> list[CheckResult]:
         return [ok("node a\nok all \x1b[32mwell")]
@@ -133,8 +133,7 @@ def test_nobody_writes_a_second_line_by_a_clever_name():
     assert r"node a\nok all \x1b[32mwell" == result.what
 
 
-def test_every_status_has_its_exit_code():
-    """Only a failure is one."""
+def test_only_failures_have_exit_code_1():
     assert 0 == DoctorReport("1", [ok("a"), warn("b", "c"), skipped("d")]).exit_code
     assert 1 == DoctorReport("1", [ok("a"), fail("b", "c")]).exit_code
 
@@ -142,8 +141,8 @@ def test_every_status_has_its_exit_code():
 # --- the pages -------------------------------------------------------------------------------------------------------
 
 
-def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
-    """With its cure below it, and the sums at the end."""
+def test_the_text_has_a_line_per_result_of_any_length(source: list[str]):
+    """With the remedy below it, and the totals at the end."""
     result = CliRunner().invoke(main.main, ["doctor", "--port", "0", *source])
     assert 0 == result.exit_code, result.output
     lines = result.stdout.splitlines()
@@ -152,10 +151,10 @@ def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
     assert len(series) > 80
     assert "skipped scheduler    no scheduler configuration given (--scheduler-config FILE)" in lines
     assert " 0 warnings, 0 failed, 10 skipped" in lines[-1]
-    assert not [line for line in lines if "fix:" in line], "nothing is wrong"
+    assert not [line for line in lines if "fix:" in line], "there is no failure"
 
 
-def test_only_failures_and_warnings_may_be_printed(source: list[str], tmp_path: Path):
+def test_the_output_can_be_restricted_to_failures_and_warnings(source: list[str], tmp_path: Path):
     """With the number of all results."""
     (tmp_path / "bad.yaml").write_text("a: [")
     bad = ["--scheduler-config", str(tmp_path / "bad.yaml"), "--failures", "--port", "0", *source]
@@ -169,8 +168,8 @@ def test_only_failures_and_warnings_may_be_printed(source: list[str], tmp_path: 
     assert document["counts"]["ok"] > 9
 
 
-def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
-    """Nothing is cut off."""
+def test_a_terminal_gets_colours_and_lines_of_its_width(tmp_path: Path):
+    """Nothing is truncated."""
     with (tmp_path / "out").open("w+") as file:
         console = Console(file=file, force_terminal=True, width=60, color_system="standard", highlight=False)
         with report.Printer(console) as printer:
@@ -187,7 +186,7 @@ def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
     assert "0 ok, 0 warnings, 1 failed, 0 skipped" in text
 
 
-def test_json_is_one_document_and_nothing_else(source: list[str]):
+def test_json_is_a_single_document(source: list[str]):
     """Version, status, counts, and the checks in their order."""
     result = CliRunner().invoke(main.main, ["doctor", "-o", "json", "--port", "0", *source])
     document = json.loads(result.stdout)
@@ -202,15 +201,15 @@ def test_json_is_one_document_and_nothing_else(source: list[str]):
 @pytest.mark.parametrize(
     "bad", [["--url", "load-watcher:2020"], ["--scheduler-config", "no.yaml"], ["-o", "xml"], ["x"]]
 )
-def test_what_it_cannot_run_with_ends_with_two(bad):
-    """As click ends it: use, and what is wrong."""
+def test_invalid_arguments_are_exit_code_2(bad):
+    """With the usage and the problem, as from click."""
     result = CliRunner().invoke(main.main, ["doctor", *bad])
     assert 2 == result.exit_code
     assert "Usage: " in result.stderr
 
 
-def test_the_exit_code_reaches_the_shell(source: list[str]):
-    """A process of its own, with nothing on standard error."""
+def test_the_exit_code_is_that_of_the_process(source: list[str]):
+    """Nothing is on standard error."""
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     for arguments, code in ((source, 0), (["--provider", "promethues"], 1)):
         program = [sys.executable, "-m", "load_watcher", "doctor", "--port", "0", *arguments]
@@ -228,7 +227,7 @@ def test_the_exit_code_reaches_the_shell(source: list[str]):
     ],
 )
 def test_log_messages_are_shown_with_the_given_level_and_format(source: list[str], options: list[str], first: str):
-    """A process of its own, because the log belongs to the whole process."""
+    """In a separate process, because logging is set up per process."""
     program = [sys.executable, "-m", "load_watcher", "doctor", "--port", "0", "--only", "source", *source, *options]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=60, check=False)
@@ -250,15 +249,15 @@ def test_a_check_alone_detects_the_service_by_itself(source: list[str], check: s
 # --- settings and surroundings ---------------------------------------------------------------------------------------
 
 
-def test_a_typo_in_the_name_of_the_provider_is_named():
-    """Not taken for metrics-server in silence, as in the Go load-watcher."""
+def test_a_misspelt_provider_name_is_reported():
+    """The Go load-watcher silently uses metrics-server."""
     told = doctor(env={"METRICS_PROVIDER_NAME": "Promethues"})
     assert (1, {"settings"}) == (told.exit_code, told.failed())
     assert "did you mean prometheus?" in told.one("settings", "fail", "provider.name", "METRICS_PROVIDER_NAME").cure
     assert {"skipped"} == {line.status for line in told.of("source")}
 
 
-def test_all_problems_of_the_settings_come_at_once():
+def test_all_problems_of_the_settings_are_reported_at_once():
     """Each with its key."""
     told = doctor("--set", "refresh.interval=soon", "--set", "server.prot=1", "--set", "provider.token=s3cret")
     assert 2 == len(told.of("settings", "fail")), str(told)
@@ -267,15 +266,15 @@ def test_all_problems_of_the_settings_come_at_once():
     told.one("settings", "fail", "cannot read nowhere.toml")
 
 
-def test_settings_that_nobody_reads_are_a_warning(source: list[str]):
-    """They are valid, and do nothing."""
+def test_settings_without_an_effect_are_a_warning(source: list[str]):
+    """They are valid."""
     told = doctor(*source, "--set", "store.watcher_id=a")
     assert 0 == told.exit_code
     told.one("settings", "warn", "store.watcher_id is set but not used: store.url names a file")
 
 
-def test_the_host_in_a_pod_wants_the_name_of_its_node():
-    """Else the load stands under the name of a container, which no scheduler knows; and loopback reaches nobody."""
+def test_the_host_in_a_pod_needs_the_name_of_its_node():
+    """Otherwise the load has the name of a container, which no scheduler knows; and loopback is not reachable."""
     pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
     lost = doctor("--provider", "host", env=pod)
     assert (
@@ -287,8 +286,8 @@ def test_the_host_in_a_pod_wants_the_name_of_its_node():
     named.one("addresses", "ok", "node-1")
 
 
-def test_the_certificate_of_the_service_must_fit_its_key(tmp_path: Path):
-    """As serve would find at its start."""
+def test_the_certificate_of_the_service_must_match_its_key(tmp_path: Path):
+    """serve would fail at its start."""
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         make_certificates(tmp_path / name)
@@ -302,8 +301,8 @@ def test_the_certificate_of_the_service_must_fit_its_key(tmp_path: Path):
 # --- port and service ------------------------------------------------------------------------------------------------
 
 
-def test_a_port_that_is_taken_has_a_name():
-    """By another program: this one."""
+def test_the_process_that_uses_the_port_is_named():
+    """Another program: this one."""
     with FakePrometheus(lambda _: told("not here", status=404)) as other:
         said = doctor("--port", str(other.port))
     line = said.one("port", "fail", f"127.0.0.1:{other.port} is in use by", f"process {os.getpid()}")
@@ -311,16 +310,16 @@ def test_a_port_that_is_taken_has_a_name():
     said.one("service", "skipped", "--url")
 
 
-def test_an_address_of_another_machine_cannot_be_listened_on():
-    """TEST-NET-1 is nobody's; what can be no name has no address."""
+def test_an_address_of_another_machine_cannot_be_used():
+    """TEST-NET-1 belongs to no machine; an invalid name has no address."""
     told = doctor("--host", "192.0.2.1", "--port", "20")
     assert "::" in told.one("port", "fail", "192.0.2.1:20 is not an address of this machine").cure
     told = doctor("--host", "no..name", "--port", "20")
     told.one("port", "fail", "cannot resolve the host name", "server.host")
 
 
-def test_beside_the_running_service_all_is_well(run_service: RunService):
-    """Port and database are taken by the very service, which is asked how it is; as kubectl exec would run it."""
+def test_beside_a_running_service_there_is_no_failure(run_service: RunService):
+    """The service itself uses port and database, and is queried for its state; as run by kubectl exec."""
     service = run_service("--set", "refresh.resolution=1")
     service.wait_for_status(200)
     url = f"sqlite:///{service.directory}/load-watcher.db"
@@ -343,8 +342,8 @@ def test_beside_the_running_service_all_is_well(run_service: RunService):
     asked.one("service", "warn", "/readyz returned 503", "wait for the windows to fill")
 
 
-def test_a_service_whose_source_is_down_says_why(run_service: RunService, tmp_path: Path):
-    """The running service's own words, and with its token where it wants one."""
+def test_the_failed_source_of_a_running_service_is_reported(run_service: RunService, tmp_path: Path):
+    """In the words of the service, with its token if necessary."""
     (tmp_path / "token").write_text("s3cret")
     with FakePrometheus(lambda _: told("no", status=403)) as server:
         config = '[server]\nprotect_reads = true\ntoken_file = "../token"\n'
@@ -359,7 +358,7 @@ def test_a_service_whose_source_is_down_says_why(run_service: RunService, tmp_pa
 
 
 def doctor_until_down(url: str) -> Told:
-    """Ask until the first tick has failed."""
+    """Run doctor until the first tick has failed."""
     said: list[Told] = []
 
     def failed() -> bool:
@@ -370,8 +369,7 @@ def doctor_until_down(url: str) -> Told:
     return said[0]
 
 
-def test_what_answers_is_no_load_watcher():
-    """Or nothing does."""
+def test_another_program_or_none_at_the_address_is_reported():
     with FakePrometheus(lambda _: told("<html>", status=404)) as server:
         other = doctor("--url", server.url)
     assert "--url" in other.one("service", "fail", "not a load-watcher").cure
@@ -384,8 +382,8 @@ def test_what_answers_is_no_load_watcher():
 # --- the database ----------------------------------------------------------------------------------------------------
 
 
-def test_a_database_that_is_there_or_will_be(tmp_path: Path):
-    """Nothing is made or changed by looking."""
+def test_an_existing_or_future_database_passes(tmp_path: Path):
+    """The check creates and changes nothing."""
     told = doctor("--set", "provider.metrics=CPU")
     told.one("database", "ok", "does not exist yet; serve will create it")
     assert [] == os.listdir(tmp_path)
@@ -402,8 +400,8 @@ def test_a_database_that_is_there_or_will_be(tmp_path: Path):
         (b"not a database at all" * 100, ("is not an SQLite database", "store.url")),
     ],
 )
-def test_a_database_that_cannot_be_used(tmp_path: Path, content: bytes, words: tuple[str, ...]):
-    """With the way out; where it is to be set aside, that is only a warning."""
+def test_an_unusable_database_is_a_failure_with_a_remedy(tmp_path: Path, content: bytes, words: tuple[str, ...]):
+    """With set-aside, it is only a warning."""
     (tmp_path / "a.db").write_bytes(content)
     doctor("--store-url", "sqlite:///a.db").one("database", "fail", *words)
     aside = doctor("--store-url", "sqlite:///a.db", "--set", "store.on_unusable=set-aside")
@@ -411,8 +409,8 @@ def test_a_database_that_cannot_be_used(tmp_path: Path, content: bytes, words: t
     assert content == (tmp_path / "a.db").read_bytes()
 
 
-def test_a_database_of_a_newer_version():
-    """It is refused, with the way out."""
+def test_a_database_of_a_newer_version_is_a_failure():
+    """With a remedy."""
     upgrade(database_at("sqlite:///load-watcher.db"))
     with closing(sqlite3.connect("load-watcher.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
@@ -420,8 +418,9 @@ def test_a_database_of_a_newer_version():
 
 
 @pytest.mark.real
-def test_a_database_on_a_server(server_database: str):
-    """Empty, made, in use by a watcher of the same name, and one that cannot be reached; never with its password."""
+def test_a_database_on_a_server_is_checked(server_database: str):
+    """An empty one, one with tables, one in use by a watcher of the same name, and an unreachable one; the password is
+    never shown."""
     mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
     doctor(*mine).one("database", "ok", "has no tables yet; serve will create them")
     upgrade(database_at(server_database))
@@ -454,13 +453,12 @@ def test_a_database_on_a_server(server_database: str):
 def test_the_limit_of_the_database_is_compared_with_the_fleet(
     source: list[str], options: list[str], status: str, words: tuple[str, ...]
 ):
-    """Two nodes, three windows, one metric or two; a limit that is set may be too small."""
+    """Two nodes, three windows, one metric or two; a configured limit may be too small."""
     found = doctor(*source, *options).one("retention", status, *words)
     assert ("store.max_size" in found.cure) == (status == "warn")
 
 
-def test_a_place_where_no_database_can_be():
-    """A directory that is missing."""
+def test_a_missing_directory_of_the_database_is_a_failure():
     told = doctor("--store-url", "sqlite:////no/such/place/a.db")
     assert "mkdir -p /no/such/place" in told.one("database", "fail", "does not exist").cure
 
@@ -481,8 +479,8 @@ def small_disk(tmp_path: Path):
 
 
 @pytest.mark.real
-def test_a_disk_that_is_full_small_or_read_only(small_disk: Path):
-    """Each is said of the folder of the database."""
+def test_a_full_small_or_read_only_disk_is_reported(small_disk: Path):
+    """For the directory of the database."""
     url = ["--store-url", f"sqlite:///{small_disk}/a.db"]
     small = doctor(*url)
     assert "store.max_size" in small.one("database", "warn", "2 MB are free").cure
@@ -515,8 +513,8 @@ def ask(answer: Answer, *arguments: str) -> Told:
         return doctor("--provider", "prometheus", "--address", server.url, *metrics, *arguments)
 
 
-def test_a_source_that_is_well():
-    """The fake is right, so that what follows is wrong for its own reason. It has no pods, which nobody asked for."""
+def test_a_working_source_passes():
+    """So later failures have their own reasons. It has no pods, which are not requested."""
     said = ask(healthy)
     assert 0 == said.exit_code, str(said)
     said.one("cadence", "ok", "samples every 15 s")
@@ -541,22 +539,22 @@ def test_a_source_that_is_well():
         (told("{", status=200), ("JSON",)),
     ],
 )
-def test_a_source_that_refuses_is_told_with_its_hint(answer: bytes, words: tuple[str, ...]):
-    """The provider's own words: doctor and serve cannot disagree. What the source is told is not."""
+def test_a_source_that_refuses_is_reported_with_its_hint(answer: bytes, words: tuple[str, ...]):
+    """In the words of the provider, as in serve. The credentials are not shown."""
     said = ask(lambda _: answer, "--set", "provider.token=s3cret")
     assert {"source"} == said.failed()
     said.one("source", "fail", *words)
     assert "s3cret" not in said.output
 
 
-def test_a_source_that_hangs_is_given_up():
-    """Within the provider's own timeout."""
+def test_a_source_that_hangs_times_out():
+    """After the timeout of the provider."""
     said = ask(lambda _: until_hung_up, "--set", "provider.timeout=0.2s")
     said.one("source", "fail", "no response in time")
 
 
-def test_half_of_a_source_fails():
-    """The metric that fails is named, the other one is looked at all the same."""
+def test_a_failing_metric_is_reported_beside_the_others():
+    """The other metric is checked."""
 
     def half(asked: Asked) -> bytes:
         return told('{"status":"error","error":"too heavy"}', status=422) if "memory" in asked.query else healthy(asked)
@@ -587,8 +585,8 @@ def test_a_missing_metric_is_reported_with_the_series_that_exist():
     no_names.one("series", "fail", 'the server has no series with "memory" in the name')
 
 
-def test_clocks_that_disagree():
-    """Told by the source's answers, or by samples that are ahead of us."""
+def test_a_difference_of_clocks_is_reported():
+    """From the responses of the source, or from samples in the future."""
 
     def late(asked: Asked) -> bytes:
         answer = healthy(asked)
@@ -599,8 +597,8 @@ def test_clocks_that_disagree():
     assert "NTP" in ask(late).one("clock", "fail", "s behind the clock of load-watcher").cure
 
 
-def test_the_source_names_nodes_by_address():
-    """Found without any cluster at hand."""
+def test_a_source_that_names_nodes_by_address_is_reported():
+    """Without a cluster."""
     said = ask(lambda asked: healthy(asked, nodes="10.1.2.3 node-b"))
     line = said.one("addresses", "fail", "10.1.2.3 (1 of 2 nodes)", "configure the cluster")
     assert "__meta_kubernetes_pod_node_name" in line.cure
@@ -614,13 +612,13 @@ def now() -> str:
 
 
 def kube(server: FakeKube, *arguments: str, token: str | None = None) -> Told:
-    """Ask with metrics-server as the source, unless the arguments name another."""
+    """Run doctor with metrics-server as the source, unless the arguments name another."""
     file = server.kubeconfig(Path("kubeconfig"), token=token)
     return doctor("--provider", "metrics-server", *arguments, env={"KUBE_CONFIG": str(file)})
 
 
-def test_metrics_server_is_well():
-    """All nodes have their load."""
+def test_a_working_metrics_server_passes():
+    """All nodes have a load."""
     with FakeKube() as server:
         for name in ("node-1", "node-2"):
             server.node(name)
@@ -650,8 +648,8 @@ def test_nodes_without_pod_usage_are_named_with_the_cause():
     said.one("pods", "warn", "no pod usage for 1 of 3 nodes; node-2: metrics-server has no metrics of its pods")
 
 
-def test_metrics_server_may_not_be_read():
-    """403 names the verb and the resource, and the rule that is missing; 401 is another thing."""
+def test_missing_rights_for_metrics_server_are_reported():
+    """403 has the verb, the resource and the missing rule; 401 is a different failure."""
     with FakeKube(forbidden={("list", NODE_METRICS)}) as server:
         server.node("node-1")
         said = kube(server)
@@ -664,8 +662,8 @@ def test_metrics_server_may_not_be_read():
     assert "s3cret" not in stranger.output
 
 
-def test_rights_that_are_missing_are_named_one_by_one():
-    """Also where the very list of the nodes is refused; without `watch` it works all the same."""
+def test_each_missing_right_is_reported():
+    """Also if the nodes cannot be listed; without `watch` it works."""
     with FakeKube(forbidden={("list", NODES), ("watch", NODES)}) as server:
         server.node("node-1")
         said = kube(server)
@@ -675,8 +673,8 @@ def test_rights_that_are_missing_are_named_one_by_one():
     said.one("source", "fail", "403")
 
 
-def test_an_account_that_is_not_known_has_no_rights():
-    """401 is said of the API, and the rights are not asked for."""
+def test_an_unauthenticated_account_is_a_failure_of_the_api():
+    """Its rights are not checked."""
     with FakeKube() as server:
         said = kube(server, token="s3cret")
     assert {"source", "kubernetes"} == said.failed()
@@ -684,8 +682,8 @@ def test_an_account_that_is_not_known_has_no_rights():
     assert "s3cret" not in said.output
 
 
-def test_rights_for_pods_are_missed_only_where_pods_are_wanted():
-    """A warning by default, a failure with refresh.pods = on, and none of it with off."""
+def test_missing_rights_for_pods_are_reported_only_if_pods_are_wanted():
+    """A warning by default, a failure with refresh.pods = on, and nothing with off."""
     with FakeKube(forbidden={("list", POD_METRICS), ("list", PODS)}) as server:
         server.node("node-1")
         server.usage("node-1", time=now())
@@ -699,7 +697,7 @@ def test_rights_for_pods_are_missed_only_where_pods_are_wanted():
 
 
 def test_rights_of_the_extender_are_those_of_its_profiles(tmp_path: Path):
-    """Nodes and pods, and to bind them where a profile does."""
+    """Nodes and pods, and bindings if a profile has them."""
     plugins = 'plugins = [ { name = "TargetLoadPacking" } ]'
     (tmp_path / "s.toml").write_text(f"[scheduler.one]\n{plugins}\n[scheduler.two]\n{plugins}\nbind = true\n")
     with FakeKube(forbidden={("create", f"{PODS}/binding"), ("watch", PODS)}) as server:
@@ -710,8 +708,8 @@ def test_rights_of_the_extender_are_those_of_its_profiles(tmp_path: Path):
     said.one("permissions", "warn", "may not watch pods; needed for the nodes and pods that the extender")
 
 
-def test_rights_for_node_metrics_are_those_of_who_writes_and_who_reads_them(tmp_path: Path):
-    """To write them all verbs and a Lease of our own; to read them two."""
+def test_rights_for_node_metrics_are_those_of_writers_and_readers(tmp_path: Path):
+    """A writer needs all verbs and a Lease, a reader two verbs."""
     reading = 'plugins = [ { name = "LoadAwareScheduling", args = { nodeMetricSource = "cluster" } } ]'
     (tmp_path / "s.toml").write_text(
         f'[koordinator]\npublish = true\nlease_namespace = "here"\n[scheduler.one]\n{reading}'
@@ -736,8 +734,8 @@ def test_rights_for_node_metrics_are_those_of_who_writes_and_who_reads_them(tmp_
     ]
 
 
-def test_agents_by_label_are_found_or_it_is_said_why_not(tmp_path: Path):
-    """Those that the dashboard shows, and the rights that it takes, in that namespace alone."""
+def test_agents_by_label_are_found_or_the_reason_is_reported(tmp_path: Path):
+    """The agents in the dashboard, and the necessary rights in their namespace."""
     selection = '{ selector = "app=agent", namespace = "agents" }'
     (tmp_path / "s.toml").write_text(f"[agents]\npods = {selection}\n[qrms]\npods = {selection}\n")
     with FakeKube() as server:
@@ -760,7 +758,7 @@ def test_agents_by_label_are_found_or_it_is_said_why_not(tmp_path: Path):
     assert {"agents"} == {each.get("namespace") for each in reviews if each["resource"] == "pods" and not each["group"]}
 
 
-def test_metrics_server_is_not_installed_or_not_ready():
+def test_a_missing_or_unready_metrics_server_is_reported():
     """404 and 503."""
     with FakeKube(fault=without_metrics(404)) as server:
         said = kube(server)
@@ -771,13 +769,13 @@ def test_metrics_server_is_not_installed_or_not_ready():
 
 
 def without_metrics(code: int) -> Fault:
-    """Answer with this status whatever is asked of metrics-server."""
+    """Respond with this status to all requests to metrics-server."""
     failure = status_object(code, "the server could not")
     return lambda asked: web.json_response(failure, status=code) if asked.resource == NODE_METRICS else None
 
 
-def test_metrics_server_knows_no_node():
-    """It has just begun, or there is none."""
+def test_a_metrics_server_without_nodes_is_reported():
+    """It has just started, or there are no nodes."""
     with FakeKube() as server:
         server.node("node-1")
         said = kube(server)
@@ -786,15 +784,15 @@ def test_metrics_server_knows_no_node():
     said.one("series", "fail", "CPU: ", "after its start it needs a minute")
 
 
-def test_there_is_no_access_to_a_cluster():
-    """metrics-server without one: what to set."""
+def test_without_access_to_a_cluster_the_settings_are_named():
+    """For metrics-server."""
     said = doctor("--provider", "metrics-server")
     assert "KUBE_CONFIG" in said.one("source", "fail", "no access to a Kubernetes API").cure
     said.one("kubernetes", "skipped")
 
 
-def test_settings_that_need_a_cluster_are_told_where_there_is_none(source: list[str]):
-    """Names of nodes only where they were asked for."""
+def test_settings_that_need_a_cluster_are_reported_without_one(source: list[str]):
+    """Names of nodes only if they are configured."""
     said = doctor(*source)
     said.one("kubernetes", "skipped")
     said = doctor(*source, "--set", "kubernetes.node_names=on")
@@ -802,8 +800,8 @@ def test_settings_that_need_a_cluster_are_told_where_there_is_none(source: list[
     assert "KUBE_CONFIG" in said.one("kubernetes", "fail", "for the names of the nodes").cure
 
 
-def test_the_api_is_not_there():
-    """In the system's words."""
+def test_an_unreachable_api_is_reported():
+    """With the message of the system."""
     with FakeKube() as server:
         file = server.kubeconfig(Path("kubeconfig"))
     said = doctor("--provider", "metrics-server", env={"KUBE_CONFIG": str(file)})
@@ -811,9 +809,9 @@ def test_the_api_is_not_there():
         assert said.one(check, "fail").what.endswith(": Connection refused")
 
 
-def test_names_of_the_source_are_held_against_the_cluster():
-    """Addresses and host names that mean a node are told with the evidence; machines outside are named, and so
-    are the nodes that have no samples."""
+def test_names_of_the_source_are_compared_with_the_cluster():
+    """Addresses and host names that match a node are reported with the evidence; machines outside are named, and so are
+    nodes without samples."""
     with FakeKube() as server:
         address = [{"type": "InternalIP", "address": "10.0.0.7"}]
         server.put(NODES, "node-1", status={"addresses": address})
@@ -827,8 +825,8 @@ def test_names_of_the_source_are_held_against_the_cluster():
     said.one("permissions", "ok", "list nodes, watch nodes")
 
 
-def test_no_name_of_the_source_is_a_node():
-    """Both sides are shown; with the mapping off, what it would bring."""
+def test_it_is_reported_if_no_name_of_the_source_is_a_node():
+    """With both names; if the mapping is off, with its possible result."""
     with FakeKube() as server:
         server.put(NODES, "node-1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]})
         strangers = ask_with_cluster(server, "apple pear")
@@ -842,7 +840,7 @@ def test_no_name_of_the_source_is_a_node():
     off.one("permissions", "skipped")
 
 
-def test_this_host_under_another_name_than_its_node():
+def test_this_host_with_another_name_than_its_node_is_reported():
     """In a pod with a NODE_NAME that the cluster does not have."""
     with FakeKube() as server:
         server.node("node-1")
@@ -855,13 +853,12 @@ def test_this_host_under_another_name_than_its_node():
 
 
 def ask_with_cluster(server: FakeKube, nodes: str, *arguments: str) -> Told:
-    """Ask a Prometheus that has these nodes."""
+    """Run doctor with a Prometheus that has these nodes."""
     file = server.kubeconfig(Path("kubeconfig"))
     return ask(lambda asked: healthy(asked, nodes=nodes), "--set", f"kubernetes.kubeconfig={file}", *arguments)
 
 
-def test_the_web_page_of_a_proxy_is_no_cluster():
-    """An address that leads elsewhere."""
+def test_the_web_page_of_a_proxy_instead_of_a_cluster_is_reported():
     with FakeKube(fault=lambda _: web.Response(text="<html>", content_type="text/html")) as server:
         said = kube(server)
     said.one("kubernetes", "fail", "a web page", "server address")

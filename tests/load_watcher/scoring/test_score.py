@@ -205,7 +205,7 @@ def test_bytes_are_printed_exactly() -> None:
     ]
 
 
-def test_a_long_ranking_is_cut() -> None:
+def test_a_long_ranking_is_truncated() -> None:
     """It has the best nodes, and the number of the others."""
     names = [f"n{number:02}" for number in range(MOST_SHOWN + 2)]
     told: list[Any] = [{"name": name, "score": 1.0, "passes": True, "sampled": None, "plugins": []} for name in names]
@@ -260,7 +260,7 @@ def test_json_output(live: Live) -> None:
         ((), "a: &a [*a]\nkind: Pod\nspec: {}", "invalid YAML for Kubernetes"),
     ],
 )
-def test_an_error_is_printed_with_exit_code_2(live: Live, arguments: tuple[str, ...], manifest: str, said: str) -> None:
+def test_an_error_has_exit_code_2(live: Live, arguments: tuple[str, ...], manifest: str, said: str) -> None:
     result = score(live, *arguments, manifest=manifest)
     assert result.exit_code == 2
     assert said in result.stderr

@@ -19,7 +19,7 @@ from tests.scorers.simulated_cluster import NOW
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    """A pod that was decided twice and bound to the 14th node, and one that waits."""
+    """A pod with two decisions, bound to the 14th node, and one that waits."""
     made = Served()
     with made.live:
         made.place(*NAMES)
@@ -74,8 +74,8 @@ def test_a_decision_is_printed_as_text(served: Served) -> None:
     assert "podDemand" not in result.stdout
 
 
-def test_every_number_is_explained(served: Served) -> None:
-    """With --explain; also for the node that the pod was bound to."""
+def test_explain_prints_every_number(served: Served) -> None:
+    """Also for the node that the pod is bound to."""
     result = why(served, "web", "--explain", "--others", "0")
     assert result.stdout.count("    podDemand: cpu 0.15 cores") == 11
     assert "    cpu load: 86.0 %" in result.stdout

@@ -184,7 +184,7 @@ class KatalystNode:
         """Names and times of creation of the sockets of load-watcher's plug-ins."""
         return {(path.name, path.stat().st_mtime_ns) for path in self.sockets.glob("qrm_*.sock") if path.is_socket()}
 
-    # --- what both sides wrote ---------------------------------------------------------------------------------------
+    # --- files of both sides -----------------------------------------------------------------------------------------
 
     def katalyst_allocations(self) -> dict[tuple[str, str], dict[str, Any]]:
         """The allocations in the checkpoint of Katalyst's manager, by pod UID and resource; empty without one."""

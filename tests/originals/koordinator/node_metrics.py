@@ -61,7 +61,7 @@ class NodeMetricComparison:
             yield from scheduling.compare(case, answer)
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- written objects -------------------------------------------------------------------------------------------------
 
 
 def publish(source: random.Random, count: int) -> list[Case]:
@@ -100,7 +100,7 @@ def _samples(source: random.Random) -> dict[str, list[float]]:
     return found
 
 
-# --- how Koordinator reads it ----------------------------------------------------------------------------------------
+# --- Koordinator's reader --------------------------------------------------------------------------------------------
 
 
 def values(node_metric: Case) -> str:

@@ -30,7 +30,7 @@ class BrakeKubectl:
         self._config = cluster.kubeconfig(directory / "kubeconfig")
 
     def run(self, *arguments: str | Path) -> None:
-        """Run a command; fails if it does."""
+        """Run a command; a failure fails the test."""
         command = [find_kube_program("kubectl"), "--kubeconfig", self._config, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
@@ -76,7 +76,9 @@ def test_the_brake_stays_when_the_manifests_are_applied_again(kubectl: BrakeKube
         assert {**LIMITS, "enforcement": value} == kubectl.data()
 
 
-def test_an_upgrade_from_manifests_that_set_the_brake_needs_a_second_look(kubectl: BrakeKubectl, way: str) -> None:
+def test_after_an_upgrade_from_manifests_that_set_the_brake_it_must_be_set_again(
+    kubectl: BrakeKubectl, way: str
+) -> None:
     """Client-side apply removes the key once, because the last applied configuration had it;
     docs/concepts/agent-safety.md says to set the brake again. Server-side apply leaves it, because
     the patch made it a field of another manager."""

@@ -1,5 +1,5 @@
 """The chart with the real Helm on a real API server: install, notes, test, upgrade, uninstall. No controller and no
-kubelet run, so the tests write what those would: the status of the pod of `helm test`."""
+kubelet run, so the tests write the status of the pod of `helm test`."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _wait_until_enforced(rendered: list[Manifest], account: RestrictedAccount) -
 
 @pytest.fixture(scope="module")
 def agent(cluster: ApiServer, nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestrictedAccount]:
-    """The agents, with more rights by RBAC than they have: only the policy refuses what these tests try."""
+    """The agents, with more rights by RBAC than they have: only the policy refuses the requests of these tests."""
     rendered = composed(tmp_path_factory.mktemp("agent"), DEPLOY / "agent", "agent-enforce", "agent-node-restriction")
     account = RestrictedAccount(cluster, "load-watcher-agent/load-watcher-agent")
     with installed(cluster, rendered, account):
@@ -435,7 +435,7 @@ def test_a_manager_changes_only_resources_with_a_domain(
 
 
 def test_a_manager_changes_no_node_outside_its_status(manager: RestrictedAccount) -> None:
-    """RBAC does not grant these requests; the policy refuses them also if somebody grants them."""
+    """RBAC does not grant these requests; the policy refuses them also if an administrator grants them."""
     assert "not spec.unschedulable" in manager.refusal(path(OWN), {"spec": {"unschedulable": True}})
     assert "may not change node" in manager.refused("DELETE", path(OWN))
     assert "may not change node" in manager.refused("POST", "/api/v1/nodes", {"metadata": {"name": "restricted-3"}})

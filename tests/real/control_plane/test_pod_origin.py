@@ -1,5 +1,5 @@
-"""Who can write what the components read: docs/concepts/trust.md, tried by a user who may only create pods, and
-podOrigin of the chart, which refuses what only a kubelet or the DaemonSet controller writes."""
+"""Which fields that the components read a user can write: docs/concepts/trust.md, tested by a user who may only create
+pods; and podOrigin of the chart, which refuses fields that only a kubelet or the DaemonSet controller writes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def policy(api: ApiServer) -> Iterator[list[Manifest]]:
         wait_for(lambda: create(api, body("probe", *REFUSED["`Node`"][:2])).ok, what="the policy to be gone")
 
 
-def test_the_table_of_the_page_has_each_input_that_was_tried() -> None:
+def test_the_table_of_the_page_has_each_tested_input() -> None:
     page = (REPOSITORY / "docs/concepts/trust.md").read_text()
     inputs = " ".join(re.findall(r"^\|([^|]+)\|", page, re.MULTILINE))
     assert [row for row in (*REFUSED, *OPEN) if row not in inputs] == []
@@ -156,14 +156,16 @@ def test_uid_times_and_status_are_those_of_the_api_server(api: ApiServer) -> Non
     ],
 )
 @pytest.mark.parametrize("user", [TENANT, EDITOR], ids=["tenant", "editor"])
-def test_the_rest_needs_rights_that_no_tenant_has(
+def test_other_fields_need_rights_that_no_tenant_has(
     api: ApiServer, path: str, change: dict[str, Any], user: dict[str, str]
 ) -> None:
     assert 403 == api.ask("PATCH", path, change, headers={**user, **MERGE}).status_code
 
 
-def test_the_policy_refuses_what_only_a_kubelet_or_a_controller_writes(api: ApiServer, policy: list[Manifest]) -> None:
-    """When a pod is created, and when it is changed; all else stays as it was, and existing values do."""
+def test_the_policy_refuses_fields_that_only_a_kubelet_or_a_controller_writes(
+    api: ApiServer, policy: list[Manifest]
+) -> None:
+    """When a pod is created, and when it is changed; other changes are allowed, and existing values stay."""
     for row, (metadata, spec, words) in REFUSED.items():
         answer = create(api, body("forger", metadata, spec))
         assert 403 == answer.status_code, f"{row}: {answer.text}"
@@ -185,7 +187,7 @@ def test_the_policy_refuses_what_only_a_kubelet_or_a_controller_writes(api: ApiS
         api.ask("DELETE", f"{PODS}/later?gracePeriodSeconds=0")
 
 
-def test_the_policy_leaves_kubelets_and_the_daemonset_controller_alone(api: ApiServer, policy: list[Manifest]) -> None:
+def test_the_policy_allows_kubelets_and_the_daemonset_controller(api: ApiServer, policy: list[Manifest]) -> None:
     annotations = {MIRROR: "v", "kubernetes.io/config.hash": "v", "kubernetes.io/config.source": "file"}
     node = {**OF_NODE, "uid": read(api, NODE)["metadata"]["uid"]}
     mirror = body("mirror", {"annotations": annotations, "ownerReferences": [node]}, PINNED)

@@ -55,7 +55,7 @@ def test_a_pod_of_a_kubelet_without_resize_cannot_be_resized(cluster: ApiServer)
     assert "Pod running on node without support for resize" in message
 
 
-def test_a_resize_changes_the_spec_and_not_what_the_kubelet_has_granted(cluster: ApiServer) -> None:
+def test_a_resize_changes_the_spec_and_not_the_granted_resources(cluster: ApiServer) -> None:
     """Both are there until the kubelet has acted; `allocatedResources` and `resources` of the status are its own."""
     made = run(cluster, "default/resized", LARGE)
     assert (200, "") == resize(cluster, "default/resized", {"containers": [container(**SMALL)]})
@@ -110,7 +110,7 @@ def test_pod_level_resources_are_stored_and_decide_the_qos_class(cluster: ApiSer
 
 
 def test_containers_must_fit_into_the_pod_level_requests(cluster: ApiServer) -> None:
-    """Otherwise the API server refuses the pod."""
+    """Otherwise, the API server refuses the pod."""
     spec = {"resources": {"requests": SMALL}, "containers": [container(**LARGE)]}
     answer = cluster.ask("POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "no"}, "spec": spec})
     assert 422 == answer.status_code

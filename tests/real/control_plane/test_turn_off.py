@@ -1,5 +1,6 @@
-"""Turning everything off as an operator does: the commands of docs/tasks/operations.md and of the removal of the
-agents, by the real kubectl on a real API server. No controllers run: tests end the processes that those would end."""
+"""Turning off each function as an operator does: the commands of docs/tasks/operations.md and of the removal of the
+agents, by the real kubectl on a real API server. No controllers run: the tests end the processes that these would
+end."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def kubectl(apiserver: ApiServer, tmp_path: Path) -> Kubectl:
     return shell
 
 
-def test_the_brake_restores_all_limits_and_keeps_agents_from_new_ones(
+def test_the_brake_restores_all_limits_and_prevents_new_ones(
     apiserver: ApiServer, kubectl: Kubectl, machine: Machine, kubelet: FakeKubelet
 ) -> None:
     (brake,) = (each for each in commands(OPERATIONS, "Turn everything off") if "enforcement" in each)

@@ -1,7 +1,7 @@
 """Managers that start in a tenth of a second, because their modules are imported before: for tests that kill hundreds.
 
-`python -m tests.real.nri.forked` reads lines of JSON, [config file, log file], forks a `load-watcher qrm` for each,
-and writes its process id.
+`python -m tests.real.nri.forked` reads lines of JSON, [config file, log file], forks a `load-watcher qrm` for each, and
+writes its process id.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
     from load_watcher.commands.qrm import settings_of
     from load_watcher.main import main as load_watcher
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the forks
     warm = False
     for line in sys.stdin:
         config, log = json.loads(line)

@@ -32,7 +32,7 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 DEADLOCK = "13733"
-"""The issue of containerd that NRI 0.12.1 mends."""
+"""The issue of containerd that NRI 0.12.1 fixes."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def told(port: int, config: Path, **settings: object) -> Told:
     return doctor("--only", "qrm", *(text for key, value in given.items() for text in ("--set", f"qrm.{key}={value}")))
 
 
-def test_what_a_running_manager_knows(node: NriNode):
+def test_the_runtime_of_a_running_manager_is_reported(node: NriNode):
     """The runtime's name and version are from its registration; the doctor does not connect to the socket."""
     config = node.directory / "config.toml"
     config.write_text("version = 3\n")
@@ -67,7 +67,7 @@ def test_what_a_running_manager_knows(node: NriNode):
         told(qrm.port, config).one("qrm", "fail", "containers start without allocations", str(node.nri_socket))
 
 
-def test_a_manager_in_another_mode(node: NriNode):
+def test_a_manager_in_another_mode_is_reported(node: NriNode):
     with node.run(mode="dry-run") as qrm:
         wait_for(lambda: not qrm.state()["last_reconcile"]["trouble"], what="a round after the first list of pods")
         told(qrm.port, node.directory / "none").one("qrm", "warn", "runs in mode dry-run, not in mode nri")
@@ -159,7 +159,7 @@ def test_a_manager_that_sets_nothing_or_does_not_admit_a_pod(registered: dict[st
         ("cri-o", "1.36.1", "ok", ("a refusal works: CRI-O requires the plug-in load-watcher",)),
     ],
 )
-def test_whether_a_refusal_works_with_this_version(
+def test_whether_a_refusal_works_with_this_version_is_reported(
     registered: dict[str, Any], tmp_path: Path, name: str, version: str, status: str, words: tuple[str, ...]
 ):
     """containerd before 2.2 and CRI-O 1.34.0 ignore the settings of the validator."""
@@ -191,7 +191,7 @@ def test_whether_a_refusal_works_with_this_version(
         ("cri-o", "1.36.1", "v0.11.0", True),
     ],
 )
-def test_whether_this_version_can_deadlock(
+def test_whether_this_version_can_deadlock_is_reported(
     registered: dict[str, Any], tmp_path: Path, name: str, version: str, nri: str, warned: bool
 ):
     runtime = {"name": name, "version": version, "nri": nri}

@@ -38,7 +38,7 @@ def failures(qrm: Qrm, kind: str) -> float:
 
 
 def test_sigkill_while_containers_are_created(node: NriNode):
-    """No container is lost, none waits; the next manager pins those that have no CPUs, and counts them."""
+    """No container is lost or waits; the next manager pins those without CPUs, and counts them."""
     pending(node, *UIDS)
     with node.runtime() as runtime:
         with node.manage(RESERVED) as qrm:

@@ -1,4 +1,4 @@
-"""What `load-watcher qrm` in mode nri says on /qrm, in its log and metrics while the plug-in is not called, with
+"""The reports of `load-watcher qrm` in mode nri on /qrm, in its log and metrics while the plug-in is not called, with
 containerd/nri's runtime side."""
 
 from collections.abc import Iterator

@@ -41,7 +41,7 @@ def uid(number: int) -> str:
 
 
 def test_example_1_pools_from_the_creation_on_and_after_a_resize(node: NriNode):
-    """The resize comes from the load; those who lose CPUs lose them before others get them."""
+    """The resize comes from the load; containers that lose CPUs lose them before others get them."""
     steps = [step(f"admit pod{number}") for number in (1, 2, 3)]
     load = FakeService(published=publish(snapshot_of({NODE: {"CPU": steady(26.25), "Memory": steady(40)}})))
     lines = ('adjust_interval = "100ms"', "step_down = 0")

@@ -44,14 +44,14 @@ def restore(qrm: Qrm) -> tuple[int, str, str]:
 
 
 def pinned(node: NriNode, runtime: NriRuntime, qrm: Qrm, count: int) -> None:
-    """Create pods, each with a container that has CPUs of its own."""
+    """Create pods, each with a container that has exclusive CPUs."""
     for number, uid in enumerate(UIDS[:count]):
         node.pending(f"default/pod{number}", uid, "storage-service", cpu="4")
         wait_until_known(qrm, uid)
         assert node.create(runtime, f"default/pod{number}", uid).cpus
 
 
-def test_containers_get_what_their_specs_had_and_a_second_run_requests_nothing(node: NriNode):
+def test_containers_get_the_values_of_their_specs_and_a_second_run_requests_nothing(node: NriNode):
     """The second container was created with a cpuset; the third was never in the checkpoint; the fourth has ended."""
     with node.runtime() as runtime:
         with node.manage(RESERVED) as qrm:
@@ -105,7 +105,7 @@ def test_after_kill_9_in_the_middle_and_a_restart_of_the_runtime_it_continues(no
             wait_for(lambda: runtime.cpusets() == given, what="the next manager to continue with its checkpoint")
 
 
-def test_without_a_runtime_it_fails_at_once_and_says_what_to_check(node: NriNode):
+def test_without_a_runtime_it_fails_at_once_with_a_hint(node: NriNode):
     with node.runtime() as runtime, node.manage(RESERVED) as qrm:
         runtime.wait_for_plugin()
         pinned(node, runtime, qrm, 1)

@@ -347,7 +347,7 @@ def test_load_is_aligned_to_the_rows() -> None:
 
 
 def test_recent_pods_are_kept_for_five_minutes_or_until_measured() -> None:
-    """The original keeps all once all are old."""
+    """The original keeps all of them if all are old."""
     nodes = [node("a", {"cpu": "1"}), node("b", {"cpu": "1"})]
     pods = [pod(f"{age}", node="a", scheduled=NOW - age) for age in (299, 300, 301, 1000)]
     assert {key for key, _, _ in table(nodes, pods, load({"a": {("CPU", "AVG"): 1.0}})).recent.of(0)} == {"299"}

@@ -82,7 +82,7 @@ def test_an_entry_has_the_reason_in_numbers_and_the_rejections(served: Served) -
     assert entry["rejected"] == [{"plugin": "HighLoadFilter", "reason": reason, "count": 1, "example": example}]
 
 
-def test_a_pod_that_no_node_takes_has_the_reason_of_the_filter(served: Served) -> None:
+def test_a_pod_that_all_nodes_reject_has_the_reason_of_the_filter(served: Served) -> None:
     served.place("n00")
     served.event()
     (entry,) = listed(served)["placements"]
@@ -90,7 +90,7 @@ def test_a_pod_that_no_node_takes_has_the_reason_of_the_filter(served: Served) -
     assert entry["reason"].endswith("n00: cpu 97.5 %, above 90 %")
 
 
-def test_an_older_page_knows_the_later_decisions_about_its_pods(served: Served) -> None:
+def test_an_older_page_has_the_later_decisions_about_its_pods(served: Served) -> None:
     for i in range(5):
         served.place(*NAMES, pod=f"pod-{i}", after=1)
     served.place(*NAMES, pod="pod-0", after=20)
@@ -103,7 +103,7 @@ def test_an_older_page_knows_the_later_decisions_about_its_pods(served: Served) 
     assert (True, False) == (first["more"], rest["more"])
 
 
-def test_an_unchanged_list_is_answered_with_304(served: Served) -> None:
+def test_an_unchanged_list_is_a_304(served: Served) -> None:
     served.place(*NAMES)
     served.event()
     answer = served.live.ask("/scheduler/placements")
@@ -122,13 +122,13 @@ def test_an_unchanged_list_is_answered_with_304(served: Served) -> None:
         ("pods=web", "did you mean pod?"),
     ],
 )
-def test_a_wrong_parameter_is_an_error_that_names_it(served: Served, query: str, says: str) -> None:
+def test_an_invalid_parameter_is_an_error_that_names_it(served: Served, query: str, says: str) -> None:
     answer = served.live.ask(f"/scheduler/placements?{query}")
     assert answer.status == 400
     assert says in answer.json()["error"]["hint"]
 
 
-def test_without_a_log_or_a_store_the_error_says_so() -> None:
+def test_without_a_log_or_a_store_the_error_states_it() -> None:
     for store, status, says in (
         (DecisionList(kept=0), 404, 'set store.decisions = "24h" and restart'),
         (DecisionList(), 503, "look at the disk"),

@@ -233,7 +233,7 @@ def test_requests_of_other_profiles_or_times_are_two_decisions(served: Served, p
 
 
 def test_a_second_prioritize_is_another_attempt(served: Served) -> None:
-    """As if kube-scheduler is configured not to call filter."""
+    """As if kube-scheduler were configured not to call filter."""
     for _ in range(2):
         served.post("prioritize", asking(*NAMES))
     assert ["asked_again"] == [each["outcome"] for each in served.why()["others"]]
@@ -333,7 +333,7 @@ def test_rankings_in_memory_are_bounded() -> None:
 
 
 def test_a_new_ranking_of_a_pod_replaces_only_its_own() -> None:
-    """To its own, not to those of others."""
+    """Other pods keep their rankings."""
     made = Served(most_held=10_000)
     with made.live:
         for pod in ("db", *["web"] * 8):
@@ -353,8 +353,8 @@ def test_unreported_pods_displace_no_ranking_of_a_pod_reported_late() -> None:
         assert "ranked 14th of 14 nodes" in made.outcome()["sentence"]
 
 
-def test_a_node_that_was_not_in_the_request(served: Served) -> None:
-    """kube-scheduler's own filters may differ from pod to pod, or it did not call the extender."""
+def test_the_outcome_of_a_node_that_was_not_in_the_request(served: Served) -> None:
+    """kube-scheduler's own filters may differ per pod, or it did not call the extender."""
     served.place(*NAMES[:3])
     served.event(node="n09")
     assert served.outcome()["sentence"].endswith(
@@ -372,7 +372,7 @@ def test_a_binding_through_the_extender_is_recorded_at_once(served: Served) -> N
     assert at == served.outcome()["time"]
 
 
-def test_a_pod_may_wait_be_tried_again_and_be_deleted(served: Served) -> None:
+def test_a_pod_may_wait_be_retried_and_be_deleted(served: Served) -> None:
     """Each attempt is a decision; the last one has the outcome."""
     served.event(node="")
     served.place(*NAMES, after=1.0)
@@ -386,8 +386,8 @@ def test_a_pod_may_wait_be_tried_again_and_be_deleted(served: Served) -> None:
     assert "before it was bound to any node" in served.outcome()["sentence"]
 
 
-def test_a_pod_of_the_same_name_is_another_pod(served: Served) -> None:
-    """The pod before it was deleted, whether the watch reported that or not."""
+def test_a_pod_with_the_name_of_an_earlier_pod_is_another_pod(served: Served) -> None:
+    """The earlier pod was deleted, reported by the watch or not."""
     served.place(*NAMES)
     served.event(node="", uid="another")
     assert "unknown" == served.outcome()["kind"]
@@ -451,7 +451,7 @@ def test_the_decision_before_a_time_is_found_and_the_others_are_listed(served: S
 def test_an_error_has_a_hint_and_the_contents_of_the_log(
     served: Served, query: Mapping[str, str], status: int, said: str
 ) -> None:
-    """With what would be, and what is known."""
+    """If the decision is missing, with the retention, and the number and times of the known decisions."""
     served.place(*NAMES)
     answer = served.ask(**query)
     assert (status, True) == (answer.status, said in answer.json()["error"]["message"])

@@ -79,7 +79,7 @@ def a_decision(**what: Any) -> PlacementDecision:
 
 @given(rankings(), st.sampled_from([10, 100]), st.booleans())
 def test_a_decoded_record_is_equal_and_its_document_is_valid_json(found: Any, most: int, withheld: bool) -> None:
-    """Whatever plug-ins compute, values that are not finite are neither stored nor returned."""
+    """For any results of plug-ins, values that are not finite are neither stored nor returned."""
     ranked, names, sampled = found
     ranking = records.ranking_record(ranked, names, sampled=sampled, asked=len(names), most=most, withheld=withheld)
     decision = a_decision(ranking=ranking)

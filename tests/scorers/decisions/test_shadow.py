@@ -503,7 +503,7 @@ def test_unknown_profiles_in_the_settings_are_refused(shadow: object, message: s
     assert [("scheduler.shadow", message)] == [(each.key, each.message) for each in problems]
 
 
-def test_a_profile_may_be_called_shadow(tmp_path: Path) -> None:
+def test_a_profile_may_have_the_name_shadow(tmp_path: Path) -> None:
     profiles, problems, _ = read_profiles({"shadow": {"plugins": [{"name": "TargetLoadPacking"}]}}, cwd=tmp_path)
     assert (["shadow"], ()) == ([each.name for each in profiles], problems)
 
@@ -562,16 +562,16 @@ def test_the_report_is_deterministic_and_has_no_interval_of_few_blocks() -> None
 
 
 def test_bindings_of_one_block_count_as_one() -> None:
-    """Ten blocks, in half of which all pods went elsewhere, are as certain as ten bindings and not as three hundred."""
+    """Ten blocks, in half of which all pods have another node, are as certain as ten bindings, not as three hundred."""
     together = [binding(block * 900.0 + i, other=block % 2 == 0) for block in range(10) for i in range(30)]
     apart = [binding(block * 900.0 + i, other=i % 2 == 0) for block in range(10) for i in range(30)]
     wide, narrow = (reported(each)["other_share"] for each in (together, apart))
     assert (0.5, 0.5) == (wide["value"], narrow["value"])
-    few = (1.96 / 2.262) ** 2  # ten quarter hours do not say much of how unlike they are
+    few = (1.96 / 2.262) ** 2  # ten quarter hours do not show their differences well
     assert (9.0 * few, 300.0 * few) == pytest.approx((wide["effective"], narrow["effective"]), rel=1e-3)
     assert wide["high"] - wide["low"] > 4 * (narrow["high"] - narrow["low"])
     alike = [each for each in together if each.choices["p"].kind == "same"]
-    assert 5.0 == reported(alike)["other_share"]["effective"]  # of five quarter hours nothing else was seen
+    assert 5.0 == reported(alike)["other_share"]["effective"]  # nothing else was observed in five quarter hours
 
 
 def test_a_binding_that_two_replicas_recorded_counts_once() -> None:

@@ -1,4 +1,4 @@
-"""A client that reaches the port can send a request: what the request must not change for other pods."""
+"""A client that reaches the port can send any request; these tests show what it cannot change for other pods."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_two_pods_in_quick_succession_do_not_both_see_the_empty_node() -> None:
         assert second["a"] < second["b"]
         assert cluster.reserved == {"one": "a", "two": "b"}
         again = scores(made.post("prioritize", asking("a", "b", name="one", milli=2000)))
-        assert again["a"] > again["b"]  # its own reservation is gone, the other's is not
+        assert again["a"] > again["b"]  # its own reservation has expired, that of the other pod has not
         made.clock.now = NOW + RESERVED_S
         assert scores(made.post("prioritize", asking("a", "b", name="three", milli=2000))) == first
         assert cluster.reserved == {"three": "a"}
@@ -255,7 +255,7 @@ def test_if_few_nodes_are_known_all_score_0() -> None:
 
 
 @pytest.mark.parametrize("reserve", ["bind", "off"])
-def test_reservations_can_be_switched_off(reserve: str) -> None:
+def test_reservations_can_be_disabled(reserve: str) -> None:
     made = Served(a_cluster(), reserve=reserve)
     with made.live:
         made.post("prioritize", asking("cold", "warm"))
@@ -490,7 +490,7 @@ def test_explain_without_nodes_explains_all(served: Served) -> None:
     assert {each["name"] for each in told["nodes"]} == {"cold", "warm", "hot"}
 
 
-def test_the_state_of_a_node(served: Served) -> None:
+def test_the_state_of_a_node_is_returned(served: Served) -> None:
     """Windows, capacity, sums, recent pods and reservations."""
     served.table.set_pod(
         None,
@@ -754,7 +754,7 @@ def test_a_body_that_is_not_a_pod_is_named(served: Served, text: bytes, says: st
     assert "Deployment" in answer.error["hint"]
 
 
-def test_the_limits_of_a_manifest(served: Served) -> None:
+def test_the_limits_of_a_manifest_are_checked(served: Served) -> None:
     """Of its size, of the nodes in the response, and of known profiles."""
     assert 413 == served.post("score", b"#" * (64 << 10) + MANIFEST.encode()).status
     limits = ("0", "x", "9" * 30, "000000001" + "1" * 5000)

@@ -387,7 +387,7 @@ async def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
         await story()
 
 
-# --- data that a watcher does not offer ------------------------------------------------------------------------------
+# --- data that a watcher does not serve ------------------------------------------------------------------------------
 
 
 def problems_with(host: RemoteHost, profiles: dict[str, list[dict[str, Any]]], cwd: Path) -> dict[str, str]:

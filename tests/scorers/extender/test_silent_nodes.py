@@ -137,7 +137,7 @@ class Deployment:
 
 
 async def _load(client: Client) -> tuple[Columns | None, NodeSilence | None]:
-    """As the extender reads it (SchedulingService)."""
+    """The load as the extender reads it (SchedulingService)."""
     try:
         return await client.refresh(), None
     except WatcherError as error:

@@ -62,7 +62,7 @@ class Asked:
         return {each["Host"]: each["Score"] for each in self.post("prioritize", pod)}
 
     def steps(self, pod: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """What explain has of the only plug-in, by node."""
+        """The steps of the only plug-in in explain, by node."""
         found = {}
         for node in self.post("explain", pod)["nodes"]:
             (told,) = (each for each in node["plugins"] if each["point"] == "score")

@@ -104,7 +104,7 @@ def test_golden_stats(case):
 
 @cases("LoadVariationRiskBalancing", "kep_score")
 def test_golden_scores_of_the_document(case):
-    """The worked example of the KEP, which the code of the original does not return."""
+    """The worked example of the KEP; the code of the original returns other scores."""
     of = case["inputs"]
     found = []
     for resource, stats in of["resources"].items():

@@ -144,7 +144,7 @@ def test_only_smoothed_deviations_are_scaled():
     assert risks[0.0] < risks[300.0]
 
 
-def test_unknown_load_and_pods_without_requests():
+def test_unknown_load_and_pods_without_requests_score_by_limits_or_0():
     """Best-effort pods score 0, silent nodes too; without any metrics only limits decide."""
     nodes = [node("a", {"cpu": "4", "memory": "4Gi"}), node("b", {"cpu": "4", "memory": "4Gi"})]
     pods = [pod("p", node="b", containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "8"}}], scheduled=0.0)]
@@ -210,7 +210,7 @@ def test_prepared_distributions_equal_those_computed_on_request():
     expected = late.score(asking, cluster, at, now=NOW).values.tolist()
     assert prepared.score(asking, cluster, at, now=NOW).values.tolist() == expected
     cluster.set_pod(None, pod("p", node="n5", containers=[{"requests": {"cpu": "7"}}]), now=NOW)
-    assert len(list(prepared.prepare(cluster))) == 1  # it asks for no memory
+    assert len(list(prepared.prepare(cluster))) == 1  # it requests no memory
 
 
 @pytest.mark.parametrize(

@@ -347,5 +347,5 @@ def test_a_node_with_lower_limits_wins_over_one_with_lower_requests(kube: FakeKu
         requested, allocatable = requested_and_allocatable(asking, asked.table, at, counted=True)
         assert 0 == least_allocated(requested[:1], allocatable[:1]).argmax()
         assert {"node1": 0, "node2": 100} == asked.scores(pod)
-        after = asked.of_node("node2")  # where it is counted already
+        after = asked.of_node("node2")  # where it counts already
         assert (6000, 9000) == (after["requested"]["cpu"], after["limits"]["cpu"])

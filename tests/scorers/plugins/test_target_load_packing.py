@@ -53,7 +53,7 @@ def arguments(case: dict[str, Any]) -> dict[str, Any]:
 
 @cases("TargetLoadPacking", "score")
 def test_golden_scores_of_the_plug_in(case):
-    """Cases of the original's tests and worked examples of the seed and the KEP; another node has metrics, too."""
+    """Cases of the original's tests and worked examples of the proposal and the KEP; another node has metrics, too."""
     given_ = case["inputs"]
     end = float(given_["window_end"] or NOW)
     values = {(each["type"], each["operator"]): each["value"] for each in given_["metrics"] or []}

@@ -37,7 +37,7 @@ def tainted(*taints: dict[str, str], unschedulable: bool = False) -> Node:
         ({"cpu": "0", "example.com/fpga": "0"}, {}),
     ],
 )
-def test_nodes_without_room(requests: dict[str, str], expected: dict[str, str]) -> None:
+def test_nodes_without_room_are_rejected(requests: dict[str, str], expected: dict[str, str]) -> None:
     placed = [pod("old", node="full", containers=[{"requests": {"cpu": "3"}}])]
     nodes = [node(name, SIZE) for name in ("full", "idle")]
     assert reasons(nodes, placed, containers=[{"requests": requests}]) == expected
@@ -67,7 +67,9 @@ def test_a_bound_pod_does_not_count_on_its_own_node() -> None:
         ([{"operator": "Exists"}], ""),
     ],
 )
-def test_taints(tolerations: list[dict[str, str]], expected: str) -> None:
+def test_nodes_with_taints_that_are_not_tolerated_are_rejected(
+    tolerations: list[dict[str, str]], expected: str
+) -> None:
     """PreferNoSchedule does not exclude a node."""
     taints = [
         {"key": "soft", "effect": "PreferNoSchedule"},
@@ -104,13 +106,13 @@ def test_a_daemon_pod_has_the_tolerations_that_its_controller_adds(key: str, eff
     assert found == ({} if tolerated else {"n": f"taint not tolerated: {key}:{effect}"})
 
 
-def test_the_node_selector() -> None:
+def test_nodes_that_the_node_selector_excludes_are_rejected() -> None:
     nodes = [node("a", SIZE, labels={"zone": "a"}), node("b", SIZE, labels={"zone": "b"}), node("c", SIZE)]
     no_match = "the node selector does not match"
     assert reasons(nodes, nodeSelector={"zone": "a"}) == {"b": no_match, "c": no_match}
 
 
-def test_rules_that_are_not_computed_are_named() -> None:
+def test_rules_that_are_not_checked_are_named() -> None:
     required: dict[str, Any] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
     spread = [{"whenUnsatisfiable": "DoNotSchedule"}]
     assert unchecked(pod(affinity=required)) == ["required affinity"]

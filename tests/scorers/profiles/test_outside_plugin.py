@@ -1,4 +1,4 @@
-"""A plug-in in another package: built with pip, found by its entry point, and used by a service."""
+"""A plug-in in its own package: built as pip does, found by its entry point, and used by a service."""
 
 import os
 import re
@@ -63,7 +63,7 @@ def test_without_its_package_the_plug_in_is_unknown():
     assert cure == "check the spelling"
 
 
-def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
+def test_the_error_names_a_package_that_cannot_be_imported(reachable: Path):
     """For any exception of its import; the message does not suggest the same name."""
     (reachable / f"{MODULE}.py").write_text("raise RuntimeError('made for another version')")
     _, message, cure = problem()
@@ -71,7 +71,7 @@ def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
     assert "fix or uninstall load-watcher-fewest-pods" in cure
 
 
-def test_a_class_that_is_not_a_plug_in_is_an_error_that_names_what_it_lacks(reachable: Path):
+def test_a_class_that_is_not_a_plug_in_is_an_error_that_names_the_missing_methods(reachable: Path):
     (reachable / f"{MODULE}.py").write_text("class FewestPods:\n    name = 'FewestPods'\n")
     _, message, cure = problem()
     assert message == "plug-in FewestPods lacks arguments, score or filter"
@@ -103,8 +103,8 @@ def test_exempt_pods_pass_a_filter_that_does_not_ask_for_every_pod(reachable: Pa
         assert found.failures(["a"]) == ({} if passes else {"a": "full"})
 
 
-def test_two_packages_with_one_plug_in_name_are_named(reachable: Path):
-    """Neither is used without an error."""
+def test_two_packages_with_one_plug_in_name_are_an_error(reachable: Path):
+    """Neither is chosen silently."""
     (info,) = reachable.glob("*.dist-info")
     other = reachable / "other_pods-2.0.dist-info"
     shutil.copytree(info, other)
@@ -131,7 +131,7 @@ def environment(site: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_service_ranks_with_the_plug_in(installed: Path, run_service: RunService, tmp_path: Path):
-    """One of two nodes has three pods; the explanation says so."""
+    """One of two nodes has three pods; the explanation contains this."""
     pod = {"metadata": {"name": "web", "namespace": "default", "uid": "web"}, "spec": {"containers": [{"name": "c"}]}}
     with FakeKube() as kube:
         for name in ("empty", "full"):

@@ -62,7 +62,7 @@ def test_every_plug_in_of_the_table_exists_under_its_name(name: str) -> None:
     assert extension_points(factory)
 
 
-def test_a_profile_of_the_settings(tmp_path: Path) -> None:
+def test_a_profile_of_the_settings_is_read(tmp_path: Path) -> None:
     """With defaults for omitted keys."""
     table = {
         "plugins": [
@@ -87,7 +87,7 @@ def test_a_profile_of_the_settings(tmp_path: Path) -> None:
 
 
 def test_a_configuration_of_kube_scheduler_is_read(tmp_path: Path) -> None:
-    """Its weights and arguments; other plug-ins stay with kube-scheduler, with a notice."""
+    """With its weights and arguments; other plug-ins stay in kube-scheduler, with a notice."""
     (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
     (profile,), problems, notices = read(tmp_path, {"default": {"from": "scheduler.yaml", "profile": "trimaran"}})
     assert not problems
@@ -219,7 +219,7 @@ def test_a_plug_in_without_effect_is_a_problem(tmp_path: Path) -> None:
     assert "is enabled at filter, which it does not implement. enable it under plugins.score" in problems.popitem()[1]
 
 
-def test_arguments_of_another_plug_in_are_named(tmp_path: Path) -> None:
+def test_arguments_of_another_plug_in_are_a_problem(tmp_path: Path) -> None:
     """Arguments under the wrong name; null counts as not given."""
     config = "[{name: TargetLoadPacking, args: {kind: PeaksArgs, defaultRequests: null}}]"
     _, problems = from_configuration(tmp_path, "{score: {enabled: [{name: TargetLoadPacking}]}}", config)
@@ -304,7 +304,7 @@ def test_profiles_with_different_horizons_are_a_problem(tmp_path: Path) -> None:
         (ForecastSettings(horizons=(1,)), 'has 1h, so it uses windows; add "6h" to forecast.horizons'),
     ],
 )
-def test_forecasts_that_the_settings_do_not_provide_are_named(
+def test_forecasts_that_the_settings_do_not_provide_are_a_problem(
     tmp_path: Path, forecast: ForecastSettings, notice: str | None
 ) -> None:
     (profile,) = read_profiles({"one": ahead("6h")}, cwd=tmp_path)[0]

@@ -9,9 +9,10 @@ import pytest
 from aiohttp import web
 
 from tests.fakes.service import Answer, Live, Protection
-from watcher.agent_clients.client import AgentClient, ClientOptions
+from watcher.agent_clients.client import AgentClient
 from watcher.agent_clients.discovery import AgentDiscovery, EndpointSource, NamedEndpoints
 from watcher.agent_clients.pages import AgentProxy, EndpointKind
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.api.agents import AgentRoutes
 from watcher.platform.http import openapi
 from watcher.platform.http.openapi import Operation
@@ -86,8 +87,8 @@ def showing(
     protection: Protection | None = None,
 ) -> Iterator[Live]:
     """A service that shows the agents of these sources."""
-    options = ClientOptions(token_file=str(token_file or ""))
-    pages = AgentProxy({kind: AgentClient(AgentDiscovery(source), options) for kind, source in sources.items()})
+    settings = AgentsSettings(token_file=token_file)
+    pages = AgentProxy({kind: AgentClient(AgentDiscovery(source), settings) for kind, source in sources.items()})
     with Live(routes=AgentRoutes(pages).routes(), lives=[pages.life], protection=protection) as live:
         yield live
 

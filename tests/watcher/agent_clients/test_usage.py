@@ -22,8 +22,9 @@ from tests.fakes.sources import MemorySource
 from tests.waiting import wait_for
 from tests.watcher.sources.metrics_server.test_provider import at
 from watcher.agent_clients import usage
-from watcher.agent_clients.client import AT_ONCE, AgentClient, ClientOptions
+from watcher.agent_clients.client import AT_ONCE, AgentClient
 from watcher.agent_clients.discovery import AgentDiscovery, NamedEndpoints, PodEndpoints
+from watcher.agent_clients.settings import AgentsSettings
 from watcher.agent_clients.usage import (
     BUDGET_S,
     AgentPods,
@@ -86,8 +87,8 @@ def named(*urls: str) -> AgentDiscovery:
     return AgentDiscovery(NamedEndpoints(urls, key="agents.urls"))
 
 
-def client(discovery: AgentDiscovery, *, timeout: float = 20.0, token_file: str = "", ca_file: str = "") -> AgentClient:
-    return AgentClient(discovery, ClientOptions(timeout=timeout, token_file=token_file, ca_file=ca_file))
+def client(discovery: AgentDiscovery, *, timeout: float = 20.0, **files: Any) -> AgentClient:
+    return AgentClient(discovery, AgentsSettings(timeout=timeout, **files))
 
 
 def ask(
@@ -184,16 +185,16 @@ def test_if_no_agent_reports_pods_the_reason_is_one_of_their_errors(agent: FakeA
 def test_the_token_is_read_again_and_not_shown(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text("secret\n")
-    got = ask(FakeAgent(of("n1", WEB), token="secret"), token_file=str(token))
+    got = ask(FakeAgent(of("n1", WEB), token="secret"), token_file=token)
     assert 1 == len(got.usage.pods)
     token.write_text("another\n")
     with pytest.raises(ProviderRefused) as caught:
-        ask(FakeAgent(of("n1", WEB), token="secret"), token_file=str(token))
+        ask(FakeAgent(of("n1", WEB), token="secret"), token_file=token)
     assert "another" not in str(caught.value) + caught.value.hint
     assert "agents.token_file" in caught.value.hint
     token.unlink()
     with pytest.raises(ProviderRefused, match=r"agents\.token_file"):
-        ask(FakeAgent(of("n1", WEB)), token_file=str(token))
+        ask(FakeAgent(of("n1", WEB)), token_file=token)
 
 
 @pytest.mark.parametrize("name", ["http://no-such-name.invalid:2023", f"http://{'x' * 70}:2023"])

@@ -164,7 +164,7 @@ def test_a_node_with_the_name_health_is_found_by_parameter():
         assert {"health"} == nodes(live.ask("/watcher?host=health"))
 
 
-# --- nothing, too old, or a remnant ----------------------------------------------------------------------------------
+# --- missing, stale, or incomplete data ------------------------------------------------------------------------------
 
 DOCUMENTS = ["/watcher", "/watcher?window=5m", "/watcher/node-1", "/watcher?host=node-1", "/api/v1/columns"]
 
@@ -496,7 +496,7 @@ def test_columns_have_no_format_and_host_parameters(live):
     assert 400 == live.ask("/api/v1/columns?host=node-1").status
 
 
-# --- work is done once -----------------------------------------------------------------------------------------------
+# --- shared work -----------------------------------------------------------------------------------------------------
 
 
 class Counting(Published):
@@ -724,7 +724,7 @@ def test_the_files_of_the_dashboard_need_no_token():
         assert [200, 200, 401] == [live.ask(path).status for path in ("/", "/web/app.js", "/api/v1/overview")]
 
 
-# --- the state of it all ---------------------------------------------------------------------------------------------
+# --- the overview ----------------------------------------------------------------------------------------------------
 
 
 def test_the_overview_has_the_state_and_the_missing_nodes():

@@ -192,7 +192,7 @@ def test_other_methods_are_refused_with_the_allowed_ones(live, path, method):
     assert "GET, HEAD" == answer.headers["Allow"]
 
 
-# --- what is not HTTP ------------------------------------------------------------------------------------------------
+# --- invalid HTTP ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_the_absolute_form_is_served(live):
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
-# --- what goes wrong inside ------------------------------------------------------------------------------------------
+# --- internal errors -------------------------------------------------------------------------------------------------
 
 
 def failing(error: Exception) -> Route:

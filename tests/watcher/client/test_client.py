@@ -76,7 +76,7 @@ def beside(published: Any, **options: Any) -> InProcessClient:
     return InProcessClient(published, **{"window": LONGEST, "monotonic": lambda: 1000.0, **options})
 
 
-# --- the same from both ----------------------------------------------------------------------------------------------
+# --- equal results of both clients -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ async def test_the_age_of_a_silent_node_is_present() -> None:
     np.testing.assert_array_equal(columns.age_s, [np.nan, 123.456, np.nan])
 
 
-# --- where there is nothing ------------------------------------------------------------------------------------------
+# --- without data ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_stale_watcher_is_an_error_and_the_copy_stays() -> None:
         run(story)
 
 
-# --- the last good copy ----------------------------------------------------------------------------------------------
+# --- the last copy ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_copy_is_never_older_than_requested() -> None:
@@ -352,7 +352,7 @@ def test_a_client_may_be_closed_twice_and_before_its_start() -> None:
     run(story)
 
 
-# --- over the wire ---------------------------------------------------------------------------------------------------
+# --- over HTTP -------------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -161,7 +161,7 @@ def koordlet(server: FakeKube, name: str, *, updated: float, **status: Any) -> N
     server.put_by("koordlet", RESOURCE, name, spec={}, status=content)
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- writes ----------------------------------------------------------------------------------------------------------
 
 
 def test_missing_objects_are_created_with_a_status():
@@ -293,7 +293,7 @@ def test_a_limit_that_makes_the_data_too_old_is_logged_once(caplog):
     assert 1 == caplog.text.count("with 2 writes per second, NodeMetrics become 310 s old")
 
 
-# --- whose it is -----------------------------------------------------------------------------------------------------
+# --- other writers ---------------------------------------------------------------------------------------------------
 
 
 def test_objects_that_koordlet_writes_are_left_alone_until_it_stops(caplog):
@@ -419,7 +419,7 @@ def test_a_policy_of_load_watcher_follows_the_settings():
     run(source, story)
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["create", "patch"])

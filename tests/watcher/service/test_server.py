@@ -60,7 +60,7 @@ def test_missed_times_are_skipped(period: float, passed: float) -> None:
     assert round(beats) == pytest.approx(beats, abs=1e-3)
 
 
-# --- the whole, in one process ---------------------------------------------------------------------------------------
+# --- the whole service in one process --------------------------------------------------------------------------------
 
 
 def settings_for(directory: Path, **flags: object) -> Settings:

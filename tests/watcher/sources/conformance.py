@@ -90,7 +90,7 @@ def rfc3339(at: float) -> str:
 GOOD: Sample = ("b", AT, 12.5)
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- fetching --------------------------------------------------------------------------------------------------------
 
 
 def fetch(kind: Kind, address: str, *, timeout: float = 30.0, backoff: tuple[float, ...] = (0.01, 0.01)) -> Fetch:
@@ -157,7 +157,7 @@ def beside_the_good(kind: Kind, *samples: Sample) -> tuple[dict[str, list[float]
     return None if isinstance(got, ProviderError) else reviewed(got)
 
 
-# --- the usual -------------------------------------------------------------------------------------------------------
+# --- valid responses -------------------------------------------------------------------------------------------------
 
 
 def test_a_valid_response_has_its_samples(kind: Kind):

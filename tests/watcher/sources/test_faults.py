@@ -10,15 +10,14 @@ import pytest
 
 from tests.fakes.influxdb import NOTHING, answered, csv, series, table
 from tests.fakes.prometheus import Asked, Script, matrix, told, until_hung_up, vector
+from tests.fetches import sections
 from tests.watcher.sources.conformance import *  # noqa: F403  # the tests
 from tests.watcher.sources.conformance import NOW, SECRET, Kind, Sample, idle, milliseconds, options, rfc3339
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.sources.base import Provider
 from watcher.sources.influxdb.provider import InfluxProvider
-from watcher.sources.influxdb.queries import InfluxConfig
 from watcher.sources.metrics_server.provider import MetricsServerProvider
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 
 
 def of_prometheus(asked: Asked, samples: Sequence[Sample]) -> bytes:
@@ -72,15 +71,15 @@ def of_metrics_server(asked: Asked, samples: Sequence[Sample]) -> bytes | Script
 
 
 def make_prometheus(*given: Any) -> Provider:
-    return PrometheusProvider(PrometheusConfig(**options(*given)))
+    return PrometheusProvider(*sections(**options(*given)))
 
 
 def make_influxql(*given: Any) -> Provider:
-    return InfluxProvider(InfluxConfig(**options(*given), dialect="influxql"))
+    return InfluxProvider(*sections(**options(*given), dialect="influxql"))
 
 
 def make_flux(*given: Any) -> Provider:
-    return InfluxProvider(InfluxConfig(**options(*given), dialect="flux", bucket="b", org="o"))
+    return InfluxProvider(*sections(**options(*given), dialect="flux", bucket="b", org="o"))
 
 
 def make_metrics_server(address: str, timeout: float, _: Any) -> Provider:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import METRIC_BY_KEY
 from watcher.sources.base import QueryFailure
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
@@ -49,7 +50,7 @@ async def test_a_fetch_fails_if_all_queried_metrics_failed():
 
 async def test_a_backfill_has_the_number_of_the_last_fetch_and_no_gaps():
     """The second fetch of newest samples counts, the past before it does not."""
-    tracker = FetchTracker(max_seconds=900.0, fetch_deadline=30.0)
+    tracker = FetchTracker(RefreshSettings())
     tracker.begin(0.0, 60.0)
     newest, slice_, maxima = tracker.begin(60.0, 120.0), tracker.begin(-9000.0, 60.0), tracker.begin_past(-9000.0, 0.0)
     assert (2, True, 120.0) == (newest.number, newest.present, newest.latest)

@@ -113,7 +113,7 @@ def test_columns_that_cannot_be_read_are_an_error() -> None:
             codec.decode_columns(text)
 
 
-# --- ticks that wait as one ------------------------------------------------------------------------------------------
+# --- merged ticks ----------------------------------------------------------------------------------------------------
 
 
 def contents(*ticks: TickRecord) -> dict[object, bytes]:

@@ -9,6 +9,7 @@ from tests.watcher.store.ticks import COLUMNS, FIFTEEN, FIVE, START, minute, ope
 from watcher.store.commands import database_at
 from watcher.store.compaction import Compactor, default_max_size
 from watcher.store.engines.database import Database
+from watcher.store.settings import StoreSettings
 
 GIB = 1 << 30
 DAY = 86400.0
@@ -70,7 +71,7 @@ async def is_cut(
     """Whether a database with this number of bytes is shortened after a tick with this number of nodes."""
     async with opened(path) as store:
         await save(store, tick(START))
-    compactor = Compactor(retention=retention, max_size=max_size, decisions=DAY, max_decisions=100)
+    compactor = Compactor(StoreSettings(retention=retention, max_size=max_size, max_decisions=100))
     compactor.opened(opened_with)
     compactor.stored(large_tick(nodes))
     compactor.stored(large_tick(1))

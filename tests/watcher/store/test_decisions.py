@@ -64,7 +64,7 @@ async def found_in(store: Store, *, kind: DecisionKind = "placement", **query: A
     return await StoreDecisions(store).decisions(DecisionQuery(kind=kind, **query))
 
 
-# --- what goes in comes out ------------------------------------------------------------------------------------------
+# --- stored decisions ------------------------------------------------------------------------------------------------
 
 
 async def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: str) -> None:
@@ -229,6 +229,7 @@ async def test_each_kind_has_the_same_retention_and_limit(place: str) -> None:
         StoreDecisions(store).keep_decisions([some(number, ago=7200, kind="shadow") for number in range(150)])
         StoreDecisions(store).keep_decisions([some(number, ago=7100) for number in range(100)])
         await written(place, 200)
+        await eventually(lambda: not store.decision_queue.batch(), what="an empty queue")  # it is read, too
         assert some(50, ago=7200, kind="shadow") == (await found_in(store, kind="shadow", limit=1000))[-1]
     async with opened(place, decisions=3600.0) as store:
         assert [] == await found_in(store, kind="shadow", limit=1000)
@@ -237,7 +238,7 @@ async def test_each_kind_has_the_same_retention_and_limit(place: str) -> None:
         assert [some(1, kind="shadow")] == await found_in(store, kind="shadow", limit=1000)
 
 
-# --- no longer than they should --------------------------------------------------------------------------------------
+# --- retention -------------------------------------------------------------------------------------------------------
 
 
 async def test_decisions_are_removed_after_their_retention(place: str) -> None:
@@ -306,7 +307,7 @@ async def test_the_rows_of_a_removed_watcher_stay_for_the_retention_of_decisions
     assert [(START + 0.25 + 86400.0,)] == query(path, "SELECT keep_until FROM tick")
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def test_the_queue_is_bounded_and_drops_its_oldest_decisions() -> None:

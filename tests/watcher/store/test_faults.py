@@ -44,6 +44,7 @@ from watcher.model import FindingKind, Remedy
 from watcher.store.commands import current, database_at, upgrade
 from watcher.store.engines import sqlite
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS, Rows
 
@@ -130,7 +131,7 @@ async def test_a_kill_at_any_moment_loses_no_stored_tick(place: str) -> None:
             done += 1
 
 
-# --- a disk that is full ---------------------------------------------------------------------------------------------
+# --- a full disk -----------------------------------------------------------------------------------------------------
 
 
 MANY = tuple(f"node-{i}" for i in range(2000))
@@ -235,7 +236,7 @@ async def test_a_disk_that_is_full_at_the_start_does_not_set_the_database_aside(
     assert START + 0.25 == restored.end
 
 
-# --- files that cannot be used ---------------------------------------------------------------------------------------
+# --- unusable files --------------------------------------------------------------------------------------------------
 
 
 def filled(path: Path) -> None:
@@ -446,7 +447,7 @@ async def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: p
     assert [r for r in caplog.records if r.levelname == "WARNING" and "is lost" in r.message]
 
 
-# --- places that do not fit ------------------------------------------------------------------------------------------
+# --- paths and locks -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -466,7 +467,7 @@ async def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: p
 def test_a_url_without_a_file_is_an_error_without_the_password(url: str, message: str) -> None:
     """Before anything is opened."""
     with pytest.raises(StoreError, match=message) as refused:
-        Store(url=url, retention=1, max_size=1, on_unusable="fail", upgrade=True)
+        Store(StoreSettings(url=url))
     assert refused.value.hint
     assert "secret" not in str(refused.value) + refused.value.hint
 

@@ -187,7 +187,7 @@ async def test_the_limit_is_that_of_each_watcher(server_database: str) -> None:
     assert 2 == count(server_database, "window_minute", where="watcher = 'other'")
 
 
-# --- a server that comes and goes ------------------------------------------------------------------------------------
+# --- outages of the server -------------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_down_at_the_start_is_awaited(
@@ -299,7 +299,7 @@ async def test_missing_tables_are_created_again(server_database: str) -> None:
         assert [START + 60, START + 120] == found[0].time.tolist()
 
 
-# --- databases that cannot be used -----------------------------------------------------------------------------------
+# --- unusable databases ----------------------------------------------------------------------------------------------
 
 
 def newer(url: str) -> None:

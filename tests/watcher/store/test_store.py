@@ -483,7 +483,7 @@ async def test_the_status_has_the_stored_times_and_the_size(tmp_path: Path) -> N
         assert START + 0.25 == store.status.last_saved
 
 
-# --- who has it ------------------------------------------------------------------------------------------------------
+# --- the lock --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_second_service_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:

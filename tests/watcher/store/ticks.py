@@ -12,6 +12,7 @@ import numpy as np
 from tests.waiting import eventually
 from watcher.core.windows.records import SampleBlock, TickRecord, WindowRecord
 from watcher.model import Operator, Provenance, Window
+from watcher.store.settings import StoreSettings
 from watcher.store.store import Store
 
 FIVE, FIFTEEN = Window("5m", 300), Window("15m", 900)
@@ -32,14 +33,9 @@ def url_of(place: Path | str) -> str:
 
 def store_at(place: Path | str, **settings: Any) -> Store:
     """A store that is not open yet, in a file or at a URL."""
-    defaults: dict[str, Any] = {
-        "retention": 86400.0,
-        "max_size": 2**30,
-        "on_unusable": "fail",
-        "upgrade": True,
-        "owner": "a test",
-    }
-    return Store(url=url_of(place), **(defaults | settings))
+    more = {name: settings.pop(name) for name in ("owner", "watcher", "maxima") if name in settings}
+    section = StoreSettings(**{"url": url_of(place), "max_size": 2**30, **settings})
+    return Store(section, **{"owner": "a test", **more})
 
 
 @asynccontextmanager

@@ -78,7 +78,7 @@ def findings(refresher: Refresher) -> dict[str, str]:
     return {entry.kind: entry.reason for entry in refresher.findings.entries() if entry.metric == "pods"}
 
 
-# --- of which nodes ---------------------------------------------------------------------------------------------------
+# --- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def test_nodes_without_readings_are_a_finding_with_the_cause():
@@ -130,7 +130,7 @@ def test_a_source_without_causes_does_not_end_the_refresh():
     play(story, source=source, pods="on")
 
 
-# --- when ------------------------------------------------------------------------------------------------------------
+# --- times -----------------------------------------------------------------------------------------------------------
 
 
 def test_by_default_pods_are_not_fetched():
@@ -193,7 +193,7 @@ def test_pods_are_fetched_once_a_minute_at_any_tick_interval(every: float, asked
     play(story, pods="on", interval=max(60.0, every))
 
 
-# --- what ------------------------------------------------------------------------------------------------------------
+# --- readings --------------------------------------------------------------------------------------------------------
 
 
 def test_minutes_become_windows():
@@ -311,7 +311,7 @@ def test_a_reload_with_longer_windows_removes_the_readings():
     play(story, pods="on")
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def kinds(refresher: Refresher) -> set[str]:
     return {entry.kind for entry in refresher.findings.entries()}
 
 
-# --- ready -----------------------------------------------------------------------------------------------------------
+# --- readiness -------------------------------------------------------------------------------------------------------
 
 
 def test_a_source_without_a_past_is_ready_with_its_first_window() -> None:
@@ -511,7 +511,7 @@ def test_a_source_without_a_past_is_not_queried_for_it() -> None:
     play(story, source=MemorySource(remembers=False))
 
 
-# --- what is published -----------------------------------------------------------------------------------------------
+# --- published snapshots ---------------------------------------------------------------------------------------------
 
 
 def test_the_first_sample_of_the_present_is_served_at_once() -> None:

@@ -12,6 +12,10 @@ from watcher.core.config.model_values import DEFAULT_WINDOWS, WINDOWS
 from watcher.core.config.quantities import MINUTE
 from watcher.core.windows.slot_widths import FINEST_S, POINT_RESOLUTION_S, usable_widths
 
+FETCH_SHARE = 0.75
+"""Share of the interval that a fetch may take: slightly less than the 0.8 of a tick, so that a late metric
+fails without failing the tick."""
+
 
 @dataclass(frozen=True, repr=False)
 class RefreshSettings(SettingsTable, section="refresh"):
@@ -31,6 +35,17 @@ class RefreshSettings(SettingsTable, section="refresh"):
     node metrics. auto: from the first request for pod usage until 15 minutes after the last one."""
     max_staleness: Annotated[float, quantities.duration(lowest=1)] = 5 * MINUTE
     """Maximum age of samples. Older metrics of a node are omitted; if all are older, requests return an error."""
+
+    @property
+    def fetch_deadline(self) -> float:
+        """Timeout in seconds of a fetch with all its queries and retries. A query that exceeds it fails its metric
+        only."""
+        return FETCH_SHARE * self.interval
+
+    @property
+    def longest_s(self) -> int:
+        """Length of the longest window in seconds. Older samples are not requested."""
+        return max(window.seconds for window in self.windows)
 
     @property
     def point_resolution(self) -> int:

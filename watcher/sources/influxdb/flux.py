@@ -19,23 +19,24 @@ from watcher.sources.errors import ProviderMalformed, ProviderRefused
 from watcher.sources.http import MAX_CONNECTIONS, Credentials, HttpResponse, SourceConnection, TlsContext
 from watcher.sources.influxdb.cpu_load import Points
 from watcher.sources.influxdb.influxql import RawResponse
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.influxdb.queries import FieldQuery, QueryTemplate
 from watcher.sources.influxdb.responses import read_flux
+from watcher.sources.settings import ProviderSettings
 
 
 class Flux:
     """Sends Flux queries to /api/v2/query."""
 
-    def __init__(self, config: InfluxConfig, connection: SourceConnection, credentials: Credentials) -> None:
-        if not config.bucket or not config.org:
-            lacking = "provider.org" if config.bucket else "provider.bucket"
+    def __init__(self, settings: ProviderSettings, connection: SourceConnection, credentials: Credentials) -> None:
+        if not settings.bucket or not settings.org:
+            lacking = "provider.org" if settings.bucket else "provider.bucket"
             raise ProviderRefused(
                 f"{lacking} is not set, but Flux requires it",
                 hint='Set provider.bucket and provider.org, or provider.dialect = "influxql" and provider.database.',
             )
-        self._bucket, self._username = config.bucket, config.username
+        self._bucket, self._username = settings.bucket, settings.username or ""
         self._connection, self._credentials = connection, credentials
-        bound = answer_bound(config.max_body_bytes)
+        bound = answer_bound(settings.max_body_bytes)
 
         class Response(aiohttp.ClientResponse):
             """Response with a limit on the body size."""
@@ -47,12 +48,12 @@ class Flux:
             """A session with our resolver; `connector` has that of the library."""
             return client_session(tls=tls, connector={"limit": MAX_CONNECTIONS}, **options)
 
-        tls = TlsContext(config).current()
+        tls = TlsContext(settings).current()
         # Any, because the package is marked as typed, but only half of it is.
         self._client: Any = InfluxDBClientAsync(
             connection.address,
-            org=config.org,
-            timeout=aiohttp.ClientTimeout(total=config.timeout),
+            org=settings.org,
+            timeout=aiohttp.ClientTimeout(total=settings.timeout),
             allow_redirects=False,
             client_session_type=session,
             client_session_kwargs={"response_class": Response},

@@ -9,8 +9,9 @@ import msgspec
 from watcher.decoding.json_text import decode_json
 from watcher.sources.http import SourceConnection
 from watcher.sources.influxdb.cpu_load import Points
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.influxdb.queries import FieldQuery, QueryTemplate, database_of
 from watcher.sources.influxdb.responses import read_influxql
+from watcher.sources.settings import ProviderSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class RawResponse:
 class InfluxQL:
     """The query language of InfluxDB 1.x at /query, which 2.x and 3.x also support."""
 
-    def __init__(self, config: InfluxConfig, connection: SourceConnection) -> None:
-        self._config, self._connection = config, connection
+    def __init__(self, settings: ProviderSettings, connection: SourceConnection) -> None:
+        self._settings, self._connection = settings, connection
 
     async def version(self) -> str:
         """Version reported by the server, "" if it reports none. Raises the same errors as `ask`."""
@@ -42,7 +43,8 @@ class InfluxQL:
     async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:
         """The response with the points between two times (unix milliseconds), with chunking, because a server may
         truncate an unchunked response at 10,000 rows. May raise any aiohttp error."""
-        query = {"db": self._config.read_from, "q": source.influxql(since, until), "epoch": "ms", "chunked": "true"}
+        database = database_of(self._settings)
+        query = {"db": database, "q": source.influxql(since, until), "epoch": "ms", "chunked": "true"}
         answer = await self._connection.get("/query", query)
         return RawResponse(answer.body, answer.content_type, answer.clock_offset_s)
 

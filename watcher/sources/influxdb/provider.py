@@ -15,18 +15,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from watcher.core.config.settings import Settings
+from watcher.core.windows.settings import RefreshSettings
 from watcher.model import FindingKind, Metric, Remedy
 from watcher.sources.base import Fetch, QueryFailure, QueryPlan
-from watcher.sources.connection import connection, queries_of
 from watcher.sources.errors import ProviderError
 from watcher.sources.fetching import FetchContext, FetchTracker, MetricGap, Outcome, fetch_of, gather_outcomes
 from watcher.sources.influxdb.cpu_load import load_of
-from watcher.sources.influxdb.queries import LOOK_BACK_S, NODE_TAG, InfluxConfig, InfluxQueryPlan
+from watcher.sources.influxdb.queries import LOOK_BACK_S, InfluxQueryPlan, plan_of
 from watcher.sources.influxdb.transport import InfluxResponse, InfluxTransport
-from watcher.sources.queries import QueryConfig
 from watcher.sources.settings import ProviderSettings
-
-__all__ = ["InfluxConfig", "InfluxProvider", "QueryConfig", "from_settings"]
 
 
 @dataclass(slots=True)
@@ -39,13 +36,14 @@ class _InfluxMetricState:
 
 
 class InfluxProvider:
-    """Provider (sources/base.py) for the query APIs of InfluxDB. Raises ValueError for an invalid configuration."""
+    """Provider (sources/base.py) for the query APIs of InfluxDB. Raises ValueError for an address that is not one."""
 
-    def __init__(self, config: InfluxConfig) -> None:
-        self._config = config
-        self._transport = InfluxTransport(config)
-        self._watches = {metric.name: _InfluxMetricState(metric, config.plan(metric)) for metric in config.wanted()}
-        self._fetches = FetchTracker(max_seconds=config.max_seconds, fetch_deadline=config.fetch_deadline)
+    def __init__(self, settings: ProviderSettings, refresh: RefreshSettings) -> None:
+        self._transport = InfluxTransport(settings)
+        self._watches = {
+            metric.name: _InfluxMetricState(metric, plan_of(metric, settings)) for metric in settings.wanted
+        }
+        self._fetches = FetchTracker(refresh)
 
     @property
     def source(self) -> str:
@@ -138,20 +136,8 @@ class InfluxProvider:
 
 
 def from_settings(settings: Settings) -> InfluxProvider:
-    """Build the provider from the settings. Raises ValueError like InfluxConfig."""
-    given = settings[ProviderSettings]
-    return InfluxProvider(
-        InfluxConfig(
-            **connection(settings),
-            dialect=given.dialect,
-            database=given.database,
-            bucket=given.bucket,
-            org=given.org,
-            node_tag=given.node_label or NODE_TAG,
-            metrics=tuple(metric.key for metric in given.wanted),
-            queries=queries_of(settings),
-        )
-    )
+    """Build the provider from the settings. Raises ValueError for an address that is not one."""
+    return InfluxProvider(settings[ProviderSettings], settings[RefreshSettings])
 
 
 # --- pure functions --------------------------------------------------------------------------------------------------

@@ -14,13 +14,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
 
 from watcher.core.cpu_use import UNUSED
-from watcher.core.queries.influxdb import DIALECTS, SINCE, UNTIL, is_template
-from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric
-from watcher.sources.prometheus.queries import DEFAULT_METRICS
-from watcher.sources.queries import ProviderConfig, QueryConfig, check_keys, wanted
+from watcher.core.queries.influxdb import SINCE, UNTIL
+from watcher.model import METRIC_BY_KEY, Metric
+from watcher.sources.settings import ProviderSettings
 
 NODE_TAG = "host"
 DATABASE = "telegraf"
@@ -181,68 +179,30 @@ TELEGRAF: Mapping[str, InfluxQueryPlan] = {
 }
 
 
-# --- configuration ---------------------------------------------------------------------------------------------------
+# --- the queries of the settings --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class InfluxConfig(ProviderConfig):
-    """Configuration of the provider. Raises ValueError, naming the setting, for invalid values."""
+def database_of(settings: ProviderSettings) -> str:
+    """Database for InfluxQL. InfluxDB 2.x maps a database name to the bucket of that name (DBRP mapping)."""
+    return settings.database or settings.bucket or DATABASE
 
-    dialect: str | None = None
-    """One of DIALECTS; None: detected at the first fetch."""
-    database: str | None = None
-    bucket: str | None = None
-    org: str | None = None
-    node_tag: str = NODE_TAG
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    """Keys of the metrics to fetch."""
-    queries: Mapping[str, QueryConfig] = field(default_factory=dict)
-    """Configured queries by metric key. A metric with a query is fetched."""
 
-    def __post_init__(self) -> None:
-        if "@" in urlsplit(self.address).netloc:
-            raise ValueError("provider.address must not contain credentials; use provider.username")
-        if self.dialect is not None and self.dialect not in DIALECTS:
-            raise ValueError(f"provider.dialect: {self.dialect!r} is none of {', '.join(DIALECTS)}")
-        check_keys((*self.metrics, *self.queries))
-        for key, query in self.queries.items():
-            _check_query(f"provider.queries.{key}", METRIC_BY_KEY[key], query)
-
-    @property
-    def read_from(self) -> str:
-        """Database for InfluxQL. InfluxDB 2.x maps a database name to the bucket of that name (DBRP mapping)."""
-        return self.database or self.bucket or DATABASE
-
-    def wanted(self) -> tuple[Metric, ...]:
-        """Metrics to fetch, in the order of model.METRICS."""
-        return wanted(self.metrics, self.queries)
-
-    def plan(self, metric: Metric) -> InfluxQueryPlan | None:
-        """Query for a metric; None if it is neither configured nor in Telegraf's schema."""
-        tag = self.node_tag
-        if configured := self.queries.get(metric.key):
-            text = re.sub(r"\s+", " ", configured.expression.strip())
-            source = QueryTemplate(configured.expression.strip())
-            tag = configured.node_label or tag
-            return InfluxQueryPlan(
-                metric, source, configured.unit, text, "configured", node_tag=tag, smoothing_s=configured.smoothing_s
-            )
-        usual = TELEGRAF.get(metric.key)
-        if usual is None:
-            return None
-        # independent of the detected language: otherwise a server upgrade would discard the history
-        places = dict.fromkeys(place for place in (self.database, self.bucket) if place)
-        shown = f"{usual.shown} in {' or '.join(places) or DATABASE}"
+def plan_of(metric: Metric, settings: ProviderSettings) -> InfluxQueryPlan | None:
+    """Query for a metric; None if it is neither configured nor in Telegraf's schema."""
+    tag = settings.node_label or NODE_TAG
+    if configured := settings.queries.get(metric.key):
+        text = re.sub(r"\s+", " ", configured.expression.strip())
+        source = QueryTemplate(configured.expression.strip())
+        tag = configured.node_label or tag
         return InfluxQueryPlan(
-            metric, usual.source, usual.unit, shown, usual.reason, usual.counter, usual.scale, node_tag=self.node_tag
+            metric, source, configured.unit, text, "configured", node_tag=tag, smoothing_s=configured.smoothing
         )
-
-
-def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
-    """Raise ValueError for a configured query that is invalid or whose unit does not fit the metric."""
-    if not is_template(query.expression):
-        raise ValueError(f"{where}.expression: the query must contain the time placeholders {SINCE} and {UNTIL}")
-    if query.unit not in SOURCE_UNITS:
-        raise ValueError(f"{where}.unit: {query.unit!r} is none of {', '.join(SOURCE_UNITS)}")
-    if SOURCE_UNITS[query.unit][0] is not metric.unit:
-        raise ValueError(f"{where}.unit: {query.unit} cannot be converted to {metric.unit}, the unit of {metric.key}")
+    usual = TELEGRAF.get(metric.key)
+    if usual is None:
+        return None
+    # independent of the detected language: otherwise a server upgrade would discard the history
+    places = dict.fromkeys(place for place in (settings.database, settings.bucket) if place)
+    shown = f"{usual.shown} in {' or '.join(places) or DATABASE}"
+    return InfluxQueryPlan(
+        metric, usual.source, usual.unit, shown, usual.reason, usual.counter, usual.scale, node_tag=tag
+    )

@@ -16,8 +16,9 @@ from watcher.sources.errors import ProviderRefused
 from watcher.sources.http import Credentials, SourceConnection
 from watcher.sources.influxdb.cpu_load import Points
 from watcher.sources.influxdb.influxql import InfluxQL
-from watcher.sources.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
+from watcher.sources.influxdb.queries import FieldQuery, QueryTemplate
 from watcher.sources.influxdb.responses import error_of
+from watcher.sources.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from watcher.sources.influxdb.flux import Flux
@@ -40,11 +41,11 @@ class InfluxTransport(SourceConnection):
     """Sends queries with at most MAX_CONNECTIONS at a time and returns parsed responses. The first query determines the
     query language."""
 
-    def __init__(self, config: InfluxConfig) -> None:
-        self._login = Credentials(config, scheme="Token")
-        super().__init__(config, credentials=self._login.headers, refusal=error_of)
-        self._influx = config
-        self._influxql = InfluxQL(config, self)
+    def __init__(self, settings: ProviderSettings) -> None:
+        self._login = Credentials(settings, scheme="Token")
+        super().__init__(settings, credentials=self._login.headers, refusal=error_of)
+        self._influx = settings
+        self._influxql = InfluxQL(settings, self)
         self._flux: Flux | None = None
         self._chosen: InfluxQL | Flux | None = None
         self._choosing = asyncio.Lock()

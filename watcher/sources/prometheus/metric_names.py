@@ -15,26 +15,26 @@ import requests.adapters
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 
-from watcher.sources.config import ConnectionConfig
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.errors import ProviderError
 from watcher.sources.http import TlsContext
 from watcher.sources.prometheus_api import PrometheusClient
 
 
-def similar_names(config: ConnectionConfig, words: Iterable[str]) -> tuple[str, ...]:
+def similar_names(settings: ConnectionSettings, words: Iterable[str]) -> tuple[str, ...]:
     """Sorted names of series that contain one of the words (letters only); empty if the server returns none. Blocks for
-    up to the timeout of the configuration."""
-    connection = PrometheusClient(config)
+    up to the timeout of the settings."""
+    connection = PrometheusClient(settings)
     selector = f'{{__name__=~".*({"|".join(words)}).*"}}'
     with requests.Session() as session:
         session.trust_env = False  # otherwise requests uses proxies of the environment and ~/.netrc
         session.max_redirects = 0  # credentials are valid for one address only
         try:
             client = PrometheusConnect(
-                connection.address, headers=connection.headers(), session=session, timeout=round(config.timeout) or 1
+                connection.address, headers=connection.headers(), session=session, timeout=round(settings.timeout) or 1
             )
             # Last, because the client mounts an adapter that repeats requests for several seconds.
-            session.mount(connection.address, _TlsAdapter(TlsContext(config).current()))
+            session.mount(connection.address, _TlsAdapter(TlsContext(settings).current()))
             return tuple(sorted(map(str, client.all_metrics({"match[]": selector}))))
         except (
             ProviderError,

@@ -40,9 +40,9 @@ from watcher.sources.prometheus.pod_queries import (
     usual_series,
     without_targets,
 )
-from watcher.sources.prometheus.queries import PrometheusConfig
 from watcher.sources.prometheus.responses import read_labels, scrape_interval
 from watcher.sources.prometheus_api import PrometheusClient, PrometheusResponse
+from watcher.sources.settings import ProviderSettings
 
 T = TypeVar("T")
 
@@ -72,16 +72,19 @@ class _PodFetchContext:
 
 
 class PrometheusPodReader:
-    """Queries pod usage through the transport of the Prometheus provider."""
+    """Queries pod usage through the transport of the Prometheus provider, for at most `fetch_deadline` seconds."""
 
-    def __init__(self, config: PrometheusConfig, transport: PrometheusClient, *, source: str) -> None:
-        self._config = config
+    def __init__(
+        self, settings: ProviderSettings, transport: PrometheusClient, *, source: str, fetch_deadline: float
+    ) -> None:
+        self._settings = settings
+        self._fetch_deadline = fetch_deadline
         self._transport = transport
         self._source = source
         self._labels = PodLabels()
         self._plan: PodPlan | None = None
-        self._pressure_wanted = any(metric.type is MetricType.PRESSURE for metric in config.wanted())
-        self.evidence = NodeEvidenceReader(config.matchers)
+        self._pressure_wanted = any(metric.type is MetricType.PRESSURE for metric in settings.wanted)
+        self.evidence = NodeEvidenceReader(settings.matchers)
         self._rows: Sequence[Labels] = ()
         self._nodes: Mapping[str, str] = {}
         self._read_at, self._number = 0, 0  # in fetches
@@ -89,7 +92,7 @@ class PrometheusPodReader:
     async def fetch(self, now: float) -> PodFetch:
         """Pod usage at `now` (unix seconds). Raises NoPodUsage if cAdvisor's series do not exist, and other
         ProviderErrors."""
-        asking = _PodFetchContext(now, asyncio.get_running_loop().time() + self._config.fetch_deadline)
+        asking = _PodFetchContext(now, asyncio.get_running_loop().time() + self._fetch_deadline)
         plan = self._plan or await self._look(asking)
         self._plan = None  # search again at the next fetch if this one fails or returns nothing
         queries = (plan.times, plan.cores, plan.memory, *(plan.pressure if self._pressure_wanted else ()))
@@ -118,11 +121,11 @@ class PrometheusPodReader:
 
     async def find_plan(self, now: float) -> PodPlan:
         """The queries for the series at `now` (unix seconds). Raises NoPodUsage, and other ProviderErrors."""
-        return await self._look(_PodFetchContext(now, asyncio.get_running_loop().time() + self._config.fetch_deadline))
+        return await self._look(_PodFetchContext(now, asyncio.get_running_loop().time() + self._fetch_deadline))
 
     async def nodes_by_label(self, plan: PodPlan, values: Iterable[str], now: float) -> Mapping[str, str]:
         """Node by value of the plan's node label, "" if unknown. Raises ProviderError."""
-        deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
+        deadline = asyncio.get_running_loop().time() + self._fetch_deadline
         return await self._nodes_of(plan.label, values, _PodFetchContext(now, deadline))
 
     async def _values(self, query: str, plan: PodPlan, asking: _PodFetchContext) -> dict[Series, float] | ProviderError:
@@ -153,7 +156,7 @@ class PrometheusPodReader:
 
     @property
     def _evidence(self) -> str:
-        return self._labels.evidence(self._config.matchers)
+        return self._labels.evidence(self._settings.matchers)
 
     async def _look(self, asking: _PodFetchContext) -> PodPlan:
         self._labels = await self._find_labels(asking)
@@ -163,7 +166,7 @@ class PrometheusPodReader:
         found = await self._decide(rows, asking)
         label = labels_of(rows, found, most=1)
         if label is None:
-            tried = self._config.node_label or ", ".join(PROFILE_LABELS)
+            tried = self._settings.node_label or ", ".join(PROFILE_LABELS)
             why = "; ".join(problem.reason for problem in found.problems) or f"tried {tried}"
             raise NoPodUsage(
                 f"no label of {self._evidence} names the nodes ({why})",
@@ -172,15 +175,15 @@ class PrometheusPodReader:
         self._nodes = self._by_key(label, rows, found)
         interval = await self._scrape_interval(rows, asking) or DEFAULT_SCRAPE_INTERVAL_S
         return PodPlan(
-            label, math.ceil(max(SHORTEST_SPAN_S, SCRAPES_IN_SPAN * interval)), self._config.matchers, self._labels
+            label, math.ceil(max(SHORTEST_SPAN_S, SCRAPES_IN_SPAN * interval)), self._settings.matchers, self._labels
         )
 
     async def _find_labels(self, asking: _PodFetchContext) -> PodLabels:
         """The labels of pods in the series: exported_LABEL only without series that have the usual labels."""
-        renamed = await self._targets(renamed_series(self._config.matchers), asking)
+        renamed = await self._targets(renamed_series(self._settings.matchers), asking)
         if not renamed:
             return PodLabels()
-        usual = await self._targets(usual_series(self._config.matchers), asking)
+        usual = await self._targets(usual_series(self._settings.matchers), asking)
         if not usual:
             return PodLabels(EXPORTED)
         jobs = shorten_names(sorted({job for job, _ in renamed}))
@@ -194,7 +197,7 @@ class PrometheusPodReader:
 
     async def _nothing(self, asking: _PodFetchContext) -> NoPodUsage:
         """The error without series of pods: cAdvisor is not scraped, or its series have no pods."""
-        others = self._labels.above_pods(self._config.matchers)
+        others = self._labels.above_pods(self._settings.matchers)
         if await self._ask(f"group ({others})", asking, read=read_labels):
             return NoPodUsage(f"no series of {self._evidence}, although {others} has series", hint=_LABELS_HINT)
         return NoPodUsage(f"no series of {self._evidence}", hint=_HINT)
@@ -202,7 +205,7 @@ class PrometheusPodReader:
     async def gaps(self, now: float, plan: PodPlan | None = None) -> PodGaps:
         """Why nodes without pod usage have none at `now` (unix seconds): for each node whose cAdvisor is scraped, and
         for all others. The plan is that of the last fetch if not given. Raises ProviderError."""
-        asking = _PodFetchContext(now, asyncio.get_running_loop().time() + self._config.fetch_deadline)
+        asking = _PodFetchContext(now, asyncio.get_running_loop().time() + self._fetch_deadline)
         if (plan := plan or self._plan) is None:
             return PodGaps(_NOT_SCRAPED)
         scraped = (narrowed(SCRAPED, *plan.matchers), plan.labels.above_pods(plan.matchers))
@@ -223,11 +226,11 @@ class PrometheusPodReader:
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     async def _profile(self, asking: _PodFetchContext) -> Sequence[Labels]:
-        given = self._config.node_label
+        given = self._settings.node_label
         # Prometheus before 3 refuses other label names.
         known = (label for label in PROFILE_LABELS if label == label_text(label))
         targets: Sequence[Labels] = ()
-        for evidence in (narrowed(SCRAPED, *self._config.matchers), self._evidence):
+        for evidence in (narrowed(SCRAPED, *self._settings.matchers), self._evidence):
             targets = targets or await self._ask(target_labels_query(evidence), asking, read=read_labels)
         others = sorted({label for row in targets for label in row})
         labels = (*known, *TARGET_LABELS, *others, *((given,) if given else ()))
@@ -243,7 +246,7 @@ class PrometheusPodReader:
                 InstantQuery(query, asking.now), expects="vector", read=read, deadline=asking.deadline
             )
 
-        given = self._config.node_label
+        given = self._settings.node_label
         configured = given if given and any(row.get(given) for row in rows) else None
         decision = await self.evidence.decide(
             rows, self._evidence, ask, number=self._number, at_most_old=0, configured=configured, pods=False

@@ -29,7 +29,6 @@ from watcher.core.windows.settings import RefreshSettings
 from watcher.model import FindingKind, Remedy, SeriesBatch
 from watcher.sources.base import Fetch, PodFetch, QueryFailure, QueryPlan
 from watcher.sources.config import InstantQuery
-from watcher.sources.connection import connection
 from watcher.sources.errors import ProviderError, ProviderPartial, ProviderRefused
 from watcher.sources.fetching import (
     FetchContext,
@@ -48,7 +47,7 @@ from watcher.sources.prometheus.metrics import (
 from watcher.sources.prometheus.node_names import NodeEvidenceReader
 from watcher.sources.prometheus.plans import PrometheusQueryPlan
 from watcher.sources.prometheus.pods import PrometheusPodReader
-from watcher.sources.prometheus.queries import PrometheusConfig, PrometheusQueryConfig, candidates
+from watcher.sources.prometheus.queries import candidates
 from watcher.sources.prometheus.raw_series import (
     DuplicateReader,
     Guard,
@@ -64,8 +63,6 @@ from watcher.sources.prometheus.young import YoungSeries, mature_maxima, young_s
 from watcher.sources.prometheus_api import PrometheusClient, PrometheusResponse
 from watcher.sources.settings import ProviderSettings
 
-__all__ = ["PrometheusConfig", "PrometheusProvider", "PrometheusQueryConfig", "from_settings"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -76,27 +73,27 @@ VICTORIA_METRICS_BEYOND_S = 75.0
 ends more than one step after its current time. Queries are therefore extended by this number of seconds, which
 covers a step, clock differences and queueing. Samples after the requested range are dropped (responses.batch_of)."""
 
-OPENSHIFT_CA_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-
 
 class PrometheusProvider:
-    """Provider (sources/base.py) for the query API of Prometheus. Raises ValueError for an invalid configuration."""
+    """Provider (sources/base.py) for the query API of Prometheus. Raises ValueError for an address that is not one."""
 
-    def __init__(self, config: PrometheusConfig) -> None:
-        self._config = config
-        self._client = PrometheusClient(config)
-        self._names = NodeNamesReader(self._client, NodeEvidenceReader(config.matchers))
+    def __init__(self, settings: ProviderSettings, refresh: RefreshSettings) -> None:
+        self._refresh = refresh
+        self._client = PrometheusClient(settings)
+        self._names = NodeNamesReader(self._client, NodeEvidenceReader(settings.matchers))
         self._search = QuerySearch(self._client, self._names)
-        self._pods = PrometheusPodReader(config, self._client, source=self.source)
+        self._pods = PrometheusPodReader(
+            settings, self._client, source=self.source, fetch_deadline=refresh.fetch_deadline
+        )
         self._watches = {
             metric.name: PrometheusMetricState(
                 metric,
-                candidates(metric, config.queries.get(metric.key), matchers=config.matchers),
-                (query.node_label if (query := config.queries.get(metric.key)) else None) or config.node_label,
+                candidates(metric, settings.queries.get(metric.key), matchers=settings.matchers),
+                (query.node_label if (query := settings.queries.get(metric.key)) else None) or settings.node_label,
             )
-            for metric in config.wanted()
+            for metric in settings.wanted
         }
-        self._fetches = FetchTracker(max_seconds=config.max_seconds, fetch_deadline=config.fetch_deadline)
+        self._fetches = FetchTracker(refresh)
         self._guards = GuardReader()
         self._duplicates = DuplicateReader(self._client)
         self._absent: list[str] = []
@@ -276,7 +273,7 @@ class PrometheusProvider:
         full_s = plan.candidate.young_s
         begin = young.begin(since, full_s=full_s) if full_s else since
         question = plan.question(
-            begin, fetching.until, resolution=self._config.resolution, beyond=beyond, guarded=guard is None
+            begin, fetching.until, resolution=self._refresh.finest_resolution, beyond=beyond, guarded=guard is None
         )
         if question is None:
             watch.note_fetch(fetching, found=None)
@@ -426,27 +423,8 @@ class PrometheusProvider:
 
 
 def from_settings(settings: Settings) -> PrometheusProvider:
-    """Build the provider from the settings. Raises ValueError like PrometheusConfig."""
-    return PrometheusProvider(config_from_settings(settings))
-
-
-def config_from_settings(settings: Settings) -> PrometheusConfig:
-    """The configuration of the provider. Raises ValueError like PrometheusConfig."""
-    given = settings[ProviderSettings]
-    shared = connection(settings)
-    if given.openshift_auth and not given.ca_file:
-        shared["ca_file"] = OPENSHIFT_CA_FILE
-    return PrometheusConfig(
-        **shared,
-        node_label=given.node_label,
-        metrics=tuple(metric.key for metric in given.wanted),
-        queries={
-            key: PrometheusQueryConfig(query.expression, query.unit, query.node_label, query.smoothing, query.guard)
-            for key, query in given.queries.items()
-        },
-        matchers=given.matchers,
-        resolution=settings[RefreshSettings].finest_resolution,
-    )
+    """Build the provider from the settings. Raises ValueError for an address that is not one."""
+    return PrometheusProvider(settings[ProviderSettings], settings[RefreshSettings])
 
 
 # --- pure functions --------------------------------------------------------------------------------------------------

@@ -15,81 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from watcher.core.cpu_use import UNUSED
-from watcher.core.queries.matchers import Matcher, is_label_name, narrowed
+from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.core.queries.promql import is_plain
-from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric, MetricType
-from watcher.sources import queries as providers_queries
-from watcher.sources.queries import ProviderConfig
-
-DEFAULT_METRICS: tuple[str, ...] = (
-    "CPU",
-    "Memory",
-    "Storage",
-    "NetworkTransmit",
-    "NetworkReceive",
-    "NetworkTransmitDrop",
-    "NetworkReceiveDrop",
-)
-"""Metrics fetched by default. Energy, GPU and Pressure must be requested: many clusters have no exporter for them or a
-kernel without pressure, and searching for their series costs queries."""
-
-
-# --- configuration ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PrometheusQueryConfig(providers_queries.QueryConfig):
-    """A query configured for one metric, which replaces all built-in candidates.
-
-    `unit` is a key of model.SOURCE_UNITS. `guard` is a selector of the raw series behind an expression. Without it, a
-    stopped exporter looks alive for the length of the expression's range.
-    """
-
-    guard: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrometheusConfig(ProviderConfig):
-    """Configuration of the provider. Raises ValueError, naming the setting, for invalid values."""
-
-    node_label: str | None = None
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    """Keys of the metrics to fetch."""
-    queries: Mapping[str, PrometheusQueryConfig] = field(default_factory=dict)
-    """Configured queries by metric key. A metric with a query is fetched."""
-    matchers: tuple[Matcher, ...] = ()
-    """Matchers that select the series of this cluster. They are added to every selector of the built-in queries, but
-    not to configured queries."""
-    resolution: int = 15
-
-    def __post_init__(self) -> None:
-        providers_queries.check_keys((*self.metrics, *self.queries))
-        for key, query in self.queries.items():
-            _check_query(f"provider.queries.{key}", METRIC_BY_KEY[key], query)
-        if self.node_label is not None and not is_label_name(self.node_label):
-            raise ValueError(f"provider.node_label: {self.node_label!r} is not a label name")
-
-    def wanted(self) -> tuple[Metric, ...]:
-        """Metrics to fetch, in the order of model.METRICS."""
-        return providers_queries.wanted(self.metrics, self.queries)
-
-
-def _check_query(where: str, metric: Metric, query: PrometheusQueryConfig) -> None:
-    """Raise ValueError for a configured query that is invalid or whose unit does not fit the metric."""
-    if not query.expression.strip():
-        raise ValueError(f"{where}.expression is empty")
-    if query.unit not in SOURCE_UNITS:
-        raise ValueError(f"{where}.unit: {query.unit!r} is none of {', '.join(SOURCE_UNITS)}")
-    if SOURCE_UNITS[query.unit][0] is not metric.unit:
-        raise ValueError(f"{where}.unit: {query.unit} cannot be converted to {metric.unit}, the unit of {metric.key}")
-    if query.node_label is not None and not is_label_name(query.node_label):
-        raise ValueError(f"{where}.node_label: {query.node_label!r} is not a label name")
-    if query.guard is not None and not is_plain(query.guard):
-        raise ValueError(f"{where}.guard: {query.guard!r} is not a metric name or selector")
-
+from watcher.model import METRIC_BY_KEY, Metric, MetricType
+from watcher.sources.settings import QuerySettings
 
 # --- candidates ------------------------------------------------------------------------------------------------------
 
@@ -339,7 +271,7 @@ CANDIDATES: Mapping[str, tuple[QueryCandidate, ...]] = {
 
 
 def candidates(
-    metric: Metric, configured: PrometheusQueryConfig | None, *, matchers: Sequence[Matcher] = ()
+    metric: Metric, configured: QuerySettings | None, *, matchers: Sequence[Matcher] = ()
 ) -> tuple[QueryCandidate, ...]:
     """Candidates for a metric, best first; empty if Prometheus has no default query for it. `matchers` are inserted
     into built-in candidates only, because a configured query may select other clusters on purpose."""
@@ -351,4 +283,4 @@ def candidates(
         guard = (configured.guard or "").strip()
         # A comment at the end would hide the text that is appended to the expression.
         expression += "\n" if "#" in expression else ""
-    return (QueryCandidate("configured", expression, configured.unit, configured.smoothing_s, guard),)
+    return (QueryCandidate("configured", expression, configured.unit, configured.smoothing, guard),)

@@ -22,12 +22,13 @@ from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
 from agent.qrm.grpc.socket_server import SocketServer
 from agent.qrm.main import Checkpoint
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.store.checkpoint import fnv1a
@@ -123,8 +124,8 @@ def test_methods_for_whole_pods_are_not_implemented(tmp_path: Path):
                 with pytest.raises(grpc.aio.AioRpcError) as told:
                     await method(pb.PodResourceRequest(pod_uid="p", resource_name="cpu"))
                 assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED, pod_scope=True)
-            manager = Manager(settings, Allocations(), save=nothing, monotonic=lambda: 0.0)
+            settings = AllocationSettings(policy=TopologyPolicy.RESTRICTED, scope="pod")
+            manager = Manager(settings, Allocations(), nodes=frozenset({0, 1}), save=nothing, monotonic=lambda: 0.0)
             await manager.plugins.register("cpu", endpoint)
             containers = tuple(PodContainer(name, {"cpu": 20.0}) for name in ("a", "b"))
             pod = QrmPod("p", annotations={ROLE_ANNOTATION: "storage-service"}, containers=containers)
@@ -147,7 +148,7 @@ class Unkeepable(CpuPlugin):
 
 def test_an_allocation_whose_document_is_not_json_is_undone(tmp_path: Path):
     async def test() -> None:
-        plugin = Unkeepable(SEED, DEFAULT_ROLES, CpuSettings())
+        plugin = Unkeepable(SEED, DEFAULT_ROLES, PoolSettings())
         async with serving(tmp_path, plugin=plugin) as (server, endpoint):
             with pytest.raises(PluginCallError, match=r"failed in Allocate: UNKNOWN: .*TypeError"):
                 await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
@@ -434,7 +435,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
 PROCESS = """
 import asyncio, os, sys
 from pathlib import Path
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.roles import DEFAULT_ROLES
 from tests.agent.qrm.plugins.test_plugins import SEED
 from tests.agent.qrm.grpc.test_grpc_server import serving
@@ -444,7 +445,7 @@ class Dying(CpuPlugin):
         return os._exit(9) if request.pod_name == "deadly" else super().allocate(request)
 
 async def main():
-    async with serving(Path(sys.argv[1]), plugin=Dying(SEED, DEFAULT_ROLES, CpuSettings())):
+    async with serving(Path(sys.argv[1]), plugin=Dying(SEED, DEFAULT_ROLES, PoolSettings())):
         print("serving", flush=True)
         await asyncio.Event().wait()
 
@@ -470,9 +471,9 @@ def test_a_plugin_that_is_killed_during_a_call(tmp_path: Path):
 
     async def test() -> None:
         allocations, checkpoint = Allocations(), Checkpoint(tmp_path / "checkpoint", Counter())
-        settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED)
+        settings = AllocationSettings(policy=TopologyPolicy.RESTRICTED)
         save = partial(checkpoint.save, allocations)
-        manager = Manager(settings, allocations, save=save, monotonic=lambda: 0.0)
+        manager = Manager(settings, allocations, nodes=frozenset({0, 1}), save=save, monotonic=lambda: 0.0)
         endpoint = PluginEndpoint("cpu", tmp_path / "cpu.sock")
         process = await asyncio.to_thread(start_process, tmp_path)
         try:

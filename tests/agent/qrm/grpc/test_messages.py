@@ -90,7 +90,7 @@ def test_a_request_without_a_hint_has_an_empty_one_for_an_aligned_plugin():
     assert not request_from_message(message).nodes
 
 
-# --- what managers other than load-watcher's send --------------------------------------------------------------------
+# --- requests of other managers --------------------------------------------------------------------------------------
 
 ROLE, LABEL = "kubernetes.io/pod-role", "katalyst.kubewharf.io/pod_role"
 TYPE, POD_TYPE = "kubernetes.io/resource-type", "katalyst.kubewharf.io/pod_type"

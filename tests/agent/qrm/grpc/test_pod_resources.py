@@ -20,9 +20,9 @@ from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2 as plugin_pb
 from agent.qrm.grpc.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as plugin_grpc
 from agent.qrm.grpc.registration import LegacyRegistration, ResourcePlugins
 from agent.qrm.grpc.socket_server import SocketServer
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.pods import PodContainer, QrmPod
@@ -54,13 +54,17 @@ async def world(
 ) -> AsyncIterator[tuple[Manager, Any, Any]]:
     """A manager with these plug-ins over sockets, its pod-resources API and its registration for old plug-ins."""
     manager = Manager(
-        ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED), Allocations(), save=save, monotonic=float
+        AllocationSettings(policy=TopologyPolicy.RESTRICTED),
+        Allocations(),
+        nodes=frozenset({0, 1}),
+        save=save,
+        monotonic=float,
     )
     servers: list[Any] = []
     for plugin in plugins:
         path = directory / f"{plugin.resource}.sock"
         servers.append(PluginServer(plugin, path, StateFile(path.with_suffix(".state"))))
-    cpus = SEED.all - cpu_plugin().settings.reserved
+    cpus = SEED.all - cpu_plugin().reserved
     listing = PodResources(manager, lambda: [POD], cpus=cpus)
     servers.append(SocketServer(directory / "pod-resources.sock", [listing.add_to]))
     itself = ResourcePlugins(manager, open_endpoint=partial(PluginEndpoint, observe=observe))

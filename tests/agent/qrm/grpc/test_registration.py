@@ -19,9 +19,9 @@ from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2 as pb
 from agent.qrm.grpc.protos import qrm_pluginregistration_v1_pb2_grpc as pb_grpc
 from agent.qrm.grpc.registration import LONGEST_PAUSE_S, Gone, Registry, ResourcePlugins
 from agent.qrm.grpc.socket_server import SocketServer
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.pods import PodContainer, QrmPod
@@ -45,8 +45,8 @@ def manager(directory: Path, allocations: Allocations | None = None) -> Manager:
     async def save() -> None:
         await asyncio.to_thread(write_atomic, directory / "checkpoint", encode(kept))
 
-    settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED)
-    return Manager(settings, kept, save=save, monotonic=Clock())
+    settings = AllocationSettings(policy=TopologyPolicy.RESTRICTED)
+    return Manager(settings, kept, nodes=frozenset({0, 1}), save=save, monotonic=Clock())
 
 
 @asynccontextmanager

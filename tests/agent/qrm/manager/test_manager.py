@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from agent.cpuset import CpuSet
 from agent.qrm.grpc.plugin_api import PluginCallError, PluginOptions, Quantity
 from agent.qrm.manager.admission import (
     ADMISSION_GRACE_S,
     Admission,
     ApplyFailed,
     ContainerRef,
-    ManagerSettings,
     NotAllocated,
     Reconciled,
     ReleaseResult,
@@ -25,6 +25,7 @@ from agent.qrm.manager.applying import REFRESH_S
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.registered_plugins import PLUGIN_ABSENCE_GRACE_S, PLUGIN_STARTUP_S
 from agent.qrm.manager.request import ContainerType, ResourceRequest
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
 from tests.agent.qrm.vectors import cases, group
@@ -108,12 +109,22 @@ class Fake:
 class World:
     """A manager, its clock and its disk."""
 
-    def __init__(self, allocations: Allocations | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        allocations: Allocations | None = None,
+        *,
+        cpus: CpuSet | None = None,
+        recent: float = ADMISSION_GRACE_S,
+        **settings: Any,
+    ) -> None:
         self.now, self.saves, self.full = 1000.0, 0, False
         self.set: list[tuple[str, Properties]] = []
         self.manager = Manager(
-            ManagerSettings(BOTH, **{"policy": TopologyPolicy.RESTRICTED, **settings}),
+            AllocationSettings(**{"policy": TopologyPolicy.RESTRICTED, **settings}),
             allocations or Allocations(),
+            nodes=BOTH,
+            cpus=cpus,
+            recent=recent,
             save=self.save,
             monotonic=lambda: self.now,
         )
@@ -568,7 +579,7 @@ def test_the_plugin_that_registered_last_is_called():
 
 def test_a_resource_may_be_requested_under_another_name():
     async def test() -> None:
-        world = await World(names={"best-effort-cpu": "cpu"}).with_(fake := Fake())
+        world = await World(names=(("best-effort-cpu", "cpu"),)).with_(fake := Fake())
         assert (await world.manager.admit(pod(requests={"best-effort-cpu": 2.0}))).admitted
         assert fake.asked[0].resource_name == "cpu"
         assert fake.asked[0].resource_requests == {"cpu": 2.0}
@@ -578,8 +589,8 @@ def test_a_resource_may_be_requested_under_another_name():
     run(test())
 
 
-@pytest.mark.parametrize("pod_scope", [False, True])
-def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(pod_scope: bool):
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(scope: str):
     """Katalyst's plug-ins refuse a request with two names; a pod of reclaimed_cores is then inadmissible."""
 
     async def test() -> None:
@@ -592,7 +603,7 @@ def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(pod_scope:
             PodContainer("log", requests),
         )
         batch = replace(pod(qos="reclaimed_cores"), containers=containers)
-        world = await World(names={milli: "cpu"}, pod_scope=pod_scope).with_(fake := Fake())
+        world = await World(names=((milli, "cpu"),), scope=scope).with_(fake := Fake())
         assert (await world.manager.admit(batch)).admitted
         assert [(each.container_name, each.resource_requests) for each in fake.asked] == [
             (each.name, {"cpu": 1.5}) for each in containers
@@ -614,7 +625,7 @@ def test_the_hint_of_a_whole_pod_is_for_the_request_that_kube_scheduler_counts(
             PodContainer("log", {"cpu": 1.0}, init=True, restarts=True),
             PodContainer("main", {"cpu": 3.0}),
         )
-        world = await World(pod_scope=True).with_(fake := Fake())
+        world = await World(scope="pod").with_(fake := Fake())
         await world.manager.admit(replace(pod(), containers=containers, requests=pod_level))
         assert fake.hinted[0].resource_requests == {"cpu": expected}
 
@@ -624,7 +635,7 @@ def test_the_hint_of_a_whole_pod_is_for_the_request_that_kube_scheduler_counts(
 def test_cpus_may_be_requested_in_thousandths():
     async def test() -> None:
         milli = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
-        world = await World(names={milli: "cpu"}).with_(fake := Fake())
+        world = await World(names=((milli, "cpu"),)).with_(fake := Fake())
         assert (await world.manager.admit(pod(requests={milli: 1500.0}, qos="reclaimed_cores"))).admitted
         assert fake.asked[0].resource_requests == {"cpu": 1.5}
         world = await World().with_(plain := Fake(milli, gives=1500.0))
@@ -637,11 +648,11 @@ def test_cpus_may_be_requested_in_thousandths():
 def test_a_pod_of_a_nic_role_gets_a_card_without_a_request():
     async def test() -> None:
         nic = Fake("NIC", gives=0, result="", prop="", scalar=False, offers=(ON_1,))
-        world = await World(nic_roles=frozenset({"enhanced"})).with_(nic)
+        world = await World(nic_roles=("enhanced",)).with_(nic)
         role = {"kubernetes.io/pod-role": "enhanced"}
         assert (await world.manager.admit(pod(annotations=role))).decided == {"c": {"NIC": ON_1}}
         assert (await world.manager.admit(pod("q"))).decided == {"c": {}} | {"c": {"*": Hint(BOTH, preferred=True)}}
-        asks = await World(nic_roles=frozenset({"enhanced"}), names={"card": "NIC"}).with_(nic)
+        asks = await World(nic_roles=("enhanced",), names=(("card", "NIC"),)).with_(nic)
         admission = await asks.manager.admit(pod("r", annotations=role, requests={"card": 1.0}))
         assert admission.decided == {"c": {"NIC": ON_1}}, "a request under another name counts once"
 
@@ -718,7 +729,7 @@ def test_stored_hints_with_unknown_numa_nodes_are_ignored():
 
 def test_in_the_scope_pod_there_is_one_hint_per_pod():
     async def test() -> None:
-        world = await World(pod_scope=True).with_(fake := Fake(offers=(ON_1,)))
+        world = await World(scope="pod").with_(fake := Fake(offers=(ON_1,)))
         init = PodContainer("i", {"cpu": 1.0}, init=True)
         containers = (init, PodContainer("a", {"cpu": 1.0}), PodContainer("b", {"cpu": 1.0}))
         admission = await world.manager.admit(pod(containers=containers))
@@ -733,9 +744,9 @@ def test_the_hint_of_a_pod_is_kept_after_a_restart():
 
     async def test() -> None:
         two = pod(containers=(PodContainer("a", {"cpu": 2.0}), PodContainer("b", {"cpu": 2.0})))
-        before = await World(pod_scope=True).with_(Fake(offers=(ON_1,)))
+        before = await World(scope="pod").with_(Fake(offers=(ON_1,)))
         assert (await before.manager.admit(two)).admitted
-        world = await World(before.manager.allocations, pod_scope=True).with_(Fake(offers=()))
+        world = await World(before.manager.allocations, scope="pod").with_(Fake(offers=()))
         again = await world.manager.admit(two)
         assert again.decided == {name: {"cpu": ON_1} for name in ("a", "b")}
 
@@ -745,7 +756,7 @@ def test_the_hint_of_a_pod_is_kept_after_a_restart():
 def test_without_a_policy_plugins_are_not_asked_for_hints():
     async def test() -> None:
         for whole_pods in (False, True):
-            world = await World(pod_scope=whole_pods, policy=TopologyPolicy.NONE).with_(Fake())
+            world = await World(scope="pod" if whole_pods else "container", policy=TopologyPolicy.NONE).with_(Fake())
             assert (await world.manager.admit(pod())).offered == {"c": {}}
 
     run(test())
@@ -846,7 +857,7 @@ def test_a_resize_that_the_plugin_grants_in_part_is_a_failure():
     run(test())
 
 
-# --- pods that have gone -----------------------------------------------------------------------------------------
+# --- deleted pods ------------------------------------------------------------------------------------------------
 
 
 def test_allocations_of_a_deleted_pod_are_released():

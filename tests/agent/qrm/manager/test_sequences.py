@@ -17,14 +17,15 @@ from agent.cpuset import CpuSet
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_client import PluginEndpoint
 from agent.qrm.main import Checkpoint
-from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.memory import MemoryPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.runtime import dry_run
@@ -42,7 +43,7 @@ sizes = st.sampled_from([0.5, 1.0, 2.0, 3.0, 5.0, 20.0])
 def fresh(resource: str) -> ResourcePlugin:
     if resource == "memory":
         return MemoryPlugin(SMALL, DEFAULT_ROLES, reserved={0: 100})
-    return CpuPlugin(SMALL, DEFAULT_ROLES, CpuSettings(cpuset.parse("0,2"), min_online=2, min_offline=2))
+    return CpuPlugin(SMALL, DEFAULT_ROLES, PoolSettings(min_online=2, min_offline=2), reserved=cpuset.parse("0,2"))
 
 
 class Node(RuleBasedStateMachine):
@@ -64,8 +65,10 @@ class Node(RuleBasedStateMachine):
     def begin(self, allocations: Allocations) -> None:
         checkpoint = Checkpoint(self.path, Counter())
         self.manager = Manager(
-            ManagerSettings(frozenset(SMALL.nodes), self.policy, recent=0.0),
+            AllocationSettings(policy=self.policy),
             allocations,
+            nodes=frozenset(SMALL.nodes),
+            recent=0.0,
             save=lambda: checkpoint.save(allocations),
             monotonic=lambda: self.now,
         )
@@ -103,7 +106,7 @@ class Node(RuleBasedStateMachine):
             self.runner.close()
             shutil.rmtree(self.directory)
 
-    # --- what may happen ---------------------------------------------------------------------------------------------
+    # --- steps -------------------------------------------------------------------------------------------------------
 
     def admit_one(self, role: str, cpus: list[float]) -> bool:
         """Whether it was admitted; then it has all that it requests, otherwise no plug-in has an allocation of it."""
@@ -191,7 +194,7 @@ class Node(RuleBasedStateMachine):
             others = [cpus for other, cpus in own.items() if other != uid]
             assert not any(mine & cpus for mine in each.values() for cpus in others)
 
-    # --- what holds --------------------------------------------------------------------------------------------------
+    # --- invariants --------------------------------------------------------------------------------------------------
 
     def own(self) -> dict[str, CpuSet]:
         """The exclusive CPUs by pod, in the manager's allocations."""

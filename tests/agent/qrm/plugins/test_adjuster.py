@@ -15,8 +15,8 @@ from agent.qrm.cluster.node_windows import WatcherLoadWindows
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage, ResizeDecision, WindowReading
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
-from agent.qrm.plugins.resize import ResizeSettings
+from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.settings import read_settings
@@ -39,7 +39,7 @@ class World:
 
     directory: Path
     plugin: ResourcePlugin = field(default_factory=lambda: cpu_plugin(reserved=""))
-    settings: ResizeSettings = field(default_factory=ResizeSettings)
+    settings: PoolSettings = field(default_factory=PoolSettings)
     seen: WindowReading = field(default_factory=WindowReading)
     used: dict[str, float] = field(default_factory=dict)
     pods: tuple[QrmPod, ...] | None = ()
@@ -109,7 +109,7 @@ def test_the_proposals_resize_from_load(tmp_path: Path):
 
 
 def test_a_resize_is_stored(tmp_path: Path):
-    world = World(tmp_path, settings=ResizeSettings(step_down=0))
+    world = World(tmp_path, settings=PoolSettings(step_down=0))
     world.says(20.0)
     size = decided(world)["to"]
     kept = StateFile(tmp_path / "state").read()
@@ -148,7 +148,7 @@ def test_stale_windows_shrink_no_pool(percent: float, age: float | None, why: st
 
 def test_a_pool_grows_without_the_watcher(tmp_path: Path):
     """The current use of the pool's containers is enough to grow it, and not to shrink it."""
-    world = World(tmp_path, settings=ResizeSettings(step_down=0))
+    world = World(tmp_path, settings=PoolSettings(step_down=0))
     world.admit(("p1", "online-micro_service", 4))
     world.says(20.0)
     small = decided(world)["to"]
@@ -172,7 +172,7 @@ def test_pods_without_a_measurement_count_with_their_requests(tmp_path: Path):
 @pytest.mark.parametrize("cpus", [1, 2, 3])
 def test_machines_with_few_cpus_have_both_pools(cpus: int, tmp_path: Path):
     small = type(SEED)({cpu: each for cpu, each in machine("seed80_adjacent").cpus.items() if cpu < cpus})
-    world = World(tmp_path, plugin=CpuPlugin(small, DEFAULT_ROLES, CpuSettings()))
+    world = World(tmp_path, plugin=CpuPlugin(small, DEFAULT_ROLES, PoolSettings()))
     for percent in (5.0, 100.0):
         world.says(percent)
         found = decided(world, 60.0)
@@ -198,7 +198,7 @@ def test_another_plugin_than_the_builtin_one_is_an_error(tmp_path: Path):
         World(tmp_path, plugin=memory_plugin()).tick()
 
 
-# --- what is known ---------------------------------------------------------------------------------------------------
+# --- sources ---------------------------------------------------------------------------------------------------------
 
 
 async def test_windows_of_the_watcher():

@@ -21,10 +21,11 @@ from agent.qrm.manager.request import (
 )
 from agent.qrm.manager.topology import Hint, Merged, TopologyPolicy, merge
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import Nic, NicAddress, NicPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.roles import DEFAULT_ROLES, role_table
 from tests.agent.qrm.vectors import cases, group, machine
 
@@ -40,7 +41,7 @@ NICS = (
 
 
 def cpu_plugin(*, reserved: str = "0-1,40-41") -> CpuPlugin:
-    return CpuPlugin(SEED, DEFAULT_ROLES, CpuSettings(cpuset.parse(reserved)))
+    return CpuPlugin(SEED, DEFAULT_ROLES, PoolSettings(), reserved=cpuset.parse(reserved))
 
 
 def memory_plugin() -> MemoryPlugin:
@@ -204,7 +205,7 @@ def test_an_invalid_quantity_is_an_error(role: str, quantity: float):
         assert not plugin.allocations()
 
 
-# --- odd pods --------------------------------------------------------------------------------------------------------
+# --- unusual pods ----------------------------------------------------------------------------------------------------
 
 
 def test_an_init_container_gets_nothing():
@@ -351,7 +352,7 @@ LARGE = CpuTopology(
 @pytest.mark.parametrize(("size", "count"), [(3, 64), (4, 64), (9, 62), (150, 27)])
 def test_64_numa_nodes(size: int, count: int):
     """Their sets are not enumerated: sets of adjacent nodes are offered."""
-    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, CpuSettings(min_online=4, min_offline=4))
+    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, PoolSettings(min_online=4, min_offline=4))
     memory = MemoryPlugin(LARGE, DEFAULT_ROLES)
     for plugin, quantity in ((cpu, size), (memory, size << 28)):
         offered = plugin.hints(ask(plugin.resource, "p", "retriever", quantity))
@@ -367,7 +368,7 @@ def test_64_numa_nodes(size: int, count: int):
 
 def test_of_64_numa_nodes_those_with_the_most_free_memory_are_found():
     """No adjacent nodes have enough; two nodes far apart have."""
-    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, CpuSettings(min_online=4, min_offline=4))
+    cpu = CpuPlugin(LARGE, DEFAULT_ROLES, PoolSettings(min_online=4, min_offline=4))
     for node in range(64):
         if node not in (7, 50):
             hint = Hint(frozenset({node}), preferred=True)
@@ -380,7 +381,7 @@ PAIR = CpuTopology({cpu: LogicalCpu(cpu, 0, 0, cpu, cpu) for cpu in range(2)}, {
 
 def test_without_a_minimum_exclusive_cpus_may_leave_no_cpu_to_the_offline_pool_alone():
     """Both pools have the remaining CPU, and offline requests keep their CPUs."""
-    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     assert cpu.hints(ask("cpu", "p", "retriever", 1))
     assert cpu.allocate(ask("cpu", "p", "retriever", 1))
     assert cpu.pools["online"] == cpu.pools["offline"]
@@ -388,7 +389,7 @@ def test_without_a_minimum_exclusive_cpus_may_leave_no_cpu_to_the_offline_pool_a
     assert cpu.hints(ask("cpu", "q", "retriever", 1)) == ()
     with pytest.raises(CannotAllocate):
         cpu.allocate(ask("cpu", "q", "retriever", 1))
-    busy = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    busy = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     busy.allocate(ask("cpu", "batch", "ETL", 1))
     with pytest.raises(CannotAllocate):
         busy.allocate(ask("cpu", "q", "retriever", 1))
@@ -399,18 +400,18 @@ def test_without_a_minimum_online_requests_may_leave_no_cpu_to_the_offline_pool_
     order: tuple[tuple[str, str, int], ...],
 ):
     """Both pools have all CPUs then; a pool with a CPU of its own keeps its requests."""
-    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    cpu = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     assert cpu.pools == {"online": {0}, "offline": {1}}
     for pod, role, size in order:
         assert cpu.allocate(ask("cpu", pod, role, size))
     assert cpu.pools == {"online": {0, 1}, "offline": {0, 1}}
     assert cpu.hints(ask("cpu", "q", "retriever", 1)) == ()
-    loaded = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    loaded = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     loaded.load(cpu.document())
     assert loaded.pools == cpu.pools
     cpu.remove("web")
     assert cpu.pools == {"online": {0}, "offline": {1}}
-    busy = CpuPlugin(PAIR, DEFAULT_ROLES, CpuSettings(min_offline=0))
+    busy = CpuPlugin(PAIR, DEFAULT_ROLES, PoolSettings(min_offline=0))
     busy.allocate(ask("cpu", "batch", "ETL", 1))
     with pytest.raises(CannotAllocate, match="requested 2 CPUs, but the online pool can have 1"):
         busy.allocate(ask("cpu", "web", "web", 2))
@@ -487,7 +488,7 @@ def test_a_pool_grows_back_when_an_exclusive_pod_goes():
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_small_machines_have_both_pools(count: int):
     small = CpuTopology({i: cpu for i, cpu in machine("single_socket_ht8").cpus.items() if i < count})
-    pools = CpuPlugin(small, DEFAULT_ROLES, CpuSettings()).pools
+    pools = CpuPlugin(small, DEFAULT_ROLES, PoolSettings()).pools
     assert all(pools.values())
     assert pools["online"] | pools["offline"] == small.all
     assert count == 1 or not pools["online"] & pools["offline"]
@@ -573,7 +574,7 @@ def test_a_role_in_two_classes_is_an_error():
         role_table({"onlin": ["a"]})
 
 
-# --- kept and taken over ---------------------------------------------------------------------------------------------
+# --- stored state ----------------------------------------------------------------------------------------------------
 
 
 def filled() -> list[ResourcePlugin]:
@@ -683,7 +684,9 @@ class Pods(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        self.cpu = CpuPlugin(self.machine, DEFAULT_ROLES, CpuSettings(self.reserved, min_online=2, min_offline=2))
+        self.cpu = CpuPlugin(
+            self.machine, DEFAULT_ROLES, PoolSettings(min_online=2, min_offline=2), reserved=self.reserved
+        )
         self.memory = MemoryPlugin(self.machine, DEFAULT_ROLES, reserved={0: 100})
 
     @rule(
@@ -715,7 +718,11 @@ class Pods(RuleBasedStateMachine):
                 assert fresh.allocate(ask(plugin.resource, pod, role, quantity, hint=hint))
 
     def options(self, plugin: CpuPlugin | MemoryPlugin) -> dict[str, Any]:
-        return {"settings": self.cpu.settings} if isinstance(plugin, CpuPlugin) else {"reserved": {0: 100}}
+        return (
+            {"settings": self.cpu.settings, "reserved": self.reserved}
+            if isinstance(plugin, CpuPlugin)
+            else {"reserved": {0: 100}}
+        )
 
     @rule(pod=st.sampled_from("abcdef"))
     def remove(self, pod: str) -> None:

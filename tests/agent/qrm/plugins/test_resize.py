@@ -10,9 +10,9 @@ from agent import cpuset
 from agent.qrm.plugins.calculator import take_by_numa_balance
 from agent.qrm.plugins.resize import (
     PoolLoad,
+    PoolSettings,
     PoolState,
     Resize,
-    ResizeSettings,
     headroom,
     online_usage,
     required_cpus,
@@ -22,7 +22,7 @@ from agent.qrm.plugins.resize import (
 )
 from tests.agent.qrm.vectors import cases, group, machine
 
-SEED = ResizeSettings(align=2)
+SEED = PoolSettings(align=2)
 POOLS = PoolState(cpus=80, online=76, nodes=2)
 
 
@@ -31,7 +31,7 @@ def named(name: str) -> dict[str, Any]:
     return found
 
 
-def run(load: PoolLoad, start: int, *, settings: ResizeSettings = SEED, seconds: int = 1000) -> list[list[Any]]:
+def run(load: PoolLoad, start: int, *, settings: PoolSettings = SEED, seconds: int = 1000) -> list[list[Any]]:
     """Ticks of five seconds with a constant load: [second, size, online, offline] of each change."""
     m, size, last_shrink, changes = machine("seed80_adjacent"), start, None, []
     for now in range(0, seconds, 5):
@@ -60,7 +60,7 @@ def test_the_proposals_example_1_from_load():
 def test_one_shot():
     case = named("one shot (step_down unlimited)")
     load = PoolLoad(80, {"5m": 28.75}, age=10.0, offline=4.0)
-    settings = ResizeSettings(align=2, step_down=0)
+    settings = PoolSettings(align=2, step_down=0)
     assert run(load, case["start"], settings=settings) == case["changes"]
 
 
@@ -78,7 +78,7 @@ STEPS = [case for case in group("pool_resize") if "current" in case]
 def test_target(case: dict[str, Any]):
     need = required_cpus(case["online_usage_cpus"], SEED)
     assert need == pytest.approx(case["need"])
-    assert target_size(need, POOLS, ResizeSettings(align=2, min_online=0)) >= case["unclamped"]
+    assert target_size(need, POOLS, PoolSettings(align=2, min_online=0)) >= case["unclamped"]
     assert target_size(need, PoolState(80, 76, 2, requests=case["requests"]), SEED) == case["target"]
 
 
@@ -100,7 +100,7 @@ def test_headroom(case: dict[str, Any]):
     assert headroom(**asked) == pytest.approx(case["expected"])
 
 
-# --- what is not known -----------------------------------------------------------------------------------------------
+# --- unknown load ----------------------------------------------------------------------------------------------------
 
 CALM = {"5m": 10.0, "10m": 10.0, "15m": 10.0}
 
@@ -127,7 +127,7 @@ def test_a_busy_online_pool_is_not_shrunk():
     assert found.action == "down"
     found = resize(PoolLoad(80, CALM, age=5.0, online=33.0), PoolState(80, 40, 2), now=0, settings=SEED)
     assert (found.size, found.action) == (46, "up")
-    settings = ResizeSettings(align=2, usage_factor=1.0, reserve_cpus=0.0)
+    settings = PoolSettings(align=2, usage_factor=1.0, reserve_cpus=0.0)
     found = resize(PoolLoad(80, CALM, age=5.0, online=34.0), PoolState(80, 40, 2), now=0, settings=settings)
     assert (found.size, found.action) == (40, "hold: the online pool is 85 % busy")
 
@@ -157,12 +157,12 @@ loads = st.builds(
     silent_for=st.floats(0, 2000),
 )
 settings = st.builds(
-    ResizeSettings, align=st.sampled_from([1, 2]), step_up=st.integers(1, 20), step_down=st.integers(0, 5)
+    PoolSettings, align=st.sampled_from([1, 2]), step_up=st.integers(1, 20), step_down=st.integers(0, 5)
 )
 
 
 @given(loads, st.integers(4, 76), st.floats(0, 100), settings)
-def test_both_pools_always_keep_their_minimum(load: PoolLoad, online: int, requests: float, settings: ResizeSettings):
+def test_both_pools_always_keep_their_minimum(load: PoolLoad, online: int, requests: float, settings: PoolSettings):
     found = resize(load, PoolState(80, online, 2, requests=requests), now=100.0, settings=settings)
     assert 4 <= found.size <= 76
     assert abs(found.size - online) <= 80
@@ -170,7 +170,7 @@ def test_both_pools_always_keep_their_minimum(load: PoolLoad, online: int, reque
 
 
 @given(loads, st.integers(2, 38), settings)
-def test_with_a_constant_load_the_size_becomes_constant(load: PoolLoad, half: int, settings: ResizeSettings):
+def test_with_a_constant_load_the_size_becomes_constant(load: PoolLoad, half: int, settings: PoolSettings):
     """Whatever its first size is, it stops changing, and does not oscillate."""
     size, last, seen = 2 * half, None, []
     for now in range(0, 4000, 5):

@@ -338,7 +338,7 @@ async def test_files_of_version_0_1_0_are_read(node: Node):
     assert recorded_mode(node.state) == "nri"
 
 
-# --- what restore needs ----------------------------------------------------------------------------------------------
+# --- requirements of restore -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["dry-run", "server"])

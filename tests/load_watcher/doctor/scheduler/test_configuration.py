@@ -1,4 +1,4 @@
-"""What people paste wrongly into the configuration of kube-scheduler, each named with its cure."""
+"""Mistakes in pasted configurations of kube-scheduler, each with its remedy."""
 
 import copy
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def told(document: Any) -> list[CheckResult]:
 
 
 def changed(*path: Any, to: Any) -> Any:
-    """The good configuration with one value changed, or without it."""
+    """The valid configuration with one value changed or removed."""
     document: Any = copy.deepcopy(yaml.safe_load(GOOD))
     inner = document
     for step in path[:-1]:
@@ -54,8 +54,8 @@ def changed(*path: Any, to: Any) -> Any:
     return document
 
 
-def test_a_good_one_is_left_alone():
-    """As it is, inside a ConfigMap, as JSON (which is YAML), and with plug-ins of others."""
+def test_a_valid_configuration_has_no_problems():
+    """As a file, in a ConfigMap, as JSON (which is YAML), and with third-party plug-ins."""
     assert [] == told(GOOD)
     assert [] == told({"kind": "ConfigMap", "apiVersion": "v1", "data": {"scheduler-config.yaml": GOOD}})
     others = [{"name": "TargetLoadPacking"}, {"name": "NodeResourceLimits"}, {"name": "AcmeScore"}]
@@ -109,23 +109,23 @@ def test_a_good_one_is_left_alone():
         ((*ARGS, "metricProvider"), {"type": "Prometheus"}, "warn", ("since watcherAddress is set",)),
     ],
 )
-def test_one_thing_wrong_is_named_with_its_cure(path, to, status, words):
-    """Whatever else follows from it."""
+def test_each_problem_is_reported_with_its_remedy(path, to, status, words):
+    """Other results may follow from it."""
     found = told(changed(*path, to=to))
     texts = [f"{each.what} fix: {each.cure}" for each in found if each.status == status]
     assert any(all(word.casefold() in text.casefold() for word in words) for text in texts), found
     assert all(each.cure for each in found)
 
 
-def test_the_plugins_of_the_kep_do_not_exist_any_more():
-    """Disabling what the KEP names does nothing today, so the two that score by requests still do."""
+def test_plugins_of_the_kep_that_do_not_exist_any_more_are_reported():
+    """Disabling the names of the KEP has no effect today, so the two plug-ins that score by requests still do."""
     found = told(changed(*SCORE, "disabled", to=[{"name": "NodeResourcesLeastAllocated"}]))
     assert ["fail"] == [each.status for each in found]
     assert "NodeResourcesFit" in found[0].cure
 
 
-def test_all_disabled_at_score_disables_what_is_enabled_everywhere_too():
-    """kube-scheduler then leaves the plug-ins of multiPoint out of that extension point."""
+def test_disabling_all_plugins_at_score_includes_those_of_multipoint():
+    """kube-scheduler leaves them out of this extension point."""
     plugins = {"multiPoint": {"enabled": [{"name": "TargetLoadPacking"}]}, "score": {"disabled": [{"name": "*"}]}}
     found = told(changed("profiles", 0, "plugins", to=plugins))
     assert any("no profile enables a plug-in that scores by load" in each.what for each in found)
@@ -142,22 +142,22 @@ def test_all_disabled_at_score_disables_what_is_enabled_everywhere_too():
     ],
     ids=str,
 )
-def test_our_extender_scores_by_load(extenders: object, missing: bool):
-    """In the place of a plug-in, unless it is only asked to filter."""
+def test_the_extender_counts_as_a_plugin_that_scores_by_load(extenders: object, missing: bool):
+    """Unless it only filters."""
     found = told({**changed("profiles", 0, "plugins", to={}), "extenders": extenders})
     assert missing == any("no profile enables a plug-in that scores by load" in each.what for each in found)
 
 
-def test_arguments_of_a_plugin_that_is_not_enabled_do_nothing():
-    """Why does my configuration do nothing?"""
+def test_arguments_of_a_plugin_that_is_not_enabled_are_reported():
+    """They have no effect."""
     found = told(changed(*SCORE, "enabled", to=[{"name": "LoadVariationRiskBalancing"}]))
     texts = " ".join(each.what for each in found)
     assert "the arguments of TargetLoadPacking have no effect: it is not enabled" in texts
     assert "LoadVariationRiskBalancing: watcherAddress is not set" in texts
 
 
-def test_low_risk_over_commitment_wants_to_be_in_pre_score_and_weights_to_be_shares():
-    """Both are said of it alone."""
+def test_low_risk_over_commitment_needs_pre_score_and_weights_as_shares():
+    """Both are reported for this plug-in only."""
     document = changed(*SCORE, "enabled", to=[{"name": "LowRiskOverCommitment"}])
     args = {"watcherAddress": "http://a:2020", "riskLimitWeights": {"cpu": 50}}
     document["profiles"][0]["pluginConfig"] = [{"name": "LowRiskOverCommitment", "args": args}]
@@ -169,8 +169,8 @@ def test_low_risk_over_commitment_wants_to_be_in_pre_score_and_weights_to_be_sha
     assert [] == told(document)
 
 
-def test_a_plugin_that_has_only_its_metric_provider_passes_the_service_by():
-    """That works, without us: a warning."""
+def test_a_plugin_with_its_own_metric_provider_is_a_warning():
+    """It works, without load-watcher."""
     provider = {"type": "Prometheus", "address": "http://p:9090", "token": "s3cret"}
     (found,) = told(changed(*ARGS, to={"metricProvider": provider}))
     assert found.status is CheckStatus.WARN
@@ -190,8 +190,8 @@ def test_a_plugin_that_has_only_its_metric_provider_passes_the_service_by():
         ("kind: KubeSchedulerConfiguration\nprofiles: 7", "no list of profiles"),
     ],
 )
-def test_what_is_no_configuration_at_all_is_said_to_be_none(text, words):
-    """With a cure, and without a traceback."""
+def test_a_document_that_is_not_a_configuration_is_reported(text, words):
+    """With a remedy, and without a traceback."""
     found = told(text)
     assert any(words in each.what for each in found), found
     assert all(each.cure for each in found)
@@ -201,15 +201,14 @@ ODD: list[Any] = [None, 1.5, "x", [], {}, [1], {"a": 1}, [{"name": 1}], "http://
 
 
 def places(inner: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value in a document."""
+    """The paths of all values in a document."""
     yield path
     for step in inner if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else ():
         yield from places(inner[step], (*path, step))
 
 
-def test_whatever_stands_anywhere_it_is_judged():
-    """Each value of the good one in turn is something odd, which is no reason to stop, and whatever is said has a
-    cure."""
+def test_any_value_in_the_configuration_is_checked_without_an_exception():
+    """Each value of the valid one in turn is replaced by an unusual one; each result has a remedy."""
     for path in list(places(yaml.safe_load(GOOD)))[1:]:
         for odd in ODD:
             for each in told(changed(*path, to=odd)):
@@ -217,14 +216,14 @@ def test_whatever_stands_anywhere_it_is_judged():
 
 
 def test_an_address_is_shown_without_its_password():
-    """Whatever is wrong with it."""
+    """In each result."""
     (found,) = address_problems("http://user:s3cret@load-watcher?token=s3cret", where="x")
     assert "no port" in found.what
     assert "s3cret" not in str(found)
 
 
-def test_the_command_reads_files_by_flag_and_from_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """--scheduler-config, even where the settings are wrong, and `from` with its profile in [scheduler]."""
+def test_the_command_reads_files_of_flags_and_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """--scheduler-config, even if the settings are invalid, and `from` with its profile in [scheduler]."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.yaml").write_text(GOOD)
     (tmp_path / "bad.yaml").write_text(GOOD.replace("http://", ""))

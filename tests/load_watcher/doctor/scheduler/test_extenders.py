@@ -1,4 +1,4 @@
-"""How kube-scheduler is told to ask our extender: what is wrong with it, with the cure."""
+"""The extender in the configuration of kube-scheduler: each problem with its remedy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def told(changes: Mapping[str, Any], service: ServiceSettings | None = SERVICE) 
 
 
 def test_a_certificate_that_the_service_requires_is_missing() -> None:
-    """server.scheduler_clients; file or data, and the key too."""
+    """server.scheduler_clients; as a file or as data, with its key."""
     profiles = {"default": ConfiguredProfile(plugins=PACKING)}
     closed = ServiceSettings(profiles, tls=True, client_ca=True, clients=("system:kube-scheduler",))
     (missing,) = told(HTTPS, closed)
@@ -73,7 +73,7 @@ def test_a_certificate_that_the_service_requires_is_missing() -> None:
 
 
 def test_the_documented_certificate_is_accepted(tmp_path: Path) -> None:
-    """docs/reference/security.md: both sides fit."""
+    """docs/reference/security.md: both sides match."""
     text = (REPOSITORY / "docs/reference/security.md").read_text()
     (toml,), (extended,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("toml", "yaml"))
     pairs = dict(re.findall(r'^(\w+) = "([^"]+)"', toml, re.MULTILINE))
@@ -86,8 +86,8 @@ def test_the_documented_certificate_is_accepted(tmp_path: Path) -> None:
     assert [] == told(extender, ServiceSettings(profiles, tls=True, client_ca=True, clients=names))
 
 
-def test_a_good_one_is_left_alone() -> None:
-    """As it is shipped, over https, with a filter, with bind from this machine, and that of somebody else."""
+def test_a_valid_configuration_has_no_problems() -> None:
+    """The shipped one; over https; with a filter; with bind from this machine; and an extender of another project."""
     assert [] == told({})
     assert [] == told(HTTPS, ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, tls=True))
     assert [] == told({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile(plugins=FILTERING)}))
@@ -146,17 +146,17 @@ def test_a_good_one_is_left_alone() -> None:
     ],
     ids=str,
 )
-def test_one_thing_wrong_is_named_with_its_cure(
+def test_each_problem_is_reported_with_its_remedy(
     changes: Mapping[str, Any], status: str, words: tuple[str, ...]
 ) -> None:
-    """Whatever else follows from it."""
+    """Other results may follow from it."""
     found = told(changes)
     texts = [f"{each.what} fix: {each.cure}" for each in found if each.status == status]
     assert any(all(word.casefold() in text.casefold() for word in words) for text in texts), found
     assert all(each.cure for each in found)
 
 
-def test_what_our_settings_say_is_held_against_it() -> None:
+def test_the_settings_of_the_service_are_compared_with_the_configuration() -> None:
     """A filter that is never called, a bind that is refused, and https beside http."""
     (unasked,) = told({}, ServiceSettings({"default": ConfiguredProfile(plugins=FILTERING)}))
     assert "it has no filterVerb, so HighLoadFilter of [scheduler.default] cannot reject nodes" in unasked.what
@@ -166,8 +166,8 @@ def test_what_our_settings_say_is_held_against_it() -> None:
     assert "the settings of load-watcher configure https (server.tls_cert)" in plain.what
 
 
-def test_plug_ins_of_somebody_else_may_filter() -> None:
-    """So nothing is said of filterVerb."""
+def test_unknown_plugins_may_filter() -> None:
+    """So filterVerb is not reported."""
     others = ServiceSettings(
         {"default": ConfiguredProfile(plugins=use_of({"TargetLoadPacking": {}, "AcmeFilter": {}}))}
     )
@@ -176,14 +176,14 @@ def test_plug_ins_of_somebody_else_may_filter() -> None:
 
 
 @pytest.mark.parametrize(("filters", "expected"), [(True, []), (False, ["warn"])])
-def test_limits_are_filtered_by_where_that_is_on(filters: bool, expected: list[str]) -> None:
-    """NodeResourceLimits scores, and filters only on demand."""
+def test_limits_are_filtered_only_if_configured(filters: bool, expected: list[str]) -> None:
+    """NodeResourceLimits scores, and filters only on request."""
     use = use_of({"NodeResourceLimits": {"filter": filters}})
     found = told({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile(plugins=use)}))
     assert expected == [each.status for each in found]
 
 
-def test_only_one_extender_can_bind() -> None:
+def test_two_extenders_that_bind_are_reported() -> None:
     found = list(
         check_configuration(
             configuration({**GOOD, "bindVerb": "bind"}, {"urlPrefix": "http://b", "bindVerb": "b"}), None
@@ -192,8 +192,8 @@ def test_only_one_extender_can_bind() -> None:
     assert any("2 extenders have a bindVerb" in each.what for each in found)
 
 
-def test_plug_ins_that_score_by_requests_have_as_much_to_say() -> None:
-    """Unless the extender has a higher weight or scores 0 to 100, which are other ways. Without the settings of
+def test_a_plugin_that_scores_by_requests_with_equal_weight_is_reported() -> None:
+    """Unless the extender has a higher weight or scores of 0 to 100, which are other remedies. Without the settings of
     load-watcher, its scores are unknown."""
     (found,) = check_configuration(configuration(GOOD, disabled=[{"name": "NodeResourcesFit"}]), SERVICE)
     assert found.status is CheckStatus.WARN
@@ -206,8 +206,8 @@ def test_plug_ins_that_score_by_requests_have_as_much_to_say() -> None:
 
 
 @pytest.mark.parametrize("key", [*GOOD, "tlsConfig", "filterVerb", "bindVerb", "enableHTTPS"])
-def test_whatever_stands_anywhere_it_is_judged(key: str) -> None:
-    """And whatever is said has a cure."""
+def test_any_value_in_the_configuration_is_checked_without_an_exception(key: str) -> None:
+    """Each result has a remedy."""
     for odd in ODD:
         assert all(each.cure for each in told({key: odd})), (key, odd)
     assert all(each.cure for odd in ODD for each in check_configuration(configuration(odd), SERVICE))
@@ -220,7 +220,7 @@ def test_a_password_in_the_address_is_not_shown() -> None:
 
 
 def page(*durations: float) -> str:
-    """What a running service tells of these requests."""
+    """The metrics of a running service for these requests."""
     timings = Timings(
         DURATIONS.removeprefix("load_watcher_").removesuffix("_bucket"), "…", ("profile", "verb"), (0.1, 0.2)
     )
@@ -242,12 +242,14 @@ def page(*durations: float) -> str:
     ],
     ids=["two of a hundred", "one of a hundred", "all", "too few"],
 )
-def test_what_a_running_service_takes_is_read_from_its_metrics(durations: list[float], expected: float) -> None:
-    """By verb; a hundred requests are needed to say anything of one in a hundred."""
+def test_the_duration_of_requests_is_read_from_the_metrics_of_a_running_service(
+    durations: list[float], expected: float
+) -> None:
+    """By verb; a share of one in a hundred needs a hundred requests."""
     assert {"default": expected} == slow_response_bounds(page(*durations))
 
 
-def test_a_timeout_that_requests_exceed_is_named() -> None:
+def test_a_timeout_that_requests_exceed_is_reported() -> None:
     """By profile."""
     slow = ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, slow={"default": 0.2, "other": 5.0})
     (found,) = told({}, slow)
@@ -256,8 +258,8 @@ def test_a_timeout_that_requests_exceed_is_named() -> None:
     assert [] == told({"httpTimeout": "250ms"}, slow)
 
 
-async def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
-    """Whose page another check has left, beside the settings."""
+async def test_the_check_reads_the_metrics_of_the_running_service(tmp_path: Path) -> None:
+    """Another check has fetched its page."""
     (tmp_path / "k.yaml").write_text(configuration(GOOD))
     (tmp_path / "s.toml").write_text('[scheduler.default]\nplugins = [ { name = "TargetLoadPacking" } ]\n')
     settings = load(flags={}, environ={}, cwd=tmp_path, file=tmp_path / "s.toml")

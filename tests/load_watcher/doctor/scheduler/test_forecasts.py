@@ -38,5 +38,5 @@ def test_a_plug_in_with_forecasts(
     assert text in found.what
 
 
-def test_plug_ins_with_windows_need_none() -> None:
+def test_plugins_with_windows_need_no_forecasts() -> None:
     assert list(check_forecasts(profile(), OFF, "")) == []

@@ -1,4 +1,4 @@
-"""Thresholds that make pods circle: what evicts begins where the scheduler still lets pods in."""
+"""Thresholds with which pods are evicted repeatedly: the evictor starts at a load that the scheduler still allows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def said(plugins: Mapping[str, Any], **evictor: Mapping[str, float]) -> list[Che
         ),
         ({"LoadAwareScheduling": {}}, {"node": {"cpu": 65.0}}, "up to 65 % of cpu"),
         ({"LoadAwareScheduling": {}}, {"node": {"cpu": 66.0}}, None),
-        # a percentile takes the place of the mean, thresholds of 0 are none
+        # a percentile replaces the mean, thresholds of 0 do not count
         (
             {"LoadAwareScheduling": {"aggregated": {"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95"}}},
             {"node": {"cpu": 60.0, "memory": 80.0}},
@@ -99,7 +99,7 @@ def said(plugins: Mapping[str, Any], **evictor: Mapping[str, float]) -> list[Che
             {"node": {"cpu": 60.0}},
             None,
         ),
-        # where nothing filters, packing must not aim there
+        # without a filter, packing must not aim there
         (
             {"TargetLoadPacking": {"targetUtilization": 70}},
             {"node": {"cpu": 60.0, "memory": 10.0}},
@@ -120,10 +120,10 @@ def said(plugins: Mapping[str, Any], **evictor: Mapping[str, float]) -> list[Che
     ],
     ids=str,
 )
-def test_an_evictor_has_to_begin_above_where_nodes_are_closed(
+def test_an_evictor_must_start_above_the_threshold_that_closes_nodes(
     plugins: Mapping[str, Any], evicts: Mapping[str, Any], words: str | None
 ) -> None:
-    """At the same percentage a pod that just fits is evicted."""
+    """At the same percentage, a pod that just fits is evicted."""
     (found,) = said(plugins, **evicts)
     if words is None:
         assert "ok" == found.status
@@ -132,15 +132,15 @@ def test_an_evictor_has_to_begin_above_where_nodes_are_closed(
         assert "well below" in found.cure
 
 
-def test_packing_above_what_a_filter_closes_never_gets_there() -> None:
-    """Not a circle, and still not what was meant."""
+def test_a_packing_target_above_the_threshold_of_a_filter_is_never_reached() -> None:
+    """Pods are not evicted repeatedly, but the target has no effect."""
     (found,) = said({"TargetLoadPacking": {"targetUtilization": 70}, "LoadAwareScheduling": {}})
     assert "warn" == found.status
     assert "fills nodes up to 70 % of cpu, but LoadAwareScheduling rejects them above 65 %" in found.what
     assert [] == said({"TargetLoadPacking": {"targetUtilization": 65}, "LoadAwareScheduling": {}})
 
 
-def test_without_a_scheduler_there_is_nothing_to_compare() -> None:
+def test_without_a_scheduler_nothing_is_compared() -> None:
     (found,) = compare_thresholds([], [EvictionThresholds("e", {"cpu": 60.0})])
     assert (
         "skipped",
@@ -149,7 +149,7 @@ def test_without_a_scheduler_there_is_nothing_to_compare() -> None:
 
 
 def test_low_node_load_is_read_with_its_pools() -> None:
-    """What a pool leaves out it has from the top; what has no low threshold evicts nothing."""
+    """Values that a pool omits are those of the top level; a pool without low thresholds evicts nothing."""
     document = yaml.safe_dump(LOW_NODE_LOAD)
     expected = [
         EvictionThresholds("LowNodeLoad", {"cpu": 60.0, "memory": 80.0}, {"cpu": 40.0}),
@@ -163,22 +163,22 @@ def test_low_node_load_is_read_with_its_pools() -> None:
 @pytest.mark.parametrize(
     "args", [{"paused": True}, {"dryRun": True}, {"useDeviationThresholds": True}, {"lowThresholds": {}}], ids=str
 )
-def test_what_evicts_nothing_is_none(args: Mapping[str, Any]) -> None:
-    """Deviations are from a mean that nobody knows beforehand."""
+def test_arguments_that_evict_nothing_are_skipped(args: Mapping[str, Any]) -> None:
+    """Deviations are from a mean that is not known in advance."""
     given = {"kind": "LowNodeLoadArgs", "highThresholds": {"cpu": 60}, "lowThresholds": {"cpu": 20}}
     assert 1 == len(evictors_in(yaml.safe_dump(given))[0])
     evictors, (told,) = evictors_in(yaml.safe_dump({**given, **args}))
     assert ([], "skipped") == (evictors, told.status)
 
 
-def test_rules_of_the_agent_count_where_their_action_evicts() -> None:
+def test_rules_of_the_agent_count_if_their_action_evicts() -> None:
     """A watermark is rounded up, as Crane reads it."""
     assert ([EvictionThresholds("NodeQOS watermarks, rule cpu", {"cpu": 65.0})], []) == evictors_in(NODE_QOS)
 
 
 @pytest.mark.parametrize("text", ["", "- 1", "kind: Deployment", "kind: [", "data: 1\nkind: ConfigMap"])
-def test_what_evicts_nothing_at_all_is_said_to(text: str) -> None:
-    """With a cure, and without a traceback."""
+def test_a_document_without_an_evictor_is_reported(text: str) -> None:
+    """With a remedy, and without a traceback."""
     evictors, (problem,) = evictors_in(text)
     assert [] == evictors
     assert ("fail", True) == (problem.status, bool(problem.cure))
@@ -186,8 +186,8 @@ def test_what_evicts_nothing_at_all_is_said_to(text: str) -> None:
 
 @pytest.mark.parametrize("odd", [None, 1.5, "x", [], {}, [1], {"a": 1}, [{"name": 1}], {"cpu": "x"}, {"cpu": 60}])
 @pytest.mark.parametrize("key", ["usageThresholds", "aggregated", "targetUtilization", "resources"])
-def test_whatever_stands_in_arguments_they_are_compared(key: str, odd: Any) -> None:
-    """The settings say what is wrong with them."""
+def test_invalid_arguments_are_compared_too(key: str, odd: Any) -> None:
+    """The check of the settings reports them."""
     plugins = {name: {key: odd} for name in ("TargetLoadPacking", "HighLoadFilter", "LoadAwareScheduling")}
     assert all(each.status in ("ok", "warn", "fail") for each in said(plugins, node={"cpu": 50.0}))
     text = yaml.safe_dump_all(
@@ -196,8 +196,8 @@ def test_whatever_stands_in_arguments_they_are_compared(key: str, odd: Any) -> N
     assert [] == evictors_in(text)[0]
 
 
-def test_the_command_holds_the_settings_against_what_evicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own profiles, those that are pasted, and how kube-scheduler asks."""
+def test_the_command_compares_the_settings_with_the_evictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configured profiles, pasted ones, and the extender of kube-scheduler."""
     monkeypatch.chdir(tmp_path)
     plugins = '[ { name = "LoadAwareScheduling", args = { usageThresholds = { cpu = 55 } } } ]'
     (tmp_path / "s.toml").write_text(f"[scheduler.default]\nplugins = {plugins}\n")

@@ -167,7 +167,7 @@ def test_of_a_measured_pod_the_estimate_beyond_its_usage_is_added() -> None:
     assert verdicts.steps["cpu of pods not measured yet"].tolist() == [250 + 850]
     assert verdicts.reasons[int(verdicts.codes[0])] == "node(s) cpu usage exceed threshold"
     assert "2 pods counted by their estimate: default/moved, default/young" in scores.reason(0)
-    cluster.set_pod_usage(None)  # they went: all usage is judged, by the thresholds for it
+    cluster.set_pod_usage(None)  # they are deleted: all usage is judged, by its own thresholds
     _, verdicts, _ = ask(cluster, args)
     assert verdicts.steps["cpu measured"].tolist() == [3000]
     assert verdicts.steps["cpu threshold %"].tolist() == [65.0]
@@ -235,8 +235,8 @@ def test_a_measurement_expires(age, args, passes, scored) -> None:
         assert scores.reason(0).startswith(f"its metrics are {age} s old")
 
 
-def test_a_node_at_the_threshold_passes_or_not_by_argument() -> None:
-    """The original passes it since 1.6; its document says that it does not."""
+def test_the_arguments_decide_whether_a_node_at_the_threshold_passes() -> None:
+    """The original passes it since 1.6; its documentation states that it does not."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(56.5)}))
     assert [ask(cluster, {"comparison": each})[1].passed.tolist() for each in ("gt", "ge")] == [[True], [False]]
 
@@ -632,7 +632,7 @@ def test_unused_aggregations_and_durations_are_removed(told_by: str) -> None:
     finally:
         tracemalloc.stop()
     assert taken < 600_000  # else 2,700,000 and more
-    step(300)  # what was forgotten is known when it is asked for again
+    step(300)  # an aggregation that was removed is known again when it is requested
 
 
 @pytest.mark.parametrize(("seconds", "counted"), [(0, 50), (1, 850)])
@@ -728,7 +728,7 @@ ASKED = (info(containers=[ONE_CORE]), info("batch", containers=[ONE_CORE], prior
 
 
 def told(cluster: ClusterTable, plugin: LoadAwareScheduling) -> dict[str, Any]:
-    """Everything that the plug-in returns about each known node."""
+    """All results of the plug-in for each known node."""
     known = sorted(name for name, row in cluster.row.items() if cluster.known[row])
     at = rows(cluster, *known) if known else np.zeros(0, dtype=np.int64)
     found: dict[str, Any] = {}

@@ -73,7 +73,7 @@ def ask(
     change: Callable[[], None] = lambda: None,
     asked: PodInfo = POD,
 ) -> None:
-    """Wait until the score of the node has each of these values in turn in this step; `change` is called in between."""
+    """Wait until this step of the node's score has each of these values in turn; `change` is called in between."""
     service = Service(server.kubeconfig(tmp_path / "config"))
     profile = {"plugins": [{"name": "LoadAwareScheduling", "args": dict(args)}]}
     scheduling = SchedulingService({"default": profile}, service, InProcessLoad(service))

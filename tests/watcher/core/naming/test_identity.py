@@ -607,7 +607,7 @@ def test_the_evidence_is_counted_by_candidate():
     assert "instance without its port: 3 of 3 series are 3 known nodes" in found.evidence
 
 
-# --- what always holds -----------------------------------------------------------------------------------------------
+# --- invariants ------------------------------------------------------------------------------------------------------
 
 FOREIGN: Sequence[Labels] = (
     {"instance": "192.168.7.7:9100", "job": "elsewhere"},

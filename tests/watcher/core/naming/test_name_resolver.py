@@ -229,7 +229,7 @@ def test_the_port_is_not_part_of_a_name(text, expected):
     assert expected == without_port(text)
 
 
-# --- whatever the cluster and the source say -------------------------------------------------------------------------
+# --- invariants ------------------------------------------------------------------------------------------------------
 
 LABELS = st.sampled_from(["a", "b", "c", "a.x", "b.x", "a.y", "10.0.0.1", "10.0.0.2", "::1", ""])
 SOURCES = st.builds(lambda name, port: f"{name}{port}", LABELS | st.text(max_size=6), st.sampled_from(["", ":1", ":2"]))

@@ -275,7 +275,7 @@ def test_memory_of_a_thousand_pods():
     assert 200 < size / len(names) < 500
 
 
-# --- incremental equals rebuilt --------------------------------------------------------------------------------------
+# --- equality with a rebuilt table -----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -395,7 +395,7 @@ def test_no_pods_have_no_averages():
     assert [0, 0] == [len(column) for column in averages(empty_table(15), FIFTEEN, cadence_s=60.0)]
 
 
-# --- what is served --------------------------------------------------------------------------------------------------
+# --- documents -------------------------------------------------------------------------------------------------------
 
 
 def three_pods() -> PodTable:

@@ -75,7 +75,7 @@ def node_of(samples: dict[str, list[float]], selection: Selection) -> list[tuple
     return [(m.type, m.operator, m.rollup) for m in document.data.NodeMetricsMap["n"].metrics]
 
 
-# --- whatever the samples ------------------------------------------------------------------------------------------
+# --- for any samples -----------------------------------------------------------------------------------------------
 
 
 @moderate

@@ -486,7 +486,7 @@ def test_entries_have_times_in_whole_seconds():
     assert (entry.first_seen, entry.last_seen) == (int(NOW), int(NOW))
 
 
-# --- other names -----------------------------------------------------------------------------------------------------
+# --- renamed nodes ---------------------------------------------------------------------------------------------------
 
 
 def test_renamed_nodes_did_not_leave() -> None:

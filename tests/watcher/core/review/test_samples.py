@@ -542,7 +542,7 @@ def test_a_difference_of_the_clocks_is_reported(offset, newest, words):
         assert words in finding.reason
 
 
-# --- still, frozen, silent -------------------------------------------------------------------------------------------
+# --- frozen and silent nodes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -323,7 +323,7 @@ def test_the_deviation_of_a_part_is_exact() -> None:
     assert result.deviation[2, 0] == pytest.approx(statistics.pstdev([100.0] * 20 + [0.0] * 40), abs=1e-12)
 
 
-# --- other names -----------------------------------------------------------------------------------------------------
+# --- renamed nodes ---------------------------------------------------------------------------------------------------
 
 
 def cells_of(history: History) -> dict[str, dict[int, tuple[float, bool]]]:

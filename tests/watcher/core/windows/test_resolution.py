@@ -96,7 +96,7 @@ def test_every_window_is_a_multiple(lengths: Sequence[int], expected: tuple[int,
     assert usable_widths([Window(f"{each}s", each) for each in lengths]) == expected
 
 
-# --- to other slots --------------------------------------------------------------------------------------------------
+# --- moving samples to other slots -----------------------------------------------------------------------------------
 
 
 @given(

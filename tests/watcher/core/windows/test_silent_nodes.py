@@ -156,7 +156,7 @@ def test_after_a_change_of_the_label_no_node_is_silent() -> None:
     play(tale, story)
 
 
-# --- by itself -------------------------------------------------------------------------------------------------------
+# --- SilentNodes alone -----------------------------------------------------------------------------------------------
 
 
 def test_lost_and_quarantined_nodes_are_not_silent() -> None:

@@ -115,10 +115,8 @@ def test_each_path_parameter_and_code_is_documented(document):
         assert f"`{path}`" in text
         for parameter in operations["get"]["parameters"]:
             assert f"`{parameter['name']}`" in text or f"{{{parameter['name']}}}" in text
-    sources = [
-        (repository / "watcher" / f"{module}.py").read_text()
-        for module in ("api/handlers", "api/pods", "api/data_errors", "platform/http/routing", "platform/http/bodies")
-    ]
+    folders = (repository / "watcher" / "api", repository / "watcher" / "platform" / "http")
+    sources = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
     codes = {code for source in sources for code in re.findall(r'ApiError\(\s*(?:\d+|status),\s*"(\w+)"', source)}
     assert {"stale", "partial_outage", "bad_request", "unauthorized"} <= codes
     assert [] == [code for code in sorted(codes) if f"`{code}`" not in text]

@@ -166,7 +166,7 @@ async def test_after_a_refusal_the_kubeconfig_is_read_again(tmp_path: Path):
         await check()
 
 
-# --- what is refused by name -----------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_an_object_of_the_maximum_size_of_etcd_is_read_from_a_watch():
     assert 1 == count(server, "list")
 
 
-# --- selections, custom resources, odd objects -----------------------------------------------------------------------
+# --- selections, custom resources, invalid objects -------------------------------------------------------------------
 
 
 def test_an_object_that_leaves_the_selection_is_removed():

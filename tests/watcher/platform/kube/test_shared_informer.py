@@ -245,7 +245,7 @@ def test_a_kubeconfig_is_the_same_until_it_is_written(tmp_path: Path):
     assert AccessFinder.of(None) == AccessFinder.of(None)
 
 
-# --- as a service ----------------------------------------------------------------------------------------------------
+# --- in a service ----------------------------------------------------------------------------------------------------
 
 CONFIG = """
 [provider]

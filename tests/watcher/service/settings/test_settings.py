@@ -54,7 +54,7 @@ def problems(loaded):
     return run
 
 
-# --- defaults, and who wins -------------------------------------------------------------------------------------------
+# --- defaults and precedence ------------------------------------------------------------------------------------------
 
 
 def test_without_settings_the_embedded_defaults_are_used(loaded):
@@ -360,7 +360,7 @@ def test_the_new_name_takes_precedence_over_the_old_one(loaded):
     assert loaded(toml, environ=old)[ProviderSettings].address == "http://old"
 
 
-# --- which provider, and why ------------------------------------------------------------------------------------------
+# --- the choice of the provider ---------------------------------------------------------------------------------------
 
 
 def test_outside_a_cluster_the_default_provider_is_this_host(loaded):
@@ -420,7 +420,7 @@ def test_an_address_without_a_provider_name_is_an_error(problems, loaded):
     assert settings.notices == ("provider.address is set but not used: the provider host reads only this machine",)
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------------
+# --- problems ---------------------------------------------------------------------------------------------------------
 
 PROM = '[provider]\nname = "prometheus"\naddress = "http://p:9090"\n'
 MISTAKES = [
@@ -754,7 +754,7 @@ def test_tables_of_other_parts_reach_their_validators_unchanged(loaded, problems
     assert settings.parts["agent"] == {"port": 2, "host": "::1"}
 
 
-# --- junk -------------------------------------------------------------------------------------------------------------
+# --- random files -----------------------------------------------------------------------------------------------------
 
 SCALARS = st.one_of(
     st.booleans(),

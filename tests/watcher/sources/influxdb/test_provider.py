@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from tests.fakes.influxdb import NOTHING, FakeInfluxDB, answered, csv, error_table, ping, question, series, table
 from tests.fakes.prometheus import Asked, told, until_hung_up
-from tests.fetches import QUICK, Fetches, address_of
+from tests.fetches import QUICK, Fetches, address_of, sections
 from tests.waiting import eventually, wait_for
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.influxdb.cpu_load import Points, load_of
 from watcher.sources.influxdb.provider import InfluxProvider
-from watcher.sources.influxdb.queries import LOOK_BACK_S, TELEGRAF, InfluxConfig
-from watcher.sources.queries import QueryConfig
+from watcher.sources.influxdb.queries import LOOK_BACK_S, TELEGRAF
+from watcher.sources.settings import ProviderSettings, QuerySettings
 
 NOW = 1_700_000_000.0
 AT = "2023-11-14T22:13:10Z"  # NOW - 10
@@ -56,7 +56,7 @@ def healthy(asked: Asked) -> bytes:
 
 
 def make(server: FakeInfluxDB | str, **settings: Any) -> InfluxProvider:
-    return InfluxProvider(InfluxConfig(**{"address": address_of(server), **QUICK, **settings}))
+    return InfluxProvider(*sections(**{"address": address_of(server), **QUICK, **settings}))
 
 
 FETCHES = Fetches(make, since=NOW - 60, until=NOW)
@@ -78,7 +78,7 @@ def samples(got: Fetch) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-# --- the usual -------------------------------------------------------------------------------------------------------
+# --- valid responses -------------------------------------------------------------------------------------------------
 
 
 @both
@@ -94,7 +94,7 @@ def test_both_languages_give_the_same_samples(dialect: dict[str, str]):
 def test_seven_metrics_need_four_queries(dialect: dict[str, str]):
     """Metrics of one measurement of Telegraf share a query."""
     with FakeInfluxDB(lambda asked: answered(b"\r\n" if asked.body else NOTHING)) as server:
-        got = fetch(server, **dialect, metrics=InfluxConfig(address=server.url).metrics)
+        got = fetch(server, **dialect, metrics=ProviderSettings().metrics)
     assert 4 == len(server.asked)
     assert 7 == len([finding for finding in got.findings if finding.kind is FindingKind.NO_SERIES])
 
@@ -176,7 +176,7 @@ def test_the_times_are_inserted_into_a_configured_query():
     own = 'from(bucket: "x") |> range(start: <since>, stop: <until>)'
     content = csv(("node",), table(0, {"node": "n"}, "used", (AT, 0.5)))
     with FakeInfluxDB(lambda _: answered(content)) as server:
-        got = fetch(server, **FLUX, queries={"CPU": QueryConfig(own, "ratio", node_label="node")})
+        got = fetch(server, **FLUX, queries={"CPU": QuerySettings(own, "ratio", node_label="node")})
     assert {"n": [(NOW - 10, 50.0)]} == samples(got)
     assert [
         'from(bucket: "x") |> range(start: 2023-11-14T22:12:20.000Z, stop: 2023-11-14T22:13:20.001Z)'
@@ -205,7 +205,7 @@ def test_the_clock_of_the_source_is_compared_with_that_of_load_watcher(ahead: fl
         wait_for(lambda: fetch(server, **INFLUXQL).clock_offset_s == expected, what="the offset")
 
 
-# --- which language --------------------------------------------------------------------------------------------------
+# --- the query language ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_flux_needs_a_bucket_and_an_organisation(lacking: str):
     assert f"provider.{lacking} is not set" in str(error)
 
 
-# --- who asks --------------------------------------------------------------------------------------------------------
+# --- credentials -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_an_invalid_header_is_refused_without_being_shown(dialect: dict[str, str
     assert "y-secret" not in str(error)
 
 
-# --- what it refuses -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 @both
@@ -512,7 +512,7 @@ def test_machines_of_two_clusters_with_one_name_are_left_out():
     assert 'select the series with "cluster" = "east" with provider.queries' in found.reason
 
 
-# --- the faults that every provider is put to -------------------------------------------------------------------------
+# --- faults of all providers ------------------------------------------------------------------------------------------
 
 
 @both
@@ -683,26 +683,6 @@ def test_a_failing_query_affects_only_its_metrics():
     assert {"a", "b"} == samples(got).keys()
     names = {METRIC_BY_KEY[key].name for key in ("NetworkReceive", "NetworkTransmit")}
     assert names == {failed.metric for failed in got.failures}
-
-
-# --- what cannot work ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"address": "influxdb:8086"}, "provider.address"),
-        ({"address": "http://u:p@influxdb:8086"}, "provider.username"),
-        ({"dialect": "sql"}, "provider.dialect"),
-        ({"metrics": ("Cpu",)}, "provider.metrics"),
-        ({"queries": {"CPU": QueryConfig("SELECT 1", "percent")}}, "<since> and <until>"),
-        ({"queries": {"CPU": QueryConfig("<since><until>", "furlongs")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": QueryConfig("<since><until>", "watts")}}, "cannot be converted to percent"),
-    ],
-)
-def test_an_unusable_configuration_is_an_error_with_the_setting(settings: dict[str, Any], says: str):
-    with pytest.raises(ValueError, match=says):
-        InfluxProvider(InfluxConfig(**{"address": "http://influxdb:8086", **settings}))
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

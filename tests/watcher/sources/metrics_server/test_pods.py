@@ -196,7 +196,7 @@ def test_thousands_of_pods_are_read_in_one_page():
     assert f"{'n' * 50}/pod-00007" in finding.reason
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resource", [PODS, POD_METRICS])

@@ -281,7 +281,7 @@ def test_without_the_right_to_watch_nodes_they_are_listed_and_it_is_reported():
         run(server, check)
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resource", [NODES, NODE_METRICS])
@@ -448,7 +448,7 @@ def test_close_during_a_wait_is_fast():
         run(server, check)
 
 
-# --- as a service ----------------------------------------------------------------------------------------------------
+# --- in a service ----------------------------------------------------------------------------------------------------
 
 
 def test_the_service_with_a_kubeconfig(run_service: RunService, tmp_path: Path):

@@ -14,9 +14,10 @@ from watcher.service.settings.loading import load
 from watcher.sources.base import Fetch
 from watcher.sources.errors import ProviderRefused, ProviderUnreachable
 from watcher.sources.prometheus.provider import PrometheusProvider, from_settings
-from watcher.sources.prometheus.queries import CANDIDATES, PrometheusQueryConfig
+from watcher.sources.prometheus.queries import CANDIDATES
+from watcher.sources.settings import QuerySettings
 
-# --- finding out what to ask -----------------------------------------------------------------------------------------
+# --- discovery of expressions ----------------------------------------------------------------------------------------
 
 
 class Cluster:
@@ -212,9 +213,7 @@ def test_a_configured_query_is_the_only_one():
     """With its unit and label, and converted values."""
     cluster = Cluster(**{"my:cpu": [{"host": "a"}, {"host": "b"}], CPU: NODES})
     with FakePrometheus(cluster) as server:
-        got = fetch(
-            server, queries={"CPU": PrometheusQueryConfig("my:cpu", "percent", node_label="host", smoothing_s=60.0)}
-        )
+        got = fetch(server, queries={"CPU": QuerySettings("my:cpu", "percent", node_label="host", smoothing=60.0)})
 
     assert ("a", "b") == got.batches[0].nodes
     assert [0.5, 0.5] == got.batches[0].value.tolist()
@@ -336,7 +335,7 @@ def test_series_that_lost_their_label_get_the_name_of_another():
     assert ["node", "instance without its port"] == [got[k].plans[CPU].node_label for k in (0, 5)]
 
 
-# --- what is logged --------------------------------------------------------------------------------------------------
+# --- logs ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_changed_expression_is_logged_once(caplog: pytest.LogCaptureFixture):

@@ -20,7 +20,8 @@ from watcher.sources.prometheus.evidence_queries import (
     whole_profile,
 )
 from watcher.sources.prometheus.plans import NodeLabel, among, make_plan
-from watcher.sources.prometheus.queries import CANDIDATES, PrometheusQueryConfig, candidates
+from watcher.sources.prometheus.queries import CANDIDATES, candidates
+from watcher.sources.settings import QuerySettings
 
 LABELS = (
     st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True)
@@ -101,7 +102,7 @@ def test_a_selector_can_be_narrowed(selector: str, expected: str):
     assert selector == narrowed(selector)
 
 
-# --- in every question -----------------------------------------------------------------------------------------------
+# --- matchers in queries ---------------------------------------------------------------------------------------------
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left) \([^)]*\)")
@@ -170,7 +171,7 @@ def test_the_memory_expression_has_them_six_times():
 
 def test_a_configured_expression_is_sent_unchanged():
     """Its guard, too: it may select several clusters on purpose."""
-    query = PrometheusQueryConfig("sum by (node) (my:cpu)", "ratio", guard="raw")
+    query = QuerySettings("sum by (node) (my:cpu)", "ratio", guard="raw")
     assert candidates(METRIC_BY_KEY["CPU"], query) == candidates(
         METRIC_BY_KEY["CPU"], query, matchers=[Matcher("cluster", "=", "a")]
     )

@@ -10,13 +10,12 @@ import msgspec
 import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, told, vector
-from tests.fetches import QUICK, use
+from tests.fetches import QUICK, sections, use
 from watcher.model import FindingKind
 from watcher.sources.base import Fetch
 from watcher.sources.prometheus.metrics import SEARCH_EVERY_FETCHES
 from watcher.sources.prometheus.node_names import Decision, NodeEvidenceReader
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig
 from watcher.sources.prometheus_api import PrometheusResponse
 
 T = TypeVar("T")
@@ -65,7 +64,7 @@ def play(server: Server, *steps: Callable[[Server], None]) -> list[Fetch]:
 
     with FakePrometheus(server.answer, state_metrics=True) as fake:
         given = {**QUICK, "address": fake.url, "backoff": ()}
-        return use(lambda: PrometheusProvider(PrometheusConfig(**given)), work)
+        return use(lambda: PrometheusProvider(*sections(**given)), work)
 
 
 def nodes_of(got: Fetch) -> set[str]:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
-from tests.fetches import QUICK, use
+from tests.fetches import QUICK, sections, use
 from watcher.model import FindingKind, Remedy
 from watcher.sources.base import Fetch, QueryFailure
 from watcher.sources.errors import ProviderPartial
 from watcher.sources.prometheus.metrics import SEARCH_EVERY_FETCHES
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
+from watcher.sources.settings import QuerySettings
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"
@@ -58,7 +58,7 @@ def play(thanos: Thanos, work: Work, **settings: Any) -> Any:
 
     with FakePrometheus(thanos.answer) as server:
         return use(
-            lambda: PrometheusProvider(PrometheusConfig(address=server.url, **given)),
+            lambda: PrometheusProvider(*sections(address=server.url, **given)),
             lambda provider: work(provider, thanos),
         )
 
@@ -74,7 +74,7 @@ async def partial_at_once(provider: PrometheusProvider, thanos: Thanos) -> Fetch
     return await provider.fetch(NOW - 60, NOW)
 
 
-# --- what says that an answer is partial -----------------------------------------------------------------------------
+# --- warnings of partial responses -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_other_warnings_do_not_make_a_response_partial(says: Mapping[str, Any]):
     assert remarks == ([expected] if "PromQL" in str(says) else [])
 
 
-# --- what is not taken -----------------------------------------------------------------------------------------------
+# --- withheld values -------------------------------------------------------------------------------------------------
 
 
 def failure_of(got: Fetch, metric: str) -> ProviderPartial:
@@ -125,7 +125,7 @@ def failure_of(got: Fetch, metric: str) -> ProviderPartial:
 def test_values_that_are_computed_from_a_part_are_withheld():
     """An expression over the remaining CPUs of a node would give another, perhaps lower, number."""
     thanos = Thanos({CPU: nodes("a"), STORAGE: nodes("a")}, {CPU: nodes("b")})
-    query = PrometheusQueryConfig(f"avg by (node) ({CPU})", "ratio", guard=CPU)
+    query = QuerySettings(f"avg by (node) ({CPU})", "ratio", guard=CPU)
     got: Fetch = play(thanos, whole_then_partial, metrics=("CPU", "Storage"), queries={"CPU": query})
 
     assert [STORAGE] == [batch.metric.name for batch in got.batches]
@@ -155,7 +155,7 @@ def test_a_metric_of_several_series_is_withheld(disks: Sequence[str], work: Work
 
 def test_if_all_values_are_withheld_the_fetch_has_no_samples():
     """Then the last windows stay, as in an outage."""
-    query = PrometheusQueryConfig(f"avg by (node) ({CPU})", "ratio")
+    query = QuerySettings(f"avg by (node) ({CPU})", "ratio")
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
         with pytest.raises(ProviderPartial, match="store-2") as caught:
@@ -165,7 +165,7 @@ def test_if_all_values_are_withheld_the_fetch_has_no_samples():
     play(Thanos({CPU: nodes("a")}), work, queries={"CPU": query})
 
 
-# --- what it must not change -----------------------------------------------------------------------------------------
+# --- decisions that wait for a complete response ---------------------------------------------------------------------
 
 
 def plan_of(got: Fetch) -> tuple[str, str]:

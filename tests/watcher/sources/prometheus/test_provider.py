@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
-from tests.fetches import QUICK, Fetches, address_of
+from tests.fetches import QUICK, Fetches, address_of, sections
 from tests.waiting import eventually, wait_for
 from watcher.sources.base import Fetch
-from watcher.sources.config import ConnectionConfig
+from watcher.sources.config import ConnectionSettings
 from watcher.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.sources.http import SourceConnection
 from watcher.sources.prometheus.provider import PrometheusProvider
-from watcher.sources.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
 from watcher.sources.prometheus_api import error_of
+from watcher.sources.settings import QuerySettings
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"
@@ -35,7 +35,7 @@ SECRET = "s3cret-pass-word"
 
 
 def make(server: FakePrometheus | str, **settings: Any) -> PrometheusProvider:
-    return PrometheusProvider(PrometheusConfig(**{"address": address_of(server), **QUICK, **settings}))
+    return PrometheusProvider(*sections(**{"address": address_of(server), **QUICK, **settings}))
 
 
 FETCHES = Fetches(make, since=NOW - 60, until=NOW)
@@ -54,7 +54,7 @@ def only_samples(answer: Answer) -> Answer:
     return lambda asked: healthy(asked) if asked.query.startswith("count") else answer(asked)
 
 
-# --- the usual -------------------------------------------------------------------------------------------------------
+# --- valid responses -------------------------------------------------------------------------------------------------
 
 
 def test_samples_are_converted_and_keep_their_times():
@@ -134,7 +134,7 @@ def test_only_a_victoria_metrics_is_queried_beyond_now(header: str, beyond: floa
             await provider.fetch(minute - 60, minute)
             await provider.fetch(minute - 180, minute - 60)
 
-        run(server, now_and_the_past, queries={"CPU": PrometheusQueryConfig("my:cpu / 2", "ratio")})
+        run(server, now_and_the_past, queries={"CPU": QuerySettings("my:cpu / 2", "ratio")})
 
     ends = [float(asked.parameters["end"]) for asked in server.asked if asked.path.endswith("query_range")]
     assert [minute + beyond, minute - 60] == ends
@@ -193,7 +193,7 @@ def test_without_a_date_the_difference_of_the_clocks_is_unknown():
         assert fetch(server).clock_offset_s is None
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def once(*first: bytes) -> Answer:
@@ -404,7 +404,7 @@ def test_a_refused_connection_is_an_error():
 def test_an_impossible_host_is_an_error_at_the_start(host: str):
     """Each request would fail in the same way."""
     with pytest.raises(ValueError, match=r"provider\.address has a host name that is not valid"):
-        PrometheusProvider(PrometheusConfig(address=f"http://{host}:9090"))
+        PrometheusProvider(*sections(address=f"http://{host}:9090"))
 
 
 def test_an_unknown_host_is_unreachable():
@@ -500,7 +500,7 @@ def test_a_server_that_accepts_no_connection_is_unreachable():
 
 async def test_a_provider_that_was_not_started_can_be_closed():
     """Needed if another part fails to start."""
-    await PrometheusProvider(PrometheusConfig(address="http://127.0.0.1:1")).close()
+    await PrometheusProvider(*sections(address="http://127.0.0.1:1")).close()
 
 
 # --- credentials -----------------------------------------------------------------------------------------------------
@@ -692,7 +692,7 @@ def test_an_error_page_with_the_request_is_shown_without_secrets(status: int):
 def test_an_invalid_address_is_refused_without_being_shown(address: str):
     """It may contain a password."""
     with pytest.raises(ValueError, match=r"provider\.address") as caught:
-        PrometheusProvider(PrometheusConfig(address=address))
+        PrometheusProvider(*sections(address=address))
 
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
@@ -701,7 +701,7 @@ def test_a_remote_server_may_compress():
     """On the local network it costs more than it saves."""
 
     def encoding(host: str) -> str:
-        config = ConnectionConfig(address=f"http://{host}")
+        config = ConnectionSettings(address=f"http://{host}")
         return SourceConnection(config, credentials=dict, refusal=error_of).headers()["Accept-Encoding"]
 
     near = [encoding(host) for host in ("localhost:9090", "127.1.2.3", "[::1]:9090")]

@@ -16,12 +16,10 @@ from watcher.sources.prometheus.evidence_queries import profile
 from watcher.sources.prometheus.plans import NodeLabel, among, labels_of, make_plan
 from watcher.sources.prometheus.queries import (
     CANDIDATES,
-    DEFAULT_METRICS,
-    PrometheusConfig,
-    PrometheusQueryConfig,
     QueryCandidate,
     candidates,
 )
+from watcher.sources.settings import ProviderSettings, QuerySettings
 
 CPU = METRIC_BY_KEY["CPU"]
 RAW_CPU = CANDIDATES["CPU"][2]
@@ -106,13 +104,13 @@ def test_each_candidate_gives_its_metric(key: str):
 
 def test_energy_and_gpu_are_queried_only_on_request():
     """They are not in the default metrics, but have candidates."""
-    assert not {"EnergyPackage", "EnergyHost", "GPU"} & set(DEFAULT_METRICS)
+    assert not {"EnergyPackage", "EnergyHost", "GPU"} & {metric.key for metric in ProviderSettings().wanted}
     assert {"EnergyPackage", "EnergyCore", "EnergyPlatform", "EnergyHost", "GPU"} <= set(CANDIDATES)
 
 
 def test_a_configured_query_is_the_only_candidate():
     """Another expression would silently change the meaning."""
-    configured = PrometheusQueryConfig("  my:cpu  ", "percent", smoothing_s=60.0)
+    configured = QuerySettings("  my:cpu  ", "percent", smoothing=60.0)
 
     assert (QueryCandidate("configured", "my:cpu", "percent", 60.0),) == candidates(CPU, configured)
 
@@ -120,8 +118,8 @@ def test_a_configured_query_is_the_only_candidate():
 def test_only_an_expression_has_a_guard():
     """Plain series have samples with their own times."""
     plain, computed = (
-        PrometheusQueryConfig("my:cpu", "ratio", guard="raw"),
-        PrometheusQueryConfig("my:cpu * 1", "ratio", guard="raw"),
+        QuerySettings("my:cpu", "ratio", guard="raw"),
+        QuerySettings("my:cpu * 1", "ratio", guard="raw"),
     )
 
     assert ["", "raw"] == [candidates(CPU, one)[0].raw for one in (plain, computed)]
@@ -129,37 +127,12 @@ def test_only_an_expression_has_a_guard():
 
 def test_a_comment_in_an_expression_keeps_the_rest():
     """Expressions of several lines may have them."""
-    (commented,) = candidates(CPU, PrometheusQueryConfig("my:cpu / 2 # halves", "ratio", guard="raw"))
+    (commented,) = candidates(CPU, QuerySettings("my:cpu / 2 # halves", "ratio", guard="raw"))
     question = plan(commented, interval=15.0).question(15.0, 30.0, resolution=15)
 
     assert isinstance(question, RangeQuery)
     assert "halves\n) and on" in question.query
     assert profile(commented.evidence, labels=("node",)).endswith("halves\n)")
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"metrics": ("CPU", "cpu")}, "provider.metrics"),
-        ({"queries": {"Load": PrometheusQueryConfig("x", "ratio")}}, "provider.metrics"),
-        ({"queries": {"CPU": PrometheusQueryConfig("x", "cores")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": PrometheusQueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": PrometheusQueryConfig(" ", "ratio")}}, "provider.queries.CPU.expression"),
-        (
-            {"queries": {"CPU": PrometheusQueryConfig("x", "ratio", node_label="a\nb")}},
-            "provider.queries.CPU.node_label",
-        ),
-        (
-            {"queries": {"CPU": PrometheusQueryConfig("x * 1", "ratio", guard="rate(y[1m])")}},
-            "provider.queries.CPU.guard",
-        ),
-        ({"node_label": "x "}, "provider.node_label"),
-    ],
-)
-def test_an_unusable_configuration_is_an_error_with_the_setting(changes: dict, named: str):
-    """ValueError."""
-    with pytest.raises(ValueError, match=named.replace(".", r"\.")):
-        PrometheusConfig(address="http://x", **changes)
 
 
 def test_utf8_label_names_are_quoted_in_each_query():
@@ -170,21 +143,6 @@ def test_utf8_label_names_are_quoted_in_each_query():
     settled = make_plan(CPU, RAW_CPU, label=label, scrape_interval=15.0, rejected=())
     assert 'avg by ("k8s.node.name") (' in settled.expression
     assert ' and on ("k8s.node.name") (' in settled.guarded()
-
-
-def test_the_representation_of_a_configuration_has_no_secrets():
-    config = PrometheusConfig(address="http://x", token="s3cret", password="s3cret", headers={"X": "s3cret"})
-
-    assert "s3cret" not in repr(config)
-
-
-def test_a_metric_with_a_configured_query_is_fetched():
-    """In the order of the model."""
-    config = PrometheusConfig(
-        address="http://x", metrics=("Memory",), queries={"CPU": PrometheusQueryConfig("x", "ratio")}
-    )
-
-    assert ["CPU", "Memory"] == [metric.key for metric in config.wanted()]
 
 
 # --- labels that distinguish nodes -----------------------------------------------------------------------------------
@@ -262,7 +220,7 @@ def test_an_instance_loses_only_its_port(instance: str, host: str):
     assert host == without_port(instance)
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 def plan(candidate: QueryCandidate, *, interval: float | None = None, label: str = "node"):
@@ -299,8 +257,8 @@ def test_the_guard_is_not_part_of_the_shown_expression():
 
 def test_a_configured_expression_without_a_guard_is_marked():
     """In the reason of its plan; one with a guard is guarded like a built-in one."""
-    bare = plan(candidates(CPU, PrometheusQueryConfig("my:cpu / 2", "ratio"))[0], interval=15.0)
-    guarded = plan(candidates(CPU, PrometheusQueryConfig("my:cpu / 2", "ratio", guard="raw"))[0], interval=15.0)
+    bare = plan(candidates(CPU, QuerySettings("my:cpu / 2", "ratio"))[0], interval=15.0)
+    guarded = plan(candidates(CPU, QuerySettings("my:cpu / 2", "ratio", guard="raw"))[0], interval=15.0)
 
     assert "no guard" in bare.reason
     assert RangeQuery("my:cpu / 2", 15, 30, 15) == bare.question(15.0, 30.0, resolution=15)

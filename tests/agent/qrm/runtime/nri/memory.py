@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,15 +19,16 @@ from agent.qrm.cluster.pod_source import NodePodSources
 from agent.qrm.grpc.grpc_server import PluginServer
 from agent.qrm.grpc.plugin_api import PluginCallError, PluginOptions, Quantity
 from agent.qrm.main import Checkpoint
-from agent.qrm.manager.admission import ADMISSION_GRACE_S, ManagerSettings
+from agent.qrm.manager.admission import ADMISSION_GRACE_S
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CannotAllocate, ResourceRequest
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.plugins.base import ResourcePlugin
-from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.memory import MemoryPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.roles import DEFAULT_ROLES
@@ -116,14 +118,12 @@ class MemoryManager:
         checkpoint = Checkpoint(directory / CHECKPOINT, Counter())
         allocations = checkpoint.read()
         self.manager = Manager(
-            ManagerSettings(
-                nodes=frozenset(MACHINE.nodes),
-                cpus=MACHINE.all,
-                policy=TopologyPolicy.RESTRICTED,
-                recent=ADMISSION_GRACE_S,
-                collects=True,
-            ),
+            replace(made, policy=TopologyPolicy.RESTRICTED),
             allocations,
+            nodes=frozenset(MACHINE.nodes),
+            cpus=MACHINE.all,
+            recent=ADMISSION_GRACE_S,
+            collects=True,
             save=partial(checkpoint.save, allocations),
             monotonic=time.monotonic,
         )
@@ -196,7 +196,7 @@ def _owned_task(loop: asyncio.AbstractEventLoop, work: Any, *, context: Any = No
 
 def _plugins() -> list[ResourcePlugin]:
     return [
-        CpuPlugin(MACHINE, DEFAULT_ROLES, CpuSettings(RESERVED)),
+        CpuPlugin(MACHINE, DEFAULT_ROLES, PoolSettings(), reserved=RESERVED),
         MemoryPlugin(MACHINE, DEFAULT_ROLES, reserved=dict.fromkeys((0, 1), 0)),
     ]
 

@@ -10,9 +10,10 @@ import pytest
 
 from agent import cpuset
 from agent.cpuset import CpuSet
-from agent.qrm.manager.admission import ApplyFailed, ManagerSettings
+from agent.qrm.manager.admission import ApplyFailed
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.settings import AllocationSettings
 from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.runtime.nri.failures import NriFindings
@@ -39,8 +40,8 @@ class PinnedNode:
         async def save() -> None:
             pass
 
-        settings = ManagerSettings(nodes=frozenset({0}), policy=TopologyPolicy.RESTRICTED, collects=True)
-        self.manager = Manager(settings, self.allocations, save=save, monotonic=lambda: 0.0)
+        settings, nodes = AllocationSettings(policy=TopologyPolicy.RESTRICTED), frozenset({0})
+        self.manager = Manager(settings, self.allocations, nodes=nodes, collects=True, save=save, monotonic=lambda: 0.0)
         self.updates = RoundUpdates(self.manager, self._send, self.findings)
 
     def give(self, id: str, cpus: str) -> None:
