@@ -28,8 +28,8 @@ import msgspec
 
 from agent.state.background_value import BackgroundValue
 from agent.state.readings import MetricReadings
-from agent.state.watcher_load import WatcherLoad
-from watcher.client import NodeClient
+from agent.state.watcher_clock import WatcherClock
+from watcher.client import NodeClient, WatcherError
 from watcher.decoding.json_text import decode_json
 from watcher.model import METRIC_BY_NAME, Operator
 from watcher.sources.config import ConnectionSettings, InstantQuery
@@ -61,9 +61,9 @@ def metric_name(key: str, operator: Operator, window: str) -> str:
     return f"window_{words}_{operator.value.lower()}_{window}"
 
 
-class WatcherWindows(WatcherLoad):
-    """The windows as metrics, requested every `interval` seconds. `windows` and `operators` must be the client's.
-    Values older than `max_age` seconds, by the node's newest sample, are missing."""
+class WatcherWindows:
+    """Requests the windows every `interval` seconds. `windows` and `operators` must be the client's. Values older than
+    `max_age` seconds, by the node's newest sample, are missing."""
 
     def __init__(
         self,
@@ -74,8 +74,12 @@ class WatcherWindows(WatcherLoad):
         interval: float = INTERVAL_S,
         max_age: float = MAX_AGE_S,
     ) -> None:
-        super().__init__(client, interval=interval)
+        self._client = client
         self._max_age = max_age
+        self._clock = WatcherClock()
+        self._load = BackgroundValue(
+            "the watcher's windows", client.refresh, interval=interval, failures=(WatcherError,)
+        )
         self._usual = [
             metric_name(key, operator, window)
             for key in EXPECTED_METRICS
@@ -83,18 +87,39 @@ class WatcherWindows(WatcherLoad):
             for window in windows
         ]
 
+    async def start(self) -> None:
+        """Start requesting the windows. Does not wait."""
+        await self._load.start()
+
+    async def close(self) -> None:
+        """Stop requesting and close the client."""
+        await self._load.close()
+        await self._client.close()
+
     def read(self, *, now: float, monotonic: float) -> MetricReadings:
         """The last received windows, with their age."""
-        readings = MetricReadings()
-        load, why = self.last(monotonic=monotonic, max_age=self._max_age)
-        names = {} if load is None else _names(load.values)
-        if load is None or why:
+        readings, load = MetricReadings(), self._load.copy
+        if load is None:
+            readings.mark_missing(
+                f"the watcher returned no windows: {self._load.failure or 'no response yet'}", *self._usual
+            )
+            return readings
+        names = _names(load.values)
+        if why := self._clock.problem(load):
             readings.mark_missing(why, *self._usual, *names.values())
+            return readings
+        age = load.age(monotonic)
+        if age > self._max_age:
+            why = self._load.failure or "its source has no newer sample"
+            message = (
+                f"the watcher's newest sample of {load.node} is {age:.0f} s old, more than {self._max_age:g} s: {why}"
+            )
+            readings.mark_missing(message, *self._usual, *names.values())
             return readings
         for key, name in names.items():
             value, rollup = load.values[key]
             if rollup == key[2]:
-                readings.add(name, value, now - load.age(monotonic))
+                readings.add(name, value, now - age)
             else:
                 readings.mark_missing(f"the watcher has enough samples only for {rollup or 'no window'}", name)
         readings.mark_missing(
