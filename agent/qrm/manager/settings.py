@@ -1,7 +1,4 @@
-"""The part of [qrm] that the manager and its built-in plug-ins read: how resources are allocated to pods.
-
-Pure: no I/O, no clock.
-"""
+"""The part of [qrm] that the manager and its built-in plug-ins read: how resources are allocated to pods."""
 
 from __future__ import annotations
 
