@@ -109,7 +109,6 @@ class QrmComponents:
 
     @property
     def cpu(self) -> CpuPlugin | None:
-        """The built-in CPU plug-in."""
         plugin = self.builtin[CPU].plugin if CPU in self.builtin else None
         return plugin if isinstance(plugin, CpuPlugin) else None
 

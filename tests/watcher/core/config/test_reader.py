@@ -59,7 +59,7 @@ def problems(kind: type, given: object) -> tuple[Any, list[str]]:
     return read(kind, given, report), report.texts
 
 
-def test_what_can_be_read_is_read():
+def test_valid_values_are_read():
     given: dict[str, Any] = {
         "inner": {"size": 2, "labels": {"x": "a"}},
         "inners": [{"size": 1}],
