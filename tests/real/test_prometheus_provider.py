@@ -466,9 +466,9 @@ def test_tls_with_basic_authentication_works(start_prometheus: StartPrometheus, 
 
     assert 7 == len(fetch(server, until=time.time(), **good).batches)
 
-    untrusted = failure(server, **{**good, "ca_file": ""})
+    untrusted = failure(server, **{**good, "ca_file": None})
     anonymous = failure(server, ca_file=str(server.ca_file))
-    wrong = failure(server, **{**good, "password_file": "", "password": new_secret()})
+    wrong = failure(server, **{**good, "password_file": None, "password": new_secret()})
     plain = failure(server, **{**good, "address": server.url.replace("https", "http")})
     for error, part, setting in [
         (untrusted, "certificate is not trusted", "provider.ca_file"),
@@ -624,6 +624,7 @@ def test_a_server_that_dies_during_a_fetch_fails_it_at_once(prometheus: Promethe
 
 LEAVE = """
 import asyncio, sys, time
+from tests.fetches import sections
 from tests.real.test_prometheus_provider import unread_bytes
 from tests.waiting import eventually, wait_for
 

@@ -436,6 +436,7 @@ PROCESS = """
 import asyncio, os, sys
 from pathlib import Path
 from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.plugins.resize import PoolSettings
 from agent.qrm.roles import DEFAULT_ROLES
 from tests.agent.qrm.plugins.test_plugins import SEED
 from tests.agent.qrm.grpc.test_grpc_server import serving
