@@ -17,12 +17,13 @@ from aiohttp import web
 from watcher.api import dashboard, operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.description import description_route
+from watcher.api.handlers.base import CurrentSnapshot
 from watcher.api.handlers.forecasts import ForecastHandlers
 from watcher.api.handlers.health import HealthHandlers
 from watcher.api.handlers.history import HistoryHandlers
 from watcher.api.handlers.labels import LabelHandlers
 from watcher.api.handlers.node_metrics import NodeMetricHandlers
-from watcher.api.handlers.nodes import CurrentSnapshot, NodeHandlers
+from watcher.api.handlers.nodes import NodeHandlers
 from watcher.api.handlers.pods import PodHandlers
 from watcher.api.handlers.problems import ProblemHandlers
 from watcher.api.handlers.trend import TrendHandler

@@ -13,7 +13,7 @@ from aiohttp import web
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import no_metrics_error, unknown_host_error
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
+from watcher.api.handlers.base import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.forecast.document import disabled_document, forecasts_body, horizon_label
 from watcher.core.forecast.fleet import ForecastTable

@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from watcher.api import dashboard, operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete
-from watcher.api.handlers.nodes import CurrentSnapshot
+from watcher.api.handlers.base import CurrentSnapshot
 from watcher.api.operations import AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry, coverage

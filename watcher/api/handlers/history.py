@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 
 from watcher.api import operations
 from watcher.api.data_errors import no_metrics_error, unknown_host_error
-from watcher.api.handlers.nodes import Handlers
+from watcher.api.handlers.base import Handlers
 from watcher.arrays import F64, I64
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import number_texts, to_wire

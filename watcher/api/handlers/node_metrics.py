@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete, row_of
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
+from watcher.api.handlers.base import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy
 from watcher.core.koordinator.report import NodeMetricReport, make_report, node_statuses, period_of

@@ -6,33 +6,25 @@ built in a thread, once for concurrent requests; columns are also cached, up to 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from email.utils import formatdate
+from collections.abc import Collection, Sequence
 from functools import partial
-from math import isfinite
 from typing import cast
 
 import msgspec
-from aiohttp import hdrs, web
-from multidict import CIMultiDict
+from aiohttp import web
 
 from watcher.api import operations
-from watcher.api.body_builder import BodyBuilder
-from watcher.api.data_errors import check_complete, empty_selection_error, no_metrics_error, row_of, stale_error
-from watcher.api.service import ServiceView
+from watcher.api.data_errors import check_complete, empty_selection_error, row_of
+from watcher.api.handlers.base import Handlers, SnapshotResponses, Variant
 from watcher.core.koordinator.aggregates import KOORDLET, aggregates_document
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.core.publishing.documents import EncodedDocument, Published, published_columns
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.publishing.wire import AggregateColumn, Column
-from watcher.core.windows.settings import RefreshSettings
-from watcher.model import default_window
-from watcher.platform.http.parameters import aggregate_of, hosts_of, query_values, selection_of, shape_of
+from watcher.platform.http.parameters import aggregate_of, hosts_of, query_values, shape_of
 from watcher.platform.http.responses import (
     SMALL_BODY,
-    BodyCache,
     body_response,
     encoding_for,
     etag_matches,
@@ -40,20 +32,10 @@ from watcher.platform.http.responses import (
     not_modified,
     plain_encoding_for,
 )
-from watcher.platform.http.routing import JSON, ApiError
 
 _WATCHER = operations.WATCHER.query_names
 _WATCHER_HOST = operations.WATCHER_HOST.query_names
 _COLUMNS = operations.COLUMNS.query_names
-
-
-class Handlers:
-    """Handlers of a group of paths, with the published snapshot and the builder of bodies."""
-
-    def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
-        self._service = service
-        self._current = current
-        self._body_builder = body_builder
 
 
 class NodeHandlers(Handlers):
@@ -196,94 +178,3 @@ def columns_body(published: Published, selection: Selection, usages: NodeUsages 
 
 def _encoded(columns: Sequence[msgspec.Struct]) -> list[msgspec.Raw]:
     return [msgspec.Raw(msgspec.json.encode(column)) for column in columns]
-
-
-BODY_CACHE_BYTES = 64 << 20  # limit of a cache of encoded bodies
-
-
-@dataclass(slots=True)
-class Variant:
-    """A default document in one shape and coding: its ETag, and its headers with `age` in seconds."""
-
-    etag: str
-    headers: CIMultiDict[str]
-    age: int = -1
-
-    def aged(self, age: int) -> CIMultiDict[str]:
-        """The headers with Age in seconds. They are updated in place at most once per second."""
-        if age != self.age:
-            self.headers[hdrs.AGE] = str(age)
-            self.age = age
-        return self.headers
-
-
-class SnapshotResponses:
-    """State shared by all responses from one snapshot: headers, default selection, cached bodies."""
-
-    def __init__(self, published: Published, *, cache_control: str) -> None:
-        self.published = published
-        self.default = Selection(default_window(published.snapshot.windows))
-        self.body_cache = BodyCache(BODY_CACHE_BYTES)
-        self.variants: dict[tuple[Selection, Shape, Encoding], Variant] = {}
-        self.usages: NodeUsages | None = None  # computed on the first request
-        self._headers = CIMultiDict(
-            {
-                hdrs.CONTENT_TYPE: JSON,
-                hdrs.VARY: hdrs.ACCEPT_ENCODING,
-                hdrs.CACHE_CONTROL: cache_control,
-                hdrs.LAST_MODIFIED: formatdate(published.snapshot.timestamp, usegmt=True),
-            }
-        )
-
-    def headers(self, etag: str, encoding: Encoding, age: int) -> CIMultiDict[str]:
-        """Headers of a document. `age` is in seconds since the newest sample, so that caches compute the same age."""
-        headers = self._headers.copy()
-        headers[hdrs.ETAG] = etag
-        headers[hdrs.AGE] = str(age)
-        if encoding is not Encoding.IDENTITY:
-            headers[hdrs.CONTENT_ENCODING] = encoding.value
-        return headers
-
-    def selection(self, values: Mapping[str, Sequence[str]]) -> Selection:
-        """The selection made by the query parameters; the default selection without parameters."""
-        if not values:
-            return self.default
-        snapshot = self.published.snapshot
-        horizons = () if snapshot.forecasts is None else snapshot.forecasts.horizons
-        return selection_of(values, snapshot.windows, horizons)
-
-
-class CurrentSnapshot:
-    """Access to the documents that `service` publishes. `private` marks responses as not cacheable by shared caches."""
-
-    def __init__(self, service: ServiceView, *, private: bool) -> None:
-        self.scope = "private, " if private else ""
-        """Prefix of the Cache-Control header."""
-        self._service = service
-        self._answering: SnapshotResponses | None = None
-
-    def responses(self) -> tuple[SnapshotResponses, int]:
-        """The published snapshot and its age in seconds. Raises ApiError if there is none or it is too old."""
-        service = self._service
-        published = service.published
-        if published is None:
-            raise no_metrics_error(service)
-        age = published.age(service.monotonic())
-        if age > service.max_staleness and isfinite(age):
-            raise stale_error(service, age)
-        if not published.snapshot.nodes:
-            check_complete(published)
-            raise no_metrics_error(service)
-        if self._answering is None or self._answering.published is not published:
-            # Fresh for one interval: by then the next tick has replaced the snapshot.
-            cache_control = f"{self.scope}max-age={int(service.settings[RefreshSettings].interval)}, must-revalidate"
-            self._answering = SnapshotResponses(published, cache_control=cache_control)
-        return self._answering, int(age)
-
-    def ready(self) -> SnapshotResponses:
-        """The published snapshot. Raises ApiError if there is none, it is too old, or windows are still warming up."""
-        current, _ = self.responses()
-        missing = self._service.refresher.not_ready_reason()
-        if missing:
-            raise ApiError(503, "warming_up", missing, "wait for the windows to fill; /watcher serves available data")
-        return current

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import stale_error, unknown_host_error
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
+from watcher.api.handlers.base import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.pods.published import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed

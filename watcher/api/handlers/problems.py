@@ -13,7 +13,7 @@ from aiohttp import web
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder, etag_of
 from watcher.api.data_errors import check_complete
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
+from watcher.api.handlers.base import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.problems.fleet_problems import ProblemInputs, problems_document
 from watcher.core.publishing.wire import ErrorDetail

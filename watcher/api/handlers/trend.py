@@ -11,7 +11,7 @@ from aiohttp import web
 
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
-from watcher.api.handlers.nodes import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
+from watcher.api.handlers.base import BODY_CACHE_BYTES, CurrentSnapshot, Handlers
 from watcher.api.service import ServiceView
 from watcher.core.windows.fleet_trend import TREND_S, CapacityWeights, FleetTrend
 from watcher.platform.http.parameters import query_values
