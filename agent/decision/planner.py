@@ -162,7 +162,7 @@ class StagePlanner:
         if recently_set(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
             text = f"{name}: waits for the effect of a memory.high that was restored recently"
             return (self._stage_result("restore", name, watermark, Mode.WAITING, text),)
-        room = min(self._below(self._given.metrics[each], task.marks[each][0]) for each in task.marks)
+        room = min(self._below(self._given.metrics[each], task.marks[each][0]) or 0.0 for each in task.marks)
         for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.uid not in self._protected)):
             fits = pod.memory is not None and pod.memory <= room
             planned = memory_high_restored(pod, lowered_values.knobs_of(pod), name)
@@ -175,11 +175,6 @@ class StagePlanner:
         text = f"{name}: restores memory.high of {message}, of {len(owing)} with a lowered one"
         stage = self._stage_result("restore", name, watermark, Mode.ASSUMED, text)
         return (replace(stage, candidates=self._candidates(task, metric)),)
-
-    def _below(self, metric: ActionMetric, watermark: float) -> float:
-        """The gap below a watermark in the unit of the resource; 0 if it is unknown."""
-        used, scale = self._measured(metric)
-        return 0.0 if used is None or scale is None else gap_below(used, watermark, scale, self._given.options)
 
     def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
         """Stages of metrics whose evictions wait for the effect of throttling."""
@@ -317,11 +312,18 @@ class StagePlanner:
         return min((room for room in rooms if room is not None), default=None)
 
     def _room_below(self, task: StageSelection, metric: ActionMetric) -> float | None:
-        ceiling, used, scale = task.ceilings.get(metric.name), *self._measured(metric)
-        if ceiling is None or used is None or scale is None:
+        ceiling = task.ceilings.get(metric.name)
+        below = None if ceiling is None else self._below(metric, ceiling)
+        return None if below is None else max(0.0, below - task.came_back.get(metric.resource, 0.0))
+
+    def _below(self, metric: ActionMetric, watermark: float) -> float | None:
+        """The gap below a watermark in the unit of the resource, less what restored pods do not use yet; None if it is
+        unknown."""
+        used, scale = self._measured(metric)
+        if used is None or scale is None:
             return None
         used += in_flight("restore", metric, self._given) / scale
-        return max(0.0, gap_below(used, ceiling, scale, self._given.options) - task.came_back.get(metric.resource, 0.0))
+        return gap_below(used, watermark, scale, self._given.options)
 
     def _measured(self, metric: ActionMetric) -> tuple[float | None, float | None]:
         return self._given.state.value(metric.name), metric.scale(self._given.state)
