@@ -436,7 +436,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, agent, load_watcher
 for package in (agent, load_watcher):
     for each in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not each.name.endswith(("__main__", ".simulated_eviction")):
+        if not each.name.endswith("__main__"):
             importlib.import_module(each.name)
 """
 

@@ -6,6 +6,8 @@ evicted. Eviction order and arithmetic are those of the planner.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
 from agent.decision.plan_inputs import PlanInputs
@@ -15,7 +17,9 @@ from agent.metrics.pod_actions import NODE_CORES
 from agent.metrics.registry import Metrics
 from agent.model import AvoidanceAction, Eviction, MetricSample, PodQos, PodScope, PodState, Policies, Rule, State
 from agent.qos import QosClass
-from lab.simulate.engine import OverloadedNode, PodUsageView
+
+if TYPE_CHECKING:  # the image of the agent has this module, but not the laboratory
+    from lab.simulate.engine import OverloadedNode, PodUsageView
 
 EVICT = "evict"
 EVERYTHING = PodScope("QOSClass", "In", tuple(each.value for each in QosClass))
