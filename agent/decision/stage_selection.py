@@ -65,7 +65,7 @@ def reclaiming(pod: PodState, metric: ActionMetric, gap: float) -> PodSteps:
 
 
 def refusal(kind: StageKind, planned: PodSteps) -> str:
-    """The reason why there are no steps for the pod; "" if there are."""
+    """The reason why the pod gets no steps; "" if it gets some."""
     if planned.problem:
         return planned.problem
     return "" if planned.steps else f"it has nothing to {kind}"

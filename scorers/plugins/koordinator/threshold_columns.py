@@ -30,7 +30,7 @@ class ThresholdColumns:
             self.aggregate = np.concatenate([self.aggregate, more])
 
     def set(self, row: int, own: Thresholds) -> bool:
-        """Set the thresholds of a row. Returns whether that dropped an aggregate that no node has any more."""
+        """Set the thresholds of a row. Returns whether an aggregate was dropped because no node has it."""
         self.plain.set(row, own.usage)
         self.prod.set(row, own.prod)
         self.aggregated.set(row, own.aggregated)
