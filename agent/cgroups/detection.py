@@ -169,7 +169,7 @@ class KubeletGroups:
             return self._tree.open(path)
 
     def check(self) -> None:
-        """Raise CgroupError unless the kubelet has created its groups. The tree is then wrong or empty, so a missing
+        """Raise CgroupError if the groups of the kubelet do not exist. The tree is then wrong or empty, so a missing
         group does not mean that its container has ended."""
         with _translated(ROOT_SEGMENT):
             self._layout().path_of((ROOT_SEGMENT,))
