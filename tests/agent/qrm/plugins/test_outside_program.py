@@ -66,7 +66,7 @@ def test_a_plug_in_registers_again_after_it_and_the_manager_have_restarted(world
         with world.run(mode="dry-run") as qrm:
             wait_for(lambda: live(qrm), what="the plug-in to be registered with the next manager")
             wait_for(lambda: disk(qrm, "one") == "disk-0", what="the first disk as before")
-            assert disk(qrm, "two") == "disk-1"
+            wait_for(lambda: disk(qrm, "two") == "disk-1", what="the second disk as before")
             requesting("three", three)
             wait_for(lambda: qrm.state()["inadmissible"], what="the pod for which there is no disk")
             world.kube.delete(PODS, "default/one")
