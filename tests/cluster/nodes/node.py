@@ -14,11 +14,14 @@ from agent.cpuset import CpuSet
 from tests.cluster import programs
 from tests.cluster.control_plane import NAMESPACE, ip
 from tests.cluster.images import BUSYBOX
+from tests.waiting import SLOWNESS
 
 Component = Literal["kubelet", "containerd"]
 Driver = Literal["cgroupfs", "systemd"]
 MEMORY = 4 << 30
 """Memory of a node in bytes."""
+NRI_REQUEST_S = 2.0
+"""The default of containerd. After it, a container starts without allocations, because `qrm.on_failure` is open."""
 UNLIMITED = -1
 """The CPU quota of a container without one."""
 
@@ -121,6 +124,7 @@ class Node(abc.ABC):
             f"{runtime}.containerd.runtimes.runc.options]\nSystemdCgroup = {json.dumps(self.driver == 'systemd')}\n"
             f'{runtime}.cni]\nbin_dirs = ["{programs.CNI}"]\n'
             '[plugins."io.containerd.nri.v1.nri"]\ndisable = false\n'
+            f'plugin_request_timeout = "{NRI_REQUEST_S * SLOWNESS:g}s"\n'
         )
 
     def network_configuration(self) -> str:
