@@ -17,6 +17,11 @@ from tests.cluster.deployed import applied
 SELECTED = os.environ.get("LOAD_WATCHER_CLUSTER")
 """1 or v2: which cluster the tests run on."""
 VIRTUAL = SELECTED == "v2"
+POD_USAGE = [
+    {"apiGroups": ["metrics.k8s.io"], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+]
+"""The rules of docs/tasks/metrics-server.md#permissions that are not in the overlay."""
 collect_ignore = ["test_chart.py", "test_service.py"] if VIRTUAL else []
 
 
@@ -49,5 +54,5 @@ def serving(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The service with metrics-server and the extender, from the first test on, because it is ready after minutes; the
     directory with the copy of deploy/."""
     directory = tmp_path_factory.mktemp("serving")
-    with applied(cluster, directory, "overlays/extender", ["pods"]):
+    with applied(cluster, directory, "overlays/extender", rules=POD_USAGE):
         yield directory

@@ -27,13 +27,14 @@ def applied(
     name: str,
     components: Sequence[str] = (),
     *,
+    rules: Sequence[Mapping[str, Any]] = (),
     images: Mapping[str, str] = IMAGES,
 ) -> Iterator[str]:
     """Apply deploy/NAME with components, as `prepared` describes; yield the namespace.
 
     At the end the objects are deleted and their pods are gone.
     """
-    path = prepared(directory, name, components, images=images)
+    path = prepared(directory, name, components, rules=rules, images=images)
     kubectl = cluster.control_plane.kubectl
     kubectl("apply", "-k", str(path))
     try:
@@ -42,9 +43,16 @@ def applied(
         kubectl("delete", "-k", str(path), "--ignore-not-found", "--wait=true", "--timeout=300s")
 
 
-def prepared(directory: Path, name: str, components: Sequence[str] = (), *, images: Mapping[str, str] = IMAGES) -> Path:
-    """Return the path of deploy/NAME in a copy below `directory`, with the images of this checkout and with further
-    components, as a user edits kustomization.yaml."""
+def prepared(
+    directory: Path,
+    name: str,
+    components: Sequence[str] = (),
+    *,
+    rules: Sequence[Mapping[str, Any]] = (),
+    images: Mapping[str, str] = IMAGES,
+) -> Path:
+    """Return the path of deploy/NAME in a copy below `directory`, with the images of this checkout, with further
+    components, and with further rules of the ClusterRole `load-watcher`, as a user edits kustomization.yaml."""
     copy = directory / "deploy"
     if not copy.exists():
         shutil.copytree(REPOSITORY / "deploy", copy)
@@ -52,6 +60,10 @@ def prepared(directory: Path, name: str, components: Sequence[str] = (), *, imag
     document = yaml.safe_load((REPOSITORY / "deploy" / name / "kustomization.yaml").read_text())
     up = "../" * (name.count("/") + 1)
     document["components"] = [*document.get("components", ()), *(f"{up}components/{each}" for each in components)]
+    if rules:
+        patch = [{"op": "add", "path": "/rules/-", "value": dict(each)} for each in rules]
+        target = {"kind": "ClusterRole", "name": "load-watcher"}
+        document.setdefault("patches", []).append({"patch": yaml.safe_dump(patch), "target": target})
     document["images"] = [
         {"name": each, **dict(zip(("newName", "newTag"), image.rsplit(":", 1), strict=True))}
         for each, image in images.items()
