@@ -331,8 +331,8 @@ def pass_table(measured: Mapping[int, Mapping[str, float]]) -> Report:
     table = Report("A pass over all nodes", ["", *(f"{size:,} nodes" for size in sizes), "goal"])
     for name in PLUGINS:
         goal = GOALS_MS.get(name) if sizes[0] == GOAL_NODES else None
-        told = "" if goal is None else at_most(measured[sizes[0]][name], goal, "ms")
-        table.add(name, *(amount(measured[size][name], "ms") for size in sizes), told)
+        judged = "" if goal is None else at_most(measured[sizes[0]][name], goal, "ms")
+        table.add(name, *(amount(measured[size][name], "ms") for size in sizes), judged)
     after = [amount(measured[size]["after a tick"], "ms") for size in sizes]
     table.add("LowRiskOverCommitment's distributions, once per tick", *after, "")
     return table

@@ -127,24 +127,24 @@ async def _running(own: AgentSettings) -> list[CheckResult]:
         return [*results, warn(f"GET /explain of the agent at {url} returned an unknown format ({status})", cure)]
 
 
-def _explained(told: _ExplainResponse, own: AgentSettings, url: str) -> Iterator[CheckResult]:
-    stance = told.stance or "waiting for policies"
-    what = f"an agent runs at {url}: node {told.node}, cycle {told.cycle}, {stance}"
-    if own.mode == "enforce" and told.stance != "enforce":
+def _explained(answer: _ExplainResponse, own: AgentSettings, url: str) -> Iterator[CheckResult]:
+    stance = answer.stance or "waiting for policies"
+    what = f"an agent runs at {url}: node {answer.node}, cycle {answer.cycle}, {stance}"
+    if own.mode == "enforce" and answer.stance != "enforce":
         cure = (
             "see docs/concepts/agent-safety.md for the conditions; an agent that was started in preview needs a restart"
         )
-        yield warn(f"{what}, although these settings enable enforce: {told.why or 'it was started in preview'}", cure)
+        yield warn(f"{what}, although these settings enable enforce: {answer.why or 'it was started in preview'}", cure)
     else:
-        yield ok(f"{what}{f' ({told.why})' if told.why else ''}")
-    if told.trouble:
-        yield fail(f"the agent takes no action: {told.trouble}", "make its audit file writable (agent.state_file)")
-    there = len(told.policies["rules"])
-    yield from _judged(told.policies["problems"], known=told.policies["known"], there=there, what="active rules")
-    if why := told.missing.get("pods"):
+        yield ok(f"{what}{f' ({answer.why})' if answer.why else ''}")
+    if answer.trouble:
+        yield fail(f"the agent takes no action: {answer.trouble}", "make its audit file writable (agent.state_file)")
+    there = len(answer.policies["rules"])
+    yield from _judged(answer.policies["problems"], known=answer.policies["known"], there=there, what="active rules")
+    if why := answer.missing.get("pods"):
         yield fail(f"the pods of the node are unknown: {why}", POD_SOURCE)
-    for rule in (told.plan or {}).get("rules", ()):
-        if why := told.missing.get(rule["metric"]):
+    for rule in (answer.plan or {}).get("rules", ()):
+        if why := answer.missing.get(rule["metric"]):
             yield warn(f"rule {rule['rule']}: metric {rule['metric']} is missing: {why}", UNSEEN)
 
 

@@ -217,8 +217,8 @@ SERVE = (
 # --- options of commands that send requests to a running service ------------------------------------------------------
 
 
-def service_url(told: str) -> Callable[[Command], Command]:
-    """Return the option --url with the default address of `serve`; `told` is the start of its help text."""
+def service_url(description: str) -> Callable[[Command], Command]:
+    """Return the option --url with the default address of `serve`; `description` is the start of its help text."""
     return click.option(
         "--url",
         default=SERVICE,
@@ -227,12 +227,12 @@ def service_url(told: str) -> Callable[[Command], Command]:
         show_default=True,
         callback=to_address,
         metavar="URL",
-        help=f"{told} Requests time out after 30s.",
+        help=f"{description} Requests time out after 30s.",
     )
 
 
-def token_file(told: str) -> Callable[[Command], Command]:
-    return click.option("--token-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=told)
+def token_file(description: str) -> Callable[[Command], Command]:
+    return click.option("--token-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=description)
 
 
 TOKEN_FILE = token_file("File with the service's bearer token, if it requires one. [default: no token]")
@@ -268,7 +268,7 @@ def to_address_or_none(context: click.Context, parameter: click.Parameter, given
     return None if given is None else to_address(context, parameter, given)
 
 
-def watcher_url(told: str) -> Option:
+def watcher_url(service: str) -> Option:
     """Return --watcher with LOAD_WATCHER_URL, for a process that reads the load of the service."""
     return click.option(
         "--watcher",
@@ -276,7 +276,7 @@ def watcher_url(told: str) -> Option:
         show_envvar=True,
         callback=to_address_or_none,
         metavar="URL",
-        help=f"Base URL of {told}",
+        help=f"Base URL of {service}",
     )
 
 

@@ -198,10 +198,10 @@ def _interval(found: Mapping[str, Any]) -> str:
 
 def _notices(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the notices about profiles, and the ratio that decides whether they apply."""
-    told = [(name, text) for name, texts in sorted(document["notices"].items()) for text in texts]
-    for name, text in told:
+    notices = [(name, text) for name, texts in sorted(document["notices"].items()) for text in texts]
+    for name, text in notices:
         yield escape(f"\nnotice: {name}: {text}")
-    if told and (ratios := document["requests_to_usage"]):
+    if notices and (ratios := document["requests_to_usage"]):
         of_cluster = ", ".join(f"{ratio:.2f} times their {name} usage" for name, ratio in ratios.items())
         yield f"the pods of this cluster request {of_cluster}"
 

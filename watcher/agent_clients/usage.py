@@ -112,22 +112,22 @@ class AgentPods:
             raise NoPodUsage(f"the responses of {len(message.answers)} node agents contain no pods")
         return fetch
 
-    async def _ask_on(self, waiting: Iterator[AgentEndpoint], told: _AgentResponses) -> None:
+    async def _ask_on(self, waiting: Iterator[AgentEndpoint], responses: _AgentResponses) -> None:
         """Query agents one by one until `waiting` is exhausted."""
         for place in waiting:
             try:
-                told.answers.append(await self._ask(place))
+                responses.answers.append(await self._ask(place))
             except ProviderError as error:
                 release_frames(error)
-                told.silent[place.name] = error
+                responses.silent[place.name] = error
             except AnswerTooLarge as error:
-                told.silent[place.name] = ProviderMalformed(str(error), hint="Check the port in [agents].")
+                responses.silent[place.name] = ProviderMalformed(str(error), hint="Check the port in [agents].")
             except (aiohttp.ClientError, OSError) as error:
-                told.silent[place.name] = ProviderUnreachable(
+                responses.silent[place.name] = ProviderUnreachable(
                     str(provider_error_of(error, url=str(place.url))), hint=UNREACHABLE_HINT
                 )
             except asyncio.CancelledError:
-                told.silent[place.name] = ProviderUnreachable("no response in time", hint=UNREACHABLE_HINT)
+                responses.silent[place.name] = ProviderUnreachable("no response in time", hint=UNREACHABLE_HINT)
                 raise
 
     async def _ask(self, place: AgentEndpoint) -> AgentPodsResponse:
@@ -144,25 +144,25 @@ class AgentPods:
             ) from None
 
 
-def _worst(told: _AgentResponses) -> ProviderError:
+def _worst(responses: _AgentResponses) -> ProviderError:
     """Error if no agent responded: the error of the first agent, or of the first discovery problem."""
-    if not told.silent:
-        trouble = told.unknown[0]
+    if not responses.silent:
+        trouble = responses.unknown[0]
         kind = ProviderRefused if trouble.refused else ProviderUnreachable
         return kind(f"no node agents found; {trouble.where}: {trouble.message}", hint=trouble.hint)
-    place = min(told.silent)
-    error = told.silent[place]
-    return type(error)(f"none of {len(told.silent)} node agents reports pods; {place}: {error}", hint=error.hint)
+    place = min(responses.silent)
+    error = responses.silent[place]
+    return type(error)(f"none of {len(responses.silent)} node agents reports pods; {place}: {error}", hint=error.hint)
 
 
-def _findings(told: _AgentResponses, now: float) -> tuple[Finding, ...]:
+def _findings(responses: _AgentResponses, now: float) -> tuple[Finding, ...]:
     """One finding about all agents that did not respond or were not found."""
-    reasons = [f"{each.where}: {each.message}. {each.hint}" for each in told.unknown]
-    if told.silent:
-        place = min(told.silent)
-        error = told.silent[place]
-        every = len(told.answers) + len(told.silent)
-        what = f"no pod usage from {len(told.silent)} of {every} node agents ({some_of(told.silent)})"
+    reasons = [f"{each.where}: {each.message}. {each.hint}" for each in responses.unknown]
+    if responses.silent:
+        place = min(responses.silent)
+        error = responses.silent[place]
+        every = len(responses.answers) + len(responses.silent)
+        what = f"no pod usage from {len(responses.silent)} of {every} node agents ({some_of(responses.silent)})"
         reasons.insert(0, f"{what}; {place}: {error}. {error.hint}".rstrip())
     if not reasons:
         return ()

@@ -234,9 +234,9 @@ class NodeMetricPublisher(ElectedWriter):
             self._specs[node] = message
             self._log_unserved_durations(node, message)
 
-    def _log_unserved_durations(self, node: str, told: PolicyOverride) -> None:
+    def _log_unserved_durations(self, node: str, override: PolicyOverride) -> None:
         windows = self._source.windows
-        unserved = set(told.durations_s or ()) - {window.seconds for window in windows} - self._unserved
+        unserved = set(override.durations_s or ()) - {window.seconds for window in windows} - self._unserved
         if unserved:
             self._unserved |= unserved
             log.warning(

@@ -235,9 +235,9 @@ class Manager:
             await self._save()
             return await self.applier.apply([(pod, container) for pod, container, _, _ in running], apply, failed)
 
-    async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
+    async def _drop_orphans(self, reported: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
         """Remove pods that only a plug-in still has, because it was not running when the pod ended."""
-        for name, pods in told.items():
+        for name, pods in reported.items():
             endpoint = self.plugins.endpoint(name)
             for uid in sorted(pods.keys() - set(active) - self._admitted.keys() - self.allocations.pods):
                 if endpoint is None or not await self.plugins.remove_pod(name, endpoint, uid):

@@ -132,10 +132,10 @@ def _recorded(recording: Recording) -> Iterator[Callable[[RecordingProgress], No
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     trouble: dict[str, str] = {}
 
-    def amiss(kind: str, told: str) -> None:
-        if told != trouble.get(kind, ""):
-            console.print(told or f"{kind} available again", markup=False)
-        trouble[kind] = told
+    def amiss(kind: str, reason: str) -> None:
+        if reason != trouble.get(kind, ""):
+            console.print(reason or f"{kind} available again", markup=False)
+        trouble[kind] = reason
 
     def summary(progress: RecordingProgress) -> str:
         return f"{progress.nodes:,} nodes, {progress.pods:,} pods, {progress.bindings:,} bindings"

@@ -39,14 +39,13 @@ class KubeError(Exception):
         """Return a copy with the server's address before its message and without the secrets in `private`: a proxy in
         front of the API may repeat the request in its response."""
         message = hide_secrets(str(self), private)
-        told = type(self)(
+        return type(self)(
             f"{server}: {message}",
             hint=self.hint,
             status=self.status,
             causes=self.causes,
             retry_after=self.retry_after,
         )
-        return told
 
 
 class KubeUnreachable(KubeError):
