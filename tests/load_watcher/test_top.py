@@ -104,7 +104,7 @@ def test_pods_have_readings_means_and_requests(live: Live) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["nodes", "pods"])
-def test_unknown_requests_have_their_reason(command: str, without: dict[str, bool], reason: str) -> None:
+def test_unknown_requests_have_their_reason(command: str, without: dict[str, Any], reason: str) -> None:
     with served(**without) as live:
         result = top(live, command)
     assert result.exit_code == 0, result.stderr
