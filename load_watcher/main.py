@@ -9,7 +9,7 @@ import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.version import print_version, version_line
-from load_watcher.commands import agent, config, db, doctor, extender, koordinator, qrm, score, serve, shadow, why
+from load_watcher.commands import agent, config, db, doctor, extender, koordinator, qrm, score, serve, shadow, top, why
 from load_watcher.commands.lab import compare, demo, forecast, record, report, simulate
 
 COMMANDS: tuple[click.Command, ...] = (
@@ -18,6 +18,7 @@ COMMANDS: tuple[click.Command, ...] = (
     extender.extender,
     doctor.doctor,
     compare.compare,
+    top.top,
     score.score,
     why.why,
     shadow.shadow,
@@ -33,6 +34,8 @@ COMMANDS: tuple[click.Command, ...] = (
 )
 
 
+OTHER_NAMES = {"nodes": "top nodes", "pods": "top pods", "explain": "why"}
+"""Names of commands that readers of the documentation of Kubernetes may try."""
 PACKAGES = ("agent", "lab", "load_watcher", "scorers", "watcher")
 
 
@@ -44,6 +47,13 @@ Shell completion, for bash; write zsh or fish instead for these shells:
 
 class CommandGroup(click.Group):
     """Commands of which some need packages that this installation may lack: the agent's image has only its own."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if meant := OTHER_NAMES.get(args[0]):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

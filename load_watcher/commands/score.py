@@ -48,7 +48,7 @@ def score(manifest: Any, **given: Any) -> None:
 
     Exit code 0: ranked; 2: the arguments or the manifest are invalid, or the request failed.
     """
-    from load_watcher.scoring.answers import print_answer
+    from load_watcher.cli.answers import print_answer
     from load_watcher.scoring.extender_client import explain
     from load_watcher.scoring.scores import score_tables
     from scorers.extender.manifest import read_pod

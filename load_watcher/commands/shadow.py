@@ -25,8 +25,8 @@ def shadow(since: str | None, **given: Any) -> None:
 
     Exit code 0: reported; 2: the service has no shadow mode, or the request failed.
     """
+    from load_watcher.cli.answers import print_answer
     from load_watcher.scoring import extender_client
-    from load_watcher.scoring.answers import print_answer
     from load_watcher.scoring.decisions import shadow_tables
 
     asked = extender_client.shadow(given["url"], since=since, token=read_token(given["token_file"]))

@@ -42,8 +42,8 @@ def why(pod: str, at: str | None, **given: Any) -> None:
 
     Exit code 0: explained; 2: the decision is unknown, or the request failed.
     """
+    from load_watcher.cli.answers import print_answer
     from load_watcher.scoring import extender_client
-    from load_watcher.scoring.answers import print_answer
     from load_watcher.scoring.decisions import decision_tables
 
     asked = extender_client.why(given["url"], pod, at=at, limit=given["others"], token=read_token(given["token_file"]))

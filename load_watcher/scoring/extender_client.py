@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import aiohttp
 import msgspec
 
-from watcher.core.messages import printable
-from watcher.decoding.json_text import decode_json
-from watcher.platform.net.failures import cluster_hint, failure_reason
-from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
-from watcher.platform.net.session import client_session
+from load_watcher.cli.service_client import ServiceClientError, ask, reading
 
-TIMEOUT_S = 30.0
-
-_ALL_PATHS = "/openapi.json"  # occurs in the hint of a 404 for an unknown path
 _NO_SCHEDULER = (
     "add [scheduler.NAME] to the settings of that service "
     "(docs/concepts/scheduling.md), or try load-watcher demo, which has one"
 )
+_ask = partial(ask, needs=" and has [scheduler.NAME] in its settings", unknown_path=_NO_SCHEDULER)
 
 _UNIT_S = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _SPAN = r"([0-9]+(?:\.[0-9]+)?) *(w(?:eeks?)?|d(?:ays?)?|h(?:ours?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?) *"
 _AGO = re.compile(rf"-?((?:{_SPAN})+)(?:ago)?")
-
-
-class ExtenderClientError(Exception):
-    """The extender did not answer or refused the request; `hint` is the suggested fix."""
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-@contextmanager
-def reading(url: str) -> Iterator[None]:
-    """Raise ExtenderClientError if the answer of `url` that is read in the block lacks a field, or if a field has an
-    unexpected type."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        problem = f"the field {error} is missing" if isinstance(error, KeyError) else f"a field is invalid: {error}"
-        raise ExtenderClientError(
-            printable(f"{url} returned JSON that is not a response of a load-watcher extender: {problem}"),
-            hint="check that this is the address of a load-watcher service, and that it has the version of this "
-            "command (load-watcher --version)",
-        ) from error
 
 
 async def explain(
@@ -64,71 +32,30 @@ async def explain(
     token: str | None = None,
 ) -> dict[str, Any]:
     """Return the response of POST /scheduler/{profile}/explain. Empty `nodes` means all known nodes, empty `plugins`
-    all plug-ins of the profile. Raises ExtenderClientError."""
+    all plug-ins of the profile. Raises ServiceClientError."""
     body = msgspec.json.encode({"Pod": pod, **({"NodeNames": list(nodes)} if nodes else {})})
-    document = await ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
+    document = await _ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
     with reading(address):
         if nodes and not document["nodes"]:
             unknown = ", ".join(sorted(set(nodes)))
-            raise ExtenderClientError(f"unknown node: {unknown}", hint="omit --node to rank all known nodes")
+            raise ServiceClientError(f"unknown node: {unknown}", hint="omit --node to rank all known nodes")
         return by_plugins(document, plugins) if plugins and document["nodes"] else document
 
 
 async def why(address: str, pod: str, *, at: str | None = None, limit: int, token: str | None = None) -> dict[str, Any]:
     """Return the response of GET /scheduler/decisions. `pod` is NAMESPACE/NAME or NAME; `at` is a text that
-    `service_time` reads. Raises ExtenderClientError."""
+    `service_time` reads. Raises ServiceClientError."""
     parameters = {"pod": pod, "limit": str(limit)}
     if at is not None:
         parameters["at"] = service_time(at)
-    return await ask(f"{address.rstrip('/')}/scheduler/decisions", parameters=parameters, token=token)
+    return await _ask(f"{address.rstrip('/')}/scheduler/decisions", parameters=parameters, token=token)
 
 
 async def shadow(address: str, *, since: str | None = None, token: str | None = None) -> dict[str, Any]:
     """Return the response of GET /scheduler/shadow; `since` is a text that `service_time` reads. Raises
-    ExtenderClientError."""
+    ServiceClientError."""
     parameters = {} if since is None else {"from": service_time(since)}
-    return await ask(f"{address.rstrip('/')}/scheduler/shadow", parameters=parameters, token=token)
-
-
-async def ask(
-    url: str, *, parameters: Mapping[str, str] = {}, body: bytes | None = None, token: str | None = None
-) -> dict[str, Any]:
-    """Send a POST with a JSON body, or a GET if `body` is None, and return the decoded response. Raises
-    ExtenderClientError."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    method = "GET" if body is None else "POST"
-    try:
-        async with (
-            client_session(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
-            session.request(
-                method, url, params=parameters, data=body, headers=headers, allow_redirects=False
-            ) as response,
-        ):
-            answer, status = await read_body(response, answer_bound()), response.status
-    except AnswerTooLarge as error:
-        raise ExtenderClientError(f"{url}: {error}", hint=TOO_LARGE_HINT) from error
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        hint = "check that load-watcher runs at this address and has [scheduler.NAME] in its settings"
-        more = cluster_hint(url, environ=os.environ, home=Path.home())
-        message = f"no response from {url}: {failure_reason(error, url=url)}"
-        raise ExtenderClientError(message, hint="\n".join(filter(None, (hint, more)))) from error
-    try:
-        document: dict[str, Any] = decode_json(answer, type=dict[str, Any])
-    except msgspec.DecodeError:
-        raise ExtenderClientError(
-            f"{url} returned status {status} and a body that is not JSON",
-            hint="check that this is the address of a load-watcher service",
-        ) from None
-    if status != 200:
-        found = document.get("error")
-        problem: Mapping[str, Any] = found if isinstance(found, dict) else {}
-        hint = printable(str(problem.get("hint", "")))
-        if status == 404 and _ALL_PATHS in hint:
-            raise ExtenderClientError(f"{url} does not exist", hint=_NO_SCHEDULER)
-        raise ExtenderClientError(printable(str(problem.get("message", f"status {status}"))), hint=hint)
-    return document
+    return await _ask(f"{address.rstrip('/')}/scheduler/shadow", parameters=parameters, token=token)
 
 
 def service_time(text: str) -> str:
@@ -145,13 +72,13 @@ def service_time(text: str) -> str:
 
 
 def by_plugins(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """Return the response as if the profile had only these plug-ins. Raises ExtenderClientError for a plug-in that the
+    """Return the response as if the profile had only these plug-ins. Raises ServiceClientError for a plug-in that the
     profile lacks."""
     own = (each["name"] for each in document["nodes"][0]["plugins"] if not _is_of_kube_scheduler(each))
     profile, there = document["profile"], sorted(set(own))
     if missing := sorted(set(wanted) - set(there)):
         message = f"the profile {profile} has no plug-in {', '.join(missing)}"
-        raise ExtenderClientError(
+        raise ServiceClientError(
             message, hint=f"its plug-ins: {', '.join(there)}; --profile NAME selects another profile"
         )
     nodes = [_by_plugins(node, wanted) for node in document["nodes"]]

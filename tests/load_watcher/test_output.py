@@ -36,7 +36,9 @@ def commands(group: click.Group = main.main, above: str = "") -> dict[str, click
     return found
 
 
-@pytest.mark.parametrize("name", sorted(set(commands()) - WITHOUT_FACTS - {"config", "db", "forecast", "koordinator"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(commands()) - WITHOUT_FACTS - {"config", "db", "forecast", "koordinator", "top"})
+)
 def test_output_selects_the_format_in_each_command(name: str) -> None:
     (option,) = (each for each in commands()[name].params if each.name == "output")
     assert ["-o", "--output"] == option.opts

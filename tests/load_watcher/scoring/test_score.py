@@ -292,7 +292,7 @@ def test_json_of_another_server_is_an_error_with_its_address(
         result = CliRunner().invoke(main, asked, input=POD, prog_name="load-watcher")
     assert (result.exit_code, result.stdout) == (2, ""), result.exception
     assert server.url in result.stderr
-    assert "returned JSON that is not a response of a load-watcher extender: " in result.stderr
+    assert "returned JSON that is not a response of a load-watcher service: " in result.stderr
     assert "check that this is the address of a load-watcher service, and" in result.stderr
 
 

@@ -1,4 +1,4 @@
-"""The answer of the extender as tables or JSON."""
+"""The answer of a service as tables or JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.printing import print_json, print_tables
-from load_watcher.scoring.extender_client import ExtenderClientError, reading
+from load_watcher.cli.service_client import ServiceClientError, reading
 from watcher.core.messages import visible
 
 
@@ -21,13 +21,13 @@ def print_answer(
     url: str,
     output: str,
 ) -> None:
-    """Print the answer of the extender at `url` as tables or JSON; exit with code 2 if the request fails or the answer
+    """Print the answer of the service at `url` as tables or JSON; exit with code 2 if the request fails or the answer
     lacks a field of the tables."""
     try:
         document = asyncio.run(asked)
         with reading(url):
             shown = list(tables(_visible(document)))
-    except ExtenderClientError as error:
+    except ServiceClientError as error:
         print_error(error, error.hint)
         raise SystemExit(FAILED) from None
     if output == "json":

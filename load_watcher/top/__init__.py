@@ -1,0 +1,1 @@
+"""`load-watcher top`: usage beside requests, of nodes and pods."""
