@@ -304,12 +304,7 @@ class LowNodeLoad:
 
 def measured(view: ClusterView) -> MeasuredNodes:
     """The nodes of a view, as NodeMetrics state their usage. Prod usage is not measured."""
-    shape = view.allocatable.shape
-    usage = np.zeros(shape, dtype=np.int64)
-    usage[:, 0], usage[:, 1] = (
-        (np.nan_to_num(view.current[0]) * 1000.0).astype(np.int64),
-        view.current[1].astype(np.int64),
-    )
-    usage[:, 2] = view.requested[:, 2]
+    cores, size = np.nan_to_num(view.current())
+    usage = np.stack([1000.0 * cores, size, view.requested[:, 2]], axis=1).astype(np.int64)
     known = np.ones(len(view.names), dtype=np.bool_)
     return MeasuredNodes(view.names, RESOURCES, view.allocatable, view.requested, usage, np.zeros_like(usage), known)

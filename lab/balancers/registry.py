@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from lab.balancers.low_node_load import LowNodeLoad, LowNodeLoadArgs
 from lab.balancers.low_node_utilization import Descheduler, UtilizationThresholds
+from lab.balancers.marks import HORIZON, Combined, NodeScores, PressureDescheduler, SoftTaints
 from lab.balancers.openshift import OpenShiftRelieve
 from lab.balancers.view import Balancer
 from watcher.core.kubernetes.pod_resources import CPU, MEMORY
@@ -19,6 +20,11 @@ BALANCERS: Mapping[str, Callable[[], Balancer]] = {
     "OpenShift": OpenShiftRelieve,
     "Koordinator": lambda: LowNodeLoad(LowNodeLoadArgs({CPU: 20.0, MEMORY: 30.0}, {CPU: 50.0, MEMORY: 60.0})),
     "KoordinatorDeviation10": lambda: LowNodeLoad(LowNodeLoadArgs({CPU: 10.0}, {CPU: 10.0}, deviation=True)),
+    "SoftTaints": SoftTaints,
+    "SoftTaintsForecast": lambda: SoftTaints(HORIZON),
+    "Annotation": NodeScores,
+    "Pressure": PressureDescheduler,
+    "PressureAndTaints": lambda: Combined((SoftTaints(), PressureDescheduler())),
 }
 """A call creates a balancer for one simulation. Thresholds: 40 to 70 is the preset High of OpenShift's operator, 10 the
 preset Low of its deviations; 20/30 to 50/60 is in Koordinator's documentation."""

@@ -59,7 +59,7 @@ class ClusterView:
 
     `used` and `stalled` [minutes, 2, n] are the newest published minutes of CPU and memory, oldest first, NaN where
     there is no sample: the share of the capacity in use, and the share of the demand that the node could not serve.
-    `current` [2, n] is the usage in cores and bytes, as the sum of the pods that are now on the node and the processes
+    `current()` [2, n] is the usage in cores and bytes: the sum of the pods that are now on the node and the processes
     outside of pods, each as a mean of five minutes. `bounds` [2, n] are forecast bounds in percent, NaN without one.
     `allocatable` and `requested` [n, 3] are in the order of RESOURCES. `taints` [n] counts the PreferNoSchedule taints.
     `last_move` [n] is the time of the last eviction from the node, or of the placement of an evicted pod on it (unix
@@ -68,10 +68,9 @@ class ClusterView:
 
     now: float
     names: tuple[str, ...]
-    cores: F64
     used: F64
     stalled: F64
-    current: F64
+    current: Callable[[], F64]
     bounds: F64
     allocatable: I64
     requested: I64

@@ -155,7 +155,7 @@ def test_nodes_are_in_the_order_of_usage(order: str):
     assert case[order] == found
 
 
-def test_the_smallest_pod_that_removes_the_excess_goes_first():
+def test_pods_are_in_the_order_of_their_share_of_the_excess():
     case = next(each for each in GROUPS["sort_nodes"]["cases"] if "pod_usage" in each)
     excess = {
         name: case["node_usage"][name] - limit
@@ -164,3 +164,8 @@ def test_the_smallest_pod_that_removes_the_excess_goes_first():
     }
     pods = [ObservedPod(name, "default", name, usage=usage) for name, usage in case["pod_usage"].items()]
     assert case["expect_order"] == [pod.name for pod in eviction_order(pods, excess)]
+
+
+def test_the_smallest_pod_that_alone_removes_the_excess_goes_first():
+    pods = [ObservedPod(f"p{cpu}", "default", f"p{cpu}", usage={"cpu": cpu}) for cpu in (500, 900, 1200, 3000)]
+    assert ["p1200", "p3000", "p900", "p500"] == [pod.name for pod in eviction_order(pods, {"cpu": 1000})]
