@@ -96,11 +96,13 @@ class NodeScores:
 @dataclass(slots=True)
 class PressureDescheduler:
     """Descheduler's LowNodeUtilization with the pressure as its metric, in rounds of five minutes; the pressure is
-    computed each minute."""
+    computed each minute. `min_pod_age_s` is the default evictor's minPodAge: younger pods are not evicted, so no
+    replacement of an evicted pod is either."""
 
     horizon: str = ""
     rules: PressureRules = field(default_factory=PressureRules)
     thresholds: UtilizationThresholds = PRESSURE_THRESHOLDS
+    min_pod_age_s: float = 0.0
     round_s: float = 300.0
     interval_s: float = 60.0
     score_weight: int = 0
@@ -108,15 +110,20 @@ class PressureDescheduler:
 
     def decide(self, view: ClusterView) -> BalancerActions:
         self.ranges.follow(view.names)
-        moves = Moves(view.last_move, view.moves)
+        moves = Moves(view.last_move, view.moves(self.rules.memory_s))
         found = next_pressures(fleet_load(view), self.ranges.values, moves, self.rules, view.now)
         self.ranges.set(found.ranges, view.now)
         if view.now % self.round_s:
             return BalancerActions()
-        limits = EvictionLimits()
-        return BalancerActions(
-            pods_to_evict(found.values, self.thresholds, view.pods, limits=limits, taints=view.taints)
+        evicted = pods_to_evict(
+            found.values,
+            self.thresholds,
+            view.pods,
+            limits=EvictionLimits(),
+            taints=view.taints,
+            allowed=lambda pod: view.now - pod.created >= self.min_pod_age_s,
         )
+        return BalancerActions(evicted)
 
 
 @dataclass(slots=True)

@@ -63,7 +63,7 @@ class ClusterView:
     outside of pods, each as a mean of five minutes. `bounds` [2, n] are forecast bounds in percent, NaN without one.
     `allocatable` and `requested` [n, 3] are in the order of RESOURCES. `taints` [n] counts the PreferNoSchedule taints.
     `last_move` [n] is the time of the last eviction from the node, or of the placement of an evicted pod on it (unix
-    seconds, -inf: never), `moves` [n] the number of both in the last six hours.
+    seconds, -inf: never), `moves(seconds)` [n] the number of both in the last seconds, at most 48 hours.
     """
 
     now: float
@@ -76,7 +76,7 @@ class ClusterView:
     requested: I64
     taints: I64
     last_move: F64
-    moves: I64
+    moves: Callable[[float], I64]
     pods: PodsOfNode
 
     def mean_use(self, minutes: int) -> F64:

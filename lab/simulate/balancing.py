@@ -34,7 +34,7 @@ from watcher.model import METRIC_BY_KEY
 KEYS = ("CPU", "Memory")
 USAGE_MINUTES = 5
 MEMORY_MINUTES = 15
-MOVES_S = 21_600.0
+MOVES_S = 172_800.0
 JOB = "Job"
 
 
@@ -89,14 +89,13 @@ class PodUsage:
     @cached_property
     def means(self) -> F64:
         """The mean usage of pods in cores and bytes [2, pods]; NaN for unmeasured ones."""
-        if not self.samples:
-            return np.full((2, self.count), np.nan)
-        pods = np.array([each.pods for each in self.samples])
-        known = ~np.isnan(pods)
-        count = known.sum(axis=0)
-        sums = np.where(known, pods, 0.0).sum(axis=0)
-        means: F64 = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
-        return means
+        found: F64 = np.full((2, self.count), np.nan)
+        if self.samples:
+            pods = np.array([each.pods for each in self.samples])
+            known = ~np.isnan(pods)
+            there = known.any(axis=0)
+            found[there] = np.where(known, pods, 0.0).sum(axis=0)[there] / known.sum(axis=0)[there]
+        return found
 
     def of_pod(self, pod: int) -> dict[str, int] | None:
         """The usage of a pod in millicores and bytes."""
@@ -111,7 +110,7 @@ class PodUsage:
         of_pods = [
             np.bincount(self.current.node[on], weights=each[on], minlength=nodes) for each in np.nan_to_num(self.means)
         ]
-        outside = np.nan_to_num(np.array([each.outside for each in self.samples])).mean(axis=0)
+        outside: F64 = np.nan_to_num(np.array([each.outside for each in self.samples])).mean(axis=0)
         return np.stack(of_pods) + outside
 
 
@@ -187,10 +186,15 @@ class BalancingLoop:
             for name in ("used", "stalled")
         )
         self.touched = [each for each in self.touched if each[0] > now - MOVES_S]
-        last, moves = np.full(len(self.course.names), -np.inf), np.zeros(len(self.course.names), dtype=np.int64)
-        for time, node in self.touched:
+        last, touched = np.full(len(self.course.names), -np.inf), tuple(self.touched)
+        for time, node in touched:
             last[node] = max(last[node], time)
-            moves[node] += 1
+
+        def moves(seconds: float) -> I64:
+            found = [node for time, node in touched if time > now - seconds]
+            counts: I64 = np.bincount(np.array(found, dtype=np.int64), minlength=len(last))[present]
+            return counts
+
         names = tuple(self.course.names[node] for node in present.tolist())
         columns = [table.allocatable.column(each)[rows] for each in RESOURCES]
         requested = [table.requested.column(CPU)[rows], table.requested.column(MEMORY)[rows], table.pods[rows]]
@@ -215,7 +219,7 @@ class BalancingLoop:
             np.stack(requested, axis=1),
             self.taints[present],
             last[present],
-            moves[present],
+            moves,
             pods,
         )
 

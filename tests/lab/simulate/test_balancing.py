@@ -136,9 +136,10 @@ def test_a_balancer_observes_only_what_is_published():
 def test_a_balancer_observes_moves_from_and_to_nodes():
     of = two(pod("x", 2.0, owner="ReplicaSet/x"), BindRecord(BEGUN, "x", "b"))
     _, script = balanced(of, {3: BalancerActions(["x"], np.array([0, 1]))})
-    assert [0, 0] == script.seen[3].moves.tolist()
-    assert [0, 1] == script.seen[4].moves.tolist()
-    assert [1, 1] == script.seen[6].moves.tolist()
+    assert [0, 0] == script.seen[3].moves(600.0).tolist()
+    assert [0, 1] == script.seen[4].moves(600.0).tolist()
+    assert [1, 1] == script.seen[6].moves(600.0).tolist()
+    assert [1, 0] == script.seen[6].moves(120.0).tolist()
     assert [300.0, 180.0] == (script.seen[6].last_move - BEGUN).tolist()
 
 
@@ -265,6 +266,6 @@ def view_of(names: tuple[str, ...], share: F64, *, now: float) -> ClusterView:
         np.ones((count, 3), dtype=np.int64),
         zeros,
         np.full(count, -np.inf),
-        zeros,
+        lambda _: zeros,
         lambda node: [ObservedPod(f"p{node}", "shop", f"p{node}", "ReplicaSet/p")],
     )
