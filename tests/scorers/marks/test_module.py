@@ -161,7 +161,7 @@ def test_stale_load_removes_the_marks_and_then_the_lease_is_released(tmp_path):
         told(story, tmp_path, server=server, host=hot_host(), taints=True, annotation=True)
 
 
-def test_a_silent_node_loses_its_marks_and_the_others_keep_theirs(tmp_path):
+def test_a_silent_node_loses_its_marks_and_the_others_keep_them(tmp_path):
     async def story(run: Story) -> None:
         await run.until(lambda: run.degree("n7") == 3 and all(map(run.score, HOT)), "the marks")
         run.host.serve({name: load for name, load in HOT.items() if name != "n7"}, tag="without n7")

@@ -59,10 +59,10 @@ class MarksSettings(SettingsTable, section="marks"):
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is computed."""
+        """Whether the service needs the module of the marks."""
         return self.taints or self.annotation or self.pressure
 
     @property
     def writes(self) -> bool:
-        """Whether nodes are changed."""
+        """Whether the service changes nodes; not in preview."""
         return (self.taints or self.annotation) and not self.preview
