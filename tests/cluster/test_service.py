@@ -139,7 +139,7 @@ def test_pods_that_the_extender_places_start_on_the_node_that_it_prefers(
     # Without a controller: kube-scheduler spreads the pods of one over nodes.
     placed = [unbound(f"placed-{number}") for number in range(4)]
     with created(cluster, busy):
-        preferred = wait_for(partial(preference, cluster, url), what="nodes with different scores", timeout=300)
+        preferred = wait_for(partial(preference, cluster, url), what="nodes with different scores", timeout=500)
         with (
             cluster.control_plane.running(
                 programs.kubernetes("kube-scheduler"), f"--config={configuration}", "--secure-port=0", name="extended"
@@ -151,15 +151,16 @@ def test_pods_that_the_extender_places_start_on_the_node_that_it_prefers(
 
 
 def preference(cluster: Cluster, url: str) -> str:
-    """Return the node that the extender prefers, "" if the difference is below 8 of 100 points.
+    """Return the node that the extender prefers, "" if the difference is below 15 of 100 points.
 
-    kube-scheduler multiplies the scores by ten; those of its own plug-ins differ by less than 80.
+    kube-scheduler multiplies the scores by ten; those of its own plug-ins differ by less than 80. The rest is for the
+    loads of earlier tests, which leave the window before the pods are placed.
     """
     given = json.dumps({"Pod": unbound("asked"), "NodeNames": [node.name for node in cluster.nodes]})
     command = ("busybox", "wget", "-qO-", "--header=Content-Type: application/json", f"--post-data={given}")
     answer = json.loads(cluster.nodes[0].run(*command, f"{url}/prioritize"))
     (second, _), (first, name) = sorted((each["Score"], each["Host"]) for each in answer)
-    return name if first - second >= 8 else ""
+    return name if first - second >= 15 else ""
 
 
 def unbound(name: str) -> dict[str, Any]:
