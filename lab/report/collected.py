@@ -86,14 +86,15 @@ def utilization_grid(
 
 def _above(values: F64, every: int, threshold: float) -> F64:
     """The part of each step (0 to 1) above the threshold. A mean of SLOT_S seconds changes evenly, so the crossing is
-    between the values at both ends of the step; a value that changes faster is no such mean, and changes anywhere."""
+    between the values at both ends of the step. A value that changes faster is not a mean, and counts for half of the
+    step."""
     before = np.vstack([values[:1], values[:-1]])
     before = np.where(np.isfinite(before), before, values)
     low, high = np.fmin(values, before), np.fmax(values, before)
     rise = np.where(high > low, high - low, 1.0)
     crossing = np.where(rise <= _STEEPEST * every / SLOT_S, (high - threshold) / rise, 0.5)
-    above: F64 = np.where(low > threshold, 1.0, np.where(high > threshold, crossing, 0.0))
-    return above
+    above = np.where(low > threshold, 1.0, np.where(high > threshold, crossing, 0.0))
+    return np.where(np.isfinite(values), above, 0.0)
 
 
 def repeated(values: F64, times: int, rows: int) -> F64:

@@ -275,8 +275,7 @@ def prometheus_of(folder: Path, lines: Iterator[Line], days: float) -> Prometheu
 
 def seconds(days: float) -> Array:
     """The middle of each grid interval, in seconds after the begin."""
-    found: Array = GRID_S * (np.arange(round(days * DAY_S) // GRID_S) + 0.5)
-    return found
+    return np.asarray(GRID_S * (np.arange(round(days * DAY_S) // GRID_S) + 0.5), dtype=np.float64)
 
 
 def periodic(days: float, cores: float, *, every: float, lasts: float, offset: float = 0.0) -> Array:
@@ -295,7 +294,7 @@ def noisy(days: float, cores: float, seed: int) -> Array:
     lengths = random.integers(30, 360, size=round(days * 300))
     levels = random.gamma(2.0, cores / 2.0, size=len(lengths))
     found: Array = np.repeat(levels, lengths)[: round(days * DAY_S) // GRID_S]
-    return np.minimum(found, 2.0)
+    return np.asarray(np.minimum(found, 2.0))
 
 
 def pods_of(name: str, node: str, cores: Array, **more: object) -> TruePod:
@@ -325,7 +324,7 @@ def hard_cluster(days: float = 2.0, *, offset: float = 0.0, cluster: str = "", s
     recreated = (at < 0.4 * days * DAY_S) | (at >= 0.4 * days * DAY_S + 5400)
     ended = at < 0.63 * days * DAY_S
     names = [f"node-{i}" for i in range(1, 7)]
-    address = [((0.0, f"10.0.0.{i}"),) for i in range(1, 7)]
+    address: list[tuple[tuple[float, str], ...]] = [((0.0, f"10.0.0.{i}"),) for i in range(1, 7)]
     address[3] = ((0.0, "10.0.0.4"), (0.4 * days * DAY_S, "10.0.0.44"))
     gap = (0.5 * days * DAY_S + 500.0, 0.5 * days * DAY_S + 500.0 + 3 * 3600)
     ups = [always, always, always, recreated, always, ended]

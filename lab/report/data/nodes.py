@@ -281,13 +281,13 @@ async def read_sizes(context: CollectContext, nodes: Sequence[str]) -> NodeSizes
     columns: dict[str, F64] = {}
     for part in ("capacity", "allocatable"):
         series = context.narrowed(f'kube_node_status_{part}{{resource=~"cpu|memory"}}')
-        # Also of nodes that were removed: the newest size of each hour.
-        newest = f"last_over_time({series}[{context.ends - context.begins}s:1h])"
-        query = f"max by (node, resource) ({context.of_objects(newest)})"
-        hours = (context.ends - context.begins) // 3600
+        # The capacity of nodes that were removed is needed for their load; they have nothing to allocate.
+        span = context.ends - context.begins
+        times, count = (f"{span}s:1h", span // 3600) if part == "capacity" else ("1h", 1)
+        query = f"max by (node, resource) ({context.of_objects(f'last_over_time({series}[{times}])')})"
         grid = await context.reader.grid(
             query, ("node", "resource"), context.ends, context.ends, 60,
-            series=2 * hours * len(nodes), purpose=f"node {part}",
+            series=4 * count * len(nodes), purpose=f"node {part}",
         )  # fmt: skip
         for resource in ("cpu", "memory"):
             columns[f"{part} {resource}"] = by_node(grid, nodes, resource)[0]

@@ -23,8 +23,8 @@ def node_loads(cpu: np.ndarray, *, begins: int = BEGINS, memory: float = 40.0) -
     """`cpu` [slots, n] in percent; memory is equal on all nodes. Nodes are hot above 80 %."""
     names = tuple(f"node-{i}" for i in range(cpu.shape[1]))
     of_memory = np.full_like(cpu, memory)
-    grids = (utilization_grid(each, SLOT_S, slots=len(cpu), threshold=80.0) for each in (cpu, of_memory))
-    return NodeLoads(names, begins, *grids, threshold=80.0)
+    first, second = (utilization_grid(each, SLOT_S, slots=len(cpu), threshold=80.0) for each in (cpu, of_memory))
+    return NodeLoads(names, begins, first, second, 80.0)
 
 
 def daily(days: int, *, nodes: int = 2, hot: float = 95.0, calm: float = 30.0) -> np.ndarray:

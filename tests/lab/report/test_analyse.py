@@ -140,6 +140,12 @@ def test_a_slot_without_values_is_unknown():
     assert (grid.mean[1, 0], grid.peak[1, 0], grid.hot[1, 0]) == (90.0, 90.0, pytest.approx(0.6))
 
 
+def test_a_node_that_ends_is_not_hot_afterwards():
+    values = np.full((5, 1), np.nan)
+    values[:2] = 90.0
+    assert utilization_grid(values, 60, slots=1, threshold=80.0).hot[0, 0] == pytest.approx(0.4)
+
+
 def test_the_highest_values_are_those_of_their_own_query():
     means, peaks = np.full((12, 1), 30.0), np.full((12, 1), 95.0)
     grid = utilization_grid(means, 300, slots=12, threshold=80.0, peaks=peaks)
