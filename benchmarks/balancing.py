@@ -1,14 +1,14 @@
 """Balancers in a closed loop: several traces under each balancer, and paired differences from the default scheduler.
 
     python -m benchmarks.balancing daily
-    python -m benchmarks.balancing --data DIRECTORY --runs balancing.csv --write-docs
+    python -m benchmarks.balancing --data DIRECTORY --runs balancing.csv
 
 Without the name of a scenario, all run: `daily`, `weekly` and `overcommit` of `load-watcher simulate --generate`, and
 `recorded`, pods with the load of VMs (`benchmarks.vm_pods`), from the files that `python -m benchmarks.bench_backtest`
 reads. The placement is that of the default scheduler; TargetLoadPacking, without a balancer, is there for comparison.
-In traces of several days, the first day does not count. After the last change of demand, each trace continues for three
-hours with constant demand, in which only the time to the last eviction counts. All runs take 25 minutes on an idle
-core: `--runs FILE` keeps what is done, and continues there. `--write-docs` writes the tables of docs/concepts/balancing.md.
+In traces of several days, the first day does not count; those of one day have no forecasts. After the last change of
+demand, each trace continues for three hours with constant demand, in which only the time to the last eviction counts.
+All runs take half an hour on an idle core: `--runs FILE` keeps what is done, and continues there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.__main__ import HERE, section, written
 from benchmarks.bench_backtest import SIZES, USAGE
 from benchmarks.closed_loop import DAY_MINUTES, PairedDifference, difference
 from benchmarks.report import Table
@@ -44,7 +43,6 @@ from lab.traces.generating import generate
 from lab.traces.records import Record
 from watcher.core.intervals import student_975
 
-DOCUMENT = HERE.parent / "docs" / "concepts" / "balancing.md"
 ALONE = "DefaultScheduler"
 PLACEMENT = "TargetLoadPacking"
 NAMES = (ALONE, PLACEMENT, *BALANCERS)
@@ -107,7 +105,7 @@ def run(work: tuple[str, int, Sequence[str]], data: Path | None) -> list[Balanci
 
 
 def _run(scenario: str, seed: int, name: str, course: TraceColumns, ends: float) -> BalancingRun:
-    policy, _ = find_policy(name if name == PLACEMENT else ALONE, {}, cwd=HERE)
+    policy, _ = find_policy(name if name == PLACEMENT else ALONE, {}, cwd=Path())
     balancer = BALANCERS[name]() if name in BALANCERS else None
     found = simulate(course, policy, SimulationOptions(seed=seed), balancer=balancer)
     days = SCENARIOS[scenario].days
@@ -213,7 +211,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--balancer", action="append", choices=NAMES, metavar="NAME", help="default: all of them")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--runs", type=Path, help="CSV file of the runs, to continue")
-    parser.add_argument("--write-docs", action="store_true", help=f"write the tables to {DOCUMENT.name}")
     given = parser.parse_args()
     given.scenario = given.scenario or list(SCENARIOS)
     if unknown := set(given.scenario) - set(SCENARIOS):
@@ -229,7 +226,10 @@ def measure(given: argparse.Namespace) -> list[BalancingRun]:
     results = read_runs(given.runs) if given.runs is not None else []
     done = {(each.scenario, each.name, each.seed) for each in results}
     keys = [(scenario, seed) for scenario in given.scenario for seed in range(1, given.seeds + 1)]
-    work = [(*key, [name for name in wanted if (key[0], name, key[1]) not in done]) for key in keys]
+    work = [
+        (*key, [name for name in wanted if (key[0], name, key[1]) not in done and _applies(name, key[0])])
+        for key in keys
+    ]
     with ProcessPoolExecutor(given.processes) as pool:
         for (scenario, seed), found in zip(keys, pool.map(partial(run, data=given.data), work), strict=True):
             if given.runs is not None and found:
@@ -241,14 +241,16 @@ def measure(given: argparse.Namespace) -> list[BalancingRun]:
     return [each for each in results if each.name in wanted and (each.scenario, each.seed) in keys]
 
 
+def _applies(name: str, scenario: str) -> bool:
+    """Whether a trace is long enough for the forecasts of a balancer."""
+    return SCENARIOS[scenario].days > 1 or name not in BALANCERS or not BALANCERS[name]().horizon
+
+
 def main() -> None:
     given = arguments()
     results = measure(given)
     for scenario in given.scenario:
-        table = table_of(scenario, [each for each in results if each.scenario == scenario]).markdown()
-        print(table)
-        if given.write_docs:
-            DOCUMENT.write_text(written(DOCUMENT.read_text(), scenario, section("balancing", [scenario], table)))
+        print(table_of(scenario, [each for each in results if each.scenario == scenario]).markdown())
 
 
 if __name__ == "__main__":
