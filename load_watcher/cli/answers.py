@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any
-
-from rich.console import RenderableType
+from typing import TYPE_CHECKING, Any
 
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.printing import print_json, print_tables
 from load_watcher.cli.service_client import ServiceClientError, reading
 from watcher.core.messages import visible
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def print_answer(
