@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
@@ -83,8 +84,6 @@ def _show(
     **given: Any,
 ) -> None:
     """Print the answer once, or again and again. A request that fails ends the command."""
-    import time
-
     from load_watcher.cli.answers import print_answer
 
     if watch and given["output"] != "text":

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from load_watcher.top.usage import TYPES
 from watcher.core.config.quantities import write_duration
 
 UNKNOWN = "-"
@@ -21,15 +22,14 @@ def node_tables(document: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield the table of nodes in percent, and what is unknown."""
     forecast = f"<{document['horizon']}" if document["horizon"] else ""
     head = ["node"]
-    for kind in ("cpu", "memory"):
+    for kind in TYPES:
         head += [f"{kind} {document['window']}", *([f"{kind} {forecast}"] if forecast else []), f"{kind} requested"]
     yield _table(
         [*head, "age"],
         [
             [
                 node["name"],
-                *_node_cells(node["cpu"], document),
-                *_node_cells(node["memory"], document),
+                *(cell for kind in TYPES for cell in _node_cells(node[kind], document)),
                 "" if node["age_s"] is None else write_duration(round(node["age_s"])),
             ]
             for node in document["nodes"]
@@ -42,7 +42,7 @@ def node_tables(document: Mapping[str, Any]) -> Iterator[RenderableType]:
             f"{100 * document['level']:g} %"
         )
     if shorter := sorted(
-        {each[kind]["window"] for each in document["nodes"] for kind in ("cpu", "memory")} - {None, document["window"]}
+        {each[kind]["window"] for each in document["nodes"] for kind in TYPES} - {None, document["window"]}
     ):
         yield f"{SHORTER}: too few samples for {document['window']}, mean of a shorter window ({', '.join(shorter)})"
     if not document["source_ok"]:
@@ -56,7 +56,7 @@ def pod_tables(document: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield the table of pods in millicores and MiB, and what is unknown."""
     windows: Sequence[str] = document["windows"]
     head = ["namespace", "pod", "node"]
-    for kind in ("cpu", "memory"):
+    for kind in TYPES:
         head += [f"{kind} now", *(f"{kind} {window}" for window in windows), f"{kind} requested"]
     yield _table(
         head,

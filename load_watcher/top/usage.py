@@ -15,6 +15,9 @@ from load_watcher.cli.service_client import ServiceClientError, ask, reading
 Order = Literal["cpu", "memory", "name"]
 Document = dict[str, Any]
 TYPES = {"cpu": "CPU", "memory": "Memory"}
+"""The type of the metric of each resource, in the order of the tables."""
+AMOUNTS = {"cpu": "cores", "memory": "bytes"}
+"""The name of the amount of each resource in the documents of pods and of the cluster."""
 NOT_LISTED = ("unknown_path", "not_ready")
 """Codes of errors of /scheduler/cluster: the service has no scheduler, or has not listed the cluster yet."""
 
@@ -28,24 +31,26 @@ async def nodes_document(
     parameters = [("type", kind) for kind in TYPES.values()]
     parameters += [("window", window), ("operator", "AVG"), ("operator", "FORECAST")]
     parameters += [("horizon", horizon)] if horizon else []
-    columns, (requested, reason) = await asyncio.gather(
+    columns, (cluster, reason) = await asyncio.gather(
         ask(f"{address}/api/v1/columns", parameters=parameters, token=token), _cluster(address, token)
     )
     with reading(address):
-        shares = _requested_shares(requested)
-        found = {
-            name: {kind: _values(columns, kind, at) | {"requested": shares[kind].get(name)} for kind in TYPES}
-            for at, name in enumerate(columns["nodes"])
-        }
+        shares = {kind: _requested_shares(cluster, AMOUNTS[kind]) for kind in TYPES}
         nodes = [
-            {"name": name, **values, "age_s": columns["age_s"][at]} for at, (name, values) in enumerate(found.items())
+            {
+                "name": name,
+                **{kind: _values(columns, kind, at) | {"requested": shares[kind].get(name)} for kind in TYPES},
+                "age_s": columns["age_s"][at],
+            }
+            for at, name in enumerate(columns["nodes"])
         ]
+        forecasts = columns.get("forecasts", {})
         return {
             "source": columns["source"],
             "source_ok": columns["source_ok"],
             "window": window,
-            "horizon": columns.get("forecasts", {}).get("horizon") or None,
-            "level": columns.get("forecasts", {}).get("level") or None,
+            "horizon": forecasts.get("horizon") or None,
+            "level": forecasts.get("level") or None,
             "requests_unknown": reason,
             "silent": sorted(columns["silent"]),
             "nodes": sorted(nodes, key=lambda each: (_descending(each, order, "mean"), each["name"])),
@@ -63,11 +68,11 @@ async def pods_document(
     """Return usage and requests of pods: cores, and bytes of memory. `usage` is the newest reading, `means` are by
     window. Raises ServiceClientError."""
     parameters = [("host", each) for each in nodes] + [("namespace", each) for each in namespaces]
-    pods, (requested, reason) = await asyncio.gather(
+    pods, (cluster, reason) = await asyncio.gather(
         ask(f"{address}/api/v1/pods", parameters=parameters, token=token), _cluster(address, token)
     )
     with reading(address):
-        asked = {(each["namespace"], each["name"]): each for each in (requested or {}).get("pods", ())}
+        asked = {(each["namespace"], each["name"]): each for each in (cluster["pods"] if cluster else ())}
         rows = [
             _pod(pods, at, asked.get(key)) for at, key in enumerate(zip(pods["namespace"], pods["pod"], strict=True))
         ]
@@ -87,29 +92,19 @@ async def _cluster(address: str, token: str | None) -> tuple[Document | None, st
     except ServiceClientError as error:
         if error.code not in NOT_LISTED:
             raise
-        no_scheduler = "the service has no [scheduler] in its settings"
-        return None, no_scheduler if error.code == "unknown_path" else str(error)
+        has_scheduler = error.code != "unknown_path"
+        return None, str(error) if has_scheduler else "the service has no [scheduler] in its settings"
 
 
-def _requested_shares(cluster: Document | None) -> Mapping[str, Mapping[str, float]]:
-    """The percentage of the allocatable amount that is requested, by resource and node."""
+def _requested_shares(cluster: Document | None, amount: str) -> Mapping[str, float]:
+    """The percentage of the allocatable amount of each node that its pods request; empty for an unknown cluster."""
     if cluster is None:
-        return {kind: {} for kind in TYPES}
-    return {
-        kind: _shares(cluster, amount, f"allocatable_{amount}")
-        for kind, amount in (("cpu", "cores"), ("memory", "bytes"))
-    }
-
-
-def _shares(cluster: Document, amount: str, allocatable: str) -> Mapping[str, float]:
+        return {}
     requested: dict[str, float] = defaultdict(float)
     for pod in cluster["pods"]:
         requested[pod["node"]] += pod[amount]
-    return {
-        each["name"]: 100 * requested[each["name"]] / each[allocatable]
-        for each in cluster["nodes"]
-        if each[allocatable]
-    }
+    allocatable = {each["name"]: each[f"allocatable_{amount}"] for each in cluster["nodes"]}
+    return {name: 100 * requested[name] / most for name, most in allocatable.items() if most}
 
 
 def _values(columns: Document, kind: str, at: int) -> Document:
@@ -137,7 +132,7 @@ def _pod(pods: Document, at: int, requested: Document | None) -> Document:
                 "means": [each[amount][at] for each in means],
                 "requested": requested[amount] if requested else None,
             }
-            for kind, amount in (("cpu", "cores"), ("memory", "bytes"))
+            for kind, amount in AMOUNTS.items()
         },
     }
 

@@ -131,8 +131,8 @@ def test_watching_requires_text(live: Live) -> None:
     assert "--watch requires -o text" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["nodes", "pods"])
-def test_the_names_of_kubectl_suggest_the_command(name: str) -> None:
+@pytest.mark.parametrize(("name", "meant"), [("nodes", "top nodes"), ("pods", "top pods"), ("explain", "why")])
+def test_the_names_of_kubectl_suggest_the_command(name: str, meant: str) -> None:
     result = CliRunner().invoke(main, [name])
     assert result.exit_code == 2
-    assert f"Did you mean 'top {name}'?" in result.stderr
+    assert f"Did you mean '{meant}'?" in result.stderr
