@@ -1,4 +1,4 @@
-"""The image and the compose stack.
+"""The image, the compose stack, and the names of the kustomize components.
 
 Without a container engine, the tests check structure, existing files, users, ports, and the configuration with
 Prometheus' own tools.
@@ -12,12 +12,13 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import yaml
 
+from tests.cluster.deployed import DeployComponent
 from tests.deploy.grafana import INFINITY
 from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus, find_go_module, run_program
@@ -31,7 +32,12 @@ from watcher.store.settings import StoreSettings
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+COMPONENTS = REPOSITORY / "deploy" / "components"
 RULES = REPOSITORY / "deploy" / "compose" / "node-rules.yml"
+
+
+def test_the_components_that_the_cluster_tests_use_exist():
+    assert sorted(get_args(DeployComponent)) == sorted(each.name for each in COMPONENTS.iterdir())
 
 
 # The compose stack

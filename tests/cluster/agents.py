@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT
 from tests.cluster.cluster import Cluster
-from tests.cluster.deployed import applied, created, wait_ready
+from tests.cluster.deployed import DeployComponent, applied, created, wait_ready
 from tests.cluster.nodes.node import UNLIMITED, Node
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
@@ -18,7 +18,12 @@ from tests.waiting import wait_for
 SELECTOR = "app.kubernetes.io/name=load-watcher-agent"
 NAMESPACE = "load-watcher-agent"
 CONTROL = ("configmap", "agent-control", "-n", NAMESPACE)
-ENFORCED = ("agent-enforce", "agent-node-restriction", "agent-kubelet-certificate", "agent-api-policies")
+ENFORCED: tuple[DeployComponent, ...] = (
+    "agent-enforce",
+    "agent-node-restriction",
+    "agent-kubelet-certificate",
+    "agent-api-policies",
+)
 GROUP = "load-watcher.io/v1alpha1"
 
 

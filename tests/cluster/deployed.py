@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -17,6 +17,20 @@ from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
 
 PROGRAM = "/opt/load-watcher/bin/load-watcher"
+DeployComponent = Literal[
+    "agent-api-policies",
+    "agent-enforce",
+    "agent-kubelet-certificate",
+    "agent-node-restriction",
+    "extender",
+    "qrm-cri",
+    "qrm-evict",
+    "qrm-node-restriction",
+    "qrm-nri",
+    "qrm-podmonitor",
+    "qrm-publish",
+]
+"""The folders of deploy/components."""
 IMAGES = {"load-watcher": SERVICE, "load-watcher-agent": AGENT}
 
 
@@ -25,7 +39,7 @@ def applied(
     cluster: Cluster,
     directory: Path,
     name: str,
-    components: Sequence[str] = (),
+    components: Sequence[DeployComponent] = (),
     *,
     rules: Sequence[Mapping[str, Any]] = (),
     images: Mapping[str, str] = IMAGES,
@@ -46,7 +60,7 @@ def applied(
 def prepared(
     directory: Path,
     name: str,
-    components: Sequence[str] = (),
+    components: Sequence[DeployComponent] = (),
     *,
     rules: Sequence[Mapping[str, Any]] = (),
     images: Mapping[str, str] = IMAGES,

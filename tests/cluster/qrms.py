@@ -11,7 +11,7 @@ from typing import Any
 from agent import cpuset
 from agent.cpuset import CpuSet
 from tests.cluster.cluster import Cluster
-from tests.cluster.deployed import applied, prepared, wait_ready
+from tests.cluster.deployed import DeployComponent, applied, prepared, wait_ready
 from tests.cluster.nodes.node import Node
 from tests.waiting import wait_for
 
@@ -26,7 +26,7 @@ SETTINGS = f'min_online = 0\nmin_offline = 0\nnics = ["eth0 numa=0 ipv4={CARD_AD
 
 
 @contextlib.contextmanager
-def managing(cluster: Cluster, directory: Path, components: Sequence[str]) -> Iterator[Path]:
+def managing(cluster: Cluster, directory: Path, components: Sequence[DeployComponent]) -> Iterator[Path]:
     """Run deploy/qrm with components; yields the directory with the copy of deploy/."""
     prepared(directory, "qrm")
     settings = directory / "deploy" / "qrm" / "load-watcher.toml"

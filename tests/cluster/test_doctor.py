@@ -10,13 +10,13 @@ from typing import Any
 
 from tests.cluster import agents
 from tests.cluster.cluster import Cluster
-from tests.cluster.deployed import applied, created, doctor, wait_ready
+from tests.cluster.deployed import DeployComponent, applied, created, doctor, wait_ready
 from tests.cluster.images import SERVICE
 from tests.waiting import wait_for
 
 
 @contextlib.contextmanager
-def agents_with_doctor(cluster: Cluster, directory: Path, components: Sequence[str]) -> Iterator[str]:
+def agents_with_doctor(cluster: Cluster, directory: Path, components: Sequence[DeployComponent]) -> Iterator[str]:
     """Run agents with the image `load-watcher`, which has the doctor; the name of the pod on the first node."""
     with applied(cluster, directory, "agent", components, images={"load-watcher-agent": SERVICE}) as namespace:
         pods = wait_ready(cluster, namespace, agents.SELECTOR, len(cluster.nodes))
@@ -25,10 +25,9 @@ def agents_with_doctor(cluster: Cluster, directory: Path, components: Sequence[s
 
 
 def test_nothing_is_wrong_with_an_agent_that_enforces_and_the_brake_is_named(cluster: Cluster, tmp_path: Path):
-    components = ["agent-enforce", "agent-node-restriction", "agent-kubelet-certificate", "agent-api-policies"]
     with (
         agents.definitions(cluster),
-        agents_with_doctor(cluster, tmp_path, components) as pod,
+        agents_with_doctor(cluster, tmp_path, agents.ENFORCED) as pod,
         created(cluster, *agents.throttling(1900, node=cluster.nodes[0].name)),
     ):
 
