@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.cluster.deployed import DeployComponent
 from tests.deploy.grafana import INFINITY
+from tests.deploy.rendering import COMPONENTS, DeployComponent
 from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus, find_go_module, run_program
 from tests.schemas import draft7
@@ -32,7 +32,6 @@ from watcher.store.settings import StoreSettings
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-COMPONENTS = REPOSITORY / "deploy" / "components"
 RULES = REPOSITORY / "deploy" / "compose" / "node-rules.yml"
 
 

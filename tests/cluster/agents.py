@@ -10,8 +10,9 @@ from typing import Any
 
 from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT
 from tests.cluster.cluster import Cluster
-from tests.cluster.deployed import DeployComponent, applied, created, wait_ready
+from tests.cluster.deployed import applied, created, wait_ready
 from tests.cluster.nodes.node import UNLIMITED, Node
+from tests.deploy.rendering import DeployComponent
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
 

@@ -7,30 +7,17 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.images import AGENT, BUSYBOX, SERVICE
+from tests.deploy.rendering import DeployComponent
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
 
 PROGRAM = "/opt/load-watcher/bin/load-watcher"
-DeployComponent = Literal[
-    "agent-api-policies",
-    "agent-enforce",
-    "agent-kubelet-certificate",
-    "agent-node-restriction",
-    "extender",
-    "qrm-cri",
-    "qrm-evict",
-    "qrm-node-restriction",
-    "qrm-nri",
-    "qrm-podmonitor",
-    "qrm-publish",
-]
-"""The folders of deploy/components."""
 IMAGES = {"load-watcher": SERVICE, "load-watcher-agent": AGENT}
 
 

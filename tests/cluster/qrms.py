@@ -11,8 +11,9 @@ from typing import Any
 from agent import cpuset
 from agent.cpuset import CpuSet
 from tests.cluster.cluster import Cluster
-from tests.cluster.deployed import DeployComponent, applied, prepared, wait_ready
+from tests.cluster.deployed import applied, prepared, wait_ready
 from tests.cluster.nodes.node import Node
+from tests.deploy.rendering import DeployComponent
 from tests.waiting import wait_for
 
 SELECTOR = "app.kubernetes.io/name=load-watcher-qrm"

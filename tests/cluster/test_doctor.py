@@ -10,8 +10,9 @@ from typing import Any
 
 from tests.cluster import agents
 from tests.cluster.cluster import Cluster
-from tests.cluster.deployed import DeployComponent, applied, created, doctor, wait_ready
+from tests.cluster.deployed import applied, created, doctor, wait_ready
 from tests.cluster.images import SERVICE
+from tests.deploy.rendering import DeployComponent
 from tests.waiting import wait_for
 
 

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from referencing import Registry, Resource
@@ -24,6 +24,20 @@ Manifest = dict[str, Any]
 DEPLOY = REPOSITORY / "deploy"
 CHART = DEPLOY / "helm" / "load-watcher"
 COMPONENTS = DEPLOY / "components"
+DeployComponent = Literal[
+    "agent-api-policies",
+    "agent-enforce",
+    "agent-kubelet-certificate",
+    "agent-node-restriction",
+    "extender",
+    "qrm-cri",
+    "qrm-evict",
+    "qrm-node-restriction",
+    "qrm-nri",
+    "qrm-podmonitor",
+    "qrm-publish",
+]
+"""The folders of deploy/components."""
 NAME = "load-watcher"
 
 
