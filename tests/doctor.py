@@ -21,7 +21,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """The output of the command and its exit code."""
 
     exit_code: int
@@ -49,7 +49,7 @@ class Told:
         return {line.name for line in self.lines if line.status == "fail"}
 
 
-def doctor(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
+def doctor(*arguments: str, env: Mapping[str, str] | None = None) -> Reported:
     """Run it in the working directory, which should be that of the test; with port 0 unless the arguments set
     another."""
     result = CliRunner().invoke(main.main, ["doctor", "-o", "json", "--port", "0", *arguments], env=dict(env or {}))
@@ -57,4 +57,4 @@ def doctor(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
     document: dict[str, Any] = json.loads(result.stdout)
     lines = tuple(Line(**each) for each in document["checks"])
     assert all(line.cure for line in lines if line.status in ("warn", "fail")), "a failure without a remedy"
-    return Told(result.exit_code, document["status"], lines, result.output)
+    return Reported(result.exit_code, document["status"], lines, result.output)

@@ -92,12 +92,12 @@ def test_no_large_file_was_committed():
 def test_third_party_files_of_the_dashboard_are_unchanged(wheel):
     """The table beside them has each with its checksum, and the wheel contains them."""
     web = REPOSITORY / "watcher" / "web"
-    told = dict(
+    reported = dict(
         re.findall(r"^\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|$", (web / "vendor/README.md").read_text(), re.MULTILINE)
     )
     files = {path.name: sha256(path.read_bytes()).hexdigest() for path in (web / "vendor").iterdir()}
     del files["README.md"]
-    assert told == files
+    assert reported == files
     assert {f"watcher/web/{path.relative_to(web)}" for path in web.rglob("*") if path.is_file()} <= wheel.keys()
 
 

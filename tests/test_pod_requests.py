@@ -39,10 +39,10 @@ def test_requests_in_explain_of_the_extender(case: PodCase) -> None:
     extender = Extender(cluster, {"p": ProfileRunner(ProfileSettings("p", (plugin,)), cluster)}, now=lambda: NOW)
     with (live := Live(routes=extender.routes())):
         body = json.dumps({"Pod": case.object()}).encode()
-        told = live.ask("/scheduler/p/explain", method="POST", body=body).json()
-    requests = told["pod"]["requests"]
+        reported = live.ask("/scheduler/p/explain", method="POST", body=body).json()
+    requests = reported["pod"]["requests"]
     assert (requests.get("cpu", 0), requests.get("memory", 0)) == (case.milli, case.bytes)
-    packing = next(each for each in told["nodes"][0]["plugins"] if each["name"] == "TargetLoadPacking")
+    packing = next(each for each in reported["nodes"][0]["plugins"] if each["name"] == "TargetLoadPacking")
     assert packing["inputs"]["podDemand"] == {"cpu": case.milli, "memory": case.bytes}
 
 

@@ -97,7 +97,7 @@ class ClusterActions:
         again."""
         self._reporter = EventSource(component=COMPONENT, host=node)
         self._silent_since: float | None = None
-        self._told_at: dict[tuple[str, str], float] = {}
+        self._reported_at: dict[tuple[str, str], float] = {}
 
     # --- evictions ---------------------------------------------------------------------------------------------------
 
@@ -234,11 +234,11 @@ class ClusterActions:
     ) -> None:
         """Write an Event about a repeated action on a pod: at most one per reason in EVENT_INTERVAL_S."""
         now = self._clock()
-        lately = {each: at for each, at in self._told_at.items() if 0.0 <= now - at < EVENT_INTERVAL_S}
+        lately = {each: at for each, at in self._reported_at.items() if 0.0 <= now - at < EVENT_INTERVAL_S}
         if (about.uid, reason) not in lately:
             lately[about.uid, reason] = now
             await self.emit_event(about, reason=reason, message=message, warning=warning)
-        self._told_at = lately
+        self._reported_at = lately
 
 
 def _objection(pod: Pod, step: Step) -> tuple[StepOutcome, str] | None:

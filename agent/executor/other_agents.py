@@ -29,7 +29,7 @@ class CgroupLock:
         self._place = place
         self._descriptor: int | None = None
         self._path = ""
-        self._told = ""
+        self._reported = ""
 
     def acquire(self) -> tuple[str, ...]:
         """Take the lock and hold it until `release`. If another process holds it, return a description of the holder,
@@ -78,11 +78,11 @@ class CgroupLock:
 
     def _tell(self, trouble: str) -> None:
         """Log `trouble` if it changed since the last call; "" means that there is none."""
-        if trouble and trouble != self._told:
+        if trouble and trouble != self._reported:
             log.error("%s", trouble)
-        elif self._told and not trouble:
+        elif self._reported and not trouble:
             log.info("acquired the lock on the control groups in %s", self._path)
-        self._told = trouble
+        self._reported = trouble
 
 
 RIVALS = ("koordlet", "crane-agent")

@@ -20,7 +20,7 @@ async def dashboard(examination: CheckContext) -> Sequence[CheckResult]:
     named = clients_by_kind(examination.get(Settings))
     if not named:
         return [skipped("no agents are configured in [agents] or [qrms]")]
-    return [result for kind, client in named.items() for result in _told(kind, await _found(client))]
+    return [result for kind, client in named.items() for result in _reported(kind, await _found(client))]
 
 
 async def _found(client: AgentClient) -> DiscoveryResult:
@@ -30,7 +30,7 @@ async def _found(client: AgentClient) -> DiscoveryResult:
         await client.close()
 
 
-def _told(kind: EndpointKind, found: DiscoveryResult) -> list[CheckResult]:
+def _reported(kind: EndpointKind, found: DiscoveryResult) -> list[CheckResult]:
     results = [warn(f"{CALLED[kind]}, {each.where}: {each.message}", each.hint) for each in found.troubles]
     if found.places:
         where = [f"{place.node} ({place.name})" if place.node else place.name for place in found.places]

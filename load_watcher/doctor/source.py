@@ -206,7 +206,7 @@ async def series(examination: CheckContext) -> Sequence[CheckResult]:
     unnamed = {each.metric: each.reason for each in visit.fetch.findings if each.kind in NODE_NAME_FINDINGS}
     had = {batch.metric.name for fetch in (visit.fetch, *visit.earlier) for batch in fetch.batches}
     results = []
-    for metric in _told_of(found, visit, failures=failures, absent=absent):
+    for metric in _reported_of(found, visit, failures=failures, absent=absent):
         plan = visit.fetch.plans.get(metric.name)
         if failure := failures.get(metric.name):
             results.append(_missing(metric, str(failure.error), failure.error.hint))
@@ -227,7 +227,7 @@ async def series(examination: CheckContext) -> Sequence[CheckResult]:
     return results
 
 
-def _told_of(
+def _reported_of(
     found: Settings, visit: TickResult, *, failures: Mapping[str, QueryFailure], absent: Mapping[str, str]
 ) -> Iterator[Metric]:
     """Yield the metrics to report: CPU, Memory, and others that the user configured or the source mentions."""

@@ -115,7 +115,7 @@ def _nodes(nodes: RankedNodes, ranking: RankingRecord, *, time: float, chosen: s
             "name": name,
             "rank": nodes.ranks[i],
             "score": nodes.scores[i],
-            "told": _as_told(nodes.scores[i], ranking),
+            "told": _as_reported(nodes.scores[i], ranking),
             "sampled": sampled,
             "age_s": None if sampled is None else round(time - sampled, 3),
             "reserved": name == ranking.reserved,
@@ -132,7 +132,7 @@ def _nodes(nodes: RankedNodes, ranking: RankingRecord, *, time: float, chosen: s
         }
 
 
-def _as_told(score: float, ranking: RankingRecord) -> int:
+def _as_reported(score: float, ranking: RankingRecord) -> int:
     """Return the score of a node as sent to kube-scheduler."""
     return 0 if ranking.withheld else int(integer_scores(np.array([score]), ranking.most)[0])
 
@@ -208,8 +208,8 @@ def _compared(ranking: RankingRecord, node: str, rank: int, score: float) -> str
     place = f"ranked {ordinal(rank)} of {ranking.of:,} nodes (score {score:.4g}; highest {highest:.4g} on {best})"
     if ranking.withheld:
         return f"{place}; kube-scheduler received 0 for all nodes, because most nodes in its request are unknown"
-    said = _as_told(score, ranking)
-    if said == _as_told(highest, ranking):
+    said = _as_reported(score, ranking)
+    if said == _as_reported(highest, ranking):
         return (
             f"{place}; on the scale 0 to {ranking.most} both scored {said}, as did {ranking.tied:,} nodes in total, so "
             "chance or another plug-in of kube-scheduler decided"

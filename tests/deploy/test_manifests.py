@@ -272,7 +272,7 @@ def test_helm_lint_has_no_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"replicas": 3}, "replicas"),
         ({"image": {"repo": "x"}}, "repo"),
@@ -302,9 +302,9 @@ def test_helm_lint_has_no_messages() -> None:
     ],
     ids=str,
 )
-def test_a_misspelt_value_is_refused(values: dict[str, Any], told: str) -> None:
+def test_a_misspelt_value_is_refused(values: dict[str, Any], reported: str) -> None:
     """Before the installation."""
-    with pytest.raises(ChartError, match=told):
+    with pytest.raises(ChartError, match=reported):
         charted(values)
 
 

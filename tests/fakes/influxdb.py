@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.fakes.prometheus import Asked, FakePrometheus, told
+from tests.fakes.prometheus import Asked, FakePrometheus, responded
 
 
 def question(asked: Asked) -> str:
@@ -80,4 +80,4 @@ def error_table(message: str) -> bytes:
 
 def answered(content: bytes, *, status: int = 200) -> bytes:
     """A complete response of Flux or InfluxQL."""
-    return told(content, status=status, headers={"Content-Type": "text/csv; charset=utf-8"})
+    return responded(content, status=status, headers={"Content-Type": "text/csv; charset=utf-8"})

@@ -35,7 +35,7 @@ Script = Callable[[socket.socket], None]
 Answer = Callable[[Asked], bytes | Script]
 
 
-def told(body: bytes | str, *, status: int = 200, headers: Mapping[str, str] | None = None) -> bytes:
+def responded(body: bytes | str, *, status: int = 200, headers: Mapping[str, str] | None = None) -> bytes:
     """A complete HTTP response."""
     content = body.encode() if isinstance(body, str) else body
     fields = {"Content-Length": str(len(content)), "Content-Type": "application/json", **(headers or {})}
@@ -45,7 +45,7 @@ def told(body: bytes | str, *, status: int = 200, headers: Mapping[str, str] | N
 
 def result(kind: str, rows: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
     """The response to a successful query."""
-    return told(json.dumps({"status": "success", "data": {"resultType": kind, "result": list(rows)}, **more}))
+    return responded(json.dumps({"status": "success", "data": {"resultType": kind, "result": list(rows)}, **more}))
 
 
 def vector(*labels: Mapping[str, str], **more: Any) -> bytes:

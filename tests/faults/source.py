@@ -11,7 +11,7 @@ from email.utils import formatdate
 from functools import partial
 from typing import Any
 
-from tests.fakes.prometheus import Asked, FakePrometheus, Script, told, until_hung_up
+from tests.fakes.prometheus import Asked, FakePrometheus, Script, responded, until_hung_up
 from tests.faults import truth
 
 LOADS = {"instance:node_cpu:ratio": truth.cpu, "instance:node_memory_utilisation:ratio": truth.memory}
@@ -40,8 +40,8 @@ class TrueSource(FakePrometheus):
         content = json.dumps({"status": "success", "data": {"resultType": kind, "result": answer}})
         date = {"Date": formatdate(usegmt=True)}
         if self.keeps_connections:
-            return told(content, headers=date)
-        return partial(_send_and_close, told(content, headers={**date, "Connection": "close"}))
+            return responded(content, headers=date)
+        return partial(_send_and_close, responded(content, headers={**date, "Connection": "close"}))
 
     def _series(self, asked: Asked) -> tuple[str, Series]:
         name = next((each for each in LOADS if each in asked.query), "")
@@ -73,7 +73,7 @@ def hang(_: Asked, __: Series) -> Script:
 
 def error_500(_: Asked, __: Series) -> bytes:
     """Send an internal error."""
-    return told("out of memory", status=500)
+    return responded("out of memory", status=500)
 
 
 def no_series(_: Asked, __: Series) -> Series:

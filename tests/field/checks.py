@@ -77,11 +77,11 @@ def _findings(layout: Layout, outcome: Outcome) -> Iterator[str]:
 
 
 def _doctor(layout: Layout, outcome: Outcome) -> Iterator[str]:
-    told = outcome.doctor
-    assert told is not None
-    if told.status != layout.expect.doctor:
-        bad = [f"{line.status} {line.name}: {line.what}" for line in told.lines if line.status in ("warn", "fail")]
-        yield f"doctor: {told.status} and not {layout.expect.doctor}: {'; '.join(bad)}"
+    reported = outcome.doctor
+    assert reported is not None
+    if reported.status != layout.expect.doctor:
+        bad = [f"{line.status} {line.name}: {line.what}" for line in reported.lines if line.status in ("warn", "fail")]
+        yield f"doctor: {reported.status} and not {layout.expect.doctor}: {'; '.join(bad)}"
 
 
 def _report(layout: Layout, outcome: Outcome) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from load_watcher import main
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 from tests.fakes.influxdb import FakeInfluxDB
 from tests.fakes.kube import FakeKube
 from tests.field.forked import ForkedService
@@ -58,7 +58,7 @@ class Outcome:
     pods: dict[str, Document] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     scores: dict[str, int] = field(default_factory=dict)
-    doctor: Told | None = None
+    doctor: Reported | None = None
     report: Document | None = None
     report_error: str = ""
 

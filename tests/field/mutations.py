@@ -65,17 +65,17 @@ class Row:
 
 @dataclass
 class World:
-    """Rows by metric key, and the rows that name nodes, by series name. `told` lists the mutations."""
+    """Rows by metric key, and the rows that name nodes, by series name. `reported` lists the mutations."""
 
     layout: Layout
     metrics: dict[str, list[Row]]
     facts: dict[str, list[Row]]
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     @property
     def only_foreign(self) -> bool:
         """Whether nothing but a machine outside was added."""
-        return all(each.startswith("foreign") for each in self.told)
+        return all(each.startswith("foreign") for each in self.reported)
 
     def groups(self) -> list[list[Row]]:
         """All lists of rows, which mutations change in place."""
@@ -145,14 +145,14 @@ def _drop_label(world: World, random: Random) -> None:
     labels = dict(rows[i].labels)
     name = random.choice(sorted(labels.keys() - {"__name__"}) or ["__name__"])
     labels.pop(name)
-    world.told.append(f"drop {name} of {rows[i].labels}")
+    world.reported.append(f"drop {name} of {rows[i].labels}")
     rows[i] = replace(rows[i], labels=labels)
 
 
 def _duplicate_job(world: World, random: Random) -> None:
     job = random.choice(sorted({row.labels.get("job", "") for rows in world.metrics.values() for row in rows}))
     extra = random.choice([{}, {"endpoint": "second"}, {"prometheus_replica": "b"}, {"service": "annotated"}])
-    world.told.append(f"duplicate job {job} with {extra}")
+    world.reported.append(f"duplicate job {job} with {extra}")
     for rows in world.groups():
         again = [row for row in rows if row.labels.get("job", "") == job]
         rows += [replace(row, labels={**row.labels, "job": "second", **extra}) for row in again]
@@ -162,7 +162,7 @@ def _foreign_machine(world: World, random: Random) -> None:
     """A machine outside, in the shape of one of the series, with fewer or other labels."""
     shape = random.choice(["same labels", "instance only", "no node label", "other cluster", "no instance"])
     model = random.choice(sorted({row.machine for row in world.metrics["CPU"]})) if "CPU" in world.metrics else ""
-    world.told.append(f"foreign machine like {model} ({shape})")
+    world.reported.append(f"foreign machine like {model} ({shape})")
     host, address = FOREIGN
     machine = next((each for each in world.layout.machines if each.key == model), None)
     if machine is None:
@@ -208,7 +208,7 @@ def _rename_label(world: World, random: Random) -> None:
     to = random.choice([f"exported_{name}", f"{name}_2", "hostname", "node_name", "machine"])
     whole = random.random() < 0.5
     chosen = range(len(rows)) if whole else [random.randrange(len(rows))]
-    world.told.append(f"rename {name} to {to} of {'all' if whole else rows[chosen[0]].labels}")
+    world.reported.append(f"rename {name} to {to} of {'all' if whole else rows[chosen[0]].labels}")
     for i in chosen:
         labels = rows[i].labels
         if to not in labels:
@@ -220,7 +220,7 @@ def _restart_exporter(world: World, random: Random) -> None:
     machine = random.choice(world.layout.machines)
     pod, address = exporter_pod(machine), machine.pod_address
     lingering = random.random() < 0.5
-    world.told.append(f"restart exporter of {machine.key}, old series {'linger' if lingering else 'end'}")
+    world.reported.append(f"restart exporter of {machine.key}, old series {'linger' if lingering else 'end'}")
     for rows in world.groups():
         for i, row in enumerate(list(rows)):
             new = {
@@ -238,7 +238,7 @@ def _swap_instances(world: World, random: Random) -> None:
     if len(having) < 2:
         return
     i, j = random.sample(having, 2)
-    world.told.append(f"swap instances of {rows[i].labels} and {rows[j].labels}")
+    world.reported.append(f"swap instances of {rows[i].labels} and {rows[j].labels}")
     one, other = rows[i].labels["instance"], rows[j].labels["instance"]
     rows[i] = replace(rows[i], labels={**rows[i].labels, "instance": other})
     rows[j] = replace(rows[j], labels={**rows[j].labels, "instance": one})
@@ -247,14 +247,14 @@ def _swap_instances(world: World, random: Random) -> None:
 def _not_a_number(world: World, random: Random) -> None:
     rows = world.metrics[random.choice(sorted(world.metrics))]
     i = random.randrange(len(rows))
-    world.told.append(f"NaN in {rows[i].labels}")
+    world.reported.append(f"NaN in {rows[i].labels}")
     rows[i] = replace(rows[i], value=math.nan)
 
 
 def _stale_marker(world: World, random: Random) -> None:
     rows = random.choice([rows for rows in world.groups() if rows])
     i = random.randrange(len(rows))
-    world.told.append(f"end of {rows[i].labels}")
+    world.reported.append(f"end of {rows[i].labels}")
     rows[i] = replace(rows[i], value=None)
 
 

@@ -33,7 +33,7 @@ def test_mutated_series_are_under_no_other_name(name: str):
             found = [*_misnamed(layout, judged), *_too_much(layout, key, judged), *_unsaid(judged)]
             if mutated.only_foreign:
                 found += _changed(before[key], judged)
-            wrong += [f"{key}, mutation {i}: {each}; after {'; '.join(mutated.told)}" for each in found]
+            wrong += [f"{key}, mutation {i}: {each}; after {'; '.join(mutated.reported)}" for each in found]
     assert not wrong, f"{name}: {len(wrong)} of {COUNT} mutations\n" + "\n".join(wrong[:10])
 
 
@@ -108,8 +108,8 @@ def _changed(before: Judged, after: Judged) -> Iterator[str]:
 
 def test_a_mutation_says_what_it_did():
     world = world_of(LAYOUTS["kube-prometheus"])
-    assert all(_told(world, seed) for seed in range(50))
+    assert all(_reported(world, seed) for seed in range(50))
 
 
-def _told(world: World, seed: int) -> list[str]:
-    return mutate(world, Random(seed)).told
+def _reported(world: World, seed: int) -> list[str]:
+    return mutate(world, Random(seed)).reported

@@ -131,8 +131,8 @@ def test_at_its_end_the_replay_restarts_and_logs_it(trace: Path, caplog: pytest.
     assert 60 == len(series(before, "n1"))
     assert series(before, "n1")[NOW - 900] == pytest.approx(100 * (1.0 + 3.0 * 0.75) / 8)
     assert {NOW + 3600: 12.5, NOW + 3615: pytest.approx(12.65625)} == series(after, "n1")
-    told = [record.message for record in caplog.records if "restarts" in record.message]
-    assert [f"recording {trace} ended and restarts"] == told
+    reported = [record.message for record in caplog.records if "restarts" in record.message]
+    assert [f"recording {trace} ended and restarts"] == reported
 
 
 def test_with_at_end_stop_the_replay_ends(trace: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -369,9 +369,9 @@ def test_a_service_replays_with_complete_windows_and_doctor_names_the_recording(
     found = wait_for(average, what="the window of 15 minutes")
     assert found is not None
     assert 12.0 < found["value"] < 50.0
-    told = CliRunner().invoke(
+    reported = CliRunner().invoke(
         main, ["doctor", "--provider", "replay", "--trace", str(trace), "--store-url", "sqlite:///d.db"]
     )
-    assert "a recording, not current data" in " ".join(told.output.split()), told.output
+    assert "a recording, not current data" in " ".join(reported.output.split()), reported.output
     assert 0 == service.stop()
     assert "Traceback" not in service.log()

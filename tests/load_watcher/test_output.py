@@ -113,17 +113,17 @@ def test_environment_and_flags_are_checked_without_a_file(tmp_path: Path, monkey
 def test_the_database_as_json(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/x.db"
 
-    def told(command: str) -> dict[str, Any]:
+    def reported(command: str) -> dict[str, Any]:
         result = run("db", command, "--store-url", url, "-o", "json")
         assert 0 == result.exit_code, result.output
         document: dict[str, Any] = json.loads(result.stdout)
         return document
 
     newest = {"database": f"{tmp_path}/x.db", "newest_schema": REVISIONS[-1]}
-    assert {**newest, "schema": None} == told("current")
-    assert {**newest, "schema": REVISIONS[-1], "schema_before": None} == told("upgrade")
-    assert {**newest, "schema": REVISIONS[-1]} == told("current")
-    vacuumed = told("vacuum")
+    assert {**newest, "schema": None} == reported("current")
+    assert {**newest, "schema": REVISIONS[-1], "schema_before": None} == reported("upgrade")
+    assert {**newest, "schema": REVISIONS[-1]} == reported("current")
+    vacuumed = reported("vacuum")
     assert vacuumed["bytes_after"] <= vacuumed["bytes_before"]
     failed = run("db", "copy", "--from", "sqlite:///none.db", "--to", url, "-o", "json")
     assert (1, "") == (failed.exit_code, failed.stdout)

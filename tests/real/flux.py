@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from tests.fakes.influxdb import answered, csv, ping, question, table
-from tests.fakes.prometheus import Asked, told
+from tests.fakes.prometheus import Asked, responded
 from tests.real.parts import find_node_package
 
 PACKAGE = "@influxdata/flux-lsp-node"
@@ -97,17 +97,19 @@ class FluxServer:
         if asked.path == "/ping":
             return ping("v2.7.1")
         if asked.headers.get("authorization") != f"Token {self.token}":
-            return told('{"code":"unauthorized","message":"unauthorized access"}', status=401)
+            return responded('{"code":"unauthorized","message":"unauthorized access"}', status=401)
         tree = self.compiler.compile(question(asked))
         if tree is None:
-            return told('{"code":"invalid","message":"compilation failed"}', status=400)
+            return responded('{"code":"invalid","message":"compilation failed"}', status=400)
         return self._evaluate(calls_of(tree))
 
     def _evaluate(self, calls: list[tuple[str, dict[str, Any]]]) -> bytes:
         assert ["from", "range", "filter", "drop"] == [name for name, _ in calls], "no other functions are emulated"
         bucket, span, condition = calls[0][1]["bucket"]["value"], calls[1][1], calls[2][1]["fn"]["body"]
         if bucket != self.bucket:
-            return told(json.dumps({"code": "not found", "message": f'could not find bucket "{bucket}"'}), status=404)
+            return responded(
+                json.dumps({"code": "not found", "message": f'could not find bucket "{bucket}"'}), status=404
+            )
         start, stop = (_milliseconds(span[name]["value"]) for name in ("start", "stop"))
         schemas: dict[tuple[tuple[str, ...], str], list[list[str]]] = {}
         for (measurement, tags, name), points in self.series.items():

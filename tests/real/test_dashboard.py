@@ -366,8 +366,8 @@ def test_the_outcome_of_each_step_is_shown(shown: Shown, light: Tab) -> None:
         a_dashboard(of_plan.port) as live,
     ):
         light.open(f"{url(live)}#/agents", shows="Step results")
-        told = [["evict", "shop/web", "not allowed", "2 a minute"], ["scheduling", "–", "done", "–"]]
-        assert told == light.cells("Step results")
+        reported = [["evict", "shop/web", "not allowed", "2 a minute"], ["scheduling", "–", "done", "–"]]
+        assert reported == light.cells("Step results")
         assert ["quota 1000, period 100000", "quota unlimited, period 100000"] == light.cells("Audit")[0][4:6]
         assert [] == light.unfit()
         assert [] == light.wrong
@@ -540,18 +540,18 @@ def test_silent_nodes_are_listed_and_not_counted_in_statistics(browser: Any) -> 
 
 def test_without_a_list_of_nodes_a_note_explains_silent_nodes(browser: Any) -> None:
     """In a cluster whose nodes change often, most of them were removed. The note is absent without silent nodes."""
-    gone, told = SilentNode("gone", END - 1200.0), "a removed node is shown as silent for one day"
+    gone, reported = SilentNode("gone", END - 1200.0), "a removed node is shown as silent for one day"
     service = with_silent(gone, listed=False)
     with Live(service) as live, tab(browser, width=390) as opened:
-        opened.open(f"{url(live)}#/fleet", shows=told)
+        opened.open(f"{url(live)}#/fleet", shows=reported)
         assert [] == opened.unfit()
         service.published = with_silent(gone).published
         opened.ask_now()
-        opened.page.get_by_text(told).wait_for(state="detached")
+        opened.page.get_by_text(reported).wait_for(state="detached")
         service.published = with_silent(listed=False).published
         opened.ask_now()
         opened.wait_for("all fresh")
-        assert 0 == opened.page.get_by_text(told).count()
+        assert 0 == opened.page.get_by_text(reported).count()
         assert [] == opened.errors()
 
 
@@ -623,9 +623,9 @@ def test_the_curve_of_target_load_packing(browser: Any) -> None:
         nodes = opened.page.get_by_role("listbox", name="Nodes on the curve")
         nodes.focus()
         for load, score in ((75, 25), (50, 100), (25, 75)):
-            told = nodes.get_by_role("option").inner_text()
+            reported = nodes.get_by_role("option").inner_text()
             expected = (f"at-{load}", f"score {score} at the current load")
-            assert expected == (told.split(", ")[0], told[told.index("score") :])
+            assert expected == (reported.split(", ")[0], reported[reported.index("score") :])
             opened.press("ArrowRight")
         assert [] == opened.wrong
 

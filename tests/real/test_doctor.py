@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartPrometheus
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 from tests.real.fleet import Fleet, between, by_node_label, make_fleet, node_exporter_series, recording_rule_series
 from tests.real.parts import InfluxDB, NodeExporter, Prometheus, Server, free_port, new_secret
 from tests.real.remote_write import Series
@@ -38,7 +38,7 @@ def without(series: Iterable[Series], prefix: str) -> list[Series]:
     return [each for each in series if not named(prefix)(each)]
 
 
-def ask(server: Server, *arguments: str) -> Told:
+def ask(server: Server, *arguments: str) -> Reported:
     return doctor("--provider", "prometheus", "--address", server.url, *arguments)
 
 
@@ -48,15 +48,15 @@ def ask(server: Server, *arguments: str) -> Told:
 def test_with_the_recording_rules_all_checks_pass(prometheus: Prometheus):
     """Exit code 0; each metric with its expression, its label, and the reason."""
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
-    told = ask(prometheus)
-    assert (0, "ok") == (told.exit_code, told.status), str(told)
-    assert f"Prometheus at {prometheus.url} is accessible" in told.one("source", "ok").what
-    told.one("series", "ok", f"CPU: {RULE}", "node names from node", "(recording rule)")
-    assert 7 == len(told.of("series", "ok"))
-    told.one("freshness", "ok", "3 nodes")
-    told.one("cadence", "ok", "samples every 15 s", "5m, 10m, 15m")
-    told.one("clock", "ok")
-    told.one("addresses", "ok", "node-0001")
+    reported = ask(prometheus)
+    assert (0, "ok") == (reported.exit_code, reported.status), str(reported)
+    assert f"Prometheus at {prometheus.url} is accessible" in reported.one("source", "ok").what
+    reported.one("series", "ok", f"CPU: {RULE}", "node names from node", "(recording rule)")
+    assert 7 == len(reported.of("series", "ok"))
+    reported.one("freshness", "ok", "3 nodes")
+    reported.one("cadence", "ok", "samples every 15 s", "5m, 10m, 15m")
+    reported.one("clock", "ok")
+    reported.one("addresses", "ok", "node-0001")
 
 
 def test_without_the_cpu_rule_the_raw_series_are_used(prometheus: Prometheus):
@@ -66,20 +66,20 @@ def test_without_the_cpu_rule_the_raw_series_are_used(prometheus: Prometheus):
     rules = without(recording_rule_series(fleet, labels=by_node_label), RULE)
     raw = [each for each in node_exporter_series(fleet, labels=by_node_label) if named("node_cpu_seconds")(each)]
     prometheus.write([*rules, *raw])
-    told = ask(prometheus)
-    assert 0 == told.exit_code, str(told)
-    told.one("series", "ok", "CPU: 1 - 2 * avg by (node)", f"raw series (no series of {RULE}, ")
+    reported = ask(prometheus)
+    assert 0 == reported.exit_code, str(reported)
+    reported.one("series", "ok", "CPU: 1 - 2 * avg by (node)", f"raw series (no series of {RULE}, ")
 
 
 def test_a_missing_cpu_series_is_a_failure(prometheus: Prometheus):
     """With the candidates, and the setting for another expression; the other metrics are still reported."""
     prometheus.write(without(recording_rule_series(fleet_until_now(), labels=by_node_label), RULE))
-    told = ask(prometheus)
-    assert (1, "fail") == (told.exit_code, told.status)
-    line = told.one("series", "fail", "CPU: no series of any of: ", RULE, "rate5m", "node_cpu_seconds_total")
+    reported = ask(prometheus)
+    assert (1, "fail") == (reported.exit_code, reported.status)
+    line = reported.one("series", "fail", "CPU: no series of any of: ", RULE, "rate5m", "node_cpu_seconds_total")
     assert "node exporter is scraped" in line.cure
     assert "provider.queries.CPU" in line.cure
-    told.one("series", "ok", "Memory: ")
+    reported.one("series", "ok", "Memory: ")
 
 
 def test_a_misspelt_configured_query_is_a_failure(prometheus: Prometheus):
@@ -88,18 +88,18 @@ def test_a_misspelt_configured_query_is_a_failure(prometheus: Prometheus):
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
     own = {"LOAD_WATCHER_PROVIDER_METRICS": "CPU,Energy,Pressure"}
     Path("load-watcher.toml").write_text(f'[provider.queries.CPU]\nexpression = "{RULE}s"\nunit = "ratio"\n')
-    told = doctor("--provider", "prometheus", "--address", prometheus.url, env=own)
-    assert "check the spelling" in told.one("series", "fail", f"CPU: no series of {RULE}s").cure
-    assert "Kepler" in told.one("series", "warn", "EnergyCore: ").cure
-    assert "psi=1" in told.one("series", "warn", "PressureCPU: ", "node_pressure_cpu_waiting_seconds_total").cure
+    reported = doctor("--provider", "prometheus", "--address", prometheus.url, env=own)
+    assert "check the spelling" in reported.one("series", "fail", f"CPU: no series of {RULE}s").cure
+    assert "Kepler" in reported.one("series", "warn", "EnergyCore: ").cure
+    assert "psi=1" in reported.one("series", "warn", "PressureCPU: ", "node_pressure_cpu_waiting_seconds_total").cure
 
 
 def test_matchers_of_another_cluster_are_a_failure(prometheus: Prometheus):
     """On a source of several clusters; the queries are shown with their matchers, which are named as the probable
     cause."""
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
-    told = ask(prometheus, "--set", 'provider.matchers=cluster="prod-9"')
-    line = told.one("series", "fail", "CPU: no series of any of: ", RULE + '{cluster="prod-9"}')
+    reported = ask(prometheus, "--set", 'provider.matchers=cluster="prod-9"')
+    line = reported.one("series", "fail", "CPU: no series of any of: ", RULE + '{cluster="prod-9"}')
     assert "have the labels of provider.matchers" in line.cure
 
 
@@ -110,9 +110,9 @@ def test_nodes_that_are_named_by_their_addresses_are_reported(prometheus: Promet
         return {"instance": f"10.0.0.{int(node[-4:])}:9100", "job": "node-exporter"}
 
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_address))
-    told = ask(prometheus)
-    assert {"addresses"} == told.failed()
-    line = told.one("addresses", "fail", "these nodes by IP address: 10.0.0.1, 10.0.0.2, 10.0.0.3 (3 of 3 nodes)")
+    reported = ask(prometheus)
+    assert {"addresses"} == reported.failed()
+    line = reported.one("addresses", "fail", "these nodes by IP address: 10.0.0.1, 10.0.0.2, 10.0.0.3 (3 of 3 nodes)")
     assert "provider.node_label" in line.cure
     assert "__meta_kubernetes_pod_node_name" in line.cure
 
@@ -124,16 +124,16 @@ def test_with_node_uname_info_nodes_have_their_names(prometheus: Prometheus):
         return {"instance": f"10.0.0.{int(node[-4:])}:9100", "job": "node-exporter"}
 
     prometheus.write(node_exporter_series(fleet_until_now(), labels=by_address, uname=True))
-    told = ask(prometheus)
-    assert 0 == told.exit_code, str(told)
-    told.one("series", "ok", "CPU: ", "nodename (of node_uname_info, by instance)")
+    reported = ask(prometheus)
+    assert 0 == reported.exit_code, str(reported)
+    reported.one("series", "ok", "CPU: ", "nodename (of node_uname_info, by instance)")
 
 
 def test_a_misspelt_node_label_is_reported_with_the_existing_labels(prometheus: Prometheus):
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
-    told = ask(prometheus, "--set", "provider.node_label=nod")
-    assert "source" in told.failed()
-    line = told.one("source", "fail", "tried nod")
+    reported = ask(prometheus, "--set", "provider.node_label=nod")
+    assert "source" in reported.failed()
+    line = reported.one("source", "fail", "tried nod")
     assert "node" in line.what.split("its labels: ")[1]
     assert "provider.node_label" in line.cure
 
@@ -141,8 +141,8 @@ def test_a_misspelt_node_label_is_reported_with_the_existing_labels(prometheus: 
 def test_a_scrape_interval_that_is_too_long_is_reported(prometheus: Prometheus):
     """A scrape every four minutes: no window of five minutes has two samples."""
     prometheus.write(recording_rule_series(fleet_until_now(step=240.0), labels=by_node_label))
-    told = ask(prometheus)
-    line = told.one("cadence", "fail", "samples every 240 s, not frequent enough")
+    reported = ask(prometheus)
+    line = reported.one("cadence", "fail", "samples every 240 s, not frequent enough")
     assert "scrape interval" in line.cure
 
 
@@ -151,10 +151,10 @@ def test_old_samples_are_reported(prometheus: Prometheus):
     end = time.time() - 420
     fleet = make_fleet(2, start=end - 900, end=end, step=15.0, seed=3)
     prometheus.write(recording_rule_series(fleet, labels=by_node_label))
-    told = ask(prometheus)
-    assert {"series", "freshness"} == told.failed()
-    told.one("series", "fail", "CPU: ", "scraped")
-    told.one("freshness", "fail", "no node has a sample that is recent enough")
+    reported = ask(prometheus)
+    assert {"series", "freshness"} == reported.failed()
+    reported.one("series", "fail", "CPU: ", "scraped")
+    reported.one("freshness", "fail", "no node has a sample that is recent enough")
 
 
 def test_a_silent_node_is_named(prometheus: Prometheus):
@@ -164,22 +164,22 @@ def test_a_silent_node_is_named(prometheus: Prometheus):
     silent = [each for each in series if each.labels["node"] == "node-0005"]
     others = [each for each in series if each.labels["node"] != "node-0005"]
     prometheus.write([*others, *between(silent, 0, float(fleet.times[-14]))])
-    told = ask(prometheus)
-    assert 0 == told.exit_code, str(told)
-    told.one("freshness", "warn", "nodes that are silent", "node-0005 (1 of 8 nodes)")
+    reported = ask(prometheus)
+    assert 0 == reported.exit_code, str(reported)
+    reported.one("freshness", "warn", "nodes that are silent", "node-0005 (1 of 8 nodes)")
 
 
 def test_a_closed_port_is_a_failure(prometheus: Prometheus):
-    told = doctor("--provider", "prometheus", "--address", f"http://127.0.0.1:{free_port()}")
-    line = told.one("source", "fail", "Connection refused")
+    reported = doctor("--provider", "prometheus", "--address", f"http://127.0.0.1:{free_port()}")
+    line = reported.one("source", "fail", "Connection refused")
     assert "port of provider.address" in line.cure
-    assert {"skipped"} == {each.status for name in ("series", "cadence", "nodes") for each in told.of(name)}
+    assert {"skipped"} == {each.status for name in ("series", "cadence", "nodes") for each in reported.of(name)}
 
 
 def test_another_server_at_the_address_is_a_failure(node_exporter: NodeExporter):
     """The port of the exporter."""
-    told = doctor("--provider", "prometheus", "--address", node_exporter.url)
-    line = told.one("source", "fail", node_exporter.url, "a web page")
+    reported = doctor("--provider", "prometheus", "--address", node_exporter.url)
+    line = reported.one("source", "fail", node_exporter.url, "a web page")
     assert "provider.address" in line.cure
 
 
@@ -188,8 +188,8 @@ def test_http_and_https_are_distinguished(start_prometheus: StartPrometheus, pro
     secure = start_prometheus(tls=True)
     plain = doctor("--provider", "prometheus", "--address", f"https://127.0.0.1:{prometheus.port}")
     assert "http://" in plain.one("source", "fail", "does not support TLS").cure
-    told = doctor("--provider", "prometheus", "--address", f"http://127.0.0.1:{secure.port}")
-    assert "https" in told.one("source", "fail").cure
+    reported = doctor("--provider", "prometheus", "--address", f"http://127.0.0.1:{secure.port}")
+    assert "https" in reported.one("source", "fail").cure
     untrusted = ask(secure)
     assert "provider.ca_file" in untrusted.one("source", "fail", "certificate is not trusted").cure
     trusting = ask(secure, "--set", "provider.insecure_skip_verify=true")
@@ -225,25 +225,25 @@ def influxdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDB]:
         yield server
 
 
-def flux(server: InfluxDB, *arguments: str, user: str = "watcher:a-password@") -> Told:
+def flux(server: InfluxDB, *arguments: str, user: str = "watcher:a-password@") -> Reported:
     return doctor("--provider", "influxdb", "--address", f"http://{user}127.0.0.1:{server.port}", *arguments)
 
 
 def test_a_working_influxdb_passes(influxdb: InfluxDB):
     """With the same checks as a Prometheus."""
-    told = flux(influxdb)
-    assert 0 == told.exit_code, str(told)
-    told.one("series", "ok", "CPU: ", "node names from host")
-    told.one("cadence", "ok", "samples every 10 s")
+    reported = flux(influxdb)
+    assert 0 == reported.exit_code, str(reported)
+    reported.one("series", "ok", "CPU: ", "node names from host")
+    reported.one("cadence", "ok", "samples every 10 s")
 
 
 def test_failures_of_influxdb_are_reported(influxdb: InfluxDB):
     """A wrong password, a wrong database, and a tag that no point has."""
-    told = flux(influxdb, user="watcher:wrong@")
-    told.one("source", "fail", "401")
-    assert "wrong" not in told.one("source", "fail").what
-    told = flux(influxdb, "--set", "provider.database=telegraph")
-    assert "telegraph" in told.one("source", "fail").what
-    told = flux(influxdb, "--set", "provider.node_label=machine")
-    assert 1 == told.exit_code
-    assert any("machine" in line.what for line in told.lines if line.status == "fail"), str(told)
+    reported = flux(influxdb, user="watcher:wrong@")
+    reported.one("source", "fail", "401")
+    assert "wrong" not in reported.one("source", "fail").what
+    reported = flux(influxdb, "--set", "provider.database=telegraph")
+    assert "telegraph" in reported.one("source", "fail").what
+    reported = flux(influxdb, "--set", "provider.node_label=machine")
+    assert 1 == reported.exit_code
+    assert any("machine" in line.what for line in reported.lines if line.status == "fail"), str(reported)

@@ -18,7 +18,7 @@ from agent.executor.report import PlanReport, StepOutcome
 from agent.model import Step
 from tests.agent.executor.node import FakeNode, always, evict, generous
 from tests.deploy.rendering import Manifest, charted
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 from tests.fakes.cgroups import FakeCgroups
 from tests.real.kube import ApiServer
 from tests.waiting import wait_for
@@ -185,7 +185,7 @@ def granted(apiserver: ApiServer, control: None) -> Iterator[Callable[..., str]]
         apiserver.ask("DELETE", f"/apis/rbac.authorization.k8s.io/v1/{name}/load-watcher-agent")
 
 
-def report(apiserver: ApiServer, root: Path, token: str, **agent: Any) -> Told:
+def report(apiserver: ApiServer, root: Path, token: str, **agent: Any) -> Reported:
     """The doctor's report on an agent with these settings and credentials."""
     root.mkdir(exist_ok=True)
     cgroups = FakeCgroups(root / "cgroup")

@@ -261,8 +261,8 @@ def test_a_namespace_that_is_being_deleted_needs_no_eviction(apiserver: ApiServe
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
     apiserver.make("/api/v1/namespaces/ending/pods", **pod)
     assert apiserver.ask("DELETE", "/api/v1/namespaces/ending").ok
-    told = asked(apiserver, lambda client: Evictor(client).evict("ending/p", within=0))
-    assert EvictionOutcome.GONE is told.outcome
+    reported = asked(apiserver, lambda client: Evictor(client).evict("ending/p", within=0))
+    assert EvictionOutcome.GONE is reported.outcome
 
 
 def test_concurrent_taints_of_several_writers_are_all_kept(apiserver: ApiServer):

@@ -176,7 +176,7 @@ SCRIPTS: dict[str, list[Question]] = {
 }
 
 
-def told(answer: requests.Response) -> Any:
+def reported(answer: requests.Response) -> Any:
     """The values of a response that the client reads, without those that differ each time."""
     if "json" not in answer.headers["Content-Type"]:
         return answer.status_code, answer.text
@@ -217,7 +217,8 @@ def transcript(name: str, ask: Callable[[Question], requests.Response]) -> list[
     ask(NAMESPACE)
     answers = [(question, ask(question)) for question in SCRIPTS[name]]
     return [
-        (question, answer.status_code if question.method == "DELETE" else told(answer)) for question, answer in answers
+        (question, answer.status_code if question.method == "DELETE" else reported(answer))
+        for question, answer in answers
     ]
 
 

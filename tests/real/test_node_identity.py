@@ -73,11 +73,11 @@ def serve(prometheus: Prometheus, run_service: RunService) -> Callable[..., Serv
 
 
 def expect(service: Service, expected: Mapping[str, int]) -> None:
-    def told() -> bool:
+    def reported() -> bool:
         found = loads(service)
         return found.keys() == expected.keys() and all(abs(found[node] - load) <= 2 for node, load in expected.items())
 
-    wait_for(told, what=f"the loads {expected}")
+    wait_for(reported, what=f"the loads {expected}")
 
 
 def by_rule(load: float, labels: Labels) -> list[Series]:
@@ -175,9 +175,9 @@ def test_two_clusters_are_reported_with_the_label_that_differs(
     expect(service, {"other": 50})
     found = wait_for(lambda: reasons(service, "ambiguous_node"), what="the finding")
     assert "label k8s_cluster is east and west for the nodes w-1, w-2" in found[0]
-    told = doctor("--provider", "prometheus", "--address", prometheus.url)
-    assert 1 == told.exit_code
-    told.one("samples", "fail", "label k8s_cluster is east and west")
+    reported = doctor("--provider", "prometheus", "--address", prometheus.url)
+    assert 1 == reported.exit_code
+    reported.one("samples", "fail", "label k8s_cluster is east and west")
 
 
 def test_two_replicas_and_jobs_are_one_cluster(serve: Callable[..., Service]):

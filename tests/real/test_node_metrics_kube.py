@@ -50,7 +50,7 @@ def publishing(
 ) -> None:
     """Run a test while NodeMetrics are written."""
 
-    async def told() -> None:
+    async def reported() -> None:
         client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, environ={}), timeout=30.0)
         election = Election(
             client,
@@ -67,7 +67,7 @@ def publishing(
         finally:
             await publisher.close()
 
-    asyncio.run(told())
+    asyncio.run(reported())
 
 
 async def until(condition: Callable[[], object], *, what: str) -> None:

@@ -62,9 +62,9 @@ def rows(got: PodFetch) -> dict[str, tuple[str, float, float, float]]:
 
 
 def expect(found: tuple[str, float, float, float], pod: RealPod, at: float) -> None:
-    node, told_at, cores, memory = found
+    node, reported_at, cores, memory = found
     assert pod.node == node
-    assert told_at == pytest.approx(at, abs=1e-3)
+    assert reported_at == pytest.approx(at, abs=1e-3)
     assert cores == pytest.approx(pod.cores, rel=1e-6, abs=1e-9)
     assert memory == pod.memory
 

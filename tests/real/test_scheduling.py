@@ -109,9 +109,9 @@ def test_a_pod_is_ranked_bound_and_counted(run_service: RunService, kube: FakeKu
     assert scores["worker-1"] > scores["worker-2"]  # it has no metrics, and most of its limits are promised
     assert nodes_of(service)["worker-1"]["reserved"] == ["uid-web"]
 
-    told = post(service, "explain", {"Pod": asking()["Pod"]}).json()
-    assert [node["name"] for node in told["nodes"]] == ["worker-1", "worker-2"]
-    assert "no metrics of this node: 0" in {each["reason"] for each in told["nodes"][1]["plugins"]}
+    reported = post(service, "explain", {"Pod": asking()["Pod"]}).json()
+    assert [node["name"] for node in reported["nodes"]] == ["worker-1", "worker-2"]
+    assert "no metrics of this node: 0" in {each["reason"] for each in reported["nodes"][1]["plugins"]}
 
     binding = {"PodName": "web", "PodNamespace": "default", "PodUID": "uid-web", "Node": "worker-2"}
     assert post(service, "bind", binding).json() == {"Error": ""}
@@ -162,8 +162,8 @@ def test_decisions_from_before_a_kill_are_available_after_it(run_service: RunSer
     after = decision(service, "seen")
     assert before | {"ago_s": 0} == after | {"ago_s": 0}
     wait_for(lambda: decision(service, "missed")["outcome"]["kind"] == "bound", what="the pod to be seen")
-    told = CliRunner().invoke(main, ["why", "missed", "--url", service.url])
-    assert (0, True) == (told.exit_code, "bound to worker-1" in told.stdout), told.output
+    reported = CliRunner().invoke(main, ["why", "missed", "--url", service.url])
+    assert (0, True) == (reported.exit_code, "bound to worker-1" in reported.stdout), reported.output
     assert 0 == service.stop()
     assert "Traceback" not in service.log()
 
@@ -208,8 +208,8 @@ def test_the_choices_of_shadow_profiles_are_available_after_a_kill(
         )
     service.kill()
     service.start()
-    told = CliRunner().invoke(main, ["shadow", "--url", service.url])
-    assert (0, True) == (told.exit_code, "2 pods bound" in told.stdout), told.output
+    reported = CliRunner().invoke(main, ["shadow", "--url", service.url])
+    assert (0, True) == (reported.exit_code, "2 pods bound" in reported.stdout), reported.output
     assert 0 == service.stop()
     assert "Traceback" not in service.log()
 
@@ -279,8 +279,8 @@ def test_sighup_loads_other_profiles_and_refuses_invalid_ones(run_service: RunSe
     good = service.config_file.read_text()
 
     def profiles() -> list[str]:
-        told: list[str] = service.get("/scheduler/plugins").json()["profiles"]
-        return told
+        reported: list[str] = service.get("/scheduler/plugins").json()["profiles"]
+        return reported
 
     def reload(config: str) -> None:
         service.config_file.write_text(config)

@@ -114,7 +114,7 @@ def test_a_failed_source_is_down_with_a_reason(service: Service, way: FaultyProx
     began = time.time()
     way.fault = fault
 
-    def told() -> bool:
+    def reported() -> bool:
         answer = service.get("/watcher/health")
         if answer.status == 200:
             return False
@@ -123,7 +123,7 @@ def test_a_failed_source_is_down_with_a_reason(service: Service, way: FaultyProx
         return any(word in error["message"] for word in reason.split("|"))
 
     # On a busy machine, a tick may end before the fault is set: then the next tick has the reason.
-    wait_for(told, what=f"the source to be down for {reason}")
+    wait_for(reported, what=f"the source to be down for {reason}")
     (finding, *_) = seen_since(service, "query_failed", began)
     assert "held" == finding["remedy"] or "left_out" == finding["remedy"]
     document = check_document(service.get("/watcher"))
@@ -278,10 +278,10 @@ def test_an_outage_of_prometheus_ends_with_a_filled_gap(start_prometheus: StartP
 def check_one_line_each_way(service: Service) -> None:
     """For all successive ticks that failed. There may be several such sequences: on a busy machine, too, a tick has
     only 0.8 s."""
-    told = re.findall(r"cannot read from Prometheus|back after", service.log())
-    assert told, service.log()
-    assert {"cannot read from Prometheus"} == set(told[::2]), service.log()
-    assert {"back after"} == set(told[1::2]), service.log()
+    reported = re.findall(r"cannot read from Prometheus|back after", service.log())
+    assert reported, service.log()
+    assert {"cannot read from Prometheus"} == set(reported[::2]), service.log()
+    assert {"back after"} == set(reported[1::2]), service.log()
 
 
 def is_as_in_prometheus(service: Service, prometheus: Prometheus) -> bool:

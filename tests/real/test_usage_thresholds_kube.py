@@ -100,7 +100,7 @@ class Story:
         await self.until(lambda: self.source.looks > looks + 100, what="some steps")
 
 
-def told(
+def reported(
     server: ApiServer,
     kubeconfig: Path,
     source: Cluster,
@@ -193,7 +193,7 @@ def test_thresholds_follow_the_load_in_meaningful_steps(
         await run.until_outcomes(written=4)
         assert written(apiserver, "a") == {"cpu": 51, "memory": 50}
 
-    told(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story)
+    reported(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story)
 
 
 def test_a_node_without_a_bound_loses_its_thresholds_after_an_hour(
@@ -213,7 +213,7 @@ def test_a_node_without_a_bound_loses_its_thresholds_after_an_hour(
         await run.until_outcomes(written=1, removed=1)
         assert written(apiserver, "a") is None
 
-    told(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story)
+    reported(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story)
 
 
 def test_an_annotation_of_another_writer_stays(
@@ -245,7 +245,7 @@ def test_an_annotation_of_another_writer_stays(
         await run.until(is_written, what="the thresholds after the removal")
         assert written(apiserver, "theirs") == {"cpu": 47, "memory": 50}
 
-    told(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story)
+    reported(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story)
 
 
 def test_writes_are_limited_and_a_deleted_node_is_not_created_again(
@@ -271,7 +271,7 @@ def test_writes_are_limited_and_a_deleted_node_is_not_created_again(
         await client.close()
         assert apiserver.ask("GET", f"{NODES}/gone").status_code == 404
 
-    told(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story, writes_per_second=10.0)
+    reported(apiserver, apiserver.kubeconfig(tmp_path / "admin"), source, story, writes_per_second=10.0)
 
 
 def test_the_rights_of_the_chart_are_sufficient_and_necessary(
@@ -294,7 +294,7 @@ def test_the_rights_of_the_chart_are_sufficient_and_necessary(
 
     try:
         account = apiserver.kubeconfig(tmp_path / "account", token=apiserver.account_token(ACCOUNT))
-        told(apiserver, account, source, story, lease=f"load-watcher/{THRESHOLDS_LEASE}")
+        reported(apiserver, account, source, story, lease=f"load-watcher/{THRESHOLDS_LEASE}")
         assert refused(apiserver, ACCOUNT, since=before) == []
         assert not [each for each in granted(charted({}), ACCOUNT) if each.resource == "nodes" and each.verb == "patch"]
     finally:
@@ -313,7 +313,7 @@ def test_a_command_removes_only_the_written_annotations(
         await run.until_outcomes(written=1)
 
     kubeconfig = apiserver.kubeconfig(tmp_path / "admin")
-    told(apiserver, kubeconfig, source, story)
+    reported(apiserver, kubeconfig, source, story)
     arguments = ["remove-thresholds", "--set", f"kubernetes.kubeconfig={kubeconfig}", "-o", "json"]
     result = CliRunner().invoke(koordinator, arguments)
     assert result.exit_code == 0, result.output

@@ -6,7 +6,7 @@
 // Requests that are expected to fail are not sent: the overview says what is there.
 
 import { ApiError, ask, useToken, whenUnauthorized } from "./common/api.js";
-import { el, styles, told } from "./common/dom.js";
+import { el, notice, styles } from "./common/dom.js";
 import { fleetView } from "./fleet/fleet.js";
 import { seconds } from "./common/format.js";
 import { nodesOf } from "./load.js";
@@ -280,8 +280,8 @@ app.nothing = () => {
   const { nodes, columnsError, overview, why } = app.state;
   if (nodes.length) return null;
   const error = columnsError ?? why;
-  if (error) return told(`Nothing to show: ${error.message}`, error.hint);
-  return overview ? told("No nodes yet.", "Nodes are listed after the first samples.") : told("loading…");
+  if (error) return notice(`Nothing to show: ${error.message}`, error.hint);
+  return overview ? notice("No nodes yet.", "Nodes are listed after the first samples.") : notice("loading…");
 };
 
 setInterval(showAge, 1000);

@@ -1,7 +1,7 @@
 // The view of shadow mode: the nodes that other profiles would have selected for bound pods, as `load-watcher shadow`.
 
 import { ApiError, ask } from "./common/api.js";
-import { choice, el, numbers, renew, svg, table, told } from "./common/dom.js";
+import { choice, el, notice, numbers, renew, svg, table } from "./common/dom.js";
 import { NONE, clock, moment, percent, seconds } from "./common/format.js";
 import { linked, term } from "./terms/definitions.js";
 
@@ -41,7 +41,7 @@ export function shadowView(app) {
     if (!app.state.overview?.scheduler || performance.now() - asked < EVERY_MS) return;
     asked = performance.now();
     const mine = round += 1;
-    if (!place.firstChild) place.append(told("loading…"));
+    if (!place.firstChild) place.append(notice("loading…"));
     try {
       const { shadow } = (await ask("scheduler/plugins")).body;
       if (!shadow.on && shadow.hint.includes("[scheduler] shadow")) { // without a request that fails
@@ -72,7 +72,7 @@ export function shadowView(app) {
 
 function report(document) {
   if (document.first == null) {
-    return [told("no bindings observed yet", "Pods bound by any scheduler are shown here shortly after their binding.")];
+    return [notice("no bindings observed yet", "Pods bound by any scheduler are shown here shortly after their binding.")];
   }
   return [
     totals(document),
@@ -105,9 +105,9 @@ function choices({ profiles }) {
 
 /** The notices about profiles, and the ratio that decides whether they apply. */
 function notices({ notices: of, requests_to_usage: ratios }) {
-  const told = Object.entries(of).flatMap(([profile, texts]) => texts.map((text) => el("p.warn", {}, `${profile}: `, linked(text))));
+  const warnings = Object.entries(of).flatMap(([profile, texts]) => texts.map((text) => el("p.warn", {}, `${profile}: `, linked(text))));
   const parts = Object.entries(ratios).map(([resource, ratio]) => `${ratio.toFixed(2)} times their ${resource} usage`);
-  return told.length ? el("div.fine", {}, told, parts.length ? el("p", {}, `The pods of this cluster request ${parts.join(", ")}.`) : null) : null;
+  return warnings.length ? el("div.fine", {}, warnings, parts.length ? el("p", {}, `The pods of this cluster request ${parts.join(", ")}.`) : null) : null;
 }
 
 /** A share with its confidence interval, as text and as a dot on a line from 0 to 100 %. */

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import Any
 
-from tests.fakes.prometheus import Asked, FakePrometheus, Script, told
+from tests.fakes.prometheus import Asked, FakePrometheus, Script, responded
 
 API_KEY, APP_KEY = "an-api-key-0123456789", "an-app-key-0123456789"
 QUERY = re.compile(
@@ -98,9 +98,9 @@ def attributes(asked: Asked) -> Any:
 def answered(heads: list[dict[str, Any]], times: list[int], rows: list[list[Any]]) -> bytes:
     """The response with these series; times in unix milliseconds."""
     content = {"series": heads, "times": times, "values": rows}
-    return told(json.dumps({"data": {"id": "0", "type": "timeseries_response", "attributes": content}}))
+    return responded(json.dumps({"data": {"id": "0", "type": "timeseries_response", "attributes": content}}))
 
 
 def refused(*errors: str, status: int, headers: Mapping[str, str] | None = None) -> bytes:
     """An error in the format of Datadog."""
-    return told(json.dumps({"errors": list(errors)}), status=status, headers=headers)
+    return responded(json.dumps({"errors": list(errors)}), status=status, headers=headers)

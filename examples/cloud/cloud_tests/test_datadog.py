@@ -10,7 +10,7 @@ import pytest
 from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog, answered, attributes, refused
 from load_watcher_cloud.datadog import provider
 from load_watcher_cloud.provider import CloudProvider, node_of
-from tests.fakes.prometheus import told
+from tests.fakes.prometheus import responded
 from tests.fetches import QUICK, Fetches, sections
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.sources.base import Fetch
@@ -250,7 +250,7 @@ def test_a_partial_response_is_used_with_its_warning():
     """Datadog sends `errors` beside data. Secrets of the request in them are hidden."""
     warning = f'"errors": "some shards timed out for {API_KEY}", "data"'.encode()
     body = answered([HEAD], AT, [[40] * 3]).replace(b'"data"', warning)
-    got = answer_of(told(body.partition(b"\r\n\r\n")[2]))
+    got = answer_of(responded(body.partition(b"\r\n\r\n")[2]))
     assert {"a"} == samples(got).keys()
     assert ["warning of the source: some shards timed out for ***"] == [finding.reason for finding in got.findings]
 
@@ -267,7 +267,7 @@ def test_a_partial_response_is_used_with_its_warning():
 def test_an_invalid_answer_is_an_error(body: bytes, kind: type[ProviderError], says: str):
     """With its kind and a hint."""
     with FakeDatadog() as server:
-        server.fault = lambda _: told(body)
+        server.fault = lambda _: responded(body)
         error = failure(server)
     assert type(error) is kind
     assert says in str(error)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 from tests.real.parts import free_port
 
 pytestmark = pytest.mark.usefixtures("reachable")
@@ -24,7 +24,7 @@ def minutes() -> list[float]:
     return [now - 60 * back for back in range(20)]
 
 
-def ask(address: str, *arguments: str, token: str = API_KEY) -> Told:
+def ask(address: str, *arguments: str, token: str = API_KEY) -> Reported:
     """Run doctor with the Go service's environment variables."""
     names = {"METRICS_PROVIDER_NAME": "Datadog", "METRICS_PROVIDER_ADDRESS": address}
     keys = {"METRICS_PROVIDER_TOKEN": token, "METRICS_PROVIDER_APP_KEY": APP_KEY}

@@ -150,9 +150,9 @@ def test_each_entry_is_a_json_line_and_write_errors_are_ignored(tmp_path: Path):
     audit = opened(tmp_path / "agent.db", tell=json_lines(lines.append))
     audit.finish(audit.begin(throttling()), AuditOutcome.DONE, now=NOW)
     audit.close()
-    told = [json.loads(line)["audit"] for line in lines]
-    assert ["begun", "done"] == [each["outcome"] for each in told]
-    assert {"quota": None, "period": 100_000} == told[0]["before"]
+    reported = [json.loads(line)["audit"] for line in lines]
+    assert ["begun", "done"] == [each["outcome"] for each in reported]
+    assert {"quota": None, "period": 100_000} == reported[0]["before"]
 
     def broken(_: str) -> None:
         raise BrokenPipeError

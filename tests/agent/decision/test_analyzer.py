@@ -360,8 +360,8 @@ def test_page_cache_is_reclaimed_only_with_force_gc():
 
 def test_events_are_written_for_changes_only():
     cycles = Cycles(policies(rule(action="evict")))
-    told = [[event.note for event in cycles.see(sample).events] for sample in (1, 101, 101, 1, 1, 101, 101)]
-    assert told == [
+    reported = [[event.note for event in cycles.see(sample).events] for sample in (1, 101, 101, 1, 1, 101, 101)]
+    assert reported == [
         [],
         ["nq/r triggered action evict"],
         [],
@@ -451,9 +451,9 @@ def test_only_pods_that_a_pod_qos_selects_are_candidates():
     ],
 )
 def test_protected_pods_are_not_candidates(values, reason):
-    told = protection(pod(values.pop("name", "p"), **values), frozenset({"mine", "system/me"}))
-    assert reason in told
-    assert bool(reason) == bool(told)
+    reported = protection(pod(values.pop("name", "p"), **values), frozenset({"mine", "system/me"}))
+    assert reason in reported
+    assert bool(reason) == bool(reported)
 
 
 @given(

@@ -128,8 +128,8 @@ def test_an_eviction_that_others_make_unnecessary_is_dropped():
     pods = [pod("cpu-hog", 2.0, memory=1200), pod("memory-hog", 0.1, memory=2000)]
     made = evictions(pods, {CPU: 5000.0, MEMORY: 5000.0}, {CPU: 6000.0, MEMORY: 6000.0})
     assert ["cpu-hog"] == gone(made)
-    told = {(stage.metric, each.pod): each.why for stage in made.stages for each in stage.candidates}
-    assert "the other chosen pods release enough" == told[MEMORY, "default/memory-hog"]
+    reported = {(stage.metric, each.pod): each.why for stage in made.stages for each in stage.candidates}
+    assert "the other chosen pods release enough" == reported[MEMORY, "default/memory-hog"]
 
 
 def test_a_more_important_pod_does_not_replace_a_less_important_one():
@@ -732,12 +732,12 @@ def test_a_plan_has_sentences_about_samples_and_steps():
 def test_a_plan_is_plain_data():
     made = whole_plan()
     text = msgspec.json.encode(made)
-    told = json.loads(text)
+    reported = json.loads(text)
     reason = "it is a static pod or a mirror pod: the kubelet would start it again"
-    assert {"pod": "default/proxy", "uid": "uid-proxy", "reason": reason} in told["left_alone"]
-    assert [step["kind"] for step in told["steps"]] == ["scheduling", "throttle"]
-    assert told["rules"][0]["verdict"] == "triggered"
-    assert told["stages"][0]["candidates"][0]["keys"]["classAndPriority"] == "BestEffort/0"
+    assert {"pod": "default/proxy", "uid": "uid-proxy", "reason": reason} in reported["left_alone"]
+    assert [step["kind"] for step in reported["steps"]] == ["scheduling", "throttle"]
+    assert reported["rules"][0]["verdict"] == "triggered"
+    assert reported["stages"][0]["candidates"][0]["keys"]["classAndPriority"] == "BestEffort/0"
 
 
 def test_a_plan_without_steps_has_a_sentence():

@@ -81,8 +81,8 @@ def test_the_page_has_the_decisions():
     page = (REPOSITORY / "docs" / "concepts" / "agent.md").read_text()
     shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     plans = decided()
-    told = ["".join(f"{line}\n" for line in plans[place].sentences) for place in (1, 2, 5)]
-    assert told == shown[: len(told)]
+    reported = ["".join(f"{line}\n" for line in plans[place].sentences) for place in (1, 2, 5)]
+    assert reported == shown[: len(reported)]
 
 
 def test_the_page_names_each_metric():

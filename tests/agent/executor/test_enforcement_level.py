@@ -348,10 +348,10 @@ def test_a_restricted_enforcement_level_is_logged_once(
             await executor.run(Plan(NOW, (throttle(0),)), state=node.state(), cycle=number, needed=always)
 
     node.acting(act)
-    told = [each.getMessage() for each in caplog.records if "enforcement res" in each.getMessage()]
-    assert len(told) == 2, told
-    assert told[0].startswith("enforcement restricted to 'throttle only': the ConfigMap ")
-    assert told[1] == "full enforcement resumed"
+    reported = [each.getMessage() for each in caplog.records if "enforcement res" in each.getMessage()]
+    assert len(reported) == 2, reported
+    assert reported[0].startswith("enforcement restricted to 'throttle only': the ConfigMap ")
+    assert reported[1] == "full enforcement resumed"
 
 
 def test_an_unavailable_api_gets_one_request_in_a_cycle(node: FakeNode, server: FakeKube):
@@ -414,8 +414,8 @@ def test_events_about_repeated_reclaims_are_rate_limited(node: FakeNode, server:
 
     node.acting(act)
     assert [("Pod", "p0", "PageCacheReclaimed")] * 2 == events(server)
-    told = server.content(EVENTS, sorted(server.names(EVENTS))[0])
-    assert ("page cache reclaimed, 0 bytes less: memory is short", "Warning") == (told["message"], told["type"])
+    reported = server.content(EVENTS, sorted(server.names(EVENTS))[0])
+    assert ("page cache reclaimed, 0 bytes less: memory is short", "Warning") == (reported["message"], reported["type"])
 
 
 def test_no_events_are_written_for_a_while_after_a_failure(node: FakeNode, server: FakeKube):

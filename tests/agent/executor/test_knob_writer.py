@@ -274,10 +274,12 @@ def test_restoring_hundreds_of_values_syncs_the_disk_twice(node: FakeNode):
             )
             node.set_quota(50_000, number)
             node.audit.finish_change(begun, AuditOutcome.DONE, now=0.0, written=Quota(50_000))
-    told: list[tuple[str, int]] = []
-    node.listen = lambda deed: told.append((deed.outcome.value, sum(node.quota(n) == "max 100000" for n in numbers)))
+    reported: list[tuple[str, int]] = []
+    node.listen = lambda deed: reported.append(
+        (deed.outcome.value, sum(node.quota(n) == "max 100000" for n in numbers))
+    )
     node.acting(lambda executor: executor.restore_all(reason="a test"))
-    assert [("begun", 0)] * 20 + [("done", 20)] * 20 == told
+    assert [("begun", 0)] * 20 + [("done", 20)] * 20 == reported
     assert not node.audit.original_quotas()
 
 

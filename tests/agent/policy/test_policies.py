@@ -495,7 +495,7 @@ def _scoped(name: str, operator: str, *values: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("selectors", "told"),
+    ("selectors", "reported"),
     [
         (_scoped("Namespace", "NotIn", "kube-system"), True),
         (_scoped("QOSClass", "In", "BestEffort", "Burstable", "Guaranteed"), True),
@@ -507,10 +507,10 @@ def _scoped(name: str, operator: str, *values: str) -> dict[str, Any]:
         ({"labelSelector": {"matchLabels": {"b": "c"}}, **_scoped("Namespace", "NotIn", "kube-system")}, False),
     ],
 )
-def test_a_pod_qos_that_selects_nearly_every_pod_is_reported(selectors: dict[str, Any], told: bool):
+def test_a_pod_qos_that_selects_nearly_every_pod_is_reported(selectors: dict[str, Any], reported: bool):
     found = reading(an_object("PodQOS", allowedActions=["throttle"], **selectors), throttling())
     assert not found.problems
-    words = ["selects every pod except the excluded ones"] if told else []
+    words = ["selects every pod except the excluded ones"] if reported else []
     assert words == [each.message for each in found.notices]
 
 

@@ -69,8 +69,8 @@ def test_an_invalid_file_keeps_the_old_set_active_and_is_reported_once(
         assert (good.policies, 1) == (bad.policies, len(bad.problems))
     write(tmp_path, a=GOOD)
     assert not in_force(source).problems
-    told = [each.getMessage().partition("\n")[0] for each in caplog.records]
-    assert told == [
+    reported = [each.getMessage().partition("\n")[0] for each in caplog.records]
+    assert reported == [
         f"policies of {tmp_path} active: 2",
         f"policies of {tmp_path} rejected, the previous policies stay active; problems: 1",
         f"policies of {tmp_path} active: 2",

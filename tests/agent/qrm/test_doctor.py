@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 
 CONTAINERD = '[plugins."io.containerd.nri.v1.nri"]'
 VALIDATOR = '[plugins."io.containerd.nri.v1.nri".default_validator]'
@@ -32,7 +32,7 @@ class Place:
         """The settings file of the runtime."""
         return self.root / "config.toml"
 
-    def told(self, **settings: object) -> Told:
+    def reported(self, **settings: object) -> Reported:
         given = {
             "mode": "nri",
             "port": self.port,
@@ -43,10 +43,10 @@ class Place:
         flags = [text for name, value in given.items() for text in ("--set", f"qrm.{name}={value}")]
         return doctor("--only", "qrm", *flags)
 
-    def refusal(self, *lines: str) -> Told:
+    def refusal(self, *lines: str) -> Reported:
         """The doctor's line with qrm.on_failure = "refuse" and these settings of the runtime."""
         self.config.write_text("\n".join(lines))
-        return self.told(on_failure="refuse")
+        return self.reported(on_failure="refuse")
 
 
 @pytest.fixture
@@ -67,16 +67,16 @@ def place() -> Iterator[Place]:
 
 def test_it_is_skipped_without_the_mode(place: Place):
     doctor("--only", "qrm").one("qrm", "skipped", "no [qrm] table")
-    place.told(mode="cri").one("qrm", "skipped", "the mode is cri")
+    place.reported(mode="cri").one("qrm", "skipped", "the mode is cri")
 
 
 def test_rights_are_not_checked_without_an_api_and_in_the_mode_server(place: Place):
-    place.told(mode="cri").one("qrm", "skipped", "rights are not checked: no Kubernetes API is configured")
-    assert "rights" not in str(place.told(mode="server"))
+    place.reported(mode="cri").one("qrm", "skipped", "rights are not checked: no Kubernetes API is configured")
+    assert "rights" not in str(place.reported(mode="server"))
 
 
 def test_a_runtime_that_listens_passes(place: Place):
-    found = place.told()
+    found = place.reported()
     assert found.exit_code == 0, found
     found.one("qrm", "skipped", f"no QoS Resource Manager responds at http://127.0.0.1:{place.port}")
     found.one("qrm", "ok", f"the container runtime listens at {place.socket}")
@@ -89,16 +89,16 @@ def test_a_missing_or_dead_socket_fails(place: Place):
     file.touch()
     with socket.socket(socket.AF_UNIX) as ended:
         ended.bind(str(closed))
-    place.told(nri_socket=missing).one("qrm", "fail", f"no NRI socket at {missing}", "deploy/components/qrm-nri")
-    place.told(nri_socket=file).one("qrm", "fail", "is not a socket")
-    place.told(nri_socket=closed).one("qrm", "fail", f"does not listen at {closed}: Connection refused")
+    place.reported(nri_socket=missing).one("qrm", "fail", f"no NRI socket at {missing}", "deploy/components/qrm-nri")
+    place.reported(nri_socket=file).one("qrm", "fail", "is not a socket")
+    place.reported(nri_socket=closed).one("qrm", "fail", f"does not listen at {closed}: Connection refused")
 
 
 def test_a_kubelet_that_sets_cpusets_itself_fails(place: Place):
     (place.root / "cpu_manager_state").write_text('{"policyName": "static"}')
     words = ("the manager cannot start", "cpu_manager_state contains the policy static", "cpuManagerPolicy: none")
-    place.told(kubelet_dir=place.root).one("qrm", "fail", *words)
-    assert not place.told(kubelet_dir=place.root, force="true").of("qrm", "fail")
+    place.reported(kubelet_dir=place.root).one("qrm", "fail", *words)
+    assert not place.reported(kubelet_dir=place.root, force="true").of("qrm", "fail")
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_a_kubelet_that_sets_cpusets_itself_fails(place: Place):
 )
 def test_a_runtime_whose_settings_disable_nri_fails(place: Place, lines: list[str], words: tuple[str, ...]):
     place.config.write_text("\n".join(lines))
-    place.told().one("qrm", "fail", *words)
+    place.reported().one("qrm", "fail", *words)
 
 
 def test_another_socket_in_the_settings_of_the_runtime_is_a_warning(place: Place):
     place.config.write_text(f'{CONTAINERD}\nsocket_path = "/run/other/nri.sock"\n')
-    place.told().one("qrm", "warn", "/run/other/nri.sock", 'set qrm.nri_socket = "/run/other/nri.sock"')
+    place.reported().one("qrm", "warn", "/run/other/nri.sock", 'set qrm.nri_socket = "/run/other/nri.sock"')
     place.config.write_text(f'{CONTAINERD}\nsocket_path = "{place.socket}"\ndisable = false\n')
-    place.told().one("qrm", "ok", "turns NRI on")
+    place.reported().one("qrm", "ok", "turns NRI on")
 
 
 def test_imported_and_drop_in_settings_take_precedence(place: Place):
@@ -131,23 +131,23 @@ def test_imported_and_drop_in_settings_take_precedence(place: Place):
     (place.root / "more").mkdir()
     place.config.write_text(f'imports = ["more/*.toml"]\n{CONTAINERD}\ndisable = false\n')
     (place.root / "more/nri.toml").write_text(f'imports = ["../config.toml"]\n{CONTAINERD}\ndisable = true\n')
-    place.told().one("qrm", "fail", "NRI is off")
+    place.reported().one("qrm", "fail", "NRI is off")
     crio = place.root / "crio.conf"
     (place.root / "crio.conf.d").mkdir()
     (place.root / "crio.conf.d/10-crio.conf").write_text("[crio.nri]\nenable_nri = false\n")
-    place.told(runtime_config=crio).one("qrm", "fail", "NRI is off")
+    place.reported(runtime_config=crio).one("qrm", "fail", "NRI is off")
     (place.root / "crio.conf.d/20-nri.conf").write_text("[crio.nri]\nenable_nri = true\n")
-    place.told(runtime_config=crio).one("qrm", "ok", "turns NRI on")
+    place.reported(runtime_config=crio).one("qrm", "ok", "turns NRI on")
 
 
 @pytest.mark.parametrize(("text", "why"), [(None, "No such file or directory"), ("a = ", "not valid TOML")])
 def test_settings_that_cannot_be_read_are_unknown(place: Place, text: str | None, why: str):
     """They are not mounted in the pod of the manager: the result is unknown, not a failure."""
     place.config.unlink() if text is None else place.config.write_text(text)
-    found = place.told()
+    found = place.reported()
     assert found.exit_code == 0, found
     found.one("qrm", "skipped", "the settings of the container runtime are not checked", str(place.config), why)
-    found = place.told(on_failure="refuse")
+    found = place.reported(on_failure="refuse")
     found.one("qrm", "warn", "unknown whether a refusal works", "run the doctor on the node, as root")
 
 

@@ -171,8 +171,8 @@ async def test_example_1_pools_move_with_the_load(world: World):
                 assert not runtime.refused
                 order = [id for id, given in runtime.updates[sent:] if given["cpuset_cpus"] in (online, offline)]
                 assert order.index(ids[1]) > max(order.index(ids[0]), order.index(ids[2])), "growth before loss"
-                told = (await asyncio.to_thread(qrm.explained))["resizes"]
-                (change,) = [each for each in told if each["action"] == "down"]
+                reported = (await asyncio.to_thread(qrm.explained))["resizes"]
+                (change,) = [each for each in reported if each["action"] == "down"]
                 assert (change["from"], change["to"], change["target"]) == (76, 28, 28)
                 assert change["need_cpus"] == pytest.approx(27.75, abs=0.01)
                 assert change["inputs"]["windows_percent"].keys() == {"5m", "10m", "15m"}
@@ -279,10 +279,10 @@ def test_a_failed_allocation_is_reported_with_the_decision(world: World):
     world.pod("default/waits", ids[1], "storage-service", cpu="70", annotations=dedicated)
     with world.run(RESERVED, mode="dry-run", env={"LOAD_WATCHER_QRM_POLICY": "best-effort"}) as qrm:
         wait_for(lambda: len(qrm.explained()["admissions"]) == 2, what="both admissions")
-        told = {each["pod"]: each for each in qrm.explained()["admissions"]}
-        why = {name: each["containers"]["container0"]["cpu"]["failed"] for name, each in told.items()}
+        reported = {each["pod"]: each for each in qrm.explained()["admissions"]}
+        why = {name: each["containers"]["container0"]["cpu"]["failed"] for name, each in reported.items()}
         assert why["default/runs"].startswith("the plug-in for cpu failed in Allocate: UNKNOWN: no available")
-        for name, each in told.items():
+        for name, each in reported.items():
             assert (each["admitted"], each["reason"], each["given_back"]) == (False, "UnexpectedAdmissionError", "all")
             assert each["message"] == f"Allocate failed due to {why[name]}, which is unexpected"
             assert given(qrm)[name] == {}
@@ -553,12 +553,12 @@ def test_unneeded_modules_are_not_loaded_and_unneeded_metrics_are_not_exported(w
         assert qrm.process is not None
         assert "sets cpusets itself" in qrm.log()
         maps = Path(f"/proc/{qrm.process.pid}/maps").read_text()
-        told = qrm.get("/metrics").text
+        reported = qrm.get("/metrics").text
         assert qrm.stop() == 0
     loaded = {part for line in maps.splitlines() for part in line.rpartition(" ")[2].split("/")}
     assert "grpc" in loaded, "the map of the process lists its libraries"
     assert not {"numpy", "sqlalchemy", "psutil", "zstandard"} & loaded
-    families = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
+    families = {line.split()[2] for line in reported.splitlines() if line.startswith("# TYPE ")}
     own = {name for name in families if name.startswith("load_watcher_qrm_")}
     assert {"load_watcher_qrm_plugins", "load_watcher_qrm_reconcile_seconds", "load_watcher_qrm_pool_cpus"} <= own
     requests = {"load_watcher_http_requests_total", "load_watcher_http_request_duration_seconds"}

@@ -35,7 +35,7 @@ class Node:
         self.source = Known()
         self.set: list[str] = []
         self.refuses = ""
-        self.told: list[tuple[str, str]] = []
+        self.reported: list[tuple[str, str]] = []
         self.rounds = Reconciler(
             self.world.manager,
             NodePodSources([self.source]),
@@ -52,7 +52,7 @@ class Node:
         self.set.append(f"{pod.name} {properties['CpusetCpus']}")
 
     async def report(self, pod: QrmPod, admission: Admission) -> None:
-        self.told.append((pod.name, admission.reason))
+        self.reported.append((pod.name, admission.reason))
 
     async def round(self, *names: str, after: float = 3.0, **values: Any) -> None:
         """A round with these pods."""
@@ -84,9 +84,9 @@ async def test_a_pod_of_a_missing_daemonset_is_admitted_when_the_api_has_respond
     node = Node()
     node.plugin.offers = ()
     await node.round("p", daemon=True)
-    assert (node.told, node.plugin.asked) == ([], [])
+    assert (node.reported, node.plugin.asked) == ([], [])
     await node.round("p")
-    assert node.told == [("p", "TopologyAffinityError")]
+    assert node.reported == [("p", "TopologyAffinityError")]
     node.plugin.offers = Fake().offers
     await node.round("p", after=RETRY_S)
     assert node.set == ["p 0-1"]
@@ -97,7 +97,7 @@ async def test_an_inadmissible_pod_gets_nothing_and_is_reported_once_and_retried
     node.plugin.offers = ()
     for _ in range(3):
         await node.round("p")
-    assert node.told == [("p", "TopologyAffinityError")]
+    assert node.reported == [("p", "TopologyAffinityError")]
     assert (node.set, node.plugin.asked) == ([], []), "no resource is allocated"
     assert node.state()["inadmissible"][0]["message"] == "Resources cannot be allocated with Topology locality"
     node.plugin.offers = Fake().offers
@@ -153,7 +153,7 @@ async def test_a_full_disk_makes_no_pod_inadmissible():
     node.world.full = True
     await node.round("p")
     assert "cannot write the checkpoint: No space left" in node.state()["last_reconcile"]["trouble"]
-    assert (node.told, node.state()["inadmissible"], node.rounds.admissions) == ([], [], {})
+    assert (node.reported, node.state()["inadmissible"], node.rounds.admissions) == ([], [], {})
     node.world.full = False
     await node.round("p")
     assert (node.set, node.rounds.admissions) == (["p 0-1"], {("admitted", ""): 1})

@@ -123,18 +123,18 @@ def test_config_check_checks_the_section(tmp_path: Path):
     assert validate({"port": 2022}) == []
     file = tmp_path / "settings.toml"
     file.write_text('[qrm]\nmode = "now"\n')
-    told = CliRunner().invoke(main, ["config", "check", str(file)])
-    assert told.exit_code == 2
-    assert "qrm.mode: must be" in told.output
+    reported = CliRunner().invoke(main, ["config", "check", str(file)])
+    assert reported.exit_code == 2
+    assert "qrm.mode: must be" in reported.output
 
 
 def noted(tmp_path: Path, *lines: str) -> list[str]:
     """The notes of `config check` for a valid [qrm]."""
     file = tmp_path / "settings.toml"
     file.write_text("\n".join(["[qrm]", *lines]))
-    told = CliRunner().invoke(main, ["config", "check", "-o", "json", str(file)])
-    assert told.exit_code == 0, told.output
-    found: list[str] = json.loads(told.stdout)["notices"]
+    reported = CliRunner().invoke(main, ["config", "check", "-o", "json", str(file)])
+    assert reported.exit_code == 0, reported.output
+    found: list[str] = json.loads(reported.stdout)["notices"]
     return found
 
 
@@ -178,18 +178,18 @@ def listening(directory: Path) -> Iterator[Path]:
 
 def test_the_flag_of_the_proposal(tmp_path: Path):
     """--qos-resource-manager-reconcile-period: an invalid value is an error before anything starts."""
-    told = CliRunner().invoke(main, ["qrm", "--qos-resource-manager-reconcile-period", "often"])
-    assert told.exit_code == 2
-    assert "qrm.reconcile_period: must be a duration" in told.output
+    reported = CliRunner().invoke(main, ["qrm", "--qos-resource-manager-reconcile-period", "often"])
+    assert reported.exit_code == 2
+    assert "qrm.reconcile_period: must be a duration" in reported.output
 
 
 def test_the_flag_of_upstream(tmp_path: Path):
     """--qos-resource-manager-resource-names-map, in the format of the kubelet."""
     for names, problem in (("best-effort-cpu=cpu,a=b", "/none/devices"), ("cpu", "qrm.names: must be a list of pairs")):
         flags = ["--qos-resource-manager-resource-names-map", names, "--set", "qrm.sys=/none"]
-        told = CliRunner().invoke(main, ["qrm", *flags])
-        assert told.exit_code != 0
-        assert problem in told.output
+        reported = CliRunner().invoke(main, ["qrm", *flags])
+        assert reported.exit_code != 0
+        assert problem in reported.output
 
 
 @pytest.mark.slow
@@ -197,11 +197,11 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path):
     without = (
         "import sys; sys.modules['grpc'] = None; from load_watcher.main import main; main(['qrm', '--mode', 'server'])"
     )
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
-    assert told.returncode == 2
+    assert reported.returncode == 2
     assert (
-        told.stderr
+        reported.stderr
         == "load-watcher qrm: the extra qrm is not installed\n  run pip install '.[qrm]' in a clone of load-watcher\n"
     )

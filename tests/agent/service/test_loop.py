@@ -70,7 +70,7 @@ class World:
     node: FakeNode
     policies: Path
     monotonic: float = 0.0
-    told: list[NodeEvent] = field(default_factory=list)
+    reported: list[NodeEvent] = field(default_factory=list)
     enforce: bool = True
     tick: float = 0.0
     """Seconds by which the monotonic clock advances at each read."""
@@ -89,7 +89,7 @@ class World:
 
     def agent(self, executor: Executor, policies: PolicySource | None = None) -> Agent:
         async def tell(event: NodeEvent) -> None:
-            self.told.append(event)
+            self.reported.append(event)
 
         return Agent(
             collector=self.collector,
@@ -381,8 +381,8 @@ def test_a_pod_whose_memory_high_cannot_be_lowered_is_evicted(refusing: World):
         refusing.collector.memory = 8.04e9
         for _ in range(2):
             await refusing.cycle(agent, 1000.0)
-        told = [each["why"] for each in agent.explanation()["plan"]["stages"][0]["candidates"]]
-        assert "the kernel recently refused to lower its memory.high" in told
+        reported = [each["why"] for each in agent.explanation()["plan"]["stages"][0]["candidates"]]
+        assert "the kernel recently refused to lower its memory.high" in reported
 
     refusing.run(test)
     refused = [("hold", "shop/p0", "failed"), ("hold", "shop/p1", "failed")]
@@ -499,8 +499,8 @@ def test_preview_shows_the_soft_limits(world: World):
     async def test(agent: Agent) -> None:
         world.collector.memory = 9e9
         await world.cycle(agent, 1000.0)
-        told = [each["text"] for each in agent.explanation()["results"] if each["step"]["kind"] == "hold"]
-        assert [f"would set memory.high of shop/p{number} to 949944320" for number in (0, 1)] == told
+        reported = [each["text"] for each in agent.explanation()["results"] if each["step"]["kind"] == "hold"]
+        assert [f"would set memory.high of shop/p{number} to 949944320" for number in (0, 1)] == reported
         assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
 
     world.run(test)
@@ -545,7 +545,7 @@ def test_a_triggered_or_restored_rule_has_one_event(world: World):
     async def test(agent: Agent) -> None:
         for used in (4400.0, 4400.0, 4400.0, 1000.0, 1000.0):
             await world.cycle(agent, used)
-        assert [(event.type, event.reason) for event in world.told] == [
+        assert [(event.type, event.reason) for event in world.reported] == [
             ("Warning", "AvoidanceTriggered"),
             ("Normal", "RestoreTriggered"),
         ]

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from agent.cgroups.paths import Driver
 from load_watcher.main import main
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, write
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.proc import FakeProc
@@ -292,23 +292,23 @@ def test_once_runs_cycles_until_each_rule_has_decided(machine: Machine):
     """For a rule that needs three samples, the first cycle would not show the result."""
     machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "100"}, avoidanceThreshold=3))
 
-    def told() -> re.Match[str] | None:  # again, if the counters that are written here were late
+    def reported() -> re.Match[str] | None:  # again, if the counters that are written here were late
         done = run(machine, "--once", *machine.settings())
         return re.search(
             r"^cpu.high: cpu_total_usage is \d+.*, above the watermark 100: triggered", done.stdout, re.MULTILINE
         )
 
-    wait_for(told, what="the third sample")
+    wait_for(reported, what="the third sample")
 
 
 def test_once_waits_for_the_pods_and_names_the_selected_ones(machine: Machine, kubelet: FakeKubelet):
     machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}))
 
-    def told() -> bool:  # again, if the counters that are written here were late: then it is to less than 1.2 cores
+    def reported() -> bool:  # again, if the counters that are written here were late: then it is to less than 1.2 cores
         done = run(machine, "--once", *machine.settings(kubelet=kubelet.url))
         return "throttle shop/web, container main, from no quota to 1." in done.stdout
 
-    wait_for(told, what="how far it would be throttled")
+    wait_for(reported, what="how far it would be throttled")
     assert not throttled(machine)
 
 
@@ -468,20 +468,20 @@ def test_the_doctor_reads_a_running_agent(machine: Machine, kubelet: FakeKubelet
         machine.put(a_rule(metricRule={"name": "cpu_load_15_min", "value": "4"}))
         port = {"port": process.port, "kubelet": kubelet.url}
 
-        def told(**more: object) -> Told:
+        def reported(**more: object) -> Reported:
             return doctor("--only", "agent", *machine.settings(**{**port, **more}))
 
-        found = told(token_file=token)
+        found = reported(token_file=token)
         found.one("agent", "ok", f"an agent runs at http://127.0.0.1:{process.port}: node node-1", "preview")
         found.one("agent", "ok", "the policies are valid", "active rules: 1")
-        told().one("agent", "fail", "requires its token for reading", "agent.token_file")
-        told(token_file=token, mode="enforce").one("agent", "warn", "although these settings enable enforce")
+        reported().one("agent", "fail", "requires its token for reading", "agent.token_file")
+        reported(token_file=token, mode="enforce").one("agent", "warn", "although these settings enable enforce")
         write(machine.policies, all="kind: NodeQOS\n")
         authorised = {"Authorization": "Bearer secret"}
         wait_for(
             lambda: process.get("/explain", headers=authorised).json()["policies"]["problems"], what="it to be seen"
         )
-        told(token_file=token).one(
+        reported(token_file=token).one(
             "agent", "fail", "the previous policies remain in effect", "load-watcher agent --check"
         )
-    told(token_file=token, port=kubelet.url.rpartition(":")[2]).one("agent", "fail", "is not a load-watcher agent")
+    reported(token_file=token, port=kubelet.url.rpartition(":")[2]).one("agent", "fail", "is not a load-watcher agent")

@@ -36,8 +36,8 @@ async def test_failures_and_bugs_are_logged_once_and_the_task_continues(caplog: 
         await asyncio.sleep(0.03)
         assert asked == len(seen)
         assert {asyncio.current_task()} == asyncio.all_tasks()
-    told = [each.getMessage() for each in caplog.records if each.name == "agent.state.background_value"]
-    assert told == [
+    reported = [each.getMessage() for each in caplog.records if each.name == "agent.state.background_value"]
+    assert reported == [
         "updates of the thing stopped: it is gone. Look for it.",
         "unexpected error while reading the thing",
         "updates of the thing resumed",

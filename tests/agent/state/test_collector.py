@@ -663,10 +663,10 @@ def test_pods_known_only_by_their_groups_are_not_candidates(node: FakeNode):
     node.pods.why = "the kubelet does not answer"
     state = node.collect()
     assert state.pods == ()
-    told = state.missing["pods"]
-    assert "the kubelet does not answer. Use another source." in told
-    assert "2 pods have control groups" in told
-    assert "no action is taken on them" in told
+    reported = state.missing["pods"]
+    assert "the kubelet does not answer. Use another source." in reported
+    assert "2 pods have control groups" in reported
+    assert "no action is taken on them" in reported
     assert OF_PODS <= state.missing.keys()
     assert "memory_total_usage" in state.metrics
 

@@ -188,10 +188,10 @@ def test_a_mounted_certificate_that_was_replaced_on_the_host_is_reported(tmp_pat
     with FakeKubelet([pod("a", "1")], tls=context) as kubelet, file.open("rb") as mounted:
         file.unlink()
 
-        async def told(source: KubeletPods) -> None:
+        async def reported(source: KubeletPods) -> None:
             await eventually(lambda: "restart this pod" in why_not(source), what="the cause")
 
-        watching(kubelet, told, authority=Path(f"/proc/self/fd/{mounted.fileno()}"))
+        watching(kubelet, reported, authority=Path(f"/proc/self/fd/{mounted.fileno()}"))
 
 
 def test_an_unreadable_authority_is_reported(tmp_path: Path):
@@ -200,7 +200,7 @@ def test_an_unreadable_authority_is_reported(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         ((403, b"Forbidden"), '{apiGroups: [""], resources: ["nodes/pods"], verbs: ["get"]}'),
         ((404, b"404 page not found"), "debugging handlers"),
@@ -217,11 +217,11 @@ def test_an_unreadable_authority_is_reported(tmp_path: Path):
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_an_invalid_list_of_pods_is_reported_and_the_source_continues(answer: tuple[int, bytes], told: str):
+def test_an_invalid_list_of_pods_is_reported_and_the_source_continues(answer: tuple[int, bytes], reported: str):
     with FakeKubelet([pod("a", "1")], fault=lambda: answer) as kubelet:
 
         async def inside(source: KubeletPods) -> None:
-            await eventually(lambda: told in why_not(source), what=told)
+            await eventually(lambda: reported in why_not(source), what=reported)
             kubelet.fault = lambda: None
             await eventually(lambda: not why_not(source), what="an answer")
 
@@ -288,6 +288,6 @@ def test_an_invalid_pod_does_not_affect_others(caplog):
             assert keys(source) == ["default/a"]
 
         watching(kubelet, inside)
-    told = [each.getMessage() for each in caplog.records if "ignoring the pod" in each.getMessage()]
-    assert len(told) == 3, "each failure is logged once"
-    assert "default/bad" in told[0]
+    reported = [each.getMessage() for each in caplog.records if "ignoring the pod" in each.getMessage()]
+    assert len(reported) == 3, "each failure is logged once"
+    assert "default/bad" in reported[0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.state.remote import PrometheusQueryClient, QueryMetrics, prometheus_connection
-from tests.fakes.prometheus import FakePrometheus, result, told
+from tests.fakes.prometheus import FakePrometheus, responded, result
 from tests.real.parts import Prometheus
 from tests.real.remote_write import Series as Written
 from tests.waiting import eventually
@@ -67,7 +67,7 @@ def test_each_series_of_a_response_is_a_series_of_the_metric():
 
 def test_a_response_becomes_too_old_without_prometheus(caplog):
     down = False
-    with FakePrometheus(lambda _: told("{}", status=503) if down else result("vector", [row("1")])) as server:
+    with FakePrometheus(lambda _: responded("{}", status=503) if down else result("vector", [row("1")])) as server:
 
         async def inside(source: QueryMetrics) -> None:
             nonlocal down
@@ -88,7 +88,7 @@ def test_a_failed_query_does_not_affect_others():
     def answer(asked: Any) -> bytes:
         if asked.query == "good":
             return result("vector", [row("1")])
-        return result("vector", []) if asked.query == "empty" else told(bad, status=400)
+        return result("vector", []) if asked.query == "empty" else responded(bad, status=400)
 
     with FakePrometheus(answer) as server:
 
@@ -103,12 +103,12 @@ def test_a_failed_query_does_not_affect_others():
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (told("<html>login</html>"), "web page"),
+        (responded("<html>login</html>"), "web page"),
         (result("matrix", []), "matrix"),
         (result("vector", [{"metric": {}, "value": [1]}]), "the response has an invalid series"),
         (result("vector", [{"metric": {}, "value": [1, "much"]}]), "the response has an invalid series"),
         (result("vector", [row("1", number=str(each)) for each in range(1001)]), "more than 1000 series"),
-        (told("Unauthorized", status=401), "401"),
+        (responded("Unauthorized", status=401), "401"),
     ],
     ids=["web page", "matrix", "half a sample", "no number", "too many", "no token"],
 )
@@ -131,7 +131,7 @@ def test_hints_name_settings_of_the_agent(tmp_path: Path, missing: bool):
         await eventually(lambda: "agent.prometheus_token_file" in why_not(source), what="the agent's key")
         assert "provider." not in why_not(source)
 
-    with FakePrometheus(lambda _: told("Unauthorized", status=401)) as server:
+    with FakePrometheus(lambda _: responded("Unauthorized", status=401)) as server:
         watching(server.url, {"mine": "up"}, inside, token_file=token)
 
 

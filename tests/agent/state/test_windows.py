@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.state.remote import WatcherWindows, metric_name
-from tests.fakes.prometheus import FakePrometheus, told
+from tests.fakes.prometheus import FakePrometheus, responded
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import publish, snapshot_of, steady
 from tests.waiting import eventually
@@ -209,7 +209,7 @@ def test_an_unreachable_watcher_affects_only_its_metrics():
     ],
 )
 def test_an_invalid_document_of_a_node_is_reported(body: bytes):
-    with FakePrometheus(lambda _: told(body)) as server:
+    with FakePrometheus(lambda _: responded(body)) as server:
 
         class At:
             port = server.port

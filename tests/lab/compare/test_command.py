@@ -40,14 +40,14 @@ def test_two_services_that_differ_have_exit_code_1_and_a_report() -> None:
     theirs_fleet = {"node-1": {"CPU": steady(38)}, "node-3": {"CPU": steady(38.5)}}
     with serving(ours_fleet) as ours, serving(theirs_fleet) as theirs:
         result = compare(url(ours), url(theirs))
-        told = json.loads(compare(url(ours), url(theirs), "-o", "json").stdout)
+        reported = json.loads(compare(url(ours), url(theirs), "-o", "json").stdout)
         lenient = compare(url(ours), url(theirs), "--tolerance", "50", "--target", "60")
     assert result.exit_code == 1
     assert "different: 1 node known only to this service: node-2" in result.stdout
     assert "different: CPU AVG of 1 node differs by more than 5 points: node-1" in result.stdout
-    assert told["same"] is False
-    assert told["only_theirs"] == ["node-3"]
-    assert told["winners"] == {"ours": ["node-2"], "theirs": ["node-3"], "in_common": 0}
+    assert reported["same"] is False
+    assert reported["only_theirs"] == ["node-3"]
+    assert reported["winners"] == {"ours": ["node-2"], "theirs": ["node-3"], "in_common": 0}
     assert lenient.exit_code == 1
     assert "points: node-1" not in lenient.stdout
 
@@ -56,10 +56,10 @@ def test_each_of_several_comparisons_is_reported() -> None:
     """Progress on standard error, the result on standard output."""
     with serving(small_fleet()) as ours, serving(small_fleet()) as theirs:
         result = compare(url(ours), url(theirs), "--for", "1s", "--every", "250ms", "-o", "json")
-    told = json.loads(result.stdout)
+    reported = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert told["comparisons"] >= 1
-    assert result.stderr.count("3 nodes known to both") == told["comparisons"]
+    assert reported["comparisons"] >= 1
+    assert result.stderr.count("3 nodes known to both") == reported["comparisons"]
 
 
 @pytest.mark.parametrize("service", [FakeService(published=None), FakeService(clock=2000.0)], ids=["404", "503"])

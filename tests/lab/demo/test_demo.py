@@ -158,11 +158,11 @@ def test_the_decision_about_a_pod_is_explained(demo: Demo) -> None:
     assert found is not None
     pod, node = found.groups()
 
-    def told() -> str:
+    def reported() -> str:
         result = CliRunner().invoke(main, ["why", pod, "--url", demo.url], prog_name="load-watcher")
         return result.stdout if f"bound to {node}" in result.stdout else ""
 
-    assert "by the profile default" in wait_for(told, what=f"why {pod} is on {node}")
+    assert "by the profile default" in wait_for(reported, what=f"why {pod} is on {node}")
 
 
 def test_a_manifest_is_ranked_with_the_demo(demo: Demo) -> None:

@@ -73,8 +73,8 @@ async def test_the_scorers_table_follows_the_simulated_cluster() -> None:
     with pytest.raises(KubeConflict):
         await api.bind(key, node=node, uid=waiting.metadata.uid)
     await api.close()
-    told = int(table.pods.sum())
+    reported = int(table.pods.sum())
     cluster.advance(BEGUN + 3600.0)  # changes after the end are not reported: pods were replaced
-    assert int(table.pods.sum()) == told
+    assert int(table.pods.sum()) == reported
     assert turns > 10
     assert set(table.row) == set(cluster.nodes)

@@ -80,14 +80,14 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 def test_samples_of_a_time_are_always_the_same() -> None:
     """Fetches overlap and repeat the same values; pods that ended since are still in them."""
     simulated = cluster()
-    told = {}
+    reported = {}
     for now in range(0, 300, 4):  # seconds: samples are between two reads, and pods start and end there
         simulated.advance(BEGUN + now)
         place_all(simulated, BEGUN + now)
-        told[now] = fetched(simulated, BEGUN + now - 16.0, BEGUN + now + 3.9)["CPU"].value
+        reported[now] = fetched(simulated, BEGUN + now - 16.0, BEGUN + now + 3.9)["CPU"].value
     ends = simulated.running.end
     assert np.count_nonzero(ends < BEGUN + 300.0) > 5
-    for now, values in told.items():
+    for now, values in reported.items():
         assert np.array_equal(values, fetched(simulated, BEGUN + now - 16.0, BEGUN + now + 3.9)["CPU"].value), now
 
 
@@ -324,13 +324,13 @@ async def test_the_usage_of_pods_is_that_in_the_load_of_their_nodes() -> None:
     """The same cores and bytes."""
     simulated = cluster()
     provider = DemoProvider(simulated, resolution=15)
-    told = await provider.fetch_pods(BEGUN + 5.0)
+    reported = await provider.fetch_pods(BEGUN + 5.0)
     now = all_at(simulated, BEGUN + 5.0)
-    assert told.usage.cores.sum() == pytest.approx(pod_cores(simulated.fleet, simulated.running, now).sum())
+    assert reported.usage.cores.sum() == pytest.approx(pod_cores(simulated.fleet, simulated.running, now).sum())
     memory = pod_memory(simulated.running, now[simulated.running.row], simulated.fleet.pattern)
-    assert told.usage.memory.sum() == pytest.approx(memory.sum())
-    assert len(told.usage.pods) == len(simulated.pods())
-    assert told.origin.source == "Demo"
+    assert reported.usage.memory.sum() == pytest.approx(memory.sum())
+    assert len(reported.usage.pods) == len(simulated.pods())
+    assert reported.origin.source == "Demo"
     assert set(simulated.fleet.names) == set(provider.node_names())
     capacities = await provider.capacities()
     assert capacities["general-a-01"].milli_cores == 8000

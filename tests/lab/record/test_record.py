@@ -374,15 +374,15 @@ def test_invalid_arguments_of_the_command_are_errors(tmp_path: Path) -> None:
     there.write_text("mine")
     run = CliRunner()
     nobody = ["--url", "http://127.0.0.1:1"]
-    told = run.invoke(main, ["record", *nobody, "--file", str(there)])
-    assert (2, "mine") == (told.exit_code, there.read_text())
-    assert "already exists" in told.stderr
-    told = run.invoke(main, ["record", *nobody, "--file", str(tmp_path / "new.csv")])
-    assert (2, False) == (told.exit_code, (tmp_path / "new.csv").exists())
-    assert "check that load-watcher is running at this address; --url URL selects another service" in told.stderr
-    told = run.invoke(main, ["record", "--file", str(tmp_path / "no" / "a.csv")])
-    assert 2 == told.exit_code
-    assert "check the path; nothing recorded" in told.stderr
+    reported = run.invoke(main, ["record", *nobody, "--file", str(there)])
+    assert (2, "mine") == (reported.exit_code, there.read_text())
+    assert "already exists" in reported.stderr
+    reported = run.invoke(main, ["record", *nobody, "--file", str(tmp_path / "new.csv")])
+    assert (2, False) == (reported.exit_code, (tmp_path / "new.csv").exists())
+    assert "check that load-watcher is running at this address; --url URL selects another service" in reported.stderr
+    reported = run.invoke(main, ["record", "--file", str(tmp_path / "no" / "a.csv")])
+    assert 2 == reported.exit_code
+    assert "check the path; nothing recorded" in reported.stderr
     assert 2 == run.invoke(main, ["record", "--file", str(tmp_path / "a.csv"), "--every", "0s"]).exit_code
     assert 2 == run.invoke(main, ["record", "--file", str(tmp_path / "a.csv"), "--for", "soon"]).exit_code
 
@@ -434,12 +434,12 @@ def test_a_recording_of_the_demo_is_valid_after_a_kill_and_after_a_stop(running:
                 seen(partial(has, path, UsageRecord), what="pods in the file")
             one.kill()
             other.send_signal(signal.SIGTERM)
-            told, warned = other.communicate(timeout=60)
+            reported, warned = other.communicate(timeout=60)
         finally:
             one.kill()
             other.kill()
     assert 0 == other.returncode, warned
-    assert "records in" in told
+    assert "records in" in reported
     assert isinstance(list(read_trace(stopped))[-1], EndRecord)
     for path in (killed, stopped):
         pattern = pattern_of(read_trace(path))

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from load_watcher.main import main
-from tests.fakes.prometheus import Asked, FakePrometheus, matrix, result, told, vector
+from tests.fakes.prometheus import Asked, FakePrometheus, matrix, responded, result, vector
 
 ROWS: tuple[Mapping[str, str], ...] = ({"zone": "a"}, {"zone": "b"})
 Answer = Callable[[Asked], bytes]
@@ -25,12 +25,12 @@ def of_kind(asked: Asked) -> bytes:
 ANSWERS: dict[str, Answer] = {
     "more rows than asked for": of_kind,
     "no labels": lambda _: vector({}, {}),
-    "a scalar": lambda _: told('{"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}}'),
-    "a string": lambda _: told('{"status": "success", "data": {"resultType": "string", "result": [1, "x"]}}'),
+    "a scalar": lambda _: responded('{"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}}'),
+    "a string": lambda _: responded('{"status": "success", "data": {"resultType": "string", "result": [1, "x"]}}'),
     "rows without a metric": lambda _: result("vector", [{"value": [1.0, "1"]}]),
     "values that are not pairs": lambda _: result("vector", [{"metric": {"instance": "a"}, "value": [1.0, "1", "2"]}]),
     "a matrix for a vector": lambda _: matrix(({"instance": "a:9100"}, [(1.0, "1")])),
-    "null": lambda _: told('{"status": "success", "data": null}'),
+    "null": lambda _: responded('{"status": "success", "data": null}'),
 }
 
 

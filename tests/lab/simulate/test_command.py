@@ -97,10 +97,16 @@ class _Links(HTMLParser):
 
 def test_results_as_json(trace: Path):
     result = simulate(trace, *POLICIES, "-o", "json")
-    told = json.loads(result.stdout)
-    assert {"trace": "trace.csv.gz", "nodes": 2, "pods": 2, "minutes": 30, "refresh_s": 60.0}.items() <= told.items()
-    assert ["LeastAllocated", "TargetLoadPacking"] == [each["policy"] for each in told["policies"]]
-    assert {20} == {each["cpu_overload_node_minutes"] for each in told["policies"]}
+    reported = json.loads(result.stdout)
+    assert {
+        "trace": "trace.csv.gz",
+        "nodes": 2,
+        "pods": 2,
+        "minutes": 30,
+        "refresh_s": 60.0,
+    }.items() <= reported.items()
+    assert ["LeastAllocated", "TargetLoadPacking"] == [each["policy"] for each in reported["policies"]]
+    assert {20} == {each["cpu_overload_node_minutes"] for each in reported["policies"]}
 
 
 def test_errors_as_json(tmp_path: Path):

@@ -25,10 +25,10 @@ import watcher
 from load_watcher import main
 from load_watcher.doctor import report
 from tests.conftest import RunService
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 from tests.fakes.kube import LEASES, NODE_METRICS, NODES, POD_METRICS, PODS, FakeKube, Fault
 from tests.fakes.kube_rules import status_object
-from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
+from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, responded, until_hung_up, vector
 from tests.fakes.service import Live
 from tests.real.parts import REPOSITORY, free_port, make_certificates
 from tests.waiting import wait_for
@@ -52,7 +52,7 @@ def source() -> Iterator[list[str]]:
         yield ["--provider", "prometheus", "--address", server.url, "--set", "provider.metrics=CPU"]
 
 
-def of_this_host(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
+def of_this_host(*arguments: str, env: Mapping[str, str] | None = None) -> Reported:
     """The result with the host as the source. A machine that is too busy for its first sample within three seconds,
     which doctor reports as a failure, gets more attempts."""
     for _ in range(5):
@@ -239,11 +239,11 @@ def test_log_messages_are_shown_with_the_given_level_and_format(source: list[str
 def test_a_check_alone_detects_the_service_by_itself(source: list[str], check: str):
     """Without the line of the check `port`, which --only leaves out."""
     with Live() as live:
-        told = doctor(*source, "--port", str(live.port), "--only", check)
-        assert {"settings", check} == {line.name for line in told.lines}
-        assert 0 == told.exit_code, str(told)
-    told = doctor(*source, "--only", "service")
-    told.one("service", "skipped", "no service runs at", "--url checks another one")
+        responded = doctor(*source, "--port", str(live.port), "--only", check)
+        assert {"settings", check} == {line.name for line in responded.lines}
+        assert 0 == responded.exit_code, str(responded)
+    responded = doctor(*source, "--only", "service")
+    responded.one("service", "skipped", "no service runs at", "--url checks another one")
 
 
 # --- settings and surroundings ---------------------------------------------------------------------------------------
@@ -251,26 +251,28 @@ def test_a_check_alone_detects_the_service_by_itself(source: list[str], check: s
 
 def test_a_misspelt_provider_name_is_reported():
     """The Go load-watcher silently uses metrics-server."""
-    told = doctor(env={"METRICS_PROVIDER_NAME": "Promethues"})
-    assert (1, {"settings"}) == (told.exit_code, told.failed())
-    assert "did you mean prometheus?" in told.one("settings", "fail", "provider.name", "METRICS_PROVIDER_NAME").cure
-    assert {"skipped"} == {line.status for line in told.of("source")}
+    responded = doctor(env={"METRICS_PROVIDER_NAME": "Promethues"})
+    assert (1, {"settings"}) == (responded.exit_code, responded.failed())
+    assert (
+        "did you mean prometheus?" in responded.one("settings", "fail", "provider.name", "METRICS_PROVIDER_NAME").cure
+    )
+    assert {"skipped"} == {line.status for line in responded.of("source")}
 
 
 def test_all_problems_of_the_settings_are_reported_at_once():
     """Each with its key."""
-    told = doctor("--set", "refresh.interval=soon", "--set", "server.prot=1", "--set", "provider.token=s3cret")
-    assert 2 == len(told.of("settings", "fail")), str(told)
-    told.one("settings", "fail", "server.prot", "did you mean server.port?")
-    told = doctor("--config", "nowhere.toml")
-    told.one("settings", "fail", "cannot read nowhere.toml")
+    responded = doctor("--set", "refresh.interval=soon", "--set", "server.prot=1", "--set", "provider.token=s3cret")
+    assert 2 == len(responded.of("settings", "fail")), str(responded)
+    responded.one("settings", "fail", "server.prot", "did you mean server.port?")
+    responded = doctor("--config", "nowhere.toml")
+    responded.one("settings", "fail", "cannot read nowhere.toml")
 
 
 def test_settings_without_an_effect_are_a_warning(source: list[str]):
     """They are valid."""
-    told = doctor(*source, "--set", "store.watcher_id=a")
-    assert 0 == told.exit_code
-    told.one("settings", "warn", "store.watcher_id is set but not used: store.url names a file")
+    responded = doctor(*source, "--set", "store.watcher_id=a")
+    assert 0 == responded.exit_code
+    responded.one("settings", "warn", "store.watcher_id is set but not used: store.url names a file")
 
 
 def test_the_host_in_a_pod_needs_the_name_of_its_node():
@@ -292,10 +294,12 @@ def test_the_certificate_of_the_service_must_match_its_key(tmp_path: Path):
         (tmp_path / name).mkdir()
         make_certificates(tmp_path / name)
     good = {"tls_cert": "one/server.pem", "tls_key": "one/server.key"}
-    told = doctor(*[f"--set=server.{key}={value}" for key, value in good.items()])
-    told.one("surroundings", "ok")
-    told = doctor(*[f"--set=server.{key}={value}" for key, value in (good | {"tls_key": "other/server.key"}).items()])
-    assert "tls_key must belong to tls_cert" in told.one("surroundings", "fail", "TLS files of [server]").cure
+    responded = doctor(*[f"--set=server.{key}={value}" for key, value in good.items()])
+    responded.one("surroundings", "ok")
+    responded = doctor(
+        *[f"--set=server.{key}={value}" for key, value in (good | {"tls_key": "other/server.key"}).items()]
+    )
+    assert "tls_key must belong to tls_cert" in responded.one("surroundings", "fail", "TLS files of [server]").cure
 
 
 # --- port and service ------------------------------------------------------------------------------------------------
@@ -303,7 +307,7 @@ def test_the_certificate_of_the_service_must_match_its_key(tmp_path: Path):
 
 def test_the_process_that_uses_the_port_is_named():
     """Another program: this one."""
-    with FakePrometheus(lambda _: told("not here", status=404)) as other:
+    with FakePrometheus(lambda _: responded("not here", status=404)) as other:
         said = doctor("--port", str(other.port))
     line = said.one("port", "fail", f"127.0.0.1:{other.port} is in use by", f"process {os.getpid()}")
     assert "server.port" in line.cure
@@ -312,10 +316,10 @@ def test_the_process_that_uses_the_port_is_named():
 
 def test_an_address_of_another_machine_cannot_be_used():
     """TEST-NET-1 belongs to no machine; an invalid name has no address."""
-    told = doctor("--host", "192.0.2.1", "--port", "20")
-    assert "::" in told.one("port", "fail", "192.0.2.1:20 is not an address of this machine").cure
-    told = doctor("--host", "no..name", "--port", "20")
-    told.one("port", "fail", "cannot resolve the host name", "server.host")
+    responded = doctor("--host", "192.0.2.1", "--port", "20")
+    assert "::" in responded.one("port", "fail", "192.0.2.1:20 is not an address of this machine").cure
+    responded = doctor("--host", "no..name", "--port", "20")
+    responded.one("port", "fail", "cannot resolve the host name", "server.host")
 
 
 def test_beside_a_running_service_there_is_no_failure(run_service: RunService):
@@ -324,17 +328,19 @@ def test_beside_a_running_service_there_is_no_failure(run_service: RunService):
     service.wait_for_status(200)
     url = f"sqlite:///{service.directory}/load-watcher.db"
     arguments = ["--port", str(service.port), "--store-url", url]
-    told = of_this_host(*arguments)
-    assert 0 == told.exit_code, str(told)
-    told.one("port", "ok", f"a load-watcher already listens on 127.0.0.1:{service.port} ", f"process {service.pid}")
-    told.one("port", "ok", "with equal settings; a second one cannot start")
+    responded = of_this_host(*arguments)
+    assert 0 == responded.exit_code, str(responded)
+    responded.one(
+        "port", "ok", f"a load-watcher already listens on 127.0.0.1:{service.port} ", f"process {service.pid}"
+    )
+    responded.one("port", "ok", "with equal settings; a second one cannot start")
     other = of_this_host(*arguments, "--set", "refresh.windows=5m", "--interval", "30s")
     line = other.one("port", "warn", f"already listens on 127.0.0.1:{service.port} ", "with other settings")
     assert "windows is 5m, 10m, 15m there, 5m here; refresh.interval is 60 s there, 30 s here" in line.what
     other.one("service", "ok", "the last refresh of the service succeeded")
-    told.one("service", "warn", "no node has its 5m window yet")
-    told.one("service", "ok", "the last refresh of the service succeeded")
-    told.one("database", "ok", f"in use by process {service.pid}", "as expected")
+    responded.one("service", "warn", "no node has its 5m window yet")
+    responded.one("service", "ok", "the last refresh of the service succeeded")
+    responded.one("database", "ok", f"in use by process {service.pid}", "as expected")
     elsewhere = doctor("--store-url", url)
     elsewhere.one("database", "fail", f"is in use by process {service.pid}", "set a different store.url")
     elsewhere.one("service", "skipped")
@@ -345,7 +351,7 @@ def test_beside_a_running_service_there_is_no_failure(run_service: RunService):
 def test_the_failed_source_of_a_running_service_is_reported(run_service: RunService, tmp_path: Path):
     """In the words of the service, with its token if necessary."""
     (tmp_path / "token").write_text("s3cret")
-    with FakePrometheus(lambda _: told("no", status=403)) as server:
+    with FakePrometheus(lambda _: responded("no", status=403)) as server:
         config = '[server]\nprotect_reads = true\ntoken_file = "../token"\n'
         service = run_service("--provider", "prometheus", "--address", server.url, config=config)
         service.wait_for_status(401, "/watcher/health")
@@ -357,9 +363,9 @@ def test_the_failed_source_of_a_running_service_is_reported(run_service: RunServ
     assert "s3cret" not in said.output
 
 
-def doctor_until_down(url: str) -> Told:
+def doctor_until_down(url: str) -> Reported:
     """Run doctor until the first tick has failed."""
-    said: list[Told] = []
+    said: list[Reported] = []
 
     def failed() -> bool:
         said[:] = [doctor("--url", url, "--set", "server.token_file=token")]
@@ -370,7 +376,7 @@ def doctor_until_down(url: str) -> Told:
 
 
 def test_another_program_or_none_at_the_address_is_reported():
-    with FakePrometheus(lambda _: told("<html>", status=404)) as server:
+    with FakePrometheus(lambda _: responded("<html>", status=404)) as server:
         other = doctor("--url", server.url)
     assert "--url" in other.one("service", "fail", "not a load-watcher").cure
     silent = doctor("--url", server.url)
@@ -384,8 +390,8 @@ def test_another_program_or_none_at_the_address_is_reported():
 
 def test_an_existing_or_future_database_passes(tmp_path: Path):
     """The check creates and changes nothing."""
-    told = doctor("--set", "provider.metrics=CPU")
-    told.one("database", "ok", "does not exist yet; serve will create it")
+    responded = doctor("--set", "provider.metrics=CPU")
+    responded.one("database", "ok", "does not exist yet; serve will create it")
     assert [] == os.listdir(tmp_path)
     upgrade(database_at("sqlite:///load-watcher.db"))
     before = {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
@@ -459,8 +465,8 @@ def test_the_limit_of_the_database_is_compared_with_the_fleet(
 
 
 def test_a_missing_directory_of_the_database_is_a_failure():
-    told = doctor("--store-url", "sqlite:////no/such/place/a.db")
-    assert "mkdir -p /no/such/place" in told.one("database", "fail", "does not exist").cure
+    responded = doctor("--store-url", "sqlite:////no/such/place/a.db")
+    assert "mkdir -p /no/such/place" in responded.one("database", "fail", "does not exist").cure
 
 
 @pytest.fixture
@@ -507,7 +513,7 @@ def healthy(asked: Asked, *, nodes: str = "a b") -> bytes:
     return matrix(({"node": one}, values), ({"node": other}, values))
 
 
-def ask(answer: Answer, *arguments: str) -> Told:
+def ask(answer: Answer, *arguments: str) -> Reported:
     with FakePrometheus(answer) as server:
         metrics = ["--set", "provider.metrics=CPU,Memory"]
         return doctor("--provider", "prometheus", "--address", server.url, *metrics, *arguments)
@@ -528,15 +534,15 @@ def test_a_working_source_passes():
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (told("who are you?", status=401), ("401", "provider.token")),
-        (told("you may not", status=403), ("403", "provider.token")),
-        (told("<html>login", headers={"Content-Type": "text/html"}), ("web page", "login page")),
+        (responded("who are you?", status=401), ("401", "provider.token")),
+        (responded("you may not", status=403), ("403", "provider.token")),
+        (responded("<html>login", headers={"Content-Type": "text/html"}), ("web page", "login page")),
         (
-            told("", status=302, headers={"Location": "https://login.example/?s3cret"}),
+            responded("", status=302, headers={"Location": "https://login.example/?s3cret"}),
             ("login.example", "provider.address"),
         ),
-        (told("not here", status=404), ("404", "provider.address")),
-        (told("{", status=200), ("JSON",)),
+        (responded("not here", status=404), ("404", "provider.address")),
+        (responded("{", status=200), ("JSON",)),
     ],
 )
 def test_a_source_that_refuses_is_reported_with_its_hint(answer: bytes, words: tuple[str, ...]):
@@ -557,7 +563,11 @@ def test_a_failing_metric_is_reported_beside_the_others():
     """The other metric is checked."""
 
     def half(asked: Asked) -> bytes:
-        return told('{"status":"error","error":"too heavy"}', status=422) if "memory" in asked.query else healthy(asked)
+        return (
+            responded('{"status":"error","error":"too heavy"}', status=422)
+            if "memory" in asked.query
+            else healthy(asked)
+        )
 
     said = ask(half)
     assert {"series"} == said.failed()
@@ -573,7 +583,7 @@ def test_a_missing_metric_is_reported_with_the_series_that_exist():
     def without_memory(asked: Asked) -> bytes:
         if asked.path == "/api/v1/label/__name__/values":
             listed.append(asked)
-            return told('{"status":"success","data":["windows_memory_free","memory_total"]}')
+            return responded('{"status":"success","data":["windows_memory_free","memory_total"]}')
         return vector() if "memory" in asked.query.lower() else healthy(asked)
 
     said = ask(without_memory, "--set", "provider.token=s3cret")
@@ -581,7 +591,7 @@ def test_a_missing_metric_is_reported_with_the_series_that_exist():
     assert 'series with "memory" in the name' in memory.cure
     assert "docs/tasks/prometheus.md" in memory.cure
     assert ["Bearer s3cret"] == [each.headers["authorization"] for each in listed]
-    no_names = ask(lambda asked: told("no", status=404) if "label" in asked.path else without_memory(asked))
+    no_names = ask(lambda asked: responded("no", status=404) if "label" in asked.path else without_memory(asked))
     no_names.one("series", "fail", 'the server has no series with "memory" in the name')
 
 
@@ -611,7 +621,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def kube(server: FakeKube, *arguments: str, token: str | None = None) -> Told:
+def kube(server: FakeKube, *arguments: str, token: str | None = None) -> Reported:
     """Run doctor with metrics-server as the source, unless the arguments name another."""
     file = server.kubeconfig(Path("kubeconfig"), token=token)
     return doctor("--provider", "metrics-server", *arguments, env={"KUBE_CONFIG": str(file)})
@@ -725,8 +735,8 @@ def test_rights_for_node_metrics_are_those_of_writers_and_readers(tmp_path: Path
             if each.resource.endswith("selfsubjectaccessreviews")
             and (about := each.body["spec"]["resourceAttributes"])["resource"] == "leases"
         ]
-    told = "watch nodemetrics.slo.koordinator.sh, patch nodemetrics/status.slo.koordinator.sh, patch leases"
-    writing = said.one("permissions", "fail", told, "writing NodeMetrics")
+    responded = "watch nodemetrics.slo.koordinator.sh, patch nodemetrics/status.slo.koordinator.sh, patch leases"
+    writing = said.one("permissions", "fail", responded, "writing NodeMetrics")
     assert '{apiGroups: ["slo.koordinator.sh"], resources: ["nodemetrics/status"], verbs: ["patch"]}' in writing.cure
     said.one("permissions", "fail", "may not watch nodemetrics.slo.koordinator.sh; needed for NodeMetrics of the")
     assert [("create", "here", ""), ("get", "here", LEASE), ("patch", "here", LEASE)] == [
@@ -852,7 +862,7 @@ def test_this_host_with_another_name_than_its_node_is_reported():
     assert ("ok",) == tuple(line.status for line in right.of("nodes"))
 
 
-def ask_with_cluster(server: FakeKube, nodes: str, *arguments: str) -> Told:
+def ask_with_cluster(server: FakeKube, nodes: str, *arguments: str) -> Reported:
     """Run doctor with a Prometheus that has these nodes."""
     file = server.kubeconfig(Path("kubeconfig"))
     return ask(lambda asked: healthy(asked, nodes=nodes), "--set", f"kubernetes.kubeconfig={file}", *arguments)

@@ -79,8 +79,8 @@ def test_nodes_without_room_are_last_and_name_the_resource(live: Live) -> None:
         lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
         assert "rules of the pod that were not checked: topology spread constraints" in lines
         assert f"a rejected 7 s {why}" in lines
-    told = json.loads(score(live, "--plugin", "TargetLoadPacking", "-o", "json", manifest=large).stdout)
-    assert [each["passes"] for each in told["nodes"]] == [False, False]
+    reported = json.loads(score(live, "--plugin", "TargetLoadPacking", "-o", "json", manifest=large).stdout)
+    assert [each["passes"] for each in reported["nodes"]] == [False, False]
     assert "its plug-ins: HighLoadFilter, TargetLoadPacking;" in score(live, "--plugin", "x", manifest=large).stderr
 
 
@@ -121,8 +121,8 @@ def test_scores_of_some_plug_ins_are_combined_by_weight() -> None:
         return {"name": name, "score": 1.0, "passes": True, "plugins": parts}
 
     document = {"profile": "default", "nodes": [of("a", 20.0, 60.0, 100.0), of("b", 80.0, None, 0.0)]}
-    told = by_plugins(document, ["A", "B"])["nodes"]
-    assert [(each["name"], each["score"]) for each in told] == [("b", 60.0), ("a", 30.0)]
+    reported = by_plugins(document, ["A", "B"])["nodes"]
+    assert [(each["name"], each["score"]) for each in reported] == [("b", 60.0), ("a", 30.0)]
 
 
 def test_each_of_several_plug_ins_has_its_own_line() -> None:
@@ -208,10 +208,12 @@ def test_bytes_are_printed_exactly() -> None:
 def test_a_long_ranking_is_truncated() -> None:
     """It has the best nodes, and the number of the others."""
     names = [f"n{number:02}" for number in range(MOST_SHOWN + 2)]
-    told: list[Any] = [{"name": name, "score": 1.0, "passes": True, "sampled": None, "plugins": []} for name in names]
+    reported: list[Any] = [
+        {"name": name, "score": 1.0, "passes": True, "sampled": None, "plugins": []} for name in names
+    ]
     lines = list(
         score_tables(
-            {"pod": NOBODY, "load": None, "time": NOW, "nodes": told},
+            {"pod": NOBODY, "load": None, "time": NOW, "nodes": reported},
             explained=True,
         )
     )
@@ -233,8 +235,8 @@ def test_every_number_is_explained(live: Live) -> None:
 
 
 def test_json_output(live: Live) -> None:
-    told = json.loads(score(live, "-o", "json").stdout)
-    assert [each["name"] for each in told["nodes"]] == ["a", "b"]
+    reported = json.loads(score(live, "-o", "json").stdout)
+    assert [each["name"] for each in reported["nodes"]] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

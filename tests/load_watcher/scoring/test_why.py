@@ -59,9 +59,9 @@ def test_a_decision_is_printed_as_text(served: Served) -> None:
     reason = "node(s) had cpu load above the threshold with the pod"
     assert f"  HighLoadFilter rejected 1: {reason} (n00, cpu 97.5 %, above 90 %)" in lines
     assert "ranking of 14 nodes; recorded nodes:" in lines
-    told = [line.split() for line in lines if line.split()[:1] and line.split()[0].endswith(".")]
-    assert [f"{rank}." for rank in (*range(1, 11), 14)] == [row[0] for row in told]
-    best, last = told[0], told[-1]
+    reported = [line.split() for line in lines if line.split()[:1] and line.split()[0].endswith(".")]
+    assert [f"{rank}." for rank in (*range(1, 11), 14)] == [row[0] for row in reported]
+    best, last = reported[0], reported[-1]
     assert ["n08", "92.8", "9", "72", "s"] == best[1:6]
     assert "TargetLoadPacking 98: would be at cpu 47.8 %" == " ".join(best[6:])
     (of_the_other,) = [lines[i + 1].split() for i, line in enumerate(lines) if "n08" in line and "TargetLoad" in line]
@@ -172,5 +172,5 @@ def test_durations_before_now_are_read(said: str, asked: str) -> None:
 
 
 def test_durations_are_short() -> None:
-    told = {0.4: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 7200: "2 h", 86400: "24 h", 200_000: "2.31 d"}
-    assert told == {seconds: duration(seconds) for seconds in told}
+    reported = {0.4: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 7200: "2 h", 86400: "24 h", 200_000: "2.31 d"}
+    assert reported == {seconds: duration(seconds) for seconds in reported}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.agent.qrm.test_main import RESERVED, Qrm, World, the_seeds_machine
 from tests.deploy.rendering import Manifest, composed, only, settings_in
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady
@@ -111,11 +111,11 @@ async def run(
             rights = granted(rendered, ACCOUNT)
             await asyncio.to_thread(wait_until_used, api, rights, ACCOUNT, since=since)
             access = f"kubernetes.kubeconfig={given['kubernetes.kubeconfig']}"
-            found = await asyncio.to_thread(told, access, f"qrm.port={manager.port}", f"qrm.node={NODE}")
+            found = await asyncio.to_thread(reported, access, f"qrm.port={manager.port}", f"qrm.node={NODE}")
             assert names(found.one("qrm", "ok", "this account may").what) == {named(each) for each in rights}
 
 
-def told(*settings: str) -> Told:
+def reported(*settings: str) -> Reported:
     return doctor("--only", "qrm", *(text for each in settings for text in ("--set", each)))
 
 
@@ -139,7 +139,7 @@ def test_the_doctor_names_each_missing_right(cluster: ApiServer, tmp_path: Path)
         given = [f"kubernetes.kubeconfig={access}", *(f"qrm.{each}" for each in (*settings, f"port={free_port()}"))]
 
         def passes() -> bool:  # the authorizer of the API server follows roles by a watch
-            return {each.status for each in told(*given).of("qrm")} == {"ok", "skipped"}
+            return {each.status for each in reported(*given).of("qrm")} == {"ok", "skipped"}
 
         wait_for(passes, what="the rights to be in force")
         role = only(rendered, "ClusterRole", "load-watcher-qrm")
@@ -147,7 +147,7 @@ def test_the_doctor_names_each_missing_right(cluster: ApiServer, tmp_path: Path)
             apply(cluster, without(role, right))
 
             def misses(right: Right = right) -> bool:
-                found = told(*given).of("qrm", "warn", "fail")
+                found = reported(*given).of("qrm", "warn", "fail")
                 return [f"this account may not {named(right)}"] == [each.what.partition(";")[0] for each in found]
 
             wait_for(misses, what=f"the doctor to name {named(right)}")

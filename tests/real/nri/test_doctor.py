@@ -24,7 +24,7 @@ from agent.qrm.runtime.nri.ttrpc import (
     encode_response,
 )
 from tests.agent.qrm.test_main import RESERVED, Qrm
-from tests.doctor import Told, doctor
+from tests.doctor import Reported, doctor
 from tests.fakes.nri import RuntimeSocket
 from tests.real.nri.node import NriNode, nri_node, wait_until_connected
 from tests.waiting import wait_for
@@ -41,7 +41,7 @@ def node() -> Iterator[NriNode]:
         yield made
 
 
-def told(port: int, config: Path, **settings: object) -> Told:
+def reported(port: int, config: Path, **settings: object) -> Reported:
     given = {"mode": "nri", "port": port, "runtime_config": config, **settings}
     return doctor("--only", "qrm", *(text for key, value in given.items() for text in ("--set", f"qrm.{key}={value}")))
 
@@ -55,23 +55,25 @@ def test_the_runtime_of_a_running_manager_is_reported(node: NriNode):
         runtime.wait_for_plugin()
         wait_until_connected(qrm)
         facts = qrm.state()["nri"]["runtime"]
-        found = told(qrm.port, config, nri_socket="/nowhere/nri.sock")
+        found = reported(qrm.port, config, nri_socket="/nowhere/nri.sock")
         registered = f"registered with {facts['name']} {facts['version']}, NRI {facts['nri']}"
         found.one("qrm", "ok", "the plug-in 50-load-watcher is", registered)
         assert not found.of("qrm", "warn", "fail")
         assert not node.create(runtime, "default/unknown", uid).cpus
-        line = told(qrm.port, config).one("qrm", "warn", "1 container started without allocations", "default/unknown")
+        line = reported(qrm.port, config).one(
+            "qrm", "warn", "1 container started without allocations", "default/unknown"
+        )
         assert f"{qrm.url}/qrm" in line.cure
         runtime.kill()
         wait_for(lambda: qrm.metric("qrm_nri_connected") == 0, what="the loss of the connection")
-        told(qrm.port, config).one("qrm", "fail", "containers start without allocations", str(node.nri_socket))
+        reported(qrm.port, config).one("qrm", "fail", "containers start without allocations", str(node.nri_socket))
 
 
 def test_a_manager_in_another_mode_is_reported(node: NriNode):
     with node.run(mode="dry-run") as qrm:
         wait_for(lambda: not qrm.state()["last_reconcile"]["trouble"], what="a round after the first list of pods")
-        told(qrm.port, node.directory / "none").one("qrm", "warn", "runs in mode dry-run, not in mode nri")
-        told(qrm.port, node.directory / "none", mode="cri").one("qrm", "skipped", "the mode is dry-run")
+        reported(qrm.port, node.directory / "none").one("qrm", "warn", "runs in mode dry-run, not in mode nri")
+        reported(qrm.port, node.directory / "none", mode="cri").one("qrm", "skipped", "the mode is dry-run")
 
 
 def test_the_mode_of_the_running_manager_counts(node: NriNode):
@@ -79,7 +81,7 @@ def test_the_mode_of_the_running_manager_counts(node: NriNode):
     with node.runtime() as runtime, node.manage(RESERVED, 'on_failure = "refuse"') as qrm:
         runtime.wait_for_plugin()
         wait_until_connected(qrm)
-        found = told(qrm.port, node.directory / "none", mode="dry-run")
+        found = reported(qrm.port, node.directory / "none", mode="dry-run")
         found.one("qrm", "ok", "the plug-in 50-load-watcher is registered")
         found.one("qrm", "warn", "unknown whether a refusal works while the manager does not run")
 
@@ -145,7 +147,7 @@ def test_a_manager_that_sets_nothing_or_does_not_admit_a_pod(registered: dict[st
     rounds = registered["last_reconcile"] | {"trouble": "the kubelet of this node sets cpusets itself"}
     for state in (registered, registered | {"mode": "cri", "nri": None}):
         with served(state | {"last_reconcile": rounds, "inadmissible": [refused]}) as port:
-            found = told(port, tmp_path / "none", mode=state["mode"])
+            found = reported(port, tmp_path / "none", mode=state["mode"])
         found.one("qrm", "fail", "allocations are not applied", "sets cpusets itself")
         found.one("qrm", "warn", "1 pod cannot be admitted, such as shop/db: no CPUs")
 
@@ -176,7 +178,7 @@ def test_whether_a_refusal_works_with_this_version_is_reported(
     )
     runtime = {**registered["nri"]["runtime"], "name": name, "version": version}
     with served({**registered, "nri": {**registered["nri"], "runtime": runtime}}) as port:
-        found = told(port, config, on_failure="refuse")
+        found = reported(port, config, on_failure="refuse")
         found.one("qrm", "ok", f"registered with {name} {version}, NRI v0.12.3")
         found.one("qrm", status, *words)
         assert not found.of("qrm", "warn")
@@ -196,11 +198,11 @@ def test_whether_this_version_can_deadlock_is_reported(
 ):
     runtime = {"name": name, "version": version, "nri": nri}
     with served({**registered, "nri": {**registered["nri"], "runtime": runtime}}) as port:
-        found = told(port, tmp_path / "none")
+        found = reported(port, tmp_path / "none")
     assert any(DEADLOCK in str(each) for each in found.of("qrm", "warn")) == warned
 
 
 def test_a_version_that_can_deadlock_is_in_the_log_and_in_the_state(tmp_path: Path):
     with registration("containerd", "v2.3.7", "v0.12.0") as qrm:
-        assert any(DEADLOCK in str(each) for each in told(qrm.port, tmp_path / "none").of("qrm", "warn"))
+        assert any(DEADLOCK in str(each) for each in reported(qrm.port, tmp_path / "none").of("qrm", "warn"))
         assert DEADLOCK in qrm.log()

@@ -212,10 +212,10 @@ class Events(RuleBasedStateMachine):
         columns = self.table.load.columns
         self.begin()
         self.table.set_load(columns, now=NOW)
-        told = [lambda each=each: self.table.set_node(each.metadata.name, each) for each in self.nodes.values()]
+        reported = [lambda each=each: self.table.set_node(each.metadata.name, each) for each in self.nodes.values()]
         of_pods = [lambda one=one: self.table.set_pod(None, one, now=NOW) for one in self.pods.values()]
-        told = of_pods + told if pods_first else told + of_pods
-        for tell in reversed(told) if backwards else told:
+        reported = of_pods + reported if pods_first else reported + of_pods
+        for tell in reversed(reported) if backwards else reported:
             tell()
 
     @rule()

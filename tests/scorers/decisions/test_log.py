@@ -164,9 +164,9 @@ def test_filter_and_prioritize_are_one_decision_with_all_inputs(served: Served) 
         assert (then["score"], then["sampled"], 12.0) == (each["score"], each["sampled"], round(each["age_s"], 6))
         of_plugins = {one["name"]: one for one in then["plugins"] if one["point"] == "score"}
         for plugin, common in zip(each["plugins"], ranking["plugins"], strict=True):
-            told = of_plugins[plugin["name"]]
-            assert all(told[key] == plugin[key] for key in ("score", "steps", "reason"))
-            assert told["inputs"] == common["inputs"]
+            reported = of_plugins[plugin["name"]]
+            assert all(reported[key] == plugin[key] for key in ("score", "steps", "reason"))
+            assert reported["inputs"] == common["inputs"]
     assert [each["name"] for each in ranking["nodes"] if each["reserved"]] == [ranking["reserved"]]
 
 
@@ -216,8 +216,8 @@ def test_a_single_passing_node_is_recorded_without_scores(served: Served) -> Non
     served.post("filter", asking("n00", "n01"))
     assert "n01" == served.why()["decision"]["filter"]["reserved"]
     served.event(node="n01")
-    told = "bound to n01 0.5 s later: kube-scheduler requested no scores, because only one node passed the filters"
-    assert told == served.outcome()["sentence"]
+    reported = "bound to n01 0.5 s later: kube-scheduler requested no scores, because only one node passed the filters"
+    assert reported == served.outcome()["sentence"]
 
 
 @pytest.mark.parametrize(
@@ -276,8 +276,8 @@ def test_the_watch_reports_the_node_of_the_pod(served: Served) -> None:
     assert 7 == served.outcome("db")["rank"]
     chosen = [each["name"] for each in served.why("db")["decision"]["ranking"]["nodes"] if each["chosen"]]
     assert [best[6]["name"]] == chosen
-    told = f"bound to {best[6]['name']} 0.5 s later: ranked 7th of 14 nodes (score"
-    assert served.outcome("db")["sentence"].startswith(told)
+    reported = f"bound to {best[6]['name']} 0.5 s later: ranked 7th of 14 nodes (score"
+    assert served.outcome("db")["sentence"].startswith(reported)
 
 
 def test_the_bound_node_is_recorded_at_any_rank(served: Served) -> None:
@@ -555,8 +555,8 @@ async def test_a_plug_in_that_fails_to_give_reasons_loses_only_its_decisions(cap
     await asyncio.sleep(0)
     await recorder.flush()
     assert (3, ["web-3"]) == (store.lost, [each.pod for each in store.placements.values()])
-    told = "decision about pod default/web-0 not recorded (further failures are only counted): it does not know"
-    assert [told] == [record.message for record in caplog.records if record.levelname == "ERROR"]
+    reported = "decision about pod default/web-0 not recorded (further failures are only counted): it does not know"
+    assert [reported] == [record.message for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_of_too_many_decisions_the_oldest_are_lost_and_counted() -> None:

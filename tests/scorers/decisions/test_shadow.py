@@ -599,8 +599,8 @@ def test_the_command_prints_tables_and_json(served: Served) -> None:
     served.bind("db", to="nowhere")
     served.report(seen=2)
     url = f"http://127.0.0.1:{served.live.port}"
-    told = CliRunner().invoke(main, ["shadow", "--url", url, "--since", "1h"])
-    assert 0 == told.exit_code, told.output
+    reported = CliRunner().invoke(main, ["shadow", "--url", url, "--since", "1h"])
+    assert 0 == reported.exit_code, reported.output
     for text in (
         "1 pods bound",
         "load from Test",
@@ -611,7 +611,7 @@ def test_the_command_prints_tables_and_json(served: Served) -> None:
         "notice: spreading: LoadVariationRiskBalancing with these arguments overloads more nodes",
         "the pods of this cluster request ",
     ):
-        assert text in " ".join(told.output.split())
+        assert text in " ".join(reported.output.split())
     as_json = CliRunner().invoke(main, ["shadow", "--url", url, "-o", "json"])
     assert 1 == json.loads(as_json.stdout)["bindings"]
     served.mode.names = ()

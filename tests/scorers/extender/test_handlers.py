@@ -313,18 +313,18 @@ def test_the_ranking_ends_with_nodes_that_kube_scheduler_would_reject(served: Se
     full = pod("db", node="warm", containers=[{"requests": {"cpu": "3950m"}}], scheduled=NOW - 900)
     served.table.set_pod(None, full, now=NOW)
     wanted = asking("cold", "warm", "hot", milli=100)
-    told = served.post("explain", {**wanted, "NodeNames": None}).json()
-    assert [(each["name"], each["passes"]) for each in told["nodes"]] == [
+    reported = served.post("explain", {**wanted, "NodeNames": None}).json()
+    assert [(each["name"], each["passes"]) for each in reported["nodes"]] == [
         ("cold", True),
         ("warm", False),
         ("hot", False),
     ]
-    own = [plugin for plugin in told["nodes"][1]["plugins"] if "of" in plugin]
+    own = [plugin for plugin in reported["nodes"][1]["plugins"] if "of" in plugin]
     assert [(each["name"], each["of"], each["reason"]) for each in own] == [
         ("NodeResourcesFit", "kube-scheduler", "no room: cpu")
     ]
-    assert told["nodes"][1]["score"] > told["nodes"][0]["score"]
-    assert not any("of" in plugin for plugin in told["nodes"][0]["plugins"])
+    assert reported["nodes"][1]["score"] > reported["nodes"][0]["score"]
+    assert not any("of" in plugin for plugin in reported["nodes"][0]["plugins"])
     assert scores(served.post("prioritize", wanted))["warm"] > 0
     assert served.post("filter", wanted).json()["NodeNames"] == ["cold", "warm"]
 
@@ -355,10 +355,10 @@ def test_explain_ignores_the_reservation_of_the_pod_itself() -> None:
         given = scores(made.post("prioritize", asking("cold", "warm", "hot", milli=900)))
         assert {"before": "cold", "web": "cold"} == made.table.reserved
         for _ in range(2):
-            told = made.post("explain", asking("cold", "warm", "hot", milli=900)).json()["nodes"]
-            assert given == {each["name"]: int(each["score"] + 0.5) for each in told}
+            reported = made.post("explain", asking("cold", "warm", "hot", milli=900)).json()["nodes"]
+            assert given == {each["name"]: int(each["score"] + 0.5) for each in reported}
         assert {"before": "cold", "web": "cold"} == made.table.reserved
-    reasons = {each["name"]: each["plugins"][-1]["reason"] for each in told}
+    reasons = {each["name"]: each["plugins"][-1]["reason"] for each in reported}
     assert "1 pod counted by its estimate: default/before: " in reasons["cold"]
 
 
@@ -419,22 +419,22 @@ def test_a_bound_pod_counts_at_once_or_when_the_watch_reports_it(reserve: str, c
 def test_explain_returns_every_number_and_a_reason(served: Served) -> None:
     """The score equals that of prioritize; the best node is first, rejected nodes are last; no number is NaN."""
     answer = served.post("explain", asking("hot", "cold", "nobody", "warm"))
-    told = answer.json()
-    assert [(each["name"], each["passes"]) for each in told["nodes"]] == [
+    reported = answer.json()
+    assert [(each["name"], each["passes"]) for each in reported["nodes"]] == [
         ("warm", True),
         ("cold", True),
         ("hot", False),
     ]
-    assert told["unknown"] == ["nobody"]
-    assert told["load"]["source"] == "Test"
-    best = told["nodes"][0]
+    assert reported["unknown"] == ["nobody"]
+    assert reported["load"]["source"] == "Test"
+    best = reported["nodes"][0]
     packing = next(each for each in best["plugins"] if each["name"] == "TargetLoadPacking")
     assert packing["inputs"]["podDemand"] == {"cpu": 150}
     assert packing["steps"]["cpu load %"] == 45.0
     assert packing["steps"]["cpu predicted %"] == 48.75
     assert packing["reason"] == "cpu would be at 48.8 %, 1.2 below the target: 99"
     assert best["score"] == pytest.approx((3 * 99 + 76) / 4)
-    rejected = next(each for each in told["nodes"][2]["plugins"] if each["point"] == "filter")
+    rejected = next(each for each in reported["nodes"][2]["plugins"] if each["point"] == "filter")
     assert rejected["reason"] == "node(s) had cpu load above the threshold with the pod, cpu 97.5 %, above 90 %"
 
 
@@ -486,8 +486,8 @@ def test_pods_of_a_node_itself_pass_every_filter(plugin: PluginSettings, metadat
 
 
 def test_explain_without_nodes_explains_all(served: Served) -> None:
-    told = served.post("explain", {"Pod": asking()["Pod"]}).json()
-    assert {each["name"] for each in told["nodes"]} == {"cold", "warm", "hot"}
+    reported = served.post("explain", {"Pod": asking()["Pod"]}).json()
+    assert {each["name"] for each in reported["nodes"]} == {"cold", "warm", "hot"}
 
 
 def test_the_state_of_a_node_is_returned(served: Served) -> None:
@@ -517,9 +517,9 @@ def test_every_load_has_its_age_and_its_window(served: Served) -> None:
     served.clock.now = NOW + 7
     of_node = served.live.ask("/scheduler/p/nodes/cold").json()["nodes"]["cold"]
     (explained,) = served.post("explain", asking("cold")).json()["nodes"]
-    for told in (of_node, explained):
-        assert told["load"]["instance:node_memory_utilisation:ratio"] == {"AVG": 10.0}
-        windows = told["windows"]["instance:node_memory_utilisation:ratio"]
+    for reported in (of_node, explained):
+        assert reported["load"]["instance:node_memory_utilisation:ratio"] == {"AVG": 10.0}
+        windows = reported["windows"]["instance:node_memory_utilisation:ratio"]
         assert windows == {"age_s": 7.0, "covers_s": {"AVG": 900.0}}
 
 
@@ -528,9 +528,9 @@ def test_the_state_of_a_node_has_the_estimates_of_its_pods() -> None:
     plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("filter", "score")),)
     with (served := Served(a_cluster(), plugins=plugins)).live:
         assert served.post("prioritize", asking("cold", milli=1000)).status == 200
-        told = served.live.ask("/scheduler/p/nodes").json()["nodes"]
+        reported = served.live.ask("/scheduler/p/nodes").json()["nodes"]
     of_pod = {"cpu": 850, "memory": 200 << 20}
-    assert told["cold"]["estimates"] == {
+    assert reported["cold"]["estimates"] == {
         "LoadAwareScheduling": {
             "nodeDelta": of_pod,
             "nodeDeltaPods": ["default/web"],
@@ -542,15 +542,15 @@ def test_the_state_of_a_node_has_the_estimates_of_its_pods() -> None:
             "nodeEstimatedPods": ["default/web"],
         }
     }
-    assert told["warm"]["estimates"]["LoadAwareScheduling"]["nodeDeltaPods"] == []
+    assert reported["warm"]["estimates"]["LoadAwareScheduling"]["nodeDeltaPods"] == []
 
 
 def test_the_plug_ins_are_described(served: Served) -> None:
     """With the schema of their arguments and the defaults."""
-    told = served.live.ask("/scheduler/plugins").json()
-    assert {"on": False, "hint": ""} == told["shadow"]
-    assert told["profiles"] == ["p"]
-    packing = next(each for each in told["plugins"] if each["name"] == "TargetLoadPacking")
+    reported = served.live.ask("/scheduler/plugins").json()
+    assert {"on": False, "hint": ""} == reported["shadow"]
+    assert reported["profiles"] == ["p"]
+    packing = next(each for each in reported["plugins"] if each["name"] == "TargetLoadPacking")
     assert packing["extensionPoints"] == ["score"]
     assert packing["defaults"]["targetUtilization"] == 40.0
     assert "targetUtilization" in json.dumps(packing["arguments"])
@@ -598,15 +598,15 @@ def test_scores_of_an_external_plug_in_are_limited_to_its_weight() -> None:
         with Live(routes=extender.routes()) as live:
             body = json.dumps(asking("cold", "warm", "hot")).encode()
             assert scores(live.ask("/scheduler/p/prioritize", method="POST", body=body)) == expected
-            told = live.ask("/scheduler/p/explain", method="POST", body=body).json()
-            assert told["nodes"][0]["name"] == "warm"
+            reported = live.ask("/scheduler/p/explain", method="POST", body=body).json()
+            assert reported["nodes"][0]["name"] == "warm"
 
 
 @pytest.mark.usefixtures("package")
 def test_a_plug_in_that_cannot_be_imported_does_not_hide_the_others(served: Served) -> None:
-    told = {each["name"]: each for each in served.live.ask("/scheduler/plugins").json()["plugins"]}
-    assert "ModuleNotFoundError" in told["Broken"]["error"]
-    assert told["TargetLoadPacking"]["extensionPoints"] == ["score"]
+    reported = {each["name"]: each for each in served.live.ask("/scheduler/plugins").json()["plugins"]}
+    assert "ModuleNotFoundError" in reported["Broken"]["error"]
+    assert reported["TargetLoadPacking"]["extensionPoints"] == ["score"]
 
 
 def test_explanations_require_the_token() -> None:
@@ -621,9 +621,9 @@ def test_explanations_require_the_token() -> None:
 
 def test_repeated_names_are_explained_once(served: Served) -> None:
     """Otherwise 0.8 MB of names would become 170 MB of explanations."""
-    told = served.post("explain", asking(*["cold"] * 30_000, "hot", "nobody", "nobody")).json()
-    assert (2, ["nobody"]) == (told["of"], told["unknown"])
-    assert {"cold", "hot"} == {node["name"] for node in told["nodes"]}
+    reported = served.post("explain", asking(*["cold"] * 30_000, "hot", "nobody", "nobody")).json()
+    assert (2, ["nobody"]) == (reported["of"], reported["unknown"])
+    assert {"cold", "hot"} == {node["name"] for node in reported["nodes"]}
     assert 2 == len(served.post("score?node=cold&node=cold&node=hot", MANIFEST.encode()).json()["nodes"])
 
 
@@ -633,8 +633,8 @@ def test_an_explanation_has_at_most_5000_nodes() -> None:
     many = [f"n-{number}" for number in range(MOST_EXPLAINED + 3)]
     made = Served(table([node(name, {"cpu": "4"}) for name in many]))
     with made.live:
-        told = made.post("explain", {"Pod": asking()["Pod"]}).json()
-    assert (MOST_EXPLAINED, len(many)) == (len(told["nodes"]), told["of"])
+        reported = made.post("explain", {"Pod": asking()["Pod"]}).json()
+    assert (MOST_EXPLAINED, len(many)) == (len(reported["nodes"]), reported["of"])
 
 
 @pytest.mark.parametrize(
@@ -707,14 +707,14 @@ spec:
 
 def test_a_manifest_is_ranked_as_its_pod(served: Served) -> None:
     """With the numbers of explain."""
-    told = served.post("score", MANIFEST.encode()).json()
+    reported = served.post("score", MANIFEST.encode()).json()
     expected = served.post("explain", {"Pod": asking()["Pod"], "NodeNames": ["cold", "warm", "hot"]}).json()
 
-    assert {"cpu": 100} == told["pod"]["requests"]
+    assert {"cpu": 100} == reported["pod"]["requests"]
     assert [(node["name"], node["score"]) for node in expected["nodes"]] == [
-        (node["name"], node["score"]) for node in told["nodes"]
+        (node["name"], node["score"]) for node in reported["nodes"]
     ]
-    assert 3 == told["of"]
+    assert 3 == reported["of"]
 
 
 def test_a_ranking_has_only_the_best_nodes(served: Served) -> None:

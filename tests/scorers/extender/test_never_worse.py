@@ -224,10 +224,10 @@ def test_over_http_load_of_few_nodes_changes_nothing() -> None:
         extender = Extender(cluster, {"p": ProfileRunner(settings, cluster)}, now=lambda: NOW)
         with Live(routes=extender.routes()) as live:
             answer = live.ask("/scheduler/p/prioritize", method="POST", body=body).json()
-            told = live.ask("/scheduler/p/explain", method="POST", body=body).json()["nodes"][0]["plugins"][0]
+            reported = live.ask("/scheduler/p/explain", method="POST", body=body).json()["nodes"][0]["plugins"][0]
         assert {"a": 47, "b": 97, "c": 97} == {each["Host"]: each["Score"] for each in answer}
-        assert {"fallback": "allocation"} == told["inputs"]
-        assert "most nodes have no metrics: spread by requests, as NodeResourcesFit does: 97" == told["reason"]
+        assert {"fallback": "allocation"} == reported["inputs"]
+        assert "most nodes have no metrics: spread by requests, as NodeResourcesFit does: 97" == reported["reason"]
 
 
 # --- load of most nodes ----------------------------------------------------------------------------------------------

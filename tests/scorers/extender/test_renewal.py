@@ -82,8 +82,8 @@ def test_other_profiles_answer_as_after_a_restart(
         assert answers_after_a_start(service, wanted, name) == scores(scheduling, name)
     at_start = SchedulingService(wanted, service, InProcessLoad(service)).table
     assert at_start.needs == scheduling.table.needs
-    told = [[type(each).__name__ for each in table.listeners] for table in (at_start, scheduling.table)]
-    assert sorted(told[0]) == sorted(told[1])
+    reported = [[type(each).__name__ for each in table.listeners] for table in (at_start, scheduling.table)]
+    assert sorted(reported[0]) == sorted(reported[1])
 
 
 def test_an_unchanged_plug_in_is_reused(scheduling: SchedulingService) -> None:

@@ -38,7 +38,7 @@ def telemetry_of(cluster: ClusterTable) -> SchedulerTelemetry:
     return SchedulerTelemetry(cluster, {"p": a_profile(cluster)}, reservations_of(cluster))
 
 
-def told(of: SchedulerTelemetry) -> dict[tuple[str, ...], float]:
+def reported(of: SchedulerTelemetry) -> dict[tuple[str, ...], float]:
     """The samples of the extender on the page, by name and values of labels."""
     telemetry = Telemetry(version="1")
     telemetry.add(of)
@@ -59,7 +59,7 @@ def test_requests_are_counted_by_profile_and_verb() -> None:
         made.post("filter", asking("cold", "nobody"))
         made.post("filter", asking("cold"), profile="other")
         made.post("explain", asking("nobody"))
-    found = told(made.telemetry)
+    found = reported(made.telemetry)
     assert 2 == found["request_duration_seconds_count", "p", "prioritize"]
     assert 1 == found["request_duration_seconds_count", "p", "filter"]
     assert {"p"} == {key[1] for key in found if key[0] == "request_duration_seconds_count"}
@@ -73,7 +73,7 @@ def test_requests_without_load_are_counted() -> None:
         made.post("prioritize", asking("a", "b"))
         made.table.set_load(load({"a": {("CPU", "AVG"): 5.0}}), now=NOW)
         made.post("prioritize", asking("a", "b"))
-    assert 1 == told(made.telemetry)["requests_without_load_total", "p", "prioritize"]
+    assert 1 == reported(made.telemetry)["requests_without_load_total", "p", "prioritize"]
 
 
 def test_the_metrics_have_the_table_of_the_last_update() -> None:
@@ -82,10 +82,10 @@ def test_the_metrics_have_the_table_of_the_last_update() -> None:
     made = telemetry_of(cluster)
     made.update(now=NOW)
     cluster.reserve(pod("one"), "b", now=NOW, until=NOW + 5)
-    found = told(made)
+    found = reported(made)
     assert (2, 1, 0) == (found["nodes",], found["nodes_without_load",], found["reservations",])
     made.update(now=NOW)
-    assert 1 == told(made)["reservations",]
+    assert 1 == reported(made)["reservations",]
 
 
 def test_a_fallback_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -94,7 +94,7 @@ def test_a_fallback_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Log
     made = telemetry_of(cluster)
     with caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
         made.update(now=NOW)
-        assert (0, []) == (told(made)["fallback", "TargetLoadPacking", "p"], caplog.messages)
+        assert (0, []) == (reported(made)["fallback", "TargetLoadPacking", "p"], caplog.messages)
         for each in NODES:
             cluster.set_node(each.metadata.name, each)
         for _ in range(3):
@@ -102,14 +102,14 @@ def test_a_fallback_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Log
         both = ("TargetLoadPacking", "LoadVariationRiskBalancing")
         begin = "scheduler profile p: most nodes have no load data for plug-in {0}; fallback until they do: allocation"
         assert [begin.format(name) for name in both] == caplog.messages
-        assert [1, 1] == [told(made)["fallback", name, "p"] for name in both]
+        assert [1, 1] == [reported(made)["fallback", name, "p"] for name in both]
         caplog.clear()
         cluster.set_load(load({"a": {("Memory", "AVG"): 5.0}}), now=NOW)
         for _ in range(2):
             made.update(now=NOW)
         # packing needs the CPU, which is still not measured
         assert ["scheduler profile p: plug-in LoadVariationRiskBalancing uses load data again"] == caplog.messages
-        assert [1, 0] == [told(made)["fallback", name, "p"] for name in both]
+        assert [1, 0] == [reported(made)["fallback", name, "p"] for name in both]
 
 
 def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +128,7 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
             made.update(now=NOW)
         begin = "scheduler profile p: no node has a forecast for plug-in HighLoadFilter, so it uses windows: "
         assert [f"{begin}less than a day of history"] == caplog.messages
-        found = told(made)
+        found = reported(made)
         assert (1, 0) == tuple(
             found["without_forecasts", name, "p"] for name in ("HighLoadFilter", "LoadAwareScheduling")
         )
@@ -136,7 +136,7 @@ def test_missing_forecasts_are_logged_when_they_begin_and_when_they_end(caplog: 
         cluster.set_load(load({**loads, "a": {("CPU", "AVG"): 5.0, ("CPU", "FORECAST"): 9.0}}, horizon="6h"), now=NOW)
         made.update(now=NOW)
         assert ["scheduler profile p: plug-in HighLoadFilter uses forecasts"] == caplog.messages
-    assert 0 == told(made)["without_forecasts", "HighLoadFilter", "p"]
+    assert 0 == reported(made)["without_forecasts", "HighLoadFilter", "p"]
 
 
 def test_load_aware_scheduling_scores_equally_without_measurements() -> None:
@@ -146,10 +146,10 @@ def test_load_aware_scheduling_scores_equally_without_measurements() -> None:
     made = SchedulerTelemetry(cluster, {"p": a_profile(cluster, plugins)}, reservations_of(cluster))
     for now, expected in ((NOW, 0), (NOW + 179, 0), (NOW + 180, 1)):
         made.update(now=now)
-        assert expected == told(made)["fallback", "LoadAwareScheduling", "p"]
+        assert expected == reported(made)["fallback", "LoadAwareScheduling", "p"]
     cluster.set_load(None, now=NOW)
     made.update(now=NOW)
-    assert 1 == told(made)["fallback", "LoadAwareScheduling", "p"]
+    assert 1 == reported(made)["fallback", "LoadAwareScheduling", "p"]
 
 
 async def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
@@ -183,15 +183,15 @@ async def test_the_service_logs_a_fallback_without_a_request(tmp_path: Path, cap
             telemetry.add(each)
         key = (f"{NAME}fallback", frozenset({("profile", "default"), ("plugin", "TargetLoadPacking")}))
 
-        def is_told(value: float) -> bool:
+        def is_reported(value: float) -> bool:
             found = samples_of(telemetry.exposition())
             return found.get((f"{NAME}nodes", frozenset())) == 1 and found.get(key) == value
 
         (life,) = made.lives
         async with life(web.Application()):
-            await eventually(lambda: is_told(0), what="a profile with load")
+            await eventually(lambda: is_reported(0), what="a profile with load")
             service.published = None
-            await eventually(lambda: is_told(1), what="a profile without load")
+            await eventually(lambda: is_reported(1), what="a profile without load")
 
     with FakeKube() as server, caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
         server.node("a", cpu="10", memory="100Gi")

@@ -65,8 +65,8 @@ class Asked:
         """The steps of the only plug-in in explain, by node."""
         found = {}
         for node in self.post("explain", pod)["nodes"]:
-            (told,) = (each for each in node["plugins"] if each["point"] == "score")
-            found[node["name"]] = {**told["steps"], "score": told["score"], "reason": told["reason"]}
+            (reported,) = (each for each in node["plugins"] if each["point"] == "score")
+            found[node["name"]] = {**reported["steps"], "score": reported["score"], "reason": reported["reason"]}
         return found
 
     def of_node(self, name: str) -> Any:

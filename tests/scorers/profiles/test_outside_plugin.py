@@ -143,8 +143,8 @@ def test_a_service_ranks_with_the_plug_in(installed: Path, run_service: RunServi
         service = run_service("--provider", "host", config=config, env=environment(installed))
         wait_for(lambda: counts(service) == {"empty": 0, "full": 3}, what="nodes and pods")
         explained = post(service, "explain", {"Pod": pod})
-        told = {node["name"]: node["plugins"][0]["reason"] for node in explained["nodes"]}
-        assert told["full"] == "3 pods; nodes with 4 or more score 0"
+        reported = {node["name"]: node["plugins"][0]["reason"] for node in explained["nodes"]}
+        assert reported["full"] == "3 pods; nodes with 4 or more score 0"
         scores = post(service, "prioritize", {"Pod": pod, "Nodes": None, "NodeNames": ["full", "empty"]})
         assert {each["Host"]: each["Score"] for each in scores} == {"empty": 100, "full": 25}
         assert "FewestPods" in service.get("/scheduler/plugins").text

@@ -176,9 +176,9 @@ def test_an_invalid_configuration_of_kube_scheduler_is_a_problem(
 @pytest.mark.parametrize(("bind", "notices"), [(True, 0), (False, 1)])
 def test_reserve_at_bind_without_bind_is_a_notice(tmp_path: Path, bind: bool, notices: int) -> None:
     """It is not an error: the watch reports the pods."""
-    (profile,), problems, told = read(tmp_path, {"p": {"plugins": [LIMITS], "reserve": "bind", "bind": bind}})
-    assert (profile.reserve, problems, len(told)) == ("bind", {}, notices)
-    assert all("scheduler.p.reserve" in each and "bind = true" in each for each in told)
+    (profile,), problems, reported = read(tmp_path, {"p": {"plugins": [LIMITS], "reserve": "bind", "bind": bind}})
+    assert (profile.reserve, problems, len(reported)) == ("bind", {}, notices)
+    assert all("scheduler.p.reserve" in each and "bind = true" in each for each in reported)
 
 
 def from_configuration(tmp_path: Path, plugins: str, config: str = "[]") -> tuple[dict[str, Any], dict[str, str]]:

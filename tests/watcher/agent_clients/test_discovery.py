@@ -93,12 +93,12 @@ def found_by(*sources: EndpointSource) -> DiscoveryResult:
     async def run() -> DiscoveryResult:
         places = AgentDiscovery(*sources)
 
-        async def told():
+        async def reported():
             found = await places.find()
             return [] if any("has not returned the list" in each.message for each in found.troubles) else [found]
 
         try:
-            found: list[DiscoveryResult] = await eventually(told, what="an answer of the API")
+            found: list[DiscoveryResult] = await eventually(reported, what="an answer of the API")
             return found[0]
         finally:
             await places.close()

@@ -270,7 +270,7 @@ async def test_agents_that_are_not_found_are_reported_with_the_usage_of_the_othe
         finally:
             await asked.close()
 
-    async def told(kube: FakeKube) -> PodFetch:
+    async def reported(kube: FakeKube) -> PodFetch:
         async with AsyncExitStack() as stack:
             agent = FakeAgent(of("n1", WEB))
             await agent.listen(stack)
@@ -280,12 +280,12 @@ async def test_agents_that_are_not_found_are_reported_with_the_usage_of_the_othe
         for name, ready in ("a", "True"), ("b", "False"):
             status = {"podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": ready}]}
             kube.pod(f"agents/{name}", node=f"n-{name}", status=status, metadata={"labels": {"app": "agent"}})
-        got = await told(kube)
+        got = await reported(kube)
         assert (("shop", "web"),) == got.usage.pods
         assert "1 of 2 are unavailable: b on n-b is not ready" in got.findings[0].reason
         kube.forbidden = {("list", "v1/pods")}
         with pytest.raises(ProviderRefused, match="no node agents found; pods with app=agent in agents: ") as caught:
-            await told(kube)
+            await reported(kube)
     assert "in the namespace agents" in caught.value.hint
 
 
@@ -294,10 +294,10 @@ def test_the_service_serves_the_usage_that_agents_report(tmp_path: Path, run_ser
     """From settings to responses, beside a source without pods: agents by name and by label, the latter with pages in
     the dashboard."""
 
-    async def told(_request: web.Request, _captured: Sequence[str]) -> web.Response:
+    async def reported(_request: web.Request, _captured: Sequence[str]) -> web.Response:
         return web.Response(body=of("n1", WEB, time=time.time()))
 
-    with Live(routes=[Route("/pods", "pods", told, Operation("pods", {}))]) as agent, FakeKube() as kube:
+    with Live(routes=[Route("/pods", "pods", reported, Operation("pods", {}))]) as agent, FakeKube() as kube:
         status = {"podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
         kube.pod("agents/a", node="n1", status=status, metadata={"labels": {"app": "agent"}})
         selection = f'{{ selector = "app=agent", namespace = "agents", port = {agent.port} }}'

@@ -26,7 +26,7 @@ CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio
 LONGEST = WINDOWS[-1]
 
 
-def told(live: Live, **options: Any) -> WatcherClient:
+def reported(live: Live, **options: Any) -> WatcherClient:
     """A client of a running service, without slow retries and without background renewal."""
     return WatcherClient(f"http://127.0.0.1:{live.port}", **{"interval": 3600.0, "backoff": 0.01, **options})
 
@@ -95,7 +95,7 @@ def test_both_clients_return_the_same_columns(window, selection) -> None:
     with Live() as live:
 
         async def story() -> None:
-            over_http = told(live, window=window.label, **selection)
+            over_http = reported(live, window=window.label, **selection)
             in_process = beside(lambda: live.service.published, window=window, **selection)
             same(await over_http.refresh(), await in_process.refresh())
             await over_http.close()
@@ -115,7 +115,7 @@ def test_both_clients_return_the_same_usages() -> None:
     with Live(service) as live:
 
         async def story() -> None:
-            over_http, inside = told(live, usages=True), beside(lambda: service.published, measure=service.measure)
+            over_http, inside = reported(live, usages=True), beside(lambda: service.published, measure=service.measure)
             columns = await over_http.refresh()
             same(columns, await inside.refresh())
             assert columns.usages is not None
@@ -125,7 +125,7 @@ def test_both_clients_return_the_same_usages() -> None:
             assert columns.usages.usage["Memory"][row] == pytest.approx(np.mean(fleet["n7"]["Memory"][-20:]))
             assert [300] * 51 == columns.usages.period.tolist()
             measured = service.measured
-            again = told(live, usages=True, types=(MetricType.CPU,))
+            again = reported(live, usages=True, types=(MetricType.CPU,))
             assert (await again.refresh()).usages is not None
             assert measured == service.measured
             for client in (over_http, inside, again):
@@ -147,7 +147,7 @@ async def test_the_description_of_a_service() -> None:
 
 
 async def description(live: Live) -> ServiceDescription:
-    client = told(live)
+    client = reported(live)
     try:
         return await client.describe()
     finally:
@@ -201,7 +201,7 @@ def test_both_clients_fail_with_the_same_codes(service: FakeService, options: di
     with Live(service) as live:
 
         async def story() -> None:
-            async with told(live, **options) as over_http:
+            async with reported(live, **options) as over_http:
                 assert code == await code_of(over_http)
             assert code == await code_of(beside(lambda: service.published, **options))
 
@@ -217,7 +217,7 @@ def test_an_error_keeps_the_code_and_hint_of_the_api(options: dict[str, Any], co
     with Live(protection=Protection("right", protect_reads=True)) as live:
 
         async def story() -> None:
-            client = told(live, **({"token": token} if token else {}), **options)
+            client = reported(live, **({"token": token} if token else {}), **options)
             with pytest.raises(WatcherError) as failure:
                 await client.refresh()
             assert code == failure.value.code
@@ -233,7 +233,7 @@ def test_a_stale_watcher_is_an_error_and_the_copy_stays() -> None:
     with Live(service) as live:
 
         async def story() -> None:
-            client = told(live, monotonic=lambda: clock[0])
+            client = reported(live, monotonic=lambda: clock[0])
             copy = await client.refresh()
             service.clock += 301.0
             clock[0] += 301.0
@@ -456,7 +456,7 @@ def test_the_second_response_of_the_real_api_is_a_304() -> None:
     with Live() as live:
 
         async def story() -> None:
-            client = told(live)
+            client = reported(live)
             first, again = await client.refresh(), await client.refresh()
             assert first.values is again.values
             live.service.published = publish(snapshot_of(small_fleet()), tag="next")
@@ -611,10 +611,10 @@ def test_the_token_is_sent_and_not_shown() -> None:
     with Live(protection=Protection("right", protect_reads=True)) as live:
 
         async def story() -> None:
-            client = told(live, token="right")
+            client = reported(live, token="right")
             assert 3 == len((await client.refresh()).nodes)
             await client.close()
-            client = told(live, token="s3cret-token")
+            client = reported(live, token="s3cret-token")
             with pytest.raises(WatcherError) as failure:
                 await client.refresh()
             assert "s3cret" not in f"{failure.value} {failure.value.hint} {client!r}"

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.pods import many_pods, publish_pods, small_pods
 from tests.fakes.service import FakeService, Live
 from tests.waiting import eventually
-from tests.watcher.client.test_client import beside, run, told
+from tests.watcher.client.test_client import beside, reported, run
 from watcher.client import InProcessClient, PodColumns, WatcherError, to_pods
 from watcher.core.pods.published import PublishedPods
 
@@ -40,7 +40,7 @@ def test_both_clients_return_the_same_pods() -> None:
     with Live(service) as live:
 
         async def story() -> None:
-            over_http, inside = told(live), in_process(service)
+            over_http, inside = reported(live), in_process(service)
             assert same(await over_http.refresh_pods(), await inside.refresh_pods())
             assert 2 == service.wanted
             await over_http.close()
@@ -57,7 +57,7 @@ def test_both_clients_return_the_same_minutes(count: int) -> None:
     with Live(service) as live:
 
         async def story() -> None:
-            over_http, inside = told(live, minutes=True), in_process(service, minutes=True)
+            over_http, inside = reported(live, minutes=True), in_process(service, minutes=True)
             pods = await over_http.refresh_pods()
             assert same(pods, await inside.refresh_pods())
             assert pods.recent is not None
@@ -107,7 +107,7 @@ def test_an_unchanged_list_is_not_sent_again() -> None:
     with Live(service) as live:
 
         async def story() -> None:
-            client = told(live, monotonic=lambda: service.clock)
+            client = reported(live, monotonic=lambda: service.clock)
             first = await client.refresh_pods()
             service.clock += 30.0
             second = await client.refresh_pods()
@@ -141,7 +141,7 @@ def test_a_client_that_keeps_pods_renews_them_with_the_nodes() -> None:
     with Live(service) as live:
 
         async def story() -> None:
-            async with told(live, pods=True, interval=0.02) as client:
+            async with reported(live, pods=True, interval=0.02) as client:
                 assert 3 == len(client.latest().nodes)
                 with pytest.raises(WatcherError) as failure:
                     client.latest_pods()
@@ -193,7 +193,7 @@ def test_both_clients_fail_with_the_same_codes(change, code) -> None:
     with Live(service) as live:
 
         async def story() -> None:
-            for client in (told(live), in_process(service)):
+            for client in (reported(live), in_process(service)):
                 with pytest.raises(WatcherError) as failure:
                     await client.refresh_pods()
                 assert code == failure.value.code
@@ -236,7 +236,7 @@ def test_a_body_that_is_not_a_document_is_an_error(body) -> None:
     with Live(service) as live:
 
         async def story() -> None:
-            client = told(live)
+            client = reported(live)
             kept = await client.refresh_pods()
             service.pods = _Broken(body)
             with pytest.raises(WatcherError) as failure:

@@ -131,7 +131,7 @@ def run(
     prepare: Callable[[FakeKube], None] = lambda _: None,
     writes_per_second: int = 1000,
 ) -> None:
-    async def told() -> None:
+    async def reported() -> None:
         with FakeKube() as server:
             server.define(RESOURCE, "NodeMetric")
             prepare(server)
@@ -142,7 +142,7 @@ def run(
             finally:
                 await publisher.close()
 
-    asyncio.run(told())
+    asyncio.run(reported())
 
 
 def stamp(seconds: float) -> str:
@@ -439,13 +439,13 @@ def test_a_missing_right_is_logged_once_with_its_rule(verb, caplog):
         await eventually(lambda: "NodeMetrics are written again" in caplog.text, what="a line in the log")
 
     run(source, story, prepare=lambda server: setattr(server, "forbidden", {(verb, what)}))
-    told = [record.getMessage() for record in caplog.records if "NodeMetrics" in record.getMessage()]
-    assert [text.partition(":")[0] for text in told] == [
+    reported = [record.getMessage() for record in caplog.records if "NodeMetrics" in record.getMessage()]
+    assert [text.partition(":")[0] for text in reported] == [
         "cannot write NodeMetrics",
         "NodeMetrics are written again",
     ]
     part = "nodemetrics" if verb == "create" else "nodemetrics/status"
-    assert f'{{apiGroups: ["slo.koordinator.sh"], resources: ["{part}"], verbs: ["{verb}"]}}' in told[0]
+    assert f'{{apiGroups: ["slo.koordinator.sh"], resources: ["{part}"], verbs: ["{verb}"]}}' in reported[0]
 
 
 def test_writing_resumes_soon_after_an_outage_of_the_api(caplog):

@@ -133,8 +133,8 @@ async def test_settings_that_need_a_restart_are_reported(tmp_path: Path, caplog:
         assert watcher.view.settings[ServerSettings].port != 4711
         await eventually(lambda: watcher.view.published is not published, what="a tick with them")
     assert "changes in [server] take effect only after a restart" in caplog.text
-    told = [text for text in caplog.messages if "the scheduling plug-ins and all other Kubernetes clients" in text]
-    assert 1 == len(told), "once, and not for unchanged settings"
+    reported = [text for text in caplog.messages if "the scheduling plug-ins and all other Kubernetes clients" in text]
+    assert 1 == len(reported), "once, and not for unchanged settings"
 
 
 async def test_an_unexpected_failure_of_a_reload_is_logged_and_the_old_settings_stay(

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import trustme
 
-from tests.fakes.prometheus import Asked, FakePrometheus, Script, told, until_hung_up
+from tests.fakes.prometheus import Asked, FakePrometheus, Script, responded, until_hung_up
 from tests.fetches import failure_of, use
 from tests.waiting import eventually
 from watcher.core.review import samples as review_samples
@@ -196,7 +196,7 @@ def test_tls_to_a_plain_port_is_an_error_that_does_not_pass(kind: Kind):
                 connection, _ = listener.accept()
                 with connection:
                     connection.recv(1000)
-                    connection.sendall(told("bad request", status=400))
+                    connection.sendall(responded("bad request", status=400))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         talker = threading.Thread(target=talk_plainly)
@@ -268,7 +268,7 @@ def test_an_error_status_is_reported(kind: Kind, status: int, expected: Any):
     """The request, which some error pages contain, is not shown."""
 
     def mirror(asked: Asked) -> bytes:
-        return told(f"you sent {asked.headers}", status=status)
+        return responded(f"you sent {asked.headers}", status=status)
 
     error = outcome(kind, mirror)
     assert isinstance(error, expected)
@@ -280,13 +280,13 @@ def test_a_page_with_the_request_and_a_good_status_is_an_error_without_secrets(k
     """Echo servers and debugging proxies respond in this way."""
 
     def mirror(asked: Asked) -> bytes:
-        return told(page.format(str(asked.headers).replace('"', "'")))
+        return responded(page.format(str(asked.headers).replace('"', "'")))
 
     assert isinstance(outcome(kind, mirror), (ProviderMalformed, ProviderRefused))
 
 
 async def test_after_an_outage_the_next_fetch_succeeds(kind: Kind):
-    answers = iter([told("try later", status=503)])
+    answers = iter([responded("try later", status=503)])
 
     async def inside(address: str) -> Fetch:
         provider = kind.make(address, 30.0, (0.01, 0.01))
@@ -310,7 +310,7 @@ async def test_after_an_outage_the_next_fetch_succeeds(kind: Kind):
 
 def test_a_redirect_is_not_followed(kind: Kind):
     """Credentials belong to one address."""
-    elsewhere = told("", status=307, headers={"Location": f"https://sso.example/login?state={SECRET}"})
+    elsewhere = responded("", status=307, headers={"Location": f"https://sso.example/login?state={SECRET}"})
     assert isinstance(outcome(kind, lambda _: elsewhere), ProviderRefused)
 
 
@@ -329,7 +329,7 @@ def test_a_redirect_is_not_followed(kind: Kind):
 )
 def test_json_that_is_cut_or_has_another_type_is_an_error(kind: Kind, body: str):
     """Never a silent empty response."""
-    got = outcome(kind, lambda _: told(body))
+    got = outcome(kind, lambda _: responded(body))
     if isinstance(got, Fetch):  # read up to the cut
         assert () == got.batches
         assert FindingKind.NON_FINITE in {finding.kind for finding in got.findings}
@@ -339,14 +339,16 @@ def test_json_that_is_cut_or_has_another_type_is_an_error(kind: Kind, body: str)
 
 def test_a_web_page_of_a_proxy_is_an_error(kind: Kind):
     """With a good status."""
-    got = outcome(kind, lambda _: told("<!DOCTYPE html><title>Sign in</title>", headers={"Content-Type": "text/html"}))
+    got = outcome(
+        kind, lambda _: responded("<!DOCTYPE html><title>Sign in</title>", headers={"Content-Type": "text/html"})
+    )
     assert isinstance(got, ProviderMalformed)
     assert "web page" in str(got)
 
 
 def test_an_empty_body_is_an_error(kind: Kind):
     """Only Flux takes it as a response without rows."""
-    got = outcome(kind, lambda _: told(b""))
+    got = outcome(kind, lambda _: responded(b""))
     if kind.empty_body_is_valid:
         assert isinstance(got, Fetch)
         assert [FindingKind.NO_SERIES] == [finding.kind for finding in got.findings]
@@ -356,8 +358,8 @@ def test_an_empty_body_is_an_error(kind: Kind):
 
 def test_bytes_that_are_not_text_are_an_error(kind: Kind):
     """Nor compressed data, as the header states."""
-    assert isinstance(outcome(kind, lambda _: told(b"\xff\xfe\xfd")), ProviderMalformed)
-    packed = told(b"plain", headers={"Content-Encoding": "gzip"})
+    assert isinstance(outcome(kind, lambda _: responded(b"\xff\xfe\xfd")), ProviderMalformed)
+    packed = responded(b"plain", headers={"Content-Encoding": "gzip"})
     assert isinstance(outcome(kind, lambda _: packed), (ProviderMalformed, ProviderUnreachable))
 
 
@@ -365,7 +367,7 @@ def test_a_huge_body_is_not_read_to_its_end(kind: Kind):
     """Compressed or not."""
     if not kind.bounded:
         pytest.skip("its limit is a fixed one of 256 MiB, too much for a test")
-    bomb = told(gzip.compress(b" " * (3 << 20)), headers={"Content-Encoding": "gzip"})
+    bomb = responded(gzip.compress(b" " * (3 << 20)), headers={"Content-Encoding": "gzip"})
     got = outcome(kind, lambda _: bomb)
     assert isinstance(got, ProviderMalformed)
     assert "larger than 1 MiB" in str(got)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.influxdb import NOTHING, answered, csv, series, table
-from tests.fakes.prometheus import Asked, Script, matrix, told, until_hung_up, vector
+from tests.fakes.prometheus import Asked, Script, matrix, responded, until_hung_up, vector
 from tests.fetches import sections
 from tests.watcher.sources.conformance import *  # noqa: F403  # the tests
 from tests.watcher.sources.conformance import NOW, SECRET, Kind, Sample, idle, milliseconds, options, rfc3339
@@ -57,7 +57,7 @@ def of_metrics_server(asked: Asked, samples: Sequence[Sample]) -> bytes | Script
         if "watch" in asked.parameters:
             return until_hung_up
         nodes = [{"metadata": {"name": name}, "status": {"capacity": {"cpu": "100"}}} for name in ("a", "b")]
-        return told(json.dumps({"kind": "NodeList", "metadata": {"resourceVersion": "7"}, "items": nodes}))
+        return responded(json.dumps({"kind": "NodeList", "metadata": {"resourceVersion": "7"}, "items": nodes}))
     items = [
         {
             "metadata": {"name": node},
@@ -67,7 +67,7 @@ def of_metrics_server(asked: Asked, samples: Sequence[Sample]) -> bytes | Script
         }
         for node, at, value in samples
     ]
-    return told(json.dumps({"kind": "NodeMetricsList", "metadata": {}, "items": items}))
+    return responded(json.dumps({"kind": "NodeMetricsList", "metadata": {}, "items": items}))
 
 
 def make_prometheus(*given: Any) -> Provider:

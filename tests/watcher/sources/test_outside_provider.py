@@ -102,8 +102,8 @@ def test_the_service_runs_with_the_provider(installed: Path, run_service: RunSer
     document = service.wait_for_status(200).json()
     assert "File" == document["source"]
     nodes = document["data"]["NodeMetricsMap"]
-    told = {name: {each["name"]: each["value"] for each in node["metrics"]} for name, node in nodes.items()}
-    assert {"node-1": {CPU: 12.5, MEMORY: 50.0}, "node-2": {CPU: 99.0, MEMORY: 7.25}} == told
+    reported = {name: {each["name"]: each["value"] for each in node["metrics"]} for name, node in nodes.items()}
+    assert {"node-1": {CPU: 12.5, MEMORY: 50.0}, "node-2": {CPU: 99.0, MEMORY: 7.25}} == reported
 
 
 @pytest.mark.slow

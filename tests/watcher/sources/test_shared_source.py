@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.conftest import RunService
-from tests.fakes.prometheus import Asked, FakePrometheus, matrix, told, vector
+from tests.fakes.prometheus import Asked, FakePrometheus, matrix, responded, vector
 from tests.real.parts import new_secret
 from tests.waiting import wait_for
 
@@ -41,7 +41,7 @@ class Mimir:
 
     def answer(self, asked: Asked) -> bytes:
         if asked.headers.get("x-scope-orgid") != self.tenant:
-            return told("no org id", status=401)
+            return responded("no org id", status=401)
         more = {"warnings": ["ingester-2 is away"]} if self.away else {}
         names = ["a"] if self.away else ["a", "b"]
         rows = [{"node": name, "cluster": "prod-1"} for name in names if CPU in asked.query]

@@ -373,9 +373,9 @@ async def test_a_full_disk_drops_the_oldest_with_a_count_and_one_log_line(
         assert [some(50)] == await all_of(store, limit=1)
         await eventually(lambda: not store.decision_queue.batch(), what="the rest")
     assert 30 <= count(path, "decision") <= 36
-    told = [record.message for record in caplog.records if "storing decisions" in record.message]
-    assert 2 == len(told), told
-    assert "storing decisions in the database fails: database or disk is full" == told[0]
+    reported = [record.message for record in caplog.records if "storing decisions" in record.message]
+    assert 2 == len(reported), reported
+    assert "storing decisions in the database fails: database or disk is full" == reported[0]
 
 
 async def test_decisions_that_cannot_be_stored_are_dropped_and_the_next_are_stored(

@@ -181,9 +181,9 @@ async def test_a_full_disk_is_reported_once_and_nothing_is_lost_once_there_is_sp
         assert (True, "", None, 0, 0) == (status.ok, status.error, status.since, status.queued, status.dropped)
         found = await store.history(host="node-7", window="15m", start=START, end=2**40)
         assert [START + 60 * k for k in range(number + 6)] == found[0].time.tolist()
-    told = [record.message for record in caplog.records if "saving to the database" in record.message]
-    assert 2 == len(told), told
-    assert "saving to the database fails: database or disk is full" == told[0]
+    reported = [record.message for record in caplog.records if "saving to the database" in record.message]
+    assert 2 == len(reported), reported
+    assert "saving to the database fails: database or disk is full" == reported[0]
     restored = await restored_at(path)
     assert restored is not None
     assert 15 <= len(restored.blocks)

@@ -57,7 +57,7 @@ def frail(fragile: PostgreSQL) -> Iterator[PostgreSQL]:
         fragile.start()
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Log lines about saving and tidying, up to the reason."""
     about = [message for message in caplog.messages if message.startswith(("saving to", "tidying"))]
     return [message.partition(":")[0].partition(" after")[0] for message in about]
@@ -218,7 +218,7 @@ async def test_a_server_that_is_down_at_the_start_is_awaited(
         )
         found = await store.history(host="node-a", **EVERYTHING)
         assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
-    assert ["saving to the database fails", "saving to the database works again"] == told(caplog)
+    assert ["saving to the database fails", "saving to the database works again"] == reported(caplog)
     restored = await restored_at(url, watcher="a")
     assert restored is not None
     assert cells_of(one for k in range(4) for one in tick(START + 60 * k).blocks) == cells_of(restored.blocks)
@@ -240,7 +240,7 @@ async def test_ticks_survive_a_kill_of_the_server(frail: PostgreSQL, caplog: pyt
         found = await store.history(host="node-a", **EVERYTHING)
         assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
         assert [(1,)] == query(url, LOCKS)
-    assert ["saving to the database fails", "saving to the database works again"] == told(caplog)
+    assert ["saving to the database fails", "saving to the database works again"] == reported(caplog)
 
 
 async def test_a_restart_of_the_server_between_two_ticks_is_not_logged(
@@ -256,7 +256,7 @@ async def test_a_restart_of_the_server_between_two_ticks_is_not_logged(
         await asyncio.to_thread(frail.restart)
         await save(store, tick(START + 60))
         assert [(1,)] == query(url, LOCKS)
-    assert [] == told(caplog)
+    assert [] == reported(caplog)
 
 
 async def test_a_watcher_whose_name_was_taken_during_an_outage_waits_until_it_is_free(
@@ -278,7 +278,7 @@ async def test_a_watcher_whose_name_was_taken_during_an_outage_waits_until_it_is
         await save(first, tick(START + 180))
         found = await first.history(host="node-a", **EVERYTHING)
         assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
-    assert ["saving to the database fails", "saving to the database works again"] == told(caplog)
+    assert ["saving to the database fails", "saving to the database works again"] == reported(caplog)
 
 
 LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"

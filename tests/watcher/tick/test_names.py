@@ -24,7 +24,7 @@ NODES = {"a": "10.0.0.1", "b": "10.0.0.2"}
 
 
 @dataclass
-class Told:
+class Reported:
     """A cluster set by the test: addresses by node name, None while they are unknown."""
 
     nodes: dict[str, str] | None = None
@@ -55,7 +55,7 @@ class Told:
 class Tale:
     """A refresher with its source, cluster, clock and store, and its successor after a restart."""
 
-    def __init__(self, directory: Told | None, *, restored: TickRecord | None = None, **options: Any) -> None:
+    def __init__(self, directory: Reported | None, *, restored: TickRecord | None = None, **options: Any) -> None:
         self.directory = directory
         self.clock = options.get("clock") or FakeClock(T0)
         self.source = options.get("source") or MemorySource()
@@ -84,7 +84,7 @@ class Tale:
         await self.refresher.tick()
         return served(self.refresher)
 
-    def restart(self, directory: Told | None) -> Tale:
+    def restart(self, directory: Reported | None) -> Tale:
         """A refresher that continues with the stored state of this one."""
         return Tale(directory, restored=self.records.restored(), clock=self.clock, source=self.source)
 
@@ -117,7 +117,7 @@ def test_nodes_have_the_names_of_the_cluster_from_the_first_response_on() -> Non
         windows = numbers(served(tale.refresher)["a"])
         assert ("AVG", "15m") in windows  # also the past that was fetched later
 
-    play(Tale(Told({**NODES, "c": "10.0.0.3"})), story)
+    play(Tale(Reported({**NODES, "c": "10.0.0.3"})), story)
 
 
 def test_names_that_are_known_later_keep_the_history() -> None:
@@ -137,7 +137,7 @@ def test_names_that_are_known_later_keep_the_history() -> None:
         assert {"node_names", "unknown_node"} == kinds(tale.refresher)
         assert {} == tale.refresher.published.snapshot.lost  # type: ignore[union-attr]
 
-    play(Tale(Told(None), source=MemorySource(remembers=False)), story)
+    play(Tale(Reported(None), source=MemorySource(remembers=False)), story)
 
 
 def test_if_no_name_matches_a_node_there_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -150,12 +150,12 @@ def test_if_no_name_matches_a_node_there_is_one_warning(caplog: pytest.LogCaptur
         await tale.tick("stranger", A)
         await tale.tick("stranger", A)
 
-    play(Tale(Told(NODES)), story)
-    told = [line for line in caplog.messages if "of the source" in line]
+    play(Tale(Reported(NODES)), story)
+    reported = [line for line in caplog.messages if "of the source" in line]
     assert ["no name of the source is a node of the cluster", "names of the source match nodes of the cluster now"] == [
-        line.partition(",")[0] for line in told
+        line.partition(",")[0] for line in reported
     ]
-    assert "the source has stranger, the cluster a;" in told[0]
+    assert "the source has stranger, the cluster a;" in reported[0]
 
 
 def test_a_restart_continues_with_the_names_of_the_cluster() -> None:
@@ -172,9 +172,9 @@ def test_a_restart_continues_with_the_names_of_the_cluster() -> None:
         assert ["a", "b"] == list(nodes)
         assert ("AVG", "15m") in numbers(nodes["a"])
 
-    first = Tale(Told(NODES), source=MemorySource(remembers=False))
+    first = Tale(Reported(NODES), source=MemorySource(remembers=False))
     play(first, before)
-    play(first.restart(Told(NODES)), after)
+    play(first.restart(Reported(NODES)), after)
 
 
 def test_after_a_restart_without_the_cluster_no_node_has_two_names() -> None:
@@ -200,9 +200,9 @@ def test_after_a_restart_without_the_cluster_no_node_has_two_names() -> None:
         assert ["a", "b"] == list(nodes)
         assert ("AVG", "15m") in numbers(nodes["a"])
 
-    first = Tale(Told(NODES))
+    first = Tale(Reported(NODES))
     play(first, before)
-    play(first.restart(Told(None)), after)
+    play(first.restart(Reported(None)), after)
 
 
 def test_names_that_the_source_has_too_need_no_cluster() -> None:
@@ -216,9 +216,9 @@ def test_names_that_the_source_has_too_need_no_cluster() -> None:
         tale.source.samples.clear()
         assert ("AVG", "15m") in numbers((await tale.tick("a", "b"))["a"])
 
-    first = Tale(Told(NODES), source=MemorySource(remembers=False))
+    first = Tale(Reported(NODES), source=MemorySource(remembers=False))
     play(first, before)
-    play(first.restart(Told(None)), after)
+    play(first.restart(Reported(None)), after)
 
 
 def test_samples_that_were_stored_without_names_get_them() -> None:
@@ -235,9 +235,9 @@ def test_samples_that_were_stored_without_names_get_them() -> None:
         assert ["a", "b"] == list(nodes)
         assert ("AVG", "15m") in numbers(nodes["a"])
 
-    first = Tale(Told(None), source=MemorySource(remembers=False))
+    first = Tale(Reported(None), source=MemorySource(remembers=False))
     play(first, before)
-    play(first.restart(Told(NODES)), after)
+    play(first.restart(Reported(NODES)), after)
 
 
 def test_without_the_cluster_the_source_has_its_own_names_again() -> None:
@@ -252,7 +252,7 @@ def test_without_the_cluster_the_source_has_its_own_names_again() -> None:
         assert [A, B] == list(await other.tick(A, B))
         await other.refresher.close()
 
-    play(Tale(Told(NODES)), story)
+    play(Tale(Reported(NODES)), story)
 
 
 def test_a_node_that_was_replaced_at_its_address_has_no_earlier_load() -> None:
@@ -270,20 +270,20 @@ def test_a_node_that_was_replaced_at_its_address_has_no_earlier_load() -> None:
         assert "was node a" in tale.reasons("node_names")["new"]
         assert "partial_outage" not in kinds(tale.refresher)
 
-    play(Tale(Told(NODES)), story)
+    play(Tale(Reported(NODES)), story)
 
 
 def test_the_first_response_waits_shortly_for_names() -> None:
     """A later tick may wait longer, because the earlier windows are served meanwhile."""
 
     async def story(tale: Tale) -> None:
-        assert isinstance(tale.directory, Told)
+        assert isinstance(tale.directory, Reported)
         tale.load(A)
         await tale.refresher.tick()
         await tale.tick(A)
         assert [NAMES_S, NAMES_WHEN_SERVING_S] == tale.directory.patience
 
-    play(Tale(Told(None)), story)
+    play(Tale(Reported(None)), story)
 
 
 @pytest.mark.slow
@@ -296,7 +296,7 @@ def test_no_tick_exceeds_its_deadline_because_of_names() -> None:
             await tale.refresher.tick()
         assert [A] == list(served(tale.refresher))
 
-    play(Tale(Told(None, hangs=True), config=RefreshConfig(interval=2.0)), story)
+    play(Tale(Reported(None, hangs=True), config=RefreshConfig(interval=2.0)), story)
 
 
 def test_a_failure_of_the_cluster_is_a_finding() -> None:
@@ -307,7 +307,7 @@ def test_a_failure_of_the_cluster_is_a_finding() -> None:
         await tale.refresher.tick()
         assert {"": "cannot list nodes"} == tale.reasons("node_names")
 
-    play(Tale(Told(None, says="cannot list nodes")), story)
+    play(Tale(Reported(None, says="cannot list nodes")), story)
 
 
 @pytest.mark.parametrize("back", [120.0, 86400.0])
@@ -324,4 +324,4 @@ def test_a_clock_that_is_set_back_removes_the_times_of_names(back: float) -> Non
         tale.source.samples.clear()
         assert ["new"] == list(await tale.tick(A))
 
-    play(Tale(Told(NODES)), story)
+    play(Tale(Reported(NODES)), story)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.sources import FakeClock, MemorySource, PodSource
-from tests.watcher.tick.test_names import Told
+from tests.watcher.tick.test_names import Reported
 from watcher.core.pods.coverage import PodGaps
 from watcher.core.pods.published import PublishedPods
 from watcher.core.pods.table import PodOrigin, PodUsage
@@ -26,7 +26,7 @@ T0 = 1_700_000_050.0
 Story = Callable[[Refresher, PodSource, FakeClock], Coroutine[Any, Any, None]]
 
 
-def play(story: Story, *, source: MemorySource | None = None, directory: Told | None = None, **config: Any) -> None:
+def play(story: Story, *, source: MemorySource | None = None, directory: Reported | None = None, **config: Any) -> None:
     """Run a test with its own refresher and a node that responds."""
 
     async def run() -> None:
@@ -280,7 +280,7 @@ def test_a_reload_keeps_pods_and_requests():
 
 def test_nodes_of_pods_have_the_names_of_the_cluster():
     """Like nodes with a load. A node that the cluster does not know keeps its name, with a finding."""
-    cluster = Told({"node-a": "10.0.0.1", "node-b": "10.0.0.2"})
+    cluster = Reported({"node-a": "10.0.0.1", "node-b": "10.0.0.2"})
 
     async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
         source.pods = {
@@ -348,8 +348,8 @@ def test_a_failure_of_pods_does_not_affect_the_nodes(error, finding, counted, ca
         assert before is not pods_of(refresher)
 
     play(story, pods="on")
-    told = [record.levelname for record in caplog.records if not record.exc_info]
-    assert ["INFO", "WARNING", "INFO"] == told
+    reported = [record.levelname for record in caplog.records if not record.exc_info]
+    assert ["INFO", "WARNING", "INFO"] == reported
 
 
 class Crooked(PodSource):

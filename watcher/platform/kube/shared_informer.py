@@ -34,7 +34,7 @@ class SharedInformer(Generic[ItemT]):
         self._access = access
         self._on_change = on_change
         self._copy: _SharedState[ItemT] | None = None
-        self._untold: dict[str, ItemT] = {}
+        self._unreported: dict[str, ItemT] = {}
         self._joining: asyncio.Task[None] | None = None
 
     @property
@@ -59,7 +59,7 @@ class SharedInformer(Generic[ItemT]):
         self._copy = copy
         copy.users += 1
         if self._on_change is not None:
-            self._untold = dict(copy.informer.objects)
+            self._unreported = dict(copy.informer.objects)
             copy.informer.add_listener(self._hear)
         name = f"shared-informer-{self.resource.full_name}"
         self._joining = asyncio.create_task(self._join(copy.informer), name=name)
@@ -98,9 +98,9 @@ class SharedInformer(Generic[ItemT]):
 
     async def _join(self, informer: Informer[ItemT]) -> None:
         """Report the objects that existed before, in portions."""
-        for number, name in enumerate(tuple(self._untold), start=1):
-            if self._on_change is not None and name in self._untold:
-                notify_listener(self._on_change, self.resource, name, None, self._untold.pop(name))
+        for number, name in enumerate(tuple(self._unreported), start=1):
+            if self._on_change is not None and name in self._unreported:
+                notify_listener(self._on_change, self.resource, name, None, self._unreported.pop(name))
             if number % NOTIFY_BATCH == 0:
                 await asyncio.sleep(0)
         await informer.synced.wait()
@@ -110,7 +110,7 @@ class SharedInformer(Generic[ItemT]):
         """Forward a change. An object that has not been reported yet is reported once, with its newest state."""
         if self._on_change is None:
             return
-        if self._untold.pop(name, None) is None:
+        if self._unreported.pop(name, None) is None:
             self._on_change(name, old, new)
         elif new is not None:
             self._on_change(name, None, new)

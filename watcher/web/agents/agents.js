@@ -2,7 +2,7 @@
 
 import { ApiError, ask } from "../common/api.js";
 import { missing } from "../terms/definitions.js";
-import { el, numbers, renew, select, table, told } from "../common/dom.js";
+import { el, notice, numbers, renew, select, table } from "../common/dom.js";
 import { bytes, clock, count, limits, plain, seconds } from "../common/format.js";
 import { linked } from "../placements/podlink.js";
 import { cpusOf, socketsOf } from "./cpus.js";
@@ -42,7 +42,7 @@ export function agentsView(app) {
     tools.replaceChildren(...(options.length
       ? [select("Shown", options, chosen()?.name ?? wanted, (name) => { location.hash = addressOf(name); })] : []));
     troubles.hidden = !found.troubles.length;
-    troubles.replaceChildren(...found.troubles.map(({ kind, of, message, hint }) => told(`${KINDS[kind]}, ${of}: ${message}`, hint)));
+    troubles.replaceChildren(...found.troubles.map(({ kind, of, message, hint }) => notice(`${KINDS[kind]}, ${of}: ${message}`, hint)));
   }
 
   /** The message for an agent that no longer exists, with a link to the new agent on its node, if there is one. */
@@ -50,7 +50,7 @@ export function agentsView(app) {
     if (!wanted) return [];
     const heir = last?.node && agents.find(({ kind, node }) => kind === last.kind && node === last.node);
     return [
-      told(`No agent at ${wanted}.`, "A recreated pod has a different address."),
+      notice(`No agent at ${wanted}.`, "A recreated pod has a different address."),
       ...(heir ? [el("p", {}, "Current agent on this node: ", el("a", { href: addressOf(heir.name) }, called(heir)))] : []),
     ];
   }
@@ -60,7 +60,7 @@ export function agentsView(app) {
     try {
       return kind === "qrm" ? qrm(...pages) : agent(...pages);
     } catch (error) {
-      return [told(`unexpected response from ${name}: ${error.message}`, "Check its version, and that the address belongs to an agent.")];
+      return [notice(`unexpected response from ${name}: ${error.message}`, "Check its version, and that the address belongs to an agent.")];
     }
   }
 
@@ -81,7 +81,7 @@ export function agentsView(app) {
         renew(place, ...drawn(one, answers.map(({ body }) => body)));
       } catch (error) {
         if (!(error instanceof ApiError) || !error.status) throw error;
-        place.replaceChildren(told(error.message, error.hint));
+        place.replaceChildren(notice(error.message, error.hint));
       }
     },
   };

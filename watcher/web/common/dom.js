@@ -101,7 +101,7 @@ function nameOf(element) {
 }
 
 /** A card with a message and a hint, shown instead of data. */
-export function told(message, hint) {
+export function notice(message, hint) {
   return el("div.card", {}, el("p", {}, message), hint ? el("p.quiet", {}, hint) : null);
 }
 

@@ -3,7 +3,7 @@
 import { ApiError, ask } from "../common/api.js";
 import { CanvasList } from "./canvas-list.js";
 import { Cells, paintCell } from "./cells.js";
-import { choice, el, field, numbers, renew, select, svg, told } from "../common/dom.js";
+import { choice, el, field, notice, numbers, renew, select, svg } from "../common/dom.js";
 import { groupOf, grouped, groupings, meanOf } from "./groups.js";
 import { NodeTable } from "./table.js";
 import { NOTABLE, STRONG, signed, trendsOf } from "./trend.js";
@@ -172,7 +172,7 @@ export function fleetView(app) {
       trend = (await ask("api/v1/trend")).body;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      if (!trend && error.status) past.replaceChildren(told(`No load of the fleet over time: ${error.message}`, error.hint));
+      if (!trend && error.status) past.replaceChildren(notice(`No load of the fleet over time: ${error.message}`, error.hint));
       return;
     }
     past.hidden = Boolean(app.nothing());

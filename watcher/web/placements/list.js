@@ -1,7 +1,7 @@
 // The view of placements: the recorded decisions of the extender, newest first; an address with a pod shows that pod.
 
 import { ApiError, ask } from "../common/api.js";
-import { el, field, select, told } from "../common/dom.js";
+import { el, field, select } from "../common/dom.js";
 import { NONE, clock, count, moment } from "../common/format.js";
 import { placementView } from "./pod.js";
 import { nodeLink, podHref } from "./podlink.js";

@@ -1,7 +1,7 @@
 // The page of one pod: why the pod runs on its node, and why not on another one, as `load-watcher why`.
 
 import { ApiError, ask } from "../common/api.js";
-import { el, renew, select, table, told } from "../common/dom.js";
+import { el, notice, renew, select, table } from "../common/dom.js";
 import { NONE, count, moment, seconds } from "../common/format.js";
 import { highlightHref, nodeLink, podHref } from "./podlink.js";
 import { amountOf, score } from "../score/why.js";
@@ -9,7 +9,7 @@ import { amountOf, score } from "../score/why.js";
 export function placementView(app) {
   const [namespace, ...rest] = app.argument.split("/");
   const name = rest.join("/");
-  const place = el("div.stack", {}, told("loading…"));
+  const place = el("div.stack", {}, notice("loading…"));
   const root = el("div.stack", {}, el("h2", {}, `Pod ${namespace}/${name}`),
     el("p", {}, el("a", { href: "#/placements" }, "All placements")), place);
   let shown = ""; // what is shown, to leave text in place that the user may be selecting

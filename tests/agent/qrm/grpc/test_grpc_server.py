@@ -121,9 +121,9 @@ def test_methods_for_whole_pods_are_not_implemented(tmp_path: Path):
         async with serving(tmp_path) as (_, endpoint), grpc.aio.insecure_channel(f"unix:{endpoint.socket}") as channel:
             stub: Any = pb_grpc.ResourcePluginStub(channel)
             for method in (stub.GetPodTopologyHints, stub.AllocateForPod):
-                with pytest.raises(grpc.aio.AioRpcError) as told:
+                with pytest.raises(grpc.aio.AioRpcError) as reported:
                     await method(pb.PodResourceRequest(pod_uid="p", resource_name="cpu"))
-                assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert reported.value.code() is grpc.StatusCode.UNIMPLEMENTED
             settings = AllocationSettings(policy=TopologyPolicy.RESTRICTED, scope="pod")
             manager = Manager(settings, Allocations(), nodes=frozenset({0, 1}), save=nothing, monotonic=lambda: 0.0)
             await manager.plugins.register("cpu", endpoint)
@@ -179,11 +179,11 @@ def test_registration(tmp_path: Path):
         async with serving(tmp_path) as (server, _):
             path = tmp_path / "cpu.sock"
             assert await ask_info(path) == PluginInfo("ResourcePlugin", "cpu", "", ("v1alpha1",))
-            told = [server.contact.error]
+            reported = [server.contact.error]
             for error in ("no handler registered for plugin type: ResourcePlugin", ""):
                 await notify(path, error)
-                told.append(server.contact.error)
-            assert told == [None, "no handler registered for plugin type: ResourcePlugin", ""]
+                reported.append(server.contact.error)
+            assert reported == [None, "no handler registered for plugin type: ResourcePlugin", ""]
 
     run(test())
 

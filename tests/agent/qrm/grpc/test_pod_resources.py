@@ -154,7 +154,7 @@ def test_calls_to_old_plugins_are_counted_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         (
             {"version": "v2"},
@@ -166,12 +166,14 @@ def test_calls_to_old_plugins_are_counted_too(tmp_path: Path):
         ({"endpoint": "nobody.sock"}, "the plug-in for cpu failed in GetResourcePluginOptions: UNAVAILABLE"),
     ],
 )
-def test_the_refused_registration_of_an_old_plugin_names_the_reason(tmp_path: Path, changes: dict[str, str], told: str):
+def test_the_refused_registration_of_an_old_plugin_names_the_reason(
+    tmp_path: Path, changes: dict[str, str], reported: str
+):
     async def test() -> None:
         async with world(tmp_path) as (manager, _, registering):
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await registering.Register(registration(**changes))
-            assert told in (raised.value.details() or "")
+            assert reported in (raised.value.details() or "")
             assert manager.plugins.states == {}
 
     run(test())

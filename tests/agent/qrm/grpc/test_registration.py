@@ -125,13 +125,13 @@ class Introduces(pb_grpc.RegistrationServicer):
 
     def __init__(self, **info: Any) -> None:
         self.info = info
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     async def GetInfo(self, request, context):  # noqa: N802
         return pb.PluginInfo(**self.info)
 
     async def NotifyRegistrationStatus(self, request, context):  # noqa: N802
-        self.told.append(request.error)
+        self.reported.append(request.error)
         return pb.RegistrationStatusResponse()
 
 
@@ -168,10 +168,10 @@ def test_a_plugin_that_cannot_be_registered_gets_the_reason(tmp_path: Path, info
             for now, times in ((0.0, 1), (0.4, 1), (0.5, 2), (1.4, 2), (1.5, 3)):  # pauses of 0.5 s, then 1 s
                 clock.now = now
                 await registry.reconcile()
-                assert len(introduces.told) == times
+                assert len(introduces.reported) == times
         finally:
             await served.stop(grace=0)
-        assert introduces.told[0].startswith(error)
+        assert introduces.reported[0].startswith(error)
 
     run(test())
 
@@ -310,7 +310,7 @@ class Deaf(Introduces):
     """Refuses NotifyRegistrationStatus."""
 
     async def GetInfo(self, request, context):  # noqa: N802
-        self.told.append("asked")
+        self.reported.append("asked")
         return await super().GetInfo(request, context)
 
     async def NotifyRegistrationStatus(self, request, context):  # noqa: N802
@@ -329,7 +329,7 @@ def test_a_plugin_that_refuses_its_registration_status_is_retried_after_the_usua
             for now, times in ((0.0, 1), (0.5, 2), (1.4, 2), (1.5, 3)):  # pauses of 0.5 s, then 1 s
                 clock.now = now
                 await registry.reconcile()
-                assert len(deaf.told) == times
+                assert len(deaf.reported) == times
         finally:
             await served.stop(grace=0)
 
@@ -434,8 +434,8 @@ def test_a_directory_that_cannot_be_read_is_reported_once(tmp_path: Path, caplog
         await eventually(lambda: registry.scans >= 5, what="five scans")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        (told,) = caplog.messages
-        assert told == f"cannot read the registration directory {directory}: Not a directory"
+        (reported,) = caplog.messages
+        assert reported == f"cannot read the registration directory {directory}: Not a directory"
 
     run(test())
 

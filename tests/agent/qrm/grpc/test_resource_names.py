@@ -32,7 +32,7 @@ class Hostile(registration_grpc.RegistrationServicer, pb_grpc.ResourcePluginServ
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.told = ""
+        self.reported = ""
 
     async def GetInfo(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         return registration_pb.PluginInfo(
@@ -40,7 +40,7 @@ class Hostile(registration_grpc.RegistrationServicer, pb_grpc.ResourcePluginServ
         )
 
     async def NotifyRegistrationStatus(self, request: Any, _context: Any) -> Any:  # noqa: N802
-        self.told = request.error
+        self.reported = request.error
         return registration_pb.RegistrationStatusResponse()
 
     async def GetResourcePluginOptions(self, _request: Any, _context: Any) -> Any:  # noqa: N802
@@ -79,7 +79,7 @@ async def test_an_invalid_name_is_not_registered_and_shortened_in_messages(
     finally:
         await server.stop()
     assert {} == of.plugins.states
-    assert "is not a resource name" in hostile.told
+    assert "is not a resource name" in hostile.reported
     (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(line) < 500
 

@@ -284,12 +284,12 @@ def test_reconcile(name: str):
         if case["stored"]:
             await world.manager.admit(pod())
         world.now += PLUGIN_STARTUP_S
-        told = case["plugin_reports"].get("cpu")
-        fake.gives = case.get("plugin_allocates", {}).get("cpu", told)
+        reported = case["plugin_reports"].get("cpu")
+        fake.gives = case.get("plugin_allocates", {}).get("cpu", reported)
         info = AllocationInfo(
-            "CpusetCpus", is_scalar_resource=True, allocated_quantity=told or 0, allocation_result="0"
+            "CpusetCpus", is_scalar_resource=True, allocated_quantity=reported or 0, allocation_result="0"
         )
-        fake.has = {"p": {"c": {"cpu": info}}} if told else {}
+        fake.has = {"p": {"c": {"cpu": info}}} if reported else {}
         await world.manager.reconcile([pod()], world.apply)
         assert world.stored() == case["stored_after"]
         if "update_container_resources_calls" in case:

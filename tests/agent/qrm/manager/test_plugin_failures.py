@@ -51,22 +51,22 @@ async def test_a_failure_in_every_round_is_logged_when_it_begins_and_when_it_end
     plugin.fault = fault
     await rounds(world)
     assert {"cpu": live} == world.manager.plugins.states
-    told = lines(caplog, logging.WARNING)
+    reported = lines(caplog, logging.WARNING)
     # A plug-in that has died is one fault; otherwise, each method may fail for its own reason.
-    assert len(told) <= warnings
-    assert "the plug-in for cpu failed in" in told[0]
-    assert len(set(told)) == len(told)
+    assert len(reported) <= warnings
+    assert "the plug-in for cpu failed in" in reported[0]
+    assert len(set(reported)) == len(reported)
     plugin.fault = "paused"  # logs nothing by itself
     await rounds(world)
-    assert lines(caplog, logging.WARNING) == told
+    assert lines(caplog, logging.WARNING) == reported
     plugin.fault = ""
     await rounds(world, pod())
     assert {"cpu": True} == world.manager.plugins.states
-    assert lines(caplog, logging.WARNING) == told
+    assert lines(caplog, logging.WARNING) == reported
     assert 1 <= len(lines(caplog, logging.INFO)) <= warnings
     plugin.fault = fault  # fails again, so it is logged again
     await rounds(world)
-    assert len(lines(caplog, logging.WARNING)) > len(told)
+    assert len(lines(caplog, logging.WARNING)) > len(reported)
 
 
 async def test_hints_with_unknown_numa_nodes_are_reported_once(caplog: pytest.LogCaptureFixture):
@@ -74,8 +74,8 @@ async def test_hints_with_unknown_numa_nodes_are_reported_once(caplog: pytest.Lo
     world = await World().with_(fake := Fake(offers=(strange, real)))
     for number in range(5):
         assert (await world.manager.admit(pod(f"p{number}"))).admitted
-    (told,) = lines(caplog, logging.WARNING)
-    assert told.endswith("it names NUMA nodes that this machine does not have; these hints are ignored")
+    (reported,) = lines(caplog, logging.WARNING)
+    assert reported.endswith("it names NUMA nodes that this machine does not have; these hints are ignored")
     fake.offers = (real,)
     assert (await world.manager.admit(pod("good"))).admitted
     fake.offers = (strange, real)
@@ -121,5 +121,5 @@ async def test_a_plugin_cannot_overrule_another_plugin(caplog: pytest.LogCapture
         await world.manager.reconcile([both, stealing], world.apply)
     assert ("p/c", {"CpusetCpus": "0-1"}) in world.set
     assert not [properties for name, properties in world.set if name == "q/c"]
-    (told,) = lines(caplog, logging.WARNING)
-    assert "ignoring the answers of the plug-in for evil.io/stealcpu about cpu" in told
+    (reported,) = lines(caplog, logging.WARNING)
+    assert "ignoring the answers of the plug-in for evil.io/stealcpu about cpu" in reported

@@ -90,14 +90,14 @@ def test_the_plugin_is_found_beside_the_builtin_ones(reachable: Path) -> None:
 async def test_its_total_is_reported_for_the_status_of_the_node(reachable: Path, tmp_path: Path) -> None:
     """The plug-in reports it itself; the kubelet reports the CPUs."""
 
-    async def told(plugin: ResourcePlugin) -> tuple[float, bool, bool]:
+    async def reported(plugin: ResourcePlugin) -> tuple[float, bool, bool]:
         async with serving(tmp_path, plugin=plugin) as (_, endpoint):
             _, whole = (await endpoint.allocatable())[plugin.resource]
             return whole.total, whole.is_node_resource, whole.is_scalar_resource
 
     (plugin,) = found()
-    assert await told(plugin) == (3.0, True, True)
-    assert await told(cpu_plugin()) == (80.0, False, True)
+    assert await reported(plugin) == (3.0, True, True)
+    assert await reported(cpu_plugin()) == (80.0, False, True)
 
 
 def test_the_error_names_a_package_that_cannot_be_imported(reachable: Path) -> None:

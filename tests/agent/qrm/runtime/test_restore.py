@@ -89,7 +89,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def told(found: list[RestoredContainer]) -> list[tuple[str, str, str, str]]:
+def reported(found: list[RestoredContainer]) -> list[tuple[str, str, str, str]]:
     return [(each.pod, each.container, each.outcome.value, each.text) for each in found]
 
 
@@ -113,14 +113,14 @@ async def test_containers_get_all_cpus_and_memory_nodes_and_a_second_run_changes
         runtime.add(IDS[3], "main", "shop/db", UIDS[3], cpuset_cpus="9")
         settings = node.settings("cri", runtime_socket=str(runtime.path))
         gone = (UIDS[1], "ended", "gone", "has ended, nothing to restore")
-        assert told(await restored(settings)) == [
+        assert reported(await restored(settings)) == [
             gone,
             ("shop/web", "main", "done", "restored: CpusetCpus is 0-79, CpusetMems is 0-1"),
             ("shop/web", "sidecar", "done", "restored: CpusetCpus is 0-79"),
         ]
         assert [runtime.cpuset_of(id) for id in IDS] == [ALL, ("0-79", "1"), ("8", "1"), ("9", "")]
         sent = len(runtime.updates)
-        assert told(await restored(settings)) == [
+        assert reported(await restored(settings)) == [
             gone,
             ("shop/web", "main", "not needed", "nothing to restore"),
             ("shop/web", "sidecar", "not needed", "nothing to restore"),
@@ -178,7 +178,7 @@ async def test_sets_of_the_kubelets_own_managers_are_restored_and_not_overwritte
         runtime.add(IDS[1], "main", "b/overwritten", UIDS[1], cpuset_cpus="2-5", cpuset_mems="0")
         runtime.add(IDS[2], "main", "c/shared", UIDS[2], cpuset_cpus="2-5", cpuset_mems="0")
         settings = node.settings("cri", runtime_socket=str(runtime.path))
-        assert told(await restored(settings)) == [
+        assert reported(await restored(settings)) == [
             ("a/kubelets", "main", "not needed", "nothing to restore"),
             ("b/overwritten", "main", "done", "restored: CpusetCpus is 15-19, CpusetMems is 1"),
             ("c/shared", "main", "done", "restored: CpusetCpus is 0-9,20-79, CpusetMems is 0-1"),
@@ -198,7 +198,7 @@ async def test_other_properties_get_the_stored_values_and_unknown_ones_are_repor
     async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
         for number in range(2):
             runtime.add(IDS[number], "main", f"pod/{number}", UIDS[number], cpuset_cpus="2-5", cpu_shares=512)
-        assert told(await restored(node.settings("cri", runtime_socket=str(runtime.path)))) == [
+        assert reported(await restored(node.settings("cri", runtime_socket=str(runtime.path)))) == [
             ("pod/0", "main", "done", "restored: CpuShares is 1024, CpusetCpus is 0-39"),
             (
                 "pod/1",
@@ -220,7 +220,7 @@ async def test_the_mode_cri_restores_what_the_mode_nri_set(node: Node):
     async with FakeRuntime(node.directory / "cri.sock", containers=set()) as runtime:
         runtime.add(IDS[0], "main", "shop/web", UIDS[0], cpuset_cpus="2-5")
         runtime.add(IDS[1], "main", "shop/db", UIDS[1], cpuset_cpus="6-9", cpuset_mems="0")
-        assert told(await restored(node.settings("cri", runtime_socket=str(runtime.path)))) == [
+        assert reported(await restored(node.settings("cri", runtime_socket=str(runtime.path)))) == [
             ("shop/db", "main", "done", "restored: CpusetCpus is 0-9, CpusetMems is 0-1"),
             (
                 "shop/web",

@@ -37,7 +37,7 @@ SCORE = (*POINTS, "score")
 GONE = object()
 
 
-def told(document: Any) -> list[CheckResult]:
+def reported(document: Any) -> list[CheckResult]:
     return list(check_configuration(document if isinstance(document, str) else yaml.safe_dump(document)))
 
 
@@ -56,13 +56,13 @@ def changed(*path: Any, to: Any) -> Any:
 
 def test_a_valid_configuration_has_no_problems():
     """As a file, in a ConfigMap, as JSON (which is YAML), and with third-party plug-ins."""
-    assert [] == told(GOOD)
-    assert [] == told({"kind": "ConfigMap", "apiVersion": "v1", "data": {"scheduler-config.yaml": GOOD}})
+    assert [] == reported(GOOD)
+    assert [] == reported({"kind": "ConfigMap", "apiVersion": "v1", "data": {"scheduler-config.yaml": GOOD}})
     others = [{"name": "TargetLoadPacking"}, {"name": "NodeResourceLimits"}, {"name": "AcmeScore"}]
-    assert [] == told(changed(*SCORE, "enabled", to=others))
-    assert [] == told(changed(*SCORE, "disabled", to=[{"name": "*"}]))
+    assert [] == reported(changed(*SCORE, "enabled", to=others))
+    assert [] == reported(changed(*SCORE, "disabled", to=[{"name": "*"}]))
     everywhere = {"multiPoint": {"enabled": [{"name": "TargetLoadPacking"}], "disabled": [{"name": "*"}]}}
-    assert [] == told(changed("profiles", 0, "plugins", to=everywhere))
+    assert [] == reported(changed("profiles", 0, "plugins", to=everywhere))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_valid_configuration_has_no_problems():
 )
 def test_each_problem_is_reported_with_its_remedy(path, to, status, words):
     """Other results may follow from it."""
-    found = told(changed(*path, to=to))
+    found = reported(changed(*path, to=to))
     texts = [f"{each.what} fix: {each.cure}" for each in found if each.status == status]
     assert any(all(word.casefold() in text.casefold() for word in words) for text in texts), found
     assert all(each.cure for each in found)
@@ -119,7 +119,7 @@ def test_each_problem_is_reported_with_its_remedy(path, to, status, words):
 
 def test_plugins_of_the_kep_that_do_not_exist_any_more_are_reported():
     """Disabling the names of the KEP has no effect today, so the two plug-ins that score by requests still do."""
-    found = told(changed(*SCORE, "disabled", to=[{"name": "NodeResourcesLeastAllocated"}]))
+    found = reported(changed(*SCORE, "disabled", to=[{"name": "NodeResourcesLeastAllocated"}]))
     assert ["fail"] == [each.status for each in found]
     assert "NodeResourcesFit" in found[0].cure
 
@@ -127,7 +127,7 @@ def test_plugins_of_the_kep_that_do_not_exist_any_more_are_reported():
 def test_disabling_all_plugins_at_score_includes_those_of_multipoint():
     """kube-scheduler leaves them out of this extension point."""
     plugins = {"multiPoint": {"enabled": [{"name": "TargetLoadPacking"}]}, "score": {"disabled": [{"name": "*"}]}}
-    found = told(changed("profiles", 0, "plugins", to=plugins))
+    found = reported(changed("profiles", 0, "plugins", to=plugins))
     assert any("no profile enables a plug-in that scores by load" in each.what for each in found)
 
 
@@ -144,13 +144,13 @@ def test_disabling_all_plugins_at_score_includes_those_of_multipoint():
 )
 def test_the_extender_counts_as_a_plugin_that_scores_by_load(extenders: object, missing: bool):
     """Unless it only filters."""
-    found = told({**changed("profiles", 0, "plugins", to={}), "extenders": extenders})
+    found = reported({**changed("profiles", 0, "plugins", to={}), "extenders": extenders})
     assert missing == any("no profile enables a plug-in that scores by load" in each.what for each in found)
 
 
 def test_arguments_of_a_plugin_that_is_not_enabled_are_reported():
     """They have no effect."""
-    found = told(changed(*SCORE, "enabled", to=[{"name": "LoadVariationRiskBalancing"}]))
+    found = reported(changed(*SCORE, "enabled", to=[{"name": "LoadVariationRiskBalancing"}]))
     texts = " ".join(each.what for each in found)
     assert "the arguments of TargetLoadPacking have no effect: it is not enabled" in texts
     assert "LoadVariationRiskBalancing: watcherAddress is not set" in texts
@@ -161,18 +161,18 @@ def test_low_risk_over_commitment_needs_pre_score_and_weights_as_shares():
     document = changed(*SCORE, "enabled", to=[{"name": "LowRiskOverCommitment"}])
     args = {"watcherAddress": "http://a:2020", "riskLimitWeights": {"cpu": 50}}
     document["profiles"][0]["pluginConfig"] = [{"name": "LowRiskOverCommitment", "args": args}]
-    found = {each.status: each.what for each in told(document)}
+    found = {each.status: each.what for each in reported(document)}
     assert "preScore" in found[CheckStatus.WARN]
     assert "riskLimitWeights" in found[CheckStatus.FAIL]
     document["profiles"][0]["plugins"]["preScore"] = {"enabled": [{"name": "LowRiskOverCommitment"}]}
     args["riskLimitWeights"] = {"cpu": 0.5}
-    assert [] == told(document)
+    assert [] == reported(document)
 
 
 def test_a_plugin_with_its_own_metric_provider_is_a_warning():
     """It works, without load-watcher."""
     provider = {"type": "Prometheus", "address": "http://p:9090", "token": "s3cret"}
-    (found,) = told(changed(*ARGS, to={"metricProvider": provider}))
+    (found,) = reported(changed(*ARGS, to={"metricProvider": provider}))
     assert found.status is CheckStatus.WARN
     assert "and not load-watcher" in found.what
     assert "s3cret" not in str(found)
@@ -192,7 +192,7 @@ def test_a_plugin_with_its_own_metric_provider_is_a_warning():
 )
 def test_a_document_that_is_not_a_configuration_is_reported(text, words):
     """With a remedy, and without a traceback."""
-    found = told(text)
+    found = reported(text)
     assert any(words in each.what for each in found), found
     assert all(each.cure for each in found)
 
@@ -211,7 +211,7 @@ def test_any_value_in_the_configuration_is_checked_without_an_exception():
     """Each value of the valid one in turn is replaced by an unusual one; each result has a remedy."""
     for path in list(places(yaml.safe_load(GOOD)))[1:]:
         for odd in ODD:
-            for each in told(changed(*path, to=odd)):
+            for each in reported(changed(*path, to=odd)):
                 assert each.cure, (path, odd, each)
 
 

@@ -54,7 +54,7 @@ def configuration(*extenders: Any, enabled: Any = (), disabled: Any = ({"name": 
     )
 
 
-def told(changes: Mapping[str, Any], service: ServiceSettings | None = SERVICE) -> list[CheckResult]:
+def reported(changes: Mapping[str, Any], service: ServiceSettings | None = SERVICE) -> list[CheckResult]:
     extender = {key: value for key, value in {**GOOD, **changes}.items() if value != GONE}
     return list(check_configuration(configuration(extender), service))
 
@@ -63,13 +63,13 @@ def test_a_certificate_that_the_service_requires_is_missing() -> None:
     """server.scheduler_clients; as a file or as data, with its key."""
     profiles = {"default": ConfiguredProfile(plugins=PACKING)}
     closed = ServiceSettings(profiles, tls=True, client_ca=True, clients=("system:kube-scheduler",))
-    (missing,) = told(HTTPS, closed)
+    (missing,) = reported(HTTPS, closed)
     assert (missing.status, "403" in missing.what) == (CheckStatus.FAIL, True)
     assert "certFile and keyFile" in missing.cure
     assert "system:kube-scheduler" in missing.cure
     config: dict[str, Any] = dict(HTTPS["tlsConfig"])  # type: ignore[call-overload]
-    assert 1 == len(told({**HTTPS, "tlsConfig": {**config, "certFile": "/client.crt"}}, closed))
-    assert [] == told({**HTTPS, "tlsConfig": {**config, "certFile": "/client.crt", "keyData": "a2V5"}}, closed)
+    assert 1 == len(reported({**HTTPS, "tlsConfig": {**config, "certFile": "/client.crt"}}, closed))
+    assert [] == reported({**HTTPS, "tlsConfig": {**config, "certFile": "/client.crt", "keyData": "a2V5"}}, closed)
 
 
 def test_the_documented_certificate_is_accepted(tmp_path: Path) -> None:
@@ -83,17 +83,17 @@ def test_the_documented_certificate_is_accepted(tmp_path: Path) -> None:
     names = tomllib.loads(toml)["server"]["scheduler_clients"]
     profiles = {"default": ConfiguredProfile(plugins=PACKING, precise=True)}
     (extender,) = yaml.safe_load(extended)["extenders"]
-    assert [] == told(extender, ServiceSettings(profiles, tls=True, client_ca=True, clients=names))
+    assert [] == reported(extender, ServiceSettings(profiles, tls=True, client_ca=True, clients=names))
 
 
 def test_a_valid_configuration_has_no_problems() -> None:
     """The shipped one; over https; with a filter; with bind from this machine; and an extender of another project."""
-    assert [] == told({})
-    assert [] == told(HTTPS, ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, tls=True))
-    assert [] == told({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile(plugins=FILTERING)}))
+    assert [] == reported({})
+    assert [] == reported(HTTPS, ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, tls=True))
+    assert [] == reported({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile(plugins=FILTERING)}))
     own = {"urlPrefix": "http://127.0.0.1:2020/scheduler/default", "bindVerb": "bind"}
-    assert [] == told(own, ServiceSettings({"default": ConfiguredProfile(bind=True, plugins=PACKING)}))
-    assert [] == told({"urlPrefix": "http://lw:2020//scheduler//default/"})
+    assert [] == reported(own, ServiceSettings({"default": ConfiguredProfile(bind=True, plugins=PACKING)}))
+    assert [] == reported({"urlPrefix": "http://lw:2020//scheduler//default/"})
     assert [] == list(check_configuration(configuration(GOOD, {"urlPrefix": "http://a/b", "odd": 1}), SERVICE))
 
 
@@ -150,7 +150,7 @@ def test_each_problem_is_reported_with_its_remedy(
     changes: Mapping[str, Any], status: str, words: tuple[str, ...]
 ) -> None:
     """Other results may follow from it."""
-    found = told(changes)
+    found = reported(changes)
     texts = [f"{each.what} fix: {each.cure}" for each in found if each.status == status]
     assert any(all(word.casefold() in text.casefold() for word in words) for text in texts), found
     assert all(each.cure for each in found)
@@ -158,11 +158,13 @@ def test_each_problem_is_reported_with_its_remedy(
 
 def test_the_settings_of_the_service_are_compared_with_the_configuration() -> None:
     """A filter that is never called, a bind that is refused, and https beside http."""
-    (unasked,) = told({}, ServiceSettings({"default": ConfiguredProfile(plugins=FILTERING)}))
+    (unasked,) = reported({}, ServiceSettings({"default": ConfiguredProfile(plugins=FILTERING)}))
     assert "it has no filterVerb, so HighLoadFilter of [scheduler.default] cannot reject nodes" in unasked.what
-    (refused,) = told({"bindVerb": "bind"}, ServiceSettings({"default": ConfiguredProfile(bind=True, plugins=PACKING)}))
+    (refused,) = reported(
+        {"bindVerb": "bind"}, ServiceSettings({"default": ConfiguredProfile(bind=True, plugins=PACKING)})
+    )
     assert "from another machine are refused without a client certificate" in refused.what
-    (plain,) = told({}, ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, tls=True))
+    (plain,) = reported({}, ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, tls=True))
     assert "the settings of load-watcher configure https (server.tls_cert)" in plain.what
 
 
@@ -171,15 +173,15 @@ def test_unknown_plugins_may_filter() -> None:
     others = ServiceSettings(
         {"default": ConfiguredProfile(plugins=use_of({"TargetLoadPacking": {}, "AcmeFilter": {}}))}
     )
-    assert [] == told({"filterVerb": "filter"}, others)
-    assert [] == told({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile()}))
+    assert [] == reported({"filterVerb": "filter"}, others)
+    assert [] == reported({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile()}))
 
 
 @pytest.mark.parametrize(("filters", "expected"), [(True, []), (False, ["warn"])])
 def test_limits_are_filtered_only_if_configured(filters: bool, expected: list[str]) -> None:
     """NodeResourceLimits scores, and filters only on request."""
     use = use_of({"NodeResourceLimits": {"filter": filters}})
-    found = told({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile(plugins=use)}))
+    found = reported({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile(plugins=use)}))
     assert expected == [each.status for each in found]
 
 
@@ -209,12 +211,12 @@ def test_a_plugin_that_scores_by_requests_with_equal_weight_is_reported() -> Non
 def test_any_value_in_the_configuration_is_checked_without_an_exception(key: str) -> None:
     """Each result has a remedy."""
     for odd in ODD:
-        assert all(each.cure for each in told({key: odd})), (key, odd)
+        assert all(each.cure for each in reported({key: odd})), (key, odd)
     assert all(each.cure for odd in ODD for each in check_configuration(configuration(odd), SERVICE))
 
 
 def test_a_password_in_the_address_is_not_shown() -> None:
-    found = told({"urlPrefix": "http://user:s3cret@lw:2020/scheduler/nobody", "weight": 0})
+    found = reported({"urlPrefix": "http://user:s3cret@lw:2020/scheduler/nobody", "weight": 0})
     assert found
     assert "s3cret" not in str(found)
 
@@ -252,10 +254,10 @@ def test_the_duration_of_requests_is_read_from_the_metrics_of_a_running_service(
 def test_a_timeout_that_requests_exceed_is_reported() -> None:
     """By profile."""
     slow = ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, slow={"default": 0.2, "other": 5.0})
-    (found,) = told({}, slow)
+    (found,) = reported({}, slow)
     assert "the timeout is 200 ms, but more than 1 % of the requests take longer" in found.what
     assert "more than 200 ms" in found.cure
-    assert [] == told({"httpTimeout": "250ms"}, slow)
+    assert [] == reported({"httpTimeout": "250ms"}, slow)
 
 
 async def test_the_check_reads_the_metrics_of_the_running_service(tmp_path: Path) -> None:

@@ -167,8 +167,8 @@ def test_arguments_that_evict_nothing_are_skipped(args: Mapping[str, Any]) -> No
     """Deviations are from a mean that is not known in advance."""
     given = {"kind": "LowNodeLoadArgs", "highThresholds": {"cpu": 60}, "lowThresholds": {"cpu": 20}}
     assert 1 == len(evictors_in(yaml.safe_dump(given))[0])
-    evictors, (told,) = evictors_in(yaml.safe_dump({**given, **args}))
-    assert ([], "skipped") == (evictors, told.status)
+    evictors, (reported,) = evictors_in(yaml.safe_dump({**given, **args}))
+    assert ([], "skipped") == (evictors, reported.status)
 
 
 def test_rules_of_the_agent_count_if_their_action_evicts() -> None:

@@ -615,8 +615,8 @@ def aggregated(seconds: int) -> NodeMetric:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told_by", ["NodeMetrics", "annotations"])
-def test_unused_aggregations_and_durations_are_removed(told_by: str) -> None:
+@pytest.mark.parametrize("reported_by", ["NodeMetrics", "annotations"])
+def test_unused_aggregations_and_durations_are_removed(reported_by: str) -> None:
     """koordlets and annotations can name others for as long as the service runs. Each has an array over all nodes: 6 kB
     here."""
     names = [f"n{i:03}" for i in range(300)]
@@ -630,7 +630,7 @@ def test_unused_aggregations_and_durations_are_removed(told_by: str) -> None:
         """The percentile of n000 is over this number of seconds, that of n001 always over the same."""
         cluster.set_node_metric("n000", aggregated(seconds))
         own = {"usageThresholds": {"cpu": 90}, "usageAggregationType": "p95", "usageAggregatedDuration": f"{seconds}s"}
-        annotation = {THRESHOLDS: json.dumps({"aggregatedUsage": own})} if told_by == "annotations" else {}
+        annotation = {THRESHOLDS: json.dumps({"aggregatedUsage": own})} if reported_by == "annotations" else {}
         cluster.set_node("n000", node("n000", SHAPE, annotations=annotation))
         measured = plugin.filter(asked, cluster, at, now=NOW).steps["cpu measured"].tolist()
         assert [seconds if annotation else 1, 1] == measured[:2]
@@ -741,7 +741,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 ASKED = (info(containers=[ONE_CORE]), info("batch", containers=[ONE_CORE], priority=5500))
 
 
-def told(cluster: ClusterTable, plugin: LoadAwareScheduling) -> dict[str, Any]:
+def reported(cluster: ClusterTable, plugin: LoadAwareScheduling) -> dict[str, Any]:
     """All results of the plug-in for each known node."""
     known = sorted(name for name, row in cluster.row.items() if cluster.known[row])
     at = rows(cluster, *known) if known else np.zeros(0, dtype=np.int64)
@@ -868,7 +868,7 @@ class Events(RuleBasedStateMachine):
             rebuilt.set_node_metric(name, metric)
         rebuilt.set_pod_usage(self.table.pod_usage)
         for source, plugin in self.plugins.items():
-            assert told(self.table, plugin) == told(rebuilt, self.made(source, rebuilt)), source
+            assert reported(self.table, plugin) == reported(rebuilt, self.made(source, rebuilt)), source
 
 
 TestEvents = Events.TestCase

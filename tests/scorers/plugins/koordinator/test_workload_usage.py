@@ -87,9 +87,9 @@ def test_the_workload_is_the_controller_or_its_deployment(
 def test_a_pod_is_estimated_by_pods_of_another_version() -> None:
     """The 19th of 20 sorted readings; per resource, over both pods."""
     used = minutes({"web-0": ([0.1] * 10, [100.0] * 10), "web-1": ([0.2] * 8 + [0.3, 0.9], [300.0] * 10)})
-    estimate, told = asked([of_web("web-0"), of_web("web-1")], used)
+    estimate, reported = asked([of_web("web-0"), of_web("web-1")], used)
     assert {"cpu": 300, "memory": 300 * MI} == estimate
-    assert "p95 of 20 readings of 2 pods of Deployment default/web" == told["cpu"]
+    assert "p95 of 20 readings of 2 pods of Deployment default/web" == reported["cpu"]
 
 
 def test_pods_count_as_soon_as_they_have_readings() -> None:
@@ -146,17 +146,17 @@ def test_with_too_few_readings_the_default_estimate_counts(
     """85 % of a core and 70 % of a GiB; explain gives the reason."""
     given = None if used is None else minutes({name: ([0.2] * n, [100.0] * n) for name, n in used.items()})
     pods = [of_web("web-0"), pod("other", node="a", scheduled=NOW - 3600)]
-    estimate, told = asked(pods, given, {"ownerHistory": args} if args else {}, **kind)
+    estimate, reported = asked(pods, given, {"ownerHistory": args} if args else {}, **kind)
     assert {"cpu": 850, "memory": round(0.7 * 1024 * MI)} == estimate
-    assert {"cpu": why, "memory": why} == told
+    assert {"cpu": why, "memory": why} == reported
 
 
 def test_each_resource_is_estimated_separately() -> None:
     """A source may lack the memory of pods."""
     used = minutes({"web-0": ([0.2] * 10, [float("nan")] * 10)})
-    estimate, told = asked([of_web("web-0")], used)
+    estimate, reported = asked([of_web("web-0")], used)
     assert {"cpu": 200, "memory": round(0.7 * 1024 * MI)} == estimate
-    assert "Deployment default/web has 0 readings of 0 pods" in told["memory"]
+    assert "Deployment default/web has 0 readings of 0 pods" in reported["memory"]
 
 
 def test_placed_pods_count_by_the_estimate() -> None:

@@ -122,8 +122,8 @@ def test_a_carried_value_is_not_a_newest_sample() -> None:
 @given(batches=batches_of_samples, again=st.integers(min_value=0, max_value=5))
 def test_writing_the_same_samples_again_changes_nothing(batches: list[list[Sample]], again: int) -> None:
     """Fetches overlap, so writing is idempotent, also for an older batch after a newer one."""
-    told: dict[tuple[str, float], float] = {}  # a source has one value per time
-    batches = [[(node, at, told.setdefault((node, at), value)) for node, at, value in batch] for batch in batches]
+    reported: dict[tuple[str, float], float] = {}  # a source has one value per time
+    batches = [[(node, at, reported.setdefault((node, at), value)) for node, at, value in batch] for batch in batches]
     history = history_of(*batches)
     before = history.blocks()
     history.append(CPU, cells(batches[again % len(batches)]))

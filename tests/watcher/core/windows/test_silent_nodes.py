@@ -19,7 +19,7 @@ from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
 from tests.waiting import eventually
 from tests.watcher.service.test_server import serving, settings_for
 from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, minute, opened, save, tick
-from tests.watcher.tick.test_names import A, B, Tale, Told, play
+from tests.watcher.tick.test_names import A, B, Reported, Tale, play
 from tests.watcher.tick.test_tick import served, wave
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import SilentBody
@@ -36,14 +36,14 @@ IDENTITY = Encoding.IDENTITY
 pytestmark = pytest.mark.slow
 
 
-def told(tale: Tale) -> dict[str, Any]:
+def reported(tale: Tale) -> dict[str, Any]:
     """The silent nodes in the response of the API, by name."""
     assert tale.refresher.published is not None
     body = json.loads(tale.refresher.published.silent.bodies[IDENTITY])
     return {node["name"]: node for node in body["nodes"]}
 
 
-class Listing(Told):
+class Listing(Reported):
     """A cluster with a list of its nodes."""
 
     def node_names(self) -> list[str] | None:
@@ -64,15 +64,15 @@ def test_a_node_that_falls_silent_is_reported_until_it_has_samples_again() -> No
         last = tale.clock.wall - 1.0
         for _ in range(4):
             await tale.tick(*names[1:])
-        assert {} == told(tale)
+        assert {} == reported(tale)
         assert "node-0" in served(tale.refresher)
         for _ in range(25):
             assert "node-0" not in await tale.tick(*names[1:])
-        assert ["node-0"] == list(told(tale))
-        found = told(tale)["node-0"]
+        assert ["node-0"] == list(reported(tale))
+        found = reported(tale)["node-0"]
         assert (last, wave(last), wave(last)) == pytest.approx((found["sampled"], found["cpu"], found["memory"]))
         await tale.tick(*names)
-        assert {} == told(tale)
+        assert {} == reported(tale)
         assert "node-0" in served(tale.refresher)
 
     play(tale, story)
@@ -90,7 +90,7 @@ def test_without_a_list_of_nodes_a_silent_node_is_reported_for_a_day() -> None:
             tale.clock.pass_time(3600)
             tale.load(*names[1:], seconds=60.0)
             await tale.refresher.tick()
-            assert (hour * 3600 < FORGET_S) == ("node-0" in told(tale)), hour
+            assert (hour * 3600 < FORGET_S) == ("node-0" in reported(tale)), hour
 
     play(tale, story)
 
@@ -105,18 +105,18 @@ def test_the_list_of_nodes_decides_which_silent_nodes_were_removed() -> None:
         began = tale.clock.wall
         tale.load(A, B)
         await tale.refresher.tick()
-        assert {"c": None} == {name: node["sampled"] for name, node in told(tale).items()}
+        assert {"c": None} == {name: node["sampled"] for name, node in reported(tale).items()}
         for _ in range(30):
             tale.clock.pass_time(3600)
             tale.load(A, seconds=60.0)
             await tale.refresher.tick()
-        assert ["b", "c"] == sorted(told(tale))
-        assert told(tale)["b"]["sampled"] == pytest.approx(began - 1.0)
+        assert ["b", "c"] == sorted(reported(tale))
+        assert reported(tale)["b"]["sampled"] == pytest.approx(began - 1.0)
         cluster.nodes = {"a": "10.0.0.1", "c": "10.0.0.3"}
         tale.clock.pass_time(3600)
         tale.load(A, seconds=60.0)
         await tale.refresher.tick()
-        assert ["c"] == sorted(told(tale))
+        assert ["c"] == sorted(reported(tale))
 
     play(tale, story)
 
@@ -133,7 +133,7 @@ def test_a_node_that_falls_silent_during_a_restart_is_reported() -> None:
     async def after(tale: Tale) -> None:
         tale.load(*names[1:], seconds=60.0)
         await tale.refresher.tick()
-        assert {"node-0"} == told(tale).keys()
+        assert {"node-0"} == reported(tale).keys()
 
     play(tale, before)
     tale.clock.pass_time(3600)
@@ -151,7 +151,7 @@ def test_after_a_change_of_the_label_no_node_is_silent() -> None:
         tale.source.expressions = {name: f"another {name}" for name in tale.source.samples}
         tale.source.samples = {name: {} for name in tale.source.samples}
         await tale.tick("x", "y")
-        assert ({}, {"x", "y"}) == (told(tale), served(tale.refresher).keys())
+        assert ({}, {"x", "y"}) == (reported(tale), served(tale.refresher).keys())
 
     play(tale, story)
 

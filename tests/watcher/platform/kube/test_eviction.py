@@ -191,9 +191,9 @@ def test_without_time_there_is_one_attempt():
 def test_each_response_has_its_own_outcome(answer: Callable[..., Any], outcome: EvictionOutcome):
     """Transient failures are retried until the deadline, others are not."""
     with FakeKube(fault=answer) as server:
-        (told,) = evicted(server, "shop/a", within=6.0)
+        (reported,) = evicted(server, "shop/a", within=6.0)
     passes = outcome is EvictionOutcome.UNANSWERED
-    assert (outcome, 2 if passes else 1) == (told.outcome, told.tries)
+    assert (outcome, 2 if passes else 1) == (reported.outcome, reported.tries)
 
 
 def test_a_missing_right_is_named():
@@ -217,8 +217,8 @@ def test_a_lost_response_is_requested_again():
             return web.Response(status=503)
 
         server.fault = lose
-        (told,) = evicted(server, "shop/a")
-    assert (EvictionOutcome.GONE, 2) == (told.outcome, told.tries)
+        (reported,) = evicted(server, "shop/a")
+    assert (EvictionOutcome.GONE, 2) == (reported.outcome, reported.tries)
 
 
 def test_an_invalid_name_of_a_pod_is_an_error():

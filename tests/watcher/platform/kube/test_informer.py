@@ -341,7 +341,7 @@ def test_a_server_that_ends_during_a_watch_is_logged_in_plain_text(caplog: pytes
 def test_other_tasks_run_while_a_long_list_is_delivered():
     """A cluster has tens of thousands of pods."""
     turns = 0
-    told: list[int] = []
+    reported: list[int] = []
 
     async def take_turns() -> None:
         nonlocal turns
@@ -359,9 +359,9 @@ def test_other_tasks_run_while_a_long_list_is_delivered():
             assert same(informer, server)()
             other.cancel()
 
-        watched(server, check, on_change=lambda _name, _old, _new: told.append(turns))
-    assert len(told) == 3 * NOTIFY_BATCH
-    assert max(told.count(turn) for turn in set(told)) == NOTIFY_BATCH
+        watched(server, check, on_change=lambda _name, _old, _new: reported.append(turns))
+    assert len(reported) == 3 * NOTIFY_BATCH
+    assert max(reported.count(turn) for turn in set(reported)) == NOTIFY_BATCH
 
 
 def test_retry_now_skips_the_delay():
@@ -407,8 +407,8 @@ def test_an_object_of_another_type_is_left_out_and_logged_once(caplog: pytest.Lo
 
         watched(server, check, resource=PODS)
 
-    told = [record.getMessage().partition(", which cannot be decoded")[0] for record in caplog.records]
-    assert ["ignoring pods default/listed", "ignoring pods default/good"] == told
+    reported = [record.getMessage().partition(", which cannot be decoded")[0] for record in caplog.records]
+    assert ["ignoring pods default/listed", "ignoring pods default/good"] == reported
     assert 1 == count(server, "list")
 
 

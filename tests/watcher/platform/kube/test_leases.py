@@ -71,8 +71,8 @@ def test_a_lease_that_is_not_renewed_for_its_duration_is_taken_over(caplog):
         spec = server.content(LEASES, KEY)["spec"]
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("b", 30, 1)
     assert spec["renewTime"] == "2024-01-11T19:07:10.100000Z"
-    told = [record.getMessage() for record in caplog.records if "Lease" in record.getMessage()]
-    assert told == ["this replica holds the Lease default/writers"] * 2
+    reported = [record.getMessage() for record in caplog.records if "Lease" in record.getMessage()]
+    assert reported == ["this replica holds the Lease default/writers"] * 2
 
 
 def test_a_renewed_lease_stays_and_a_released_one_is_free_at_once():

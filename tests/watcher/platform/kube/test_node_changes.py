@@ -118,10 +118,10 @@ def test_a_condition_has_the_time_of_its_last_transition():
         }
         assert not say(True, NOW + 60)
         assert say(True, NOW + 120, "still")
-        told = condition(server, "Hot")
+        reported = condition(server, "Hot")
         assert ("2026-11-21T08:33:20Z", "2026-11-21T08:35:20Z") == (
-            told["lastTransitionTime"],
-            told["lastHeartbeatTime"],
+            reported["lastTransitionTime"],
+            reported["lastHeartbeatTime"],
         )
         assert say(False, NOW + 180)
         assert ("False", "2026-11-21T08:36:20Z") == (

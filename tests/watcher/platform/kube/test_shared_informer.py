@@ -31,13 +31,13 @@ class Follower:
 
     def __init__(self, access: Callable[[], KubeAccess]) -> None:
         self.nodes: dict[str, Node] = {}
-        self.told = 0
+        self.reported = 0
         self.informer = SharedInformer(access, NODES, on_change=self.note)
 
     def note(self, name: str, old: Node | None, new: Node | None) -> None:
         assert self.nodes.get(name) == old
         assert old != new
-        self.told += 1
+        self.reported += 1
         self.nodes.pop(name, None) if new is None else self.nodes.__setitem__(name, new)
 
     def is_true(self, server: FakeKube) -> bool:
@@ -102,7 +102,7 @@ def test_a_follower_that_joins_during_changes_gets_each_object_once():
             await first.informer.wait()
             await late.informer.start()
             await asyncio.sleep(0)  # one turn of the event loop
-            assert NOTIFY_BATCH == late.told < len(late.informer.objects)
+            assert NOTIFY_BATCH == late.reported < len(late.informer.objects)
             assert not late.informer.synced.is_set()
             names = sorted(set(late.informer.objects) - set(late.nodes))
             copy = late.informer._copy
@@ -110,10 +110,10 @@ def test_a_follower_that_joins_during_changes_gets_each_object_once():
             changed = copy.informer.objects[names[1]]
             copy.informer._put(names[0], None)  # as from a watch, at this moment
             copy.informer._put(names[1], Node(changed.metadata))
-            assert NOTIFY_BATCH + 1 == late.told
+            assert NOTIFY_BATCH + 1 == late.reported
             await late.informer.wait()
             assert late.nodes == dict(late.informer.objects) == first.nodes
-            assert 3 * NOTIFY_BATCH - 1 == late.told
+            assert 3 * NOTIFY_BATCH - 1 == late.reported
             await first.informer.close()
             await late.informer.close()
 
@@ -134,7 +134,7 @@ def test_a_follower_that_leaves_gets_no_more_objects():
             await late.informer.close()
             server.node("new")
             await eventually(lambda: first.is_true(server), what="the other to follow")
-            assert not late.told
+            assert not late.reported
             await first.informer.close()
 
         shared(server, work)
@@ -204,8 +204,8 @@ def test_an_exception_of_one_follower_does_not_affect_others(caplog: pytest.LogC
                 await each.close()
 
         shared(server, work)
-    told = [record.getMessage() for record in caplog.records]
-    assert [f"a listener failed on a change of nodes {name}" for name in ("a", "b")] == told
+    reported = [record.getMessage() for record in caplog.records]
+    assert [f"a listener failed on a change of nodes {name}" for name in ("a", "b")] == reported
 
 
 def test_another_access_to_the_cluster_has_its_own_copy():

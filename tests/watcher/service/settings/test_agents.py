@@ -91,12 +91,12 @@ def test_the_error_of_an_invalid_selector_names_the_place(tmp_path: Path, select
     with pytest.raises(SettingsError) as caught:
         loaded(tmp_path, f'[agents]\npods = "{selector}"')
     (problem,) = caught.value.problems
-    told = f'selector of the selection must be text; "{selector}" is not a label selector: {NO_SELECTORS[selector]}'
-    assert ("agents.pods", True) == (problem.key, told in problem.message), problem.message
+    reported = f'selector of the selection must be text; "{selector}" is not a label selector: {NO_SELECTORS[selector]}'
+    assert ("agents.pods", True) == (problem.key, reported in problem.message), problem.message
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         ('""', "selector of the selection must be text; given empty text"),
         ("7", "must be a label selector"),
@@ -115,12 +115,12 @@ def test_the_error_of_an_invalid_selector_names_the_place(tmp_path: Path, select
         ('{ selector = "a=b", tls_server_name = "x:1" }', "tls_server_name of the selection must be a host name"),
     ],
 )
-def test_an_invalid_selection_is_an_error_with_a_remedy(tmp_path: Path, value: str, told: str) -> None:
+def test_an_invalid_selection_is_an_error_with_a_remedy(tmp_path: Path, value: str, reported: str) -> None:
     """With the key."""
     with pytest.raises(SettingsError) as caught:
         loaded(tmp_path, f"[agents]\npods = {value}")
     (problem,) = caught.value.problems
-    assert ("agents.pods", True) == (problem.key, told in problem.message), problem.message
+    assert ("agents.pods", True) == (problem.key, reported in problem.message), problem.message
     assert "for example agents.pods = " in problem.cure
 
 

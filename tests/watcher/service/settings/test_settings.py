@@ -320,7 +320,7 @@ def test_an_unknown_log_level_in_log_level_is_ignored_with_a_notice(loaded):
 
 
 @pytest.mark.parametrize(
-    ("variable", "told"),
+    ("variable", "reported"),
     [
         ("METRICS_PROVIDER_ADRESS", "did you mean METRICS_PROVIDER_ADDRESS?"),
         ("METRICS_PROVIDER_APPKEY", "did you mean METRICS_PROVIDER_APP_KEY?"),
@@ -331,10 +331,10 @@ def test_an_unknown_log_level_in_log_level_is_ignored_with_a_notice(loaded):
         ),
     ],
 )
-def test_a_misspelt_old_name_is_noted(loaded, variable, told):
+def test_a_misspelt_old_name_is_noted(loaded, variable, reported):
     """Without its value, which may be a secret. It is not an error, because other programs may use the name."""
     (notice,) = loaded(environ={variable: "s3cret"}).notices
-    assert notice == f"environment {variable} ignored: unknown setting; {told}"
+    assert notice == f"environment {variable} ignored: unknown setting; {reported}"
 
 
 @pytest.mark.parametrize(
@@ -846,7 +846,7 @@ def test_nodes_may_have_their_own_policies(loaded):
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "reported"),
     [
         ("'gpu-*'", "must be a list of tables"),
         (
@@ -860,7 +860,7 @@ def test_nodes_may_have_their_own_policies(loaded):
         ("{ names = ['a'], report_interval = 5 }", "report_interval of rule 1 must be a duration of whole seconds"),
     ],
 )
-def test_the_error_of_an_invalid_policy_has_the_reason(problems, rule, told):
+def test_the_error_of_an_invalid_policy_has_the_reason(problems, rule, reported):
     (problem,) = problems(f"[koordinator]\nnodes = [{rule}]")
     assert "koordinator.nodes" == problem.key
-    assert told in problem.message
+    assert reported in problem.message

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.influxdb import NOTHING, FakeInfluxDB, answered, csv, error_table, ping, question, series, table
-from tests.fakes.prometheus import Asked, told, until_hung_up
+from tests.fakes.prometheus import Asked, responded, until_hung_up
 from tests.fetches import QUICK, Fetches, address_of, sections
 from tests.waiting import eventually, wait_for
 from watcher.model import METRIC_BY_KEY, FindingKind
@@ -197,7 +197,7 @@ def test_the_clock_of_the_source_is_compared_with_that_of_load_watcher(ahead: fl
     """By the Date header of an InfluxQL response."""
 
     def dated(_: Asked) -> bytes:
-        return told(NOTHING, headers={"Date": formatdate(time.time() + ahead, usegmt=True)})
+        return responded(NOTHING, headers={"Date": formatdate(time.time() + ahead, usegmt=True)})
 
     expected = 0.0 if not ahead else pytest.approx(ahead, abs=5.0)
     with FakeInfluxDB(dated) as server:
@@ -235,8 +235,8 @@ def test_the_version_may_be_in_health_only():
 
     def answer(asked: Asked) -> bytes:
         if asked.path == "/ping":
-            return told(b"")
-        return told('{"name":"influxdb","version":"v2.7.1"}') if asked.path == "/health" else healthy(asked)
+            return responded(b"")
+        return responded('{"name":"influxdb","version":"v2.7.1"}') if asked.path == "/health" else healthy(asked)
 
     with FakeInfluxDB(answer) as server:
         assert 2 == len(samples(fetch(server, bucket="b", org="o")))
@@ -245,7 +245,7 @@ def test_the_version_may_be_in_health_only():
 
 def test_a_server_that_is_not_influxdb_is_an_error():
     """With the setting of the language."""
-    error = refusal_of(told('{"status":"ok"}'))
+    error = refusal_of(responded('{"status":"ok"}'))
     assert isinstance(error, ProviderRefused)
     assert "is not recognised as InfluxDB" in str(error)
     assert "provider.dialect" in error.hint
@@ -256,7 +256,13 @@ def test_after_an_outage_the_version_is_determined_again():
     version = "1.8.0"
 
     def answer(asked: Asked) -> bytes:
-        return ping(version) if asked.path == "/ping" else healthy(asked) if version != "gone" else told("", status=503)
+        return (
+            ping(version)
+            if asked.path == "/ping"
+            else healthy(asked)
+            if version != "gone"
+            else responded("", status=503)
+        )
 
     with FakeInfluxDB(answer) as server:
 
@@ -326,7 +332,7 @@ def test_no_secret_is_in_an_error(dialect: dict[str, str], tmp_path: Path):
     """Also if the server repeats the request."""
 
     def repeat(asked: Asked) -> bytes:
-        return told(f"it is {SECRET}: you sent {asked.headers}", status=401)
+        return responded(f"it is {SECRET}: you sent {asked.headers}", status=401)
 
     (tmp_path / "password").write_text(SECRET)
     coded = base64.b64encode(f"u:{SECRET}".encode()).decode()
@@ -394,7 +400,7 @@ def test_the_error_of_a_refusal_has_a_remedy(
     dialect: dict[str, str], status: int, body: str, kind: type[ProviderError], says: str, hint: str
 ):
     """By status and message of the server, in both formats."""
-    error = refusal_of(told(body, status=status), **dialect)
+    error = refusal_of(responded(body, status=status), **dialect)
     assert isinstance(error, kind)
     assert says in str(error)
     assert hint in error.hint
@@ -544,18 +550,18 @@ def test_a_server_that_sends_single_bytes_times_out(dialect: dict[str, str]):
 @both
 def test_a_transient_failure_is_retried(dialect: dict[str, str]):
     """Twice; other errors in between count as a result."""
-    answers = iter([told("", status=503), told("", status=502)])
+    answers = iter([responded("", status=503), responded("", status=502)])
     with FakeInfluxDB(lambda asked: next(answers, None) or healthy(asked)) as server:
         assert 2 == len(samples(fetch(server, **dialect)))
         assert 3 == len(server.asked)
-    with FakeInfluxDB(lambda _: told("", status=503)) as server:
+    with FakeInfluxDB(lambda _: responded("", status=503)) as server:
         assert isinstance(failure(server, **dialect), ProviderUnreachable)
         assert 3 == len(server.asked)
 
 
 @both
 def test_a_refusal_is_not_retried(dialect: dict[str, str]):
-    with FakeInfluxDB(lambda _: told("", status=401)) as server:
+    with FakeInfluxDB(lambda _: responded("", status=401)) as server:
         failure(server, **dialect)
         assert 1 == len(server.asked)
 
@@ -563,7 +569,7 @@ def test_a_refusal_is_not_retried(dialect: dict[str, str]):
 @both
 def test_a_redirect_is_not_followed(dialect: dict[str, str]):
     """Credentials belong to one address; the error names the target without secrets."""
-    answer = told("", status=307, headers={"Location": "/login?state=abc"})
+    answer = responded("", status=307, headers={"Location": "/login?state=abc"})
     with FakeInfluxDB(lambda _: answer) as server:
         error = failure(server, **dialect)
         assert 1 == len(server.asked)
@@ -598,7 +604,7 @@ def test_a_shortened_response_is_a_broken_connection(dialect: dict[str, str]):
 def test_an_endless_response_is_not_read_to_its_end(dialect: dict[str, str]):
     """The decompressed size counts."""
     content = gzip.compress(b" " * (3 << 20))
-    answer = told(content, headers={"Content-Encoding": "gzip"})
+    answer = responded(content, headers={"Content-Encoding": "gzip"})
     error = refusal_of(answer, **dialect, max_body_bytes=1 << 20)
     assert isinstance(error, ProviderMalformed)
     assert "larger than 1 MiB" in str(error)
@@ -607,7 +613,7 @@ def test_an_endless_response_is_not_read_to_its_end(dialect: dict[str, str]):
 @both
 def test_a_response_with_a_wrong_content_encoding_is_an_error(dialect: dict[str, str]):
     """A proxy's fault."""
-    error = refusal_of(told("plain", headers={"Content-Encoding": "gzip"}), **dialect)
+    error = refusal_of(responded("plain", headers={"Content-Encoding": "gzip"}), **dialect)
     assert isinstance(error, ProviderMalformed)
 
 
@@ -676,7 +682,7 @@ def test_a_cancelled_fetch_closes_its_connection(dialect: dict[str, str]):
 
 def test_a_failing_query_affects_only_its_metrics():
     def answer(asked: Asked) -> bytes:
-        return told("", status=400) if '"net"' in question(asked) else answered(HEALTHY_INFLUXQL)
+        return responded("", status=400) if '"net"' in question(asked) else answered(HEALTHY_INFLUXQL)
 
     with FakeInfluxDB(answer) as server:
         got = fetch(server, **INFLUXQL, metrics=("CPU", "NetworkReceive", "NetworkTransmit"))

@@ -223,13 +223,13 @@ def test_without_the_right_to_watch_pods_they_are_listed_and_it_is_reported():
         two_pods(server)
 
         async def check(provider: MetricsServerProvider) -> None:
-            async def told():
+            async def reported():
                 got = await provider.fetch_pods(NOW)
                 assert 2 == len(got.usage.pods)
                 return [finding for finding in got.findings if finding.kind is FindingKind.SOURCE]
 
-            await eventually(told, what="the finding")
-            (finding,) = await told()
+            await eventually(reported, what="the finding")
+            (finding,) = await reported()
             assert 'resources: ["pods"], verbs: ["watch"]' in finding.reason
 
         asking(server, check)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tests.conftest import RunService
 from tests.fakes.kube import NODE_METRICS, NODES, Asked, FakeKube
-from tests.fakes.prometheus import FakePrometheus, told
+from tests.fakes.prometheus import FakePrometheus, responded
 from tests.fetches import Fetches
 from tests.waiting import eventually, wait_for
 from tests.watcher.sources.prometheus.test_provider import OK, hang, trickle
@@ -270,10 +270,10 @@ def test_without_the_right_to_watch_nodes_they_are_listed_and_it_is_reported():
         two_nodes(server)
 
         async def check(provider: MetricsServerProvider) -> None:
-            async def told_so():
+            async def responded_so():
                 return found(await provider.fetch(NOW - 300, NOW), FindingKind.SOURCE)
 
-            await eventually(told_so, what="the finding")
+            await eventually(responded_so, what="the finding")
             (finding,) = found(await provider.fetch(NOW - 300, NOW), FindingKind.SOURCE)
             assert 'resources: ["nodes"], verbs: ["watch"]' in finding.reason
             assert {"a", "b"} == set(values(await provider.fetch(NOW - 300, NOW), CPU))
@@ -301,22 +301,26 @@ def test_a_missing_right_is_named_with_verb_and_resource(resource: str):
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (told("try later", status=503), ProviderUnreachable, "Check that metrics-server is running"),
-        (told("", status=502), ProviderUnreachable, "502"),
-        (told("", status=500), ProviderUnreachable, "500"),
-        (told("no", status=401), ProviderRefused, "rejected the credentials"),
-        (told("no", status=404), ProviderRefused, "Check that metrics-server is installed"),
-        (told("", status=302, headers={"Location": "https://login/?secret"}), ProviderRefused, "302"),
-        (told('{"kind": "NodeMetricsList", "items": [{"meta'), ProviderMalformed, "is not a list of nodes.metrics"),
-        (told("<html>Log in</html>"), ProviderMalformed, "a web page"),
-        (told(""), ProviderMalformed, "returned an empty response"),
-        (told("null"), ProviderMalformed, "is not a list"),
-        (told('{"status": "success"}'), ProviderMalformed, "is not a list"),
-        (told('{"kind": "Status"}'), ProviderMalformed, "returned a Status"),
-        (told(b"\xff\xfe"), ProviderMalformed, "is not a list"),
-        (told("[" * 100_000), ProviderMalformed, "is not a list"),
+        (responded("try later", status=503), ProviderUnreachable, "Check that metrics-server is running"),
+        (responded("", status=502), ProviderUnreachable, "502"),
+        (responded("", status=500), ProviderUnreachable, "500"),
+        (responded("no", status=401), ProviderRefused, "rejected the credentials"),
+        (responded("no", status=404), ProviderRefused, "Check that metrics-server is installed"),
+        (responded("", status=302, headers={"Location": "https://login/?secret"}), ProviderRefused, "302"),
+        (
+            responded('{"kind": "NodeMetricsList", "items": [{"meta'),
+            ProviderMalformed,
+            "is not a list of nodes.metrics",
+        ),
+        (responded("<html>Log in</html>"), ProviderMalformed, "a web page"),
+        (responded(""), ProviderMalformed, "returned an empty response"),
+        (responded("null"), ProviderMalformed, "is not a list"),
+        (responded('{"status": "success"}'), ProviderMalformed, "is not a list"),
+        (responded('{"kind": "Status"}'), ProviderMalformed, "returned a Status"),
+        (responded(b"\xff\xfe"), ProviderMalformed, "is not a list"),
+        (responded("[" * 100_000), ProviderMalformed, "is not a list"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", ProviderMalformed, "is not valid HTTP"),
-        (told("{}")[:-1], ProviderUnreachable, "the connection failed"),
+        (responded("{}")[:-1], ProviderUnreachable, "the connection failed"),
         (b"", ProviderUnreachable, "the connection failed"),
     ],
     ids=[

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import msgspec
 import pytest
 
-from tests.fakes.prometheus import Asked, FakePrometheus, matrix, told, vector
+from tests.fakes.prometheus import Asked, FakePrometheus, matrix, responded, vector
 from tests.fetches import QUICK, sections, use
 from watcher.model import FindingKind
 from watcher.sources.base import Fetch
@@ -24,8 +24,8 @@ CPU = "instance:node_cpu:ratio"
 ROWS = [{"instance": f"10.0.0.{i}:9100", "job": "node"} for i in (1, 2)]
 NAMES = [{**row, "nodename": f"w-{i}"} for i, row in enumerate(ROWS, 1)]
 NODES = [{"node": f"n-{i}", "internal_ip": f"10.0.0.{i}"} for i in (1, 2)]
-AWAY = told('{"status": "error", "errorType": "unavailable", "error": "the store is away"}', status=503)
-REFUSED = told('{"status": "error", "errorType": "bad_data", "error": "not permitted"}', status=400)
+AWAY = responded('{"status": "error", "errorType": "unavailable", "error": "the store is away"}', status=503)
+REFUSED = responded('{"status": "error", "errorType": "bad_data", "error": "not permitted"}', status=400)
 
 
 @dataclass

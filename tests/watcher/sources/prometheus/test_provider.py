@@ -17,7 +17,17 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
+from tests.fakes.prometheus import (
+    Answer,
+    Asked,
+    FakePrometheus,
+    Script,
+    matrix,
+    responded,
+    result,
+    until_hung_up,
+    vector,
+)
 from tests.fetches import QUICK, Fetches, address_of, sections
 from tests.waiting import eventually, wait_for
 from watcher.sources.base import Fetch
@@ -125,7 +135,7 @@ def test_only_a_victoria_metrics_is_queried_beyond_now(header: str, beyond: floa
 
     def answer(asked: Asked) -> bytes:
         content = healthy(asked).partition(b"\r\n\r\n")[2]
-        return told(content, headers={header: "vm"})
+        return responded(content, headers={header: "vm"})
 
     minute = NOW // 60 * 60
     with FakePrometheus(answer, state_metrics=True) as server:
@@ -155,7 +165,7 @@ def test_a_compressed_response_is_read():
     def compressed(asked: Asked) -> bytes:
         head, _, content = healthy(asked).partition(b"\r\n\r\n")
         assert head
-        return told(gzip.compress(content), headers={"Content-Encoding": "gzip"})
+        return responded(gzip.compress(content), headers={"Content-Encoding": "gzip"})
 
     with FakePrometheus(compressed) as server:
         assert 1 == len(fetch(server).batches)
@@ -202,12 +212,12 @@ def once(*first: bytes) -> Answer:
     return only_samples(lambda asked: left.pop(0) if left else healthy(asked))
 
 
-BUSY = told("try later", status=503)
+BUSY = responded("try later", status=503)
 
 
 def test_a_transient_failure_is_retried():
     """Up to two times."""
-    with FakePrometheus(once(BUSY, told("", status=502))) as server:
+    with FakePrometheus(once(BUSY, responded("", status=502))) as server:
         got = fetch(server)
 
     assert 1 == len(got.batches)
@@ -224,7 +234,7 @@ def test_a_query_is_tried_at_most_three_times():
 
 def test_a_refusal_is_not_retried():
     """A retry would not help, and could lock an account."""
-    with FakePrometheus(lambda _: told("no", status=401)) as server:
+    with FakePrometheus(lambda _: responded("no", status=401)) as server:
         error = failure(server)
 
     assert isinstance(error, ProviderRefused)
@@ -244,7 +254,7 @@ def test_a_failing_query_affects_only_its_metric():
     """The failure names the metric."""
 
     def answer(asked: Asked) -> bytes:
-        return told("broken", status=500) if MEMORY in asked.query else healthy(asked)
+        return responded("broken", status=500) if MEMORY in asked.query else healthy(asked)
 
     with FakePrometheus(answer) as server:
         got = fetch(server, metrics=("CPU", "Memory"))
@@ -256,10 +266,10 @@ def test_a_failing_query_affects_only_its_metric():
 
 
 def test_if_all_queries_fail_the_error_is_unreachable_before_refused_and_malformed():
-    kinds = {CPU: told("no", status=403), MEMORY: told("<html>"), "node_disk": told("", status=503)}
+    kinds = {CPU: responded("no", status=403), MEMORY: responded("<html>"), "node_disk": responded("", status=503)}
 
     def answer(asked: Asked) -> bytes:
-        return next(told_ for name, told_ in kinds.items() if name in asked.query)
+        return next(responded_ for name, responded_ in kinds.items() if name in asked.query)
 
     with FakePrometheus(answer) as server:
         assert isinstance(failure(server, metrics=("CPU", "Memory")), ProviderRefused)
@@ -316,7 +326,7 @@ def test_no_response_takes_longer_than_the_timeout(answer: Answer):
 
 
 def body_only(content: bytes) -> Answer:
-    return lambda _: told(content)
+    return lambda _: responded(content)
 
 
 def cut(asked: Asked) -> Script:
@@ -342,9 +352,11 @@ def slam(asked: Asked) -> Script:
             body_only(b'{"status":"success","data":{"resultType":'), ProviderMalformed, "JSON", id="truncated"
         ),
         pytest.param(lambda _: result("matrix", []), ProviderMalformed, "not a vector", id="matrix for a vector"),
-        pytest.param(lambda _: told("", headers={"Content-Encoding": "gzip"}), ProviderMalformed, "JSON", id="empty"),
         pytest.param(
-            lambda _: told("not gzip", headers={"Content-Encoding": "gzip"}),
+            lambda _: responded("", headers={"Content-Encoding": "gzip"}), ProviderMalformed, "JSON", id="empty"
+        ),
+        pytest.param(
+            lambda _: responded("not gzip", headers={"Content-Encoding": "gzip"}),
             ProviderMalformed,
             "content encoding",
             id="gzip",
@@ -359,7 +371,7 @@ def slam(asked: Asked) -> Script:
             only_samples(lambda _: matrix(({"node": "a"}, [(NOW, "lots")]))), ProviderMalformed, "number", id="words"
         ),
         pytest.param(
-            lambda _: told("", status=308, headers={"Location": f"https://u:{SECRET}@sso.example/login?state=x"}),
+            lambda _: responded("", status=308, headers={"Location": f"https://u:{SECRET}@sso.example/login?state=x"}),
             ProviderRefused,
             "redirect (308) to https://sso.example/login was",
             id="redirect",
@@ -381,7 +393,7 @@ def test_each_invalid_response_has_its_kind_of_error(answer: Answer, kind: type[
 def test_the_size_of_a_response_is_limited():
     """For any announced and compressed size."""
     bomb = gzip.compress(b" " * 50_000_000)
-    with FakePrometheus(lambda _: told(bomb, headers={"Content-Encoding": "gzip"})) as server:
+    with FakePrometheus(lambda _: responded(bomb, headers={"Content-Encoding": "gzip"})) as server:
         error = failure(server, max_body_bytes=1 << 20)
 
     assert isinstance(error, ProviderMalformed)
@@ -423,7 +435,7 @@ def test_https_to_a_plain_port_is_refused_with_a_remedy():
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.recv(1000)
-            connection.sendall(told("bad request", status=400))
+            connection.sendall(responded("bad request", status=400))
             until_hung_up(connection)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -529,7 +541,7 @@ def test_the_tenant_is_sent_with_each_query_and_not_shown(caplog: pytest.LogCapt
     def answer(asked: Asked) -> bytes:
         tenant = asked.headers.get("x-scope-orgid")
         if tenant != SECRET:
-            return told(f"no org id in {tenant}", status=401)
+            return responded(f"no org id in {tenant}", status=401)
         if asked.query.endswith("[10m]"):
             return matrix(({"instance": "1:1"}, [(NOW - 30, "1"), (NOW - 15, "2"), (NOW, "3")]))
         if asked.query.startswith("count") and "node_cpu_seconds" in asked.query:
@@ -638,7 +650,7 @@ def test_proxies_and_passwords_of_the_environment_are_ignored(monkeypatch: pytes
 def test_a_password_in_the_address_is_not_shown(caplog: pytest.LogCaptureFixture):
     """Neither errors nor logs nor the access log of the server show it."""
     caplog.set_level(logging.DEBUG)
-    answers: Iterator[Answer] = iter([healthy, lambda _: told("no", status=401)])
+    answers: Iterator[Answer] = iter([healthy, lambda _: responded("no", status=401)])
     current = next(answers)
 
     async def work(provider: PrometheusProvider) -> ProviderError:
@@ -665,7 +677,7 @@ def test_an_error_page_with_the_request_is_shown_without_secrets(status: int):
     """Some proxies send such pages."""
 
     def mirror(asked: Asked) -> bytes:
-        return told(f"you sent {asked.headers['authorization']} and {asked.headers['x-key']}", status=status)
+        return responded(f"you sent {asked.headers['authorization']} and {asked.headers['x-key']}", status=status)
 
     with FakePrometheus(mirror) as server:
         error = failure(server, username="me", password=SECRET, headers={"X-Key": SECRET + "2"}, backoff=())
