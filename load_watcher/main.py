@@ -9,7 +9,21 @@ import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.version import print_version, version_line
-from load_watcher.commands import agent, config, db, doctor, extender, koordinator, qrm, score, serve, shadow, top, why
+from load_watcher.commands import (
+    agent,
+    config,
+    db,
+    doctor,
+    extender,
+    koordinator,
+    marks,
+    qrm,
+    score,
+    serve,
+    shadow,
+    top,
+    why,
+)
 from load_watcher.commands.lab import compare, demo, forecast, record, report, simulate
 
 COMMANDS: tuple[click.Command, ...] = (
@@ -27,6 +41,7 @@ COMMANDS: tuple[click.Command, ...] = (
     simulate.simulate,
     forecast.forecast,
     koordinator.koordinator,
+    marks.marks,
     config.config,
     agent.agent,
     qrm.qrm,

@@ -60,9 +60,15 @@ def run(
 def _parts(settings: Settings) -> Sequence[ServiceModule]:
     """Return the modules of other packages that these settings enable; they are imported only if used."""
     from scorers.pasted_profile.module import PastedProfileModule
+    from watcher.platform.kube.settings import MarksSettings
 
-    if "scheduler" not in settings.parts:
-        return (PastedProfileModule(),)
-    from scorers.extender.service import SchedulerModule
+    parts: list[ServiceModule] = [PastedProfileModule()]
+    if "scheduler" in settings.parts:
+        from scorers.extender.service import SchedulerModule
 
-    return SchedulerModule(), PastedProfileModule()
+        parts.insert(0, SchedulerModule())
+    if settings[MarksSettings].is_on:
+        from scorers.marks.module import MarksModule
+
+        parts.append(MarksModule())
+    return parts

@@ -19,7 +19,7 @@ from watcher.core.naming.evidence import STRENGTH, Match
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.name_resolver import describe_match as in_words
 from watcher.core.windows.settings import RefreshSettings
-from watcher.koordinator.elected_writer import LEASE, THRESHOLDS_LEASE, lease_namespace
+from watcher.koordinator.publisher_source import LEASE, THRESHOLDS_LEASE, lease_namespace
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.permissions import Permission, check_permissions

@@ -54,11 +54,11 @@ class KubernetesCluster:
     def __init__(self, settings: Settings) -> None:
         self._access = AccessFinder.of(*settings[KubernetesSettings].access)
         self._kube = KubeClient(self._access)
-        self._pods: Informer[Pod] | None = None
-        self._informers: list[SharedInformer[Node] | Informer[Pod] | Informer[NodeMetricObject]] = []
+        self._pods: SharedInformer[Pod] | None = None
+        self._informers: list[SharedInformer[Node] | SharedInformer[Pod] | Informer[NodeMetricObject]] = []
 
     async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:
-        self._pods = Informer(self._kube, PODS, on_change=on_pod)
+        self._pods = SharedInformer(self._access, PODS, on_change=on_pod)
         self._informers = [SharedInformer(self._access, NODES, on_change=on_node), self._pods]
         if on_node_metric is not None:
             self._informers.append(Informer(self._kube, NODE_METRIC_OBJECTS, on_change=on_node_metric))

@@ -25,8 +25,8 @@ from tests.waiting import eventually
 from tests.watcher.koordinator.test_publisher import RESOURCE, RISING, STEADY, Cluster, service, stamp
 from watcher.core.koordinator.report import PodClass
 from watcher.core.koordinator.written_objects import MANAGER, WRITTEN
-from watcher.koordinator.elected_writer import LEASE
 from watcher.koordinator.publisher import NodeMetricPublisher
+from watcher.koordinator.publisher_source import LEASE
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import LEASES, RENEW_EVERY_S, Election

@@ -26,7 +26,7 @@ from tests.watcher.core.koordinator.test_usage_thresholds import RANGES, foresee
 from watcher.core.koordinator.usage_thresholds import ANNOTATION, UsageThresholds
 from watcher.core.koordinator.written_objects import MANAGER
 from watcher.core.kubernetes.objects import ObjectMetadata
-from watcher.koordinator.elected_writer import THRESHOLDS_LEASE
+from watcher.koordinator.publisher_source import THRESHOLDS_LEASE
 from watcher.koordinator.threshold_publisher import (
     PAUSE_S,
     REMOVE_AFTER_S,

@@ -49,7 +49,8 @@ from watcher.core.kubernetes.errors import (
 from watcher.core.kubernetes.times import read_time
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
-from watcher.koordinator.elected_writer import ElectedWriter, Outcome, PublisherSource, WriteBudget
+from watcher.koordinator.publisher_source import PublisherSource
+from watcher.platform.elected_writer import ElectedWriter, Outcome, WriteBudget
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
@@ -73,7 +74,7 @@ class PublishStats:
     reported_elsewhere: set[str] = field(default_factory=set)
 
 
-class NodeMetricPublisher(ElectedWriter):
+class NodeMetricPublisher(ElectedWriter[PublisherSource]):
     """Writes NodeMetrics in the background from `start` to `close`. `close` also closes `client`; `election` decides
     whether this replica writes, `writes_per_second` limits its requests. `step` and `renew_every` are in seconds."""
 

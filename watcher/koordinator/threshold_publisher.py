@@ -30,7 +30,8 @@ from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import NODES, ObjectMetadata
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
-from watcher.koordinator.elected_writer import ElectedWriter, Outcome, PublisherSource, WriteBudget
+from watcher.koordinator.publisher_source import PublisherSource
+from watcher.platform.elected_writer import ElectedWriter, Outcome, WriteBudget
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
 from watcher.platform.kube.parameters import PatchKind
@@ -57,7 +58,7 @@ class ThresholdStats:
     left: dict[str, str] = field(default_factory=dict)
 
 
-class ThresholdPublisher(ElectedWriter):
+class ThresholdPublisher(ElectedWriter[PublisherSource]):
     """Writes the annotations from `start` to `close`; `ranges` are by resource. See ElectedWriter."""
 
     def __init__(

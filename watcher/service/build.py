@@ -18,8 +18,8 @@ from watcher.core.koordinator.written_objects import MANAGER
 from watcher.core.review.settings import ReviewSettings
 from watcher.core.windows.records import WindowRecord
 from watcher.core.windows.settings import RefreshSettings
-from watcher.koordinator.elected_writer import LEASE, THRESHOLDS_LEASE, PublisherSource, lease_namespace
 from watcher.koordinator.publisher import NodeMetricPublisher
+from watcher.koordinator.publisher_source import LEASE, THRESHOLDS_LEASE, PublisherSource, lease_namespace
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.koordinator.threshold_publisher import ThresholdPublisher
 from watcher.platform.http.settings import ServerSettings

@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 TICK_STOP_S = 2.0  # seconds to wait for a cancelled tick
 TICK_JOB = "tick"
-NEED_RESTART = ("cluster", "server", "store", "qrms", "metrics")
+NEED_RESTART = ("cluster", "server", "store", "qrms", "metrics", "marks")
 NEED_RESTART_TO_PUBLISH = (
     "publish",
     "lease_namespace",
@@ -134,13 +134,13 @@ class Watcher:
         protection = ServerProtection(settings)
         files = server_files(protection, self.tls)
         self._reloader = SettingsReloader(files, self._reload)
-        of_parts = {
-            part.section: part.build(table or {}, self.view)
+        of_parts = [
+            (part.section, part.build(table or {}, self.view))
             for part in parts
             if (table := settings.parts.get(part.section)) or not part.section
-        }
-        made = tuple(of_parts.values())
-        self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
+        ]
+        made = tuple(each for _, each in of_parts)
+        self._renew = {section: each.renew for section, each in of_parts if each.renew is not None}
         self._on_listening = [message for each in made for message in each.on_listening]
         self.view.class_sources = tuple(each.pod_classes for each in made if each.pod_classes is not None)
         self.view.problem_sources = tuple(each.problems for each in made if each.problems is not None)

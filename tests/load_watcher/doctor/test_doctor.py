@@ -32,7 +32,7 @@ from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, respon
 from tests.fakes.service import Live
 from tests.real.parts import REPOSITORY, free_port, make_certificates
 from tests.waiting import wait_for
-from watcher.koordinator.elected_writer import LEASE
+from watcher.koordinator.publisher_source import LEASE
 from watcher.platform.checks.examination import Check, CheckContext, examine, in_thread
 from watcher.platform.checks.results import CheckResult, CheckStatus, DoctorReport, fail, ok, skipped, warn
 from watcher.store.commands import database_at, upgrade

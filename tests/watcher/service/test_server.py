@@ -19,7 +19,7 @@ from tests.fakes.kube import LEASES, NODES, FakeKube
 from tests.waiting import eventually
 from watcher.client import InProcessClient, WatcherClient
 from watcher.core.config.settings import Settings
-from watcher.koordinator.elected_writer import LEASE
+from watcher.koordinator.publisher_source import LEASE
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.settings import ServerSettings
 from watcher.service.server import IntervalTrigger, Watcher

@@ -29,7 +29,7 @@ ANNOTATION_DOMAINS = ("koordinator.sh", "crane.io", "gocrane.io", "load-watcher.
 """Annotations with these domains, including sub-domains, are stored."""
 ANNOTATIONS = frozenset({"kubernetes.io/config.source", "kubernetes.io/config.mirror"})
 """Other annotations that are stored: they mark static pods and their mirror pods."""
-POD_CONDITIONS = frozenset({"PodScheduled", "Initialized", "Ready", "PodResizePending"})
+POD_CONDITIONS = frozenset({"PodScheduled", "Initialized", "Ready", "PodResizePending", "DisruptionTarget"})
 
 T = TypeVar("T")
 

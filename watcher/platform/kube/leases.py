@@ -123,6 +123,18 @@ class Election:
         await self._write(lease, change)
         return True
 
+    async def take_over(self) -> bool:
+        """Take the Lease from any holder, which notices it when it renews the Lease the next time. Returns whether
+        another replica held it. Raises KubeError; KubeConflict if the holder renewed it at the same moment."""
+        began = self._monotonic()
+        try:
+            lease = await self._client.get(LEASES, self.key)
+        except KubeNotFound:
+            return False
+        await self._write(lease, {**self._renewed(), "acquireTime": self._stamp()})
+        self._until = began + self._lasts - self._margin
+        return bool(lease.spec.holder_identity)
+
     async def release(self) -> None:
         """Release the Lease if this replica holds it, so that another replica can take it at once. Raises nothing:
         without a release the Lease expires."""

@@ -8,8 +8,9 @@ the read. Conditions are merged by their type, so that conditions of other write
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,7 +25,14 @@ RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Delays between attempts, in seconds. Kubelets write their node's status every ten seconds at most, so a second
 conflict is rare."""
 
+MARK_MANAGER = "load-watcher-marks"
+"""Field manager of the taints and annotations that `set_marks` writes."""
+
 T = TypeVar("T")
+
+
+class _AllAnnotations(MinimalMetadata, frozen=True, rename="camel"):
+    annotations: Mapping[str, str] = MappingProxyType({})
 
 
 class _TaintsSpec(msgspec.Struct, frozen=True):
@@ -39,7 +47,7 @@ class _WholeNode(msgspec.Struct, frozen=True):
     """A node with its taints and conditions as untyped mappings, so that fields not declared in `objects` are
     preserved."""
 
-    metadata: MinimalMetadata = MinimalMetadata()
+    metadata: _AllAnnotations = _AllAnnotations()
     spec: _TaintsSpec = _TaintsSpec()
     status: _ConditionsStatus = _ConditionsStatus()
 
@@ -71,16 +79,51 @@ def _is(described: dict[str, Any], taint: Taint) -> bool:
     return (described.get("key"), described.get("effect")) == (taint.key, taint.effect)
 
 
+async def set_marks(
+    client: KubeClient,
+    node: str,
+    *,
+    taints: Sequence[Taint],
+    keys: Collection[str],
+    annotations: Mapping[str, str | None],
+) -> bool:
+    """Replace the taints of a node that have one of `keys` and the effect PreferNoSchedule by `taints`, and set
+    annotations, or remove those that are None, in one patch. Returns whether the node was changed. Raises KubeError
+    like `add_taint`.
+
+    Not server-side apply: spec.taints is an atomic list, so an apply would own, and replace, the taints of others.
+    """
+    wanted = [{"key": each.key, "effect": each.effect} for each in taints]
+
+    def with_them(present: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        kept = [each for each in present if (each.get("key"), each.get("effect")) not in replaced]
+        unchanged = [each for each in present if each not in kept] == wanted
+        return present if unchanged else [*kept, *wanted]
+
+    replaced = {(key, "PreferNoSchedule") for key in keys}
+    return await _change_taints(client, node, with_them, annotations=annotations, manager=MARK_MANAGER)
+
+
 async def _change_taints(
-    client: KubeClient, node: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+    client: KubeClient,
+    node: str,
+    change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    *,
+    annotations: Mapping[str, str | None] = MappingProxyType({}),
+    manager: str = "",
 ) -> bool:
     async def try_once() -> bool:
         read = await client.get(_NODES, node)
         taints = change(read.spec.taints)
-        if taints == read.spec.taints:
+        present = read.metadata.annotations
+        others = {key: text for key, text in annotations.items() if present.get(key) != text}
+        metadata: dict[str, Any] = {"resourceVersion": read.metadata.resource_version}
+        patch = {"metadata": metadata | ({"annotations": others} if others else {})}
+        if taints != read.spec.taints:
+            patch["spec"] = {"taints": taints}
+        elif not others:
             return False
-        patch = {"metadata": {"resourceVersion": read.metadata.resource_version}, "spec": {"taints": taints}}
-        await client.patch(_NODES, node, patch, kind=PatchKind.MERGE)
+        await client.patch(_NODES, node, patch, kind=PatchKind.MERGE, manager=manager)
         return True
 
     return await _until_no_conflict(try_once)

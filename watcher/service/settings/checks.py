@@ -31,7 +31,7 @@ from watcher.core.windows.settings import RefreshSettings
 from watcher.core.windows.slot_widths import usable_widths
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
-from watcher.platform.kube.settings import KubernetesSettings
+from watcher.platform.kube.settings import KubernetesSettings, MarksSettings
 from watcher.service.settings.tables import KEYS, QUERIES
 from watcher.sources.settings import ProviderSettings
 from watcher.store.settings import StoreSettings
@@ -75,6 +75,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _store,
             _metrics,
             _koordinator,
+            _marks,
             _files,
         )
         for each in check(settings)
@@ -336,14 +337,28 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
             yield Conflict(("metrics.windows", "refresh.windows"), message, "use only windows of refresh.windows")
 
 
-def _koordinator(settings: Settings) -> Iterator[Conflict]:
+def _needs_nodes(settings: Settings, key: str) -> Iterator[Conflict]:
+    """Yield a conflict if `key` is true and the names of the nodes of the cluster are not read."""
     wanted, provider = settings[KubernetesSettings].node_names, settings[ProviderSettings].name
     unread = wanted == "off" or (wanted == "auto" and provider in ("host", "replay"))
+    if value_of(settings, key) and unread and provider != "metrics-server":
+        message = f"is true, but the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
+        cure = f'set kubernetes.node_names = "on", or remove {key}'
+        yield Conflict((key, "kubernetes.node_names", "provider.name"), message, cure)
+
+
+def _marks(settings: Settings) -> Iterator[Conflict]:
+    marks = settings[MarksSettings]
+    for key in ("marks.taints", "marks.annotation", "marks.pressure"):
+        yield from _needs_nodes(settings, key)
+    if marks.is_on and marks.forecast and not settings[ForecastSettings].enabled:
+        message = f"is true, but there are no forecasts ({_is(settings, 'forecast.enabled')})"
+        yield Conflict(("marks.forecast", "forecast.enabled"), message, "set forecast.enabled = true")
+
+
+def _koordinator(settings: Settings) -> Iterator[Conflict]:
     for key in ("koordinator.publish", "koordinator.thresholds"):
-        if getattr(settings[KoordinatorSettings], key.partition(".")[2]) and unread and provider != "metrics-server":
-            message = f"is true, but the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
-            cure = f'set kubernetes.node_names = "on", or remove {key}'
-            yield Conflict((key, "kubernetes.node_names", "provider.name"), message, cure)
+        yield from _needs_nodes(settings, key)
     yield from _thresholds(settings)
     served = {window.seconds for window in settings[RefreshSettings].windows}
     koordinator = settings[KoordinatorSettings]

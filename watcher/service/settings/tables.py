@@ -22,7 +22,7 @@ from watcher.core.review.settings import ReviewSettings
 from watcher.core.windows.settings import RefreshSettings
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.platform.http.settings import ServerSettings
-from watcher.platform.kube.settings import KubernetesSettings
+from watcher.platform.kube.settings import KubernetesSettings, MarksSettings
 from watcher.platform.logs import ClusterSettings, LogSettings
 from watcher.platform.net.settings import ExtenderSettings
 from watcher.sources.settings import ProviderSettings, QuerySettings
@@ -42,6 +42,7 @@ _SECTIONS: tuple[type[SettingsTable], ...] = (
     ExtenderSettings,
     MetricsSettings,
     KoordinatorSettings,
+    MarksSettings,
     LogSettings,
 )
 TABLES: Mapping[str, type[SettingsTable]] = {each.section: each for each in _SECTIONS}

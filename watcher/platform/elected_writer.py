@@ -9,12 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Protocol, TypeVar
 
-from watcher.core.config.settings import Settings
-from watcher.core.koordinator.collect_policy import CollectPolicies
-from watcher.core.koordinator.report import Capacity, PodClass
 from watcher.core.kubernetes.errors import (
     KubeError,
     KubeForbidden,
@@ -22,14 +19,8 @@ from watcher.core.kubernetes.errors import (
     KubeUnauthorized,
     KubeUnreachable,
 )
-from watcher.core.kubernetes.objects import ObjectMetadata
-from watcher.core.pods.published import PublishedPods
-from watcher.core.pods.table import Pod
 from watcher.core.publishing.documents import Published
-from watcher.koordinator.settings import KoordinatorSettings
-from watcher.model import Window
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import own_namespace
 from watcher.platform.kube.leases import Election
 from watcher.platform.repeated_errors import RepeatedErrors
 
@@ -40,47 +31,27 @@ RETURN_S = 8.0
 """Longest pause in seconds while the API cannot be reached: NodeMetrics expire soon after an outage."""
 RELEASE_TIMEOUT_S = 2.0
 """Timeout in seconds for releasing the Lease at shutdown; a Lease that is not released expires."""
-LEASE = "load-watcher-nodemetrics"
-THRESHOLDS_LEASE = "load-watcher-thresholds"
 Outcome = str
 """The outcome for an object that was due: written, unchanged, left (it belongs to another program), refused, forbidden,
 unreachable, conflict; the writers add their own."""
 
 
-class PublisherSource(Protocol):
-    """The service as the writers read it: the data to write, the policies, and the clocks."""
+class LoadSource(Protocol):
+    """The service as every writer reads it: the load and its age."""
 
     @property
     def published(self) -> Published | None: ...
 
     @property
-    def pods(self) -> PublishedPods | None: ...
-
-    @property
     def max_staleness(self) -> float: ...
-
-    @property
-    def windows(self) -> tuple[Window, ...]: ...
-
-    @property
-    def collect_policies(self) -> CollectPolicies: ...
-
-    def request_pods(self) -> str: ...
-
-    def now(self) -> float: ...
 
     def monotonic(self) -> float: ...
 
-    def node_metadata(self, node: str) -> ObjectMetadata | None: ...
 
-    def node_labels(self, node: str) -> Mapping[str, str]: ...
-
-    def pod_classes(self) -> Mapping[Pod, PodClass]: ...
-
-    async def capacities(self) -> Mapping[str, Capacity]: ...
+SourceT = TypeVar("SourceT", bound=LoadSource)
 
 
-class ElectedWriter(ABC):
+class ElectedWriter(ABC, Generic[SourceT]):
     """Writes in the background from `start` to `close`, in steps of `step` seconds, while this replica holds the Lease
     of `election`, which is renewed every `renew_every` seconds. `close` also closes `client`. `what` names the objects
     in log messages, such as "NodeMetrics"."""
@@ -88,7 +59,7 @@ class ElectedWriter(ABC):
     def __init__(
         self,
         client: KubeClient,
-        source: PublisherSource,
+        source: SourceT,
         *,
         election: Election,
         what: str,
@@ -116,6 +87,10 @@ class ElectedWriter(ABC):
         published = self._source.published
         fresh = published is not None and published.age(self._source.monotonic()) <= self._source.max_staleness
         return published if fresh else None
+
+    def _wants_lease(self) -> bool:
+        """Whether there is something to write; otherwise the Lease is released."""
+        return self._ready() is not None
 
     @abstractmethod
     async def _step(self) -> None:
@@ -156,7 +131,7 @@ class ElectedWriter(ABC):
 
     async def _renew_lease(self) -> None:
         """Acquire or renew the Lease while there is data to write; otherwise release it."""
-        if self._ready() is None:
+        if not self._wants_lease():
             await self._election.release()
         elif (now := self._source.monotonic()) >= self._stand_at:
             self._stand_at = now + self._renew_every
@@ -203,11 +178,6 @@ def _kind_of(error: KubeError) -> Outcome:
     if isinstance(error, KubeForbidden | KubeUnauthorized | KubeNoApi):
         return "forbidden"
     return "unreachable" if isinstance(error, KubeUnreachable) else "refused"
-
-
-def lease_namespace(settings: Settings) -> str:
-    """Return the namespace of the Leases: the configured one, that of this pod, or "default"."""
-    return settings[KoordinatorSettings].lease_namespace or own_namespace() or "default"
 
 
 class WriteBudget:
