@@ -16,6 +16,7 @@ from scorers.marks.module import MarksService
 from scorers.marks.pages import MarksPages, node_documents
 from scorers.marks.removal import remove_all
 from scorers.marks.telemetry import MarksTelemetry
+from tests.fakes.decisions import DecisionList
 from tests.fakes.kube import EVENTS, LEASES, NODES, PODS, FakeKube
 from tests.fakes.service import FakeService
 from tests.fakes.snapshots import publish, snapshot_of, steady
@@ -33,6 +34,7 @@ HOT = {f"n{i}": 30.0 for i in range(7)} | {"n7": 90.0}
 class Host(FakeService):
     """A service whose settings have marks."""
 
+    decisions: DecisionList = field(default_factory=lambda: DecisionList(kept=0.0))
     of: tuple[Any, ...] = ()
     looks: int = 0
 
@@ -304,7 +306,8 @@ def test_the_page_says_why_there_are_no_marks():
         MarksSettings(taints=True), plan=lambda: None, reason=lambda: "because", written=dict, is_writer=lambda: False
     )
     answer = asyncio.run(pages.marks(None, ()))  # type: ignore[arg-type]
-    assert b'"reason":"because","nodes":[]' in answer.body
+    assert answer.text is not None
+    assert '"reason":"because","nodes":[]' in answer.text
 
 
 pytestmark = pytest.mark.timeout(60)
