@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.report import Table, amount, at_most
 from benchmarks.source import METRICS, MadeUp, Virtual
 from watcher.core.windows.resolution import history_bytes
-from watcher.platform.malloc import limit_malloc_arenas
+from watcher.platform.interpreter import limit_malloc_arenas
 from watcher.store.settings import StoreSettings
 
 START = 1_700_000_010.0

@@ -31,8 +31,8 @@ from agent.service.settings import AgentSettings
 from watcher import __version__
 from watcher.core.config.settings import Settings
 from watcher.core.kubernetes.errors import KubeError
+from watcher.platform.interpreter import limit_malloc_arenas
 from watcher.platform.logs import ClusterSettings
-from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ def marks() -> None:
     """Remove what load-watcher wrote to nodes with the settings [marks]."""
 
 
-@marks.command("remove", short_help="Remove the soft taints and scores from the nodes.")
+@marks.command("remove", short_help="Remove the marks from all nodes.")
 @with_options(CONFIG, SET, OUTPUT)
 def remove(**given: Any) -> None:
     """Remove the taints load-watcher.io/hot, hot-2 and hot-3 and the annotation load-watcher.io/node-score.

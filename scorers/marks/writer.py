@@ -24,9 +24,9 @@ from scorers.marks.degrees import KEYS, taints_of
 from scorers.marks.planner import NO_MARKS, MarkPlan, MarkPlanner, NodeMarks, marks_of
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import Node
+from watcher.platform.elected_writer import ElectedWriter, LoadSource, Outcome, WriteBudget
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import own_namespace
-from watcher.platform.kube.elected_writer import ElectedWriter, LoadSource, Outcome, WriteBudget
 from watcher.platform.kube.events import EventSource, EventSubject, report
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
 from watcher.platform.kube.node_changes import MARK_MANAGER, set_marks

@@ -30,6 +30,7 @@ DeployComponent = Literal[
     "agent-kubelet-certificate",
     "agent-node-restriction",
     "extender",
+    "marks",
     "qrm-cri",
     "qrm-evict",
     "qrm-node-restriction",
@@ -95,9 +96,14 @@ def with_images(values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def charted(values: Mapping[str, Any] | None = None, *, namespace: str = NAME) -> list[Manifest]:
-    """The objects of `helm install load-watcher`, without its hooks; raises ChartError."""
+    """The objects of `helm install load-watcher`, without its tests, with its hooks; raises ChartError."""
     options = ("--namespace", namespace, "--skip-tests", "--values", "-")
     return documents(helm("template", NAME, CHART, *options, given=with_images(values)))
+
+
+def helm_hooks(manifest: Manifest) -> str:
+    """Return the hooks of Helm for which it creates an object, "" for one of the release."""
+    return str(manifest["metadata"].get("annotations", {}).get("helm.sh/hook", ""))
 
 
 def documents(text: str) -> list[Manifest]:

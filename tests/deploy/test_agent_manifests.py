@@ -228,7 +228,7 @@ def test_a_component_and_the_chart_limit_tokens_to_their_nodes(tmp_path: Path, p
         assert "Fail" == policy["spec"]["failurePolicy"]
 
 
-@pytest.mark.parametrize("value", ["podOrigin", "thresholdsRestriction"])
+@pytest.mark.parametrize("value", ["podOrigin", "nodeRestriction"])
 def test_the_chart_has_policies_of_the_cluster(value: str) -> None:
     """Not by default, because they need Kubernetes 1.30."""
     chart = charted({value: True}, namespace="load-watcher")

@@ -67,6 +67,7 @@ SAME: dict[str, dict[str, Any]] = {
 }
 BINDING = {"default": {"bind": True}}
 PUBLISHING = {"config": {"koordinator": {"publish": True}}}
+MARKING = {"config": {"marks": {"taints": True, "annotation": True, "pressure": True}}}
 THRESHOLDS = {"config": {"koordinator": {"thresholds": True}}}
 FROM_CLUSTER = {"default": {"plugins": [{"name": "LoadAwareScheduling", "args": {"nodeMetricSource": "cluster"}}]}}
 SHOWING = {
@@ -159,7 +160,7 @@ CHARTS: dict[str, dict[str, Any]] = {
         },
         "commonLabels": {"team": "nodes"},
         "podOrigin": True,
-        "thresholdsRestriction": True,
+        "nodeRestriction": True,
         "dashboards": {"enabled": True, "annotations": {"folder": "load"}},
         "extraProviders": ["datadog"],
         "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
@@ -350,9 +351,10 @@ def test_the_chart_and_the_manifests_are_equal(overlay: tuple[str, list[Manifest
         {"scheduler": {"enabled": True}, "rbac": {"nodeMetrics": True}},
         PUBLISHING,
         THRESHOLDS,
+        MARKING,
         *SHOWING.values(),
     ],
-    ids=["secret", "monitor", "alerts", "pods", "NodeMetrics", "publishing", "thresholds", *SHOWING],
+    ids=["secret", "monitor", "alerts", "pods", "NodeMetrics", "publishing", "thresholds", "marks", *SHOWING],
 )
 def test_a_single_value_of_the_chart_is_valid_for_kubernetes(values: dict[str, Any]) -> None:
     assert [] == problems(charted(values))

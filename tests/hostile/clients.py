@@ -27,9 +27,9 @@ from watcher.core.config.values import Secret
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODES, PODS
 from watcher.model import Operator
+from watcher.platform.interpreter import limit_malloc_arenas
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
-from watcher.platform.malloc import limit_malloc_arenas
 from watcher.service.settings.loading import load
 from watcher.sources.base import PodProvider
 from watcher.sources.config import ConnectionSettings

@@ -37,7 +37,7 @@ def commands(group: click.Group = main.main, above: str = "") -> dict[str, click
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(commands()) - WITHOUT_FACTS - {"config", "db", "forecast", "koordinator", "top"})
+    "name", sorted(set(commands()) - WITHOUT_FACTS - {"config", "db", "forecast", "koordinator", "marks", "top"})
 )
 def test_output_selects_the_format_in_each_command(name: str) -> None:
     (option,) = (each for each in commands()[name].params if each.name == "output")

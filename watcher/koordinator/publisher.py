@@ -50,8 +50,8 @@ from watcher.core.kubernetes.times import read_time
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
 from watcher.koordinator.publisher_source import PublisherSource
+from watcher.platform.elected_writer import ElectedWriter, Outcome, WriteBudget
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.elected_writer import ElectedWriter, Outcome, WriteBudget
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
 from watcher.platform.kube.parameters import PatchKind

@@ -13,8 +13,8 @@ from watcher.core.pods.published import PublishedPods
 from watcher.core.pods.table import Pod
 from watcher.koordinator.settings import KoordinatorSettings
 from watcher.model import Window
+from watcher.platform.elected_writer import LoadSource
 from watcher.platform.kube.credentials import own_namespace
-from watcher.platform.kube.elected_writer import LoadSource
 
 LEASE = "load-watcher-nodemetrics"
 THRESHOLDS_LEASE = "load-watcher-thresholds"

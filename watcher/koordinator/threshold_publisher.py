@@ -31,8 +31,8 @@ from watcher.core.kubernetes.objects import NODES, ObjectMetadata
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
 from watcher.koordinator.publisher_source import PublisherSource
+from watcher.platform.elected_writer import ElectedWriter, Outcome, WriteBudget
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.elected_writer import ElectedWriter, Outcome, WriteBudget
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
 from watcher.platform.kube.parameters import PatchKind
 

@@ -19,8 +19,7 @@ from watcher.core.config.settings import Settings
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.settings import ServerSettings
 from watcher.platform.http.tls import ServerTls
-from watcher.platform.interpreter import tune_for_serving
-from watcher.platform.malloc import limit_malloc_arenas
+from watcher.platform.interpreter import limit_malloc_arenas, tune_for_serving
 from watcher.platform.modules import ServiceModule
 from watcher.platform.net.listening import host_port
 from watcher.platform.net.tls import file_reason

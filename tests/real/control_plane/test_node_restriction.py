@@ -449,7 +449,7 @@ THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
 @pytest.fixture(scope="module")
 def service(cluster: ApiServer, nodes: None) -> Iterator[RestrictedAccount]:
     """The service, with more rights by RBAC than it has."""
-    rendered = charted({"thresholdsRestriction": True})
+    rendered = charted({"nodeRestriction": True})
     policy = [each for each in rendered if each["kind"].startswith("ValidatingAdmissionPolicy")]
     account = RestrictedAccount(cluster, "load-watcher/load-watcher")
     cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "load-watcher"}})  # 409 if it exists

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from watcher.platform.malloc import release_free_memory
+from watcher.platform.interpreter import release_free_memory
 from watcher.platform.memory import BUDGET, REQUEST_SHARE, REQUESTS, MemoryBudget
 
 log = logging.getLogger(__name__)

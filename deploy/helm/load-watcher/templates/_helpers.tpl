@@ -66,6 +66,78 @@ names; the namespace is omitted if it has the name of the release. */}}
 {{- end }}
 {{- end -}}
 
+{{/* The spec of a pod that runs one command with the settings of the service, by context, args, and whether it uses the
+Kubernetes API as the service account (account). */}}
+{{- define "load-watcher.commandPod" -}}
+{{- $values := .context.Values -}}
+restartPolicy: Never
+{{- if .account }}
+serviceAccountName: {{ include "load-watcher.serviceAccountName" .context }}
+{{- end }}
+automountServiceAccountToken: {{ .account }}
+enableServiceLinks: false
+{{- with $values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+containers:
+- name: {{ first .args }}
+  image: {{ include "load-watcher.serviceImage" .context }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  args: [{{ join ", " .args }}]
+  env:
+  - name: LOAD_WATCHER_CONFIG
+    value: /etc/load-watcher/load-watcher.toml
+  resources:
+    requests:
+      cpu: 50m
+      memory: 128Mi
+      ephemeral-storage: 64Mi
+    limits:
+      memory: 256Mi
+      ephemeral-storage: 128Mi
+  {{- with $values.securityContext }}
+  securityContext:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  volumeMounts:
+  {{- if $values.existingSecret }}
+  - name: secrets
+    mountPath: /run/secrets/load-watcher
+    readOnly: true
+  {{- end }}
+  - name: config
+    mountPath: /etc/load-watcher
+    readOnly: true
+  - name: tmp
+    mountPath: /tmp
+volumes:
+{{- with $values.existingSecret }}
+- name: secrets
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+- name: config
+  configMap:
+    name: {{ include "load-watcher.fullname" .context }}
+- name: tmp
+  emptyDir:
+    sizeLimit: 32Mi
+{{- end -}}
+
 {{- define "load-watcher.serviceAccountName" -}}
 {{- default (ternary (include "load-watcher.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end -}}
@@ -87,7 +159,7 @@ names; the namespace is omitted if it has the name of the release. */}}
 
 {{/* "true" if the pods use the Kubernetes API; otherwise "". */}}
 {{- define "load-watcher.asksKubernetes" -}}
-{{- if or .Values.rbac.nodes (and .Values.rbac.nodeMetrics (not .Values.scheduler.separate)) (include "load-watcher.innerExtender" .) (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) (include "load-watcher.writesThresholds" .) }}true{{ end -}}
+{{- if or .Values.rbac.nodes (and .Values.rbac.nodeMetrics (not .Values.scheduler.separate)) (include "load-watcher.innerExtender" .) (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) (include "load-watcher.writesThresholds" .) (include "load-watcher.marksNodes" .) (include "load-watcher.showsPressure" .) }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if NodeMetrics are written to the cluster; otherwise "". */}}
@@ -98,6 +170,17 @@ names; the namespace is omitted if it has the name of the release. */}}
 {{/* "true" if usage thresholds are written to nodes; otherwise "". */}}
 {{- define "load-watcher.writesThresholds" -}}
 {{- if (default dict .Values.config.koordinator).thresholds }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" if marks are written to nodes; otherwise "". */}}
+{{- define "load-watcher.marksNodes" -}}
+{{- $marks := default dict .Values.config.marks -}}
+{{- if and (or $marks.taints $marks.annotation) (not $marks.preview) }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" if the pressure of nodes is computed, for which pods are watched; otherwise "". */}}
+{{- define "load-watcher.showsPressure" -}}
+{{- if (default dict .Values.config.marks).pressure }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if a profile binds pods; otherwise "". */}}

@@ -10,7 +10,7 @@ from tests.real.parts import REPOSITORY
 
 PROGRAM = """
 import ctypes, sys, threading
-from watcher.platform.malloc import limit_malloc_arenas
+from watcher.platform.interpreter import limit_malloc_arenas
 if sys.argv[1] == "shared":
     limit_malloc_arenas()
 libc = ctypes.CDLL(None)
