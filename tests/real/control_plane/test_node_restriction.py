@@ -15,6 +15,8 @@ import pytest
 import requests
 
 from agent.executor.enforcement_switch import MANAGER
+from scorers.marks.annotation import ANNOTATION_KEY
+from scorers.marks.degrees import EFFECT, KEYS
 from tests.deploy.rendering import Manifest, charted, composed
 from tests.real.control_plane.manifests import APPLY, DEPLOY, apply_all, delete_all
 from tests.real.control_plane.objects import MERGE, make_node, read
@@ -472,15 +474,31 @@ def test_the_service_changes_the_usage_thresholds_of_any_node(cluster: ApiServer
     service.changes(path(OWN), annotated(__=None))
 
 
+def test_the_service_writes_its_marks_beside_the_taints_of_others(
+    cluster: ApiServer, service: RestrictedAccount
+) -> None:
+    """And removes them, also when it removes the last taint."""
+    marks = [{"key": key, "effect": EFFECT} for key in KEYS]
+    score = {"metadata": {"annotations": {ANNOTATION_KEY: "40"}}}
+    for others in ([], [OTHER_TAINT]):
+        assert cluster.ask("PATCH", path(OWN), {"spec": {"taints": others}}, headers=MERGE).ok
+        service.changes(path(OWN), {"spec": {"taints": [*others, *marks]}} | score)
+        service.changes(path(OWN), {"spec": {"taints": others}, "metadata": {"annotations": {ANNOTATION_KEY: None}}})
+    assert "only the taints" in service.refusal(path(OWN), {"spec": {"taints": marks}}), "that of another is removed"
+    assert cluster.ask("PATCH", path(OWN), {"spec": {"taints": []}}, headers=MERGE).ok
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (annotated(theirs="y"), f"only the annotation {THRESHOLDS}"),
-        (annotated(theirs=None), f"only the annotation {THRESHOLDS}"),
-        (annotated(mine="y", __="{}"), f"only the annotation {THRESHOLDS}"),
+        (annotated(theirs="y"), f"only the annotations {THRESHOLDS}, {ANNOTATION_KEY}"),
+        (annotated(theirs=None), f"only the annotations {THRESHOLDS}"),
+        (annotated(mine="y", __="{}"), f"only the annotations {THRESHOLDS}"),
         ({"metadata": {"labels": {"pool": "mine"}}}, "not metadata.labels"),
         ({"spec": {"unschedulable": True}}, "not spec.unschedulable"),
-        (taints({"key": "mine", "effect": "NoExecute"}), "not spec.taints"),
+        (taints({"key": "mine", "effect": "NoExecute"}), "only the taints"),
+        (taints({"key": "mine", "effect": EFFECT}), "only the taints"),
+        (taints({"key": KEYS[0], "effect": "NoSchedule"}), "only the taints"),
     ],
 )
 def test_the_service_changes_nothing_else_of_a_node(
