@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lab.balancers.low_node_utilization import EvictionLimits, UtilizationThresholds, pods_to_evict
+from lab.balancers.low_node_utilization import EvictionLimits, PodFilter, UtilizationThresholds, pods_to_evict
 from lab.balancers.view import Balancer, BalancerActions, ClusterView
 from scorers.marks.annotation import ABSENT, ScoreRules, next_scores
 from scorers.marks.degrees import DegreeRules, next_degrees
 from scorers.marks.excess import LOWEST, FleetLoad
-from scorers.marks.pressure import Moves, PressureRules, next_pressures
+from scorers.marks.pressure import Moves, PressureRules, PressureState, next_pressures
 from watcher.arrays import F64, I64
 from watcher.model import MetricType
 
 WINDOW_MINUTES = 15
 HORIZON = "6h"
+FILLING_S = 3600.0
+"""Seconds from the begin of a trace in which its empty cluster is filled; pods of this time count as old."""
 PRESSURE_THRESHOLDS = UtilizationThresholds(35.0, 65.0)
 """In the gaps between the ranges of the pressure."""
 
@@ -48,7 +50,7 @@ class _NodeValues:
             return
         before = {name: i for i, name in enumerate(self.names)}
         places = [before.get(name, -1) for name in names]
-        self.values = np.array([self.values[i] if i >= 0 else self.default for i in places], dtype=np.int64)
+        self.values = np.array([self.values[i] if i >= 0 else self.default for i in places], dtype=self.values.dtype)
         self.changed_at = np.array([self.changed_at[i] if i >= 0 else -np.inf for i in places], dtype=np.float64)
         self.names = names
 
@@ -102,18 +104,21 @@ class PressureDescheduler:
     horizon: str = ""
     rules: PressureRules = field(default_factory=PressureRules)
     thresholds: UtilizationThresholds = PRESSURE_THRESHOLDS
-    min_pod_age_s: float = 0.0
+    min_pod_age_s: float = 86_400.0
     round_s: float = 300.0
     interval_s: float = 60.0
     score_weight: int = 0
-    ranges: _NodeValues = field(default_factory=lambda: _NodeValues(0))
+    names: tuple[str, ...] = ()
+    state: PressureState = field(default_factory=lambda: PressureState.start(0))
+    first: float | None = None
 
     def decide(self, view: ClusterView) -> BalancerActions:
-        self.ranges.follow(view.names)
+        self.first = view.now if self.first is None else self.first
+        self._follow(view.names)
         moves = Moves(view.last_move, view.moves(self.rules.memory_s))
-        found = next_pressures(fleet_load(view), self.ranges.values, moves, self.rules, view.now)
-        self.ranges.set(found.ranges, view.now)
-        if view.now % self.round_s:
+        found = next_pressures(fleet_load(view), self.state, moves, self.rules, view.now)
+        self.state = found.state
+        if view.now % self.round_s or view.now < self.first + FILLING_S:
             return BalancerActions()
         evicted = pods_to_evict(
             found.values,
@@ -121,9 +126,26 @@ class PressureDescheduler:
             view.pods,
             limits=EvictionLimits(),
             taints=view.taints,
-            allowed=lambda pod: view.now - pod.created >= self.min_pod_age_s,
+            allowed=self._old_enough(view.now),
         )
         return BalancerActions(evicted)
+
+    def _follow(self, names: tuple[str, ...]) -> None:
+        """Keep the state of these nodes; others begin."""
+        if names == self.names:
+            return
+        start, before = PressureState.start(len(names)), self.state
+        places = {name: i for i, name in enumerate(self.names)}
+        kept = [(i, places[name]) for i, name in enumerate(names) if name in places]
+        here, there = np.array(kept, dtype=np.int64).reshape(-1, 2).T
+        start.ranges[here] = before.ranges[there]
+        start.hot_since[here] = before.hot_since[there]
+        start.answered[here] = before.answered[there]
+        self.state, self.names = start, names
+
+    def _old_enough(self, now: float) -> PodFilter:
+        filled = (now if self.first is None else self.first) + FILLING_S
+        return lambda pod: pod.created <= filled or now - pod.created >= self.min_pod_age_s
 
 
 @dataclass(slots=True)

@@ -13,10 +13,7 @@ from lab.balancers.marks import HORIZON, Combined, NodeScores, PressureDeschedul
 from lab.balancers.openshift import OpenShiftRelieve
 from lab.balancers.view import Balancer
 from scorers.marks.annotation import ScoreRules
-from scorers.marks.pressure import PressureRules
 from watcher.core.kubernetes.pod_resources import CPU, MEMORY
-
-DAY = PressureRules(cooldown_s=1800.0, longest_s=86_400.0, memory_s=86_400.0)
 
 BALANCERS: Mapping[str, Callable[[], Balancer]] = {
     "Descheduler40-70": lambda: Descheduler(UtilizationThresholds(40.0, 70.0)),
@@ -30,8 +27,8 @@ BALANCERS: Mapping[str, Callable[[], Balancer]] = {
     "AnnotationMinute": lambda: NodeScores(rules=ScoreRules(pause_s=60.0)),
     "Pressure": PressureDescheduler,
     "PressureAndTaints": lambda: Combined((SoftTaints(), PressureDescheduler())),
-    "PressureDay": lambda: Combined((SoftTaints(), PressureDescheduler(rules=DAY, min_pod_age_s=21_600.0))),
+    "PressureAndAnnotation": lambda: Combined((NodeScores(), PressureDescheduler())),
 }
 """A call creates a balancer for one simulation. Thresholds: 40 to 70 is the preset High of OpenShift's operator, 10 the
 preset Low of its deviations; 20/30 to 50/60 is in Koordinator's documentation. `AnnotationMinute` writes a score each
-minute. `PressureDay` has longer cool-downs, and evicts no pod younger than six hours."""
+minute."""
