@@ -4,7 +4,6 @@ round, and those of the model in `lab.balancers`."""
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ REQUESTS: Mapping[str, dict[str, Any]] = {
     "Burstable": {"requests": {"cpu": "100m", "memory": "64Mi"}},
     "Guaranteed": {name: {"cpu": "100m", "memory": "64Mi"} for name in ("requests", "limits")},
 }
-Evicted = list[tuple[str, int, str]]
+Evicted = list[tuple[int, str]]
+"""Priorities and QoS classes, sorted."""
 
 
 class RoundComparison(CaseComparison):
@@ -55,8 +55,8 @@ class RoundComparison(CaseComparison):
             "low": low,
             "high": high,
             "deviation": deviation,
-            "node_limit": source.choice([None, 1, 2, 5]),
-            "total_limit": source.choice([None, 1, 3]) if distinct else None,
+            "node_limit": source.choice([None, 1, 2, 3, 4, 5]),
+            "total_limit": source.choice([None, 1, 2, 3, 4, 5]) if distinct else None,
         }
 
     def ask_original(self, program: Path, cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -64,7 +64,10 @@ class RoundComparison(CaseComparison):
 
     def compare(self, case: Case, original: dict[str, Any]) -> Iterator[Outcome]:
         pods = {f"{each['metadata']['namespace']}/{each['metadata']['name']}": each for each in case["pods"]}
-        yield Outcome("evictions", case, _counts(original["evicted"], pods), _counts(_model(case), pods))
+        theirs, found = _by_node(original["evicted"], pods), _by_node(_model(case), pods)
+        for node in case["nodes"]:
+            name = node["metadata"]["name"]
+            yield Outcome("evictions", case, theirs.get(name, []), found.get(name, []), name)
 
 
 def _node(source: random.Random, name: str) -> dict[str, Any]:
@@ -120,13 +123,11 @@ def _observed(pod: dict[str, Any]) -> ObservedPod:
     )
 
 
-def _counts(evicted: Sequence[str], pods: Mapping[str, dict[str, Any]]) -> Evicted:
-    return sorted(
-        Counter(
-            (pods[uid]["spec"]["nodeName"], pods[uid]["spec"]["priority"], pods[uid]["status"]["qosClass"])
-            for uid in evicted
-        ).elements()
-    )
+def _by_node(evicted: Sequence[str], pods: Mapping[str, dict[str, Any]]) -> dict[str, Evicted]:
+    found: dict[str, Evicted] = {}
+    for pod in map(pods.__getitem__, evicted):
+        found.setdefault(pod["spec"]["nodeName"], []).append((pod["spec"]["priority"], pod["status"]["qosClass"]))
+    return {node: sorted(each) for node, each in found.items()}
 
 
 ORIGINAL = Original("descheduler", "sigs.k8s.io/descheduler v0.36.0", (RoundComparison(),), ())
