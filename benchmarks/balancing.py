@@ -8,7 +8,7 @@ Without the name of a scenario, all run: `daily`, `weekly` and `overcommit` of `
 reads. The placement is that of the default scheduler; TargetLoadPacking, without a balancer, is there for comparison.
 In traces of several days, the first day does not count; those of one day have no forecasts. After the last change of
 demand, each trace continues for three hours with constant demand, in which only the time to the last eviction counts.
-All runs take half an hour on an idle core: `--runs FILE` keeps what is done, and continues there.
+All runs take 50 minutes on an idle core: `--runs FILE` keeps what is done, and continues there.
 """
 
 from __future__ import annotations
