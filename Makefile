@@ -181,7 +181,7 @@ cluster-v2: $(VENV)/.installed-dev ## run the tests with a real kubelet in a vir
 	@mkdir -p build
 	LOAD_WATCHER_CLUSTER=v2 LOAD_WATCHER_SLOWNESS=4 $(BIN)/python -m pytest tests/cluster --basetemp build/cluster-v2 $(PYTEST_ARGS)
 
-originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
+originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, Katalyst and descheduler; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)
 
 plans: $(VENV)/.installed-dev ## check 50,000 plans of the node agent; ARGS="--seed 7 --plans 1000000"

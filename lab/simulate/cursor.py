@@ -33,6 +33,10 @@ class Cursor:
         self._zero[:] = zero
         self._look(np.arange(len(self._zero)))
 
+    def rewind(self, series: int) -> None:
+        """Begin a series again at its next start; its values remain until its first step."""
+        self._next[series] = self._steps.first[series]
+
     def stop(self, series: int) -> None:
         """Stop a series; its values remain."""
         self._due[series] = np.inf

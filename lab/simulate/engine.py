@@ -20,31 +20,21 @@ from typing import Protocol
 
 import numpy as np
 
+from lab.balancers.view import Balancer
 from lab.fleet.noise import key_of
+from lab.simulate.balancing import BalancingLoop, CurrentPods, minute_sample
 from lab.simulate.cursor import Cursor
+from lab.simulate.objects import PODS, bound_pod, node_object, waiting_pod
 from lab.simulate.policies import PlacementDecider, PlacementPolicy
 from lab.simulate.results import MinuteSeries, SimulationRun
-from lab.simulate.trace_columns import DAEMON, STEP_S, NodeChange, TraceColumns, TracePod
+from lab.simulate.trace_columns import STEP_S, NodeChange, TraceColumns, TracePod
 from lab.simulate.windows import WINDOWS, SimulatedWindows
-from lab.traces.records import NodeRecord, PodRecord
-from scorers.cluster.pods import PodInfo, pod_info
+from lab.traces.records import PodRecord
+from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
 from watcher.arrays import F64, I64, Bool
-from watcher.core.kubernetes.objects import (
-    Container,
-    Node,
-    NodeStatus,
-    ObjectMetadata,
-    Owner,
-    Pod,
-    PodSpec,
-    PodStatus,
-    Quantities,
-    Resources,
-)
 from watcher.core.kubernetes.pod_resources import CPU, MEMORY, qos_class
 
-PODS = "pods"
 SUSTAINED = 3
 """Consecutive overloaded minutes after which the evictor is called for a node."""
 RETRY_AFTER_S = 900.0  # seconds until the next call after the evictor found no pod
@@ -55,7 +45,8 @@ class SimulationOptions:
     """`refresh` and `delay` in seconds, whole minutes: the interval at which windows are published, and the age of
     their newest sample at that time. A node is overloaded above the fraction `overload` of its CPU or memory. `seed`
     decides between equal nodes. `place_existing`: pods that existed when the trace began are also placed, in its first
-    minute. `throttle`: pods whose node lacks CPU for their demand run longer."""
+    minute. `throttle`: pods whose node lacks CPU for their demand run longer. `startup`: seconds from the eviction by a
+    balancer until the replacement waits for a node."""
 
     refresh: float = 60.0
     delay: float = 60.0
@@ -63,6 +54,7 @@ class SimulationOptions:
     seed: int = 1
     place_existing: bool = False
     throttle: bool = False
+    startup: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +100,12 @@ def simulate(
     options: SimulationOptions,
     *,
     evictor: EvictionPlanner | None = None,
+    balancer: Balancer | None = None,
     progress: StepCallback = lambda: None,
 ) -> SimulationRun:
-    """Simulate a whole trace under one policy; `evictor` selects the pods that would be evicted. Raises PolicyError."""
-    cluster = _Cluster(course, policy, options, evictor)
+    """Simulate a whole trace under one policy; `evictor` selects the pods that would be evicted, `balancer` evicts and
+    marks nodes. Raises PolicyError."""
+    cluster = _Cluster(course, policy, options, evictor, balancer)
     for minute in range(course.minutes):
         cluster.step(minute)
         progress()
@@ -123,7 +117,12 @@ class _Cluster:
     course."""
 
     def __init__(
-        self, course: TraceColumns, policy: PlacementPolicy, options: SimulationOptions, evictor: EvictionPlanner | None
+        self,
+        course: TraceColumns,
+        policy: PlacementPolicy,
+        options: SimulationOptions,
+        evictor: EvictionPlanner | None,
+        balancer: Balancer | None,
     ) -> None:
         self.course, self.options, self.evictor = course, options, evictor
         self.policy = policy.name
@@ -132,7 +131,7 @@ class _Cluster:
         self.windows = SimulatedWindows(
             course.names, measures=self.table.needs.usages, horizon=self.table.needs.horizon
         )
-        self.infos = [_info(each) for each in course.pods]
+        self.infos = [waiting_pod(each) for each in course.pods]
         self.changes = list(reversed(course.changes))
         nodes, pods = len(course.names), len(course.pods)
         self.there: Bool = np.zeros(nodes, dtype=np.bool_)
@@ -164,6 +163,10 @@ class _Cluster:
         self.unread: float | None = None  # when the windows were published that no decision has used
         self.late: F64 = np.zeros(pods)  # seconds by which throttling has moved the end
         self.was_late: F64 = np.zeros(pods)  # at the pod's last start
+        self.balancing: BalancingLoop | None = None
+        if balancer is not None:
+            times = {"delay": options.delay, "startup": options.startup}
+            self.balancing = BalancingLoop(course, balancer, self.infos, **times)
 
     # --- one step ----------------------------------------------------------------------------------------------------
 
@@ -173,6 +176,8 @@ class _Cluster:
         self._end_pods(now)
         self._change_nodes(now)
         self._arrive(now)
+        if self.balancing is not None:
+            self._balance(self.balancing, now)
         if (minute * STEP_S) % self.options.refresh == 0:
             self._publish(now)
         self._place(now)
@@ -191,13 +196,11 @@ class _Cluster:
         if change.record is not None:
             self.there[change.node] = True
             self.cores[change.node], self.bytes[change.node] = change.record.cores, change.record.bytes
-            self.table.set_node(name, _node(change.record))
+            self.table.set_node(name, node_object(change.record))
             return
         self.there[change.node] = False
         for pod in np.flatnonzero(self.node == change.node).tolist():
-            self.left[pod] = self.end[pod] - now
-            self.age[pod] += now - self.started[pod] - (self.late[pod] - self.was_late[pod])
-            self._stop(pod)
+            self._leave(pod, now)
             if not self.pinned[pod]:
                 self.waiting.append(pod)  # its owner creates a replacement
                 self.displaced += 1
@@ -206,6 +209,12 @@ class _Cluster:
     def _end_pods(self, now: float) -> None:
         for pod in np.flatnonzero((self.node >= 0) & (self.end <= now)).tolist():
             self._stop(pod)
+
+    def _leave(self, pod: int, now: float) -> None:
+        """Stop a pod that continues elsewhere."""
+        self.left[pod] = self.end[pod] - now
+        self.age[pod] += now - self.started[pod] - (self.late[pod] - self.was_late[pod])
+        self._stop(pod)
 
     def _stop(self, pod: int) -> None:
         info = self.infos[pod]
@@ -238,6 +247,29 @@ class _Cluster:
         self.table.set_load(self.windows.columns(self.unread), now=self.unread)
         self.decider.prepare()
         self.unread = None
+
+    # --- balancing ---------------------------------------------------------------------------------------------------
+
+    def _balance(self, loop: BalancingLoop, now: float) -> None:
+        """Let evicted pods wait for a node after their start-up, and evict further ones."""
+        self.waiting += loop.ready(now)
+        ended = [pod for pod in self.waiting if loop.away[pod] + self.left[pod] <= now and not loop.is_job[pod]]
+        for pod in ended:
+            self.waiting.remove(pod)
+            loop.forget(pod)
+        present = np.flatnonzero(self.there)
+        running = CurrentPods(self.node, self.started)
+        for pod in loop.decide(now, present, self.rows[present], self.table, running):
+            node = int(self.node[pod])
+            if node < 0 or self.pinned[pod]:
+                raise ValueError(
+                    f"the balancer evicts {self.infos[pod].key}, which does not run or is bound to its node"
+                )
+            self._leave(pod, now)
+            loop.leave(pod, node, now)
+            if loop.is_job[pod]:
+                self.left[pod], self.age[pod] = self.course.pods[pod].lifetime, 0.0
+                self.usage.rewind(pod)
 
     # --- placing -----------------------------------------------------------------------------------------------------
 
@@ -289,6 +321,8 @@ class _Cluster:
         if not len(rows):
             return None
         scores = self.decider.scores(info, rows, now=now)
+        if self.balancing is not None:
+            scores = scores + self.balancing.mark_scores(nodes)
         best = np.flatnonzero(scores == scores.max())
         if len(best) > 1:
             preferred = self.decider.preferred(info, rows[best])
@@ -297,9 +331,13 @@ class _Cluster:
 
     def _start(self, pod: int, node: int, now: float) -> None:
         info = self.infos[pod]
-        bound = _bound(info.pod, self.course.names[node])
+        bound = bound_pod(info.pod, self.course.names[node])
         self.table.set_pod(None, bound, now=now)
         self.node[pod] = node
+        if self.balancing is not None:
+            away = self.balancing.arrive(pod, node, now)
+            if not self.balancing.is_job[pod]:  # the demand of a service continued
+                self.left[pod], self.age[pod] = self.left[pod] - away, self.age[pod] + away
         self.started[pod], self.end[pod] = now, now + self.left[pod]
         self.was_late[pod] = self.late[pod]
         if self.first_node[pod] < 0:
@@ -323,6 +361,19 @@ class _Cluster:
         present = np.flatnonzero(self.there)
         percent = [100.0 * np.minimum(a / b, 1.0)[present] for a, b in ((cpu, self.cores), (memory, self.bytes))]
         self.samples.append((now + STEP_S, present, percent[0], percent[1]))
+        if self.balancing is not None:
+            outside = [np.where(self.there, each, 0.0) for each in (self.background.cores, self.background.bytes)]
+            sample = minute_sample(
+                now + STEP_S,
+                self.there,
+                (cpu, memory),
+                (self.cores, self.bytes),
+                outside=(outside[0], outside[1]),
+                running=(running, on),
+                pods=(cores, size),
+                count=len(self.infos),
+            )
+            self.balancing.add(minute, sample)
         if self.options.throttle:
             self._throttle(running, cores, np.where(self.there, self.background.cores, 0.0))
         if self.evictor is not None:
@@ -396,6 +447,7 @@ class _Cluster:
             begins=self.course.begins,
             evictions_counted=self.evictor is not None,
             late=self.late,
+            balancing=self.balancing.result() if self.balancing is not None else None,
         )
 
 
@@ -408,55 +460,6 @@ def pick_tied_node(count: int, *, seed: int, uid: str) -> int:
     """Index of the node, among `count` equal nodes ordered by name, for a pod: arbitrary, as in kube-scheduler, but
     deterministic."""
     return key_of(seed, "tie", uid) % count
-
-
-# --- Kubernetes objects ----------------------------------------------------------------------------------------------
-
-
-def _node(record: NodeRecord) -> Node:
-    cores = record.cores if record.allocatable_cores is None else record.allocatable_cores
-    size = record.bytes if record.allocatable_bytes is None else record.allocatable_bytes
-    return Node(
-        metadata=ObjectMetadata(name=record.node, uid=record.node),
-        status=NodeStatus(
-            capacity={CPU: f"{record.cores:.4f}", MEMORY: record.bytes, PODS: record.pods},
-            allocatable={CPU: f"{cores:.4f}", MEMORY: size, PODS: record.pods},
-        ),
-    )
-
-
-def _controller(kind: str, name: str) -> Owner:
-    """The owner of a pod of a trace, which states no API group."""
-    return Owner(kind, name, controller=True, api_version="apps/v1" if kind == DAEMON else "")
-
-
-def _info(course: TracePod) -> PodInfo:
-    """The pod before it has a node. The table receives its start time separately, not from its conditions."""
-    record = course.record
-    namespace, _, name = record.pod.partition("/")
-    kind, _, owner = record.owner.partition("/")
-    metadata = ObjectMetadata(
-        name=name,
-        namespace=namespace,
-        uid=record.uid,
-        owner_references=(_controller(kind, owner),) if record.owner else (),
-    )
-    requests = _quantities(record.cores or None, record.bytes or None)
-    limits = _quantities(record.cores_limit, record.bytes_limit)
-    spec = PodSpec(priority=record.priority, containers=(Container("main", Resources(requests, limits)),))
-    return pod_info(Pod(metadata, spec, PodStatus("Pending")))
-
-
-def _quantities(cores: float | None, size: int | None) -> Quantities:
-    return {
-        **({} if cores is None else {CPU: f"{cores:.4f}"}),
-        **({} if size is None else {MEMORY: size}),
-    }
-
-
-def _bound(pod: Pod, node: str) -> Pod:
-    spec = PodSpec(node, pod.spec.priority, pod.spec.priority_class_name, pod.spec.containers)
-    return Pod(pod.metadata, spec, PodStatus("Running"))
 
 
 def _alike(record: PodRecord, *, by_owner: bool) -> tuple[object, ...]:

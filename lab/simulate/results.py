@@ -86,10 +86,32 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class PodMove:
+    """An eviction by a balancer: the time (unix seconds), and the indices of the pod and of its node."""
+
+    time: float
+    pod: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class BalancingResult:
+    """What a balancer did: its evictions in order of time; by minute the core-hours that evicted pods did not do or
+    have to repeat (`lost`), and the number of tainted nodes (`marked`); and the number of changes of a node's taints or
+    annotation (`patches`)."""
+
+    moves: tuple[PodMove, ...]
+    lost: F64
+    marked: I64
+    patches: int
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationRun:
     """The result of one policy. Over all pods of the course: `first_node` (-1: never placed), `placed` and `arrived`
     (unix seconds), `counted` (pods that arrived and needed placement), and `evicted` (pods to evict, if an evictor was
-    given: `evictions_counted`), and `late` (seconds by which throttling moved the pod's end)."""
+    given: `evictions_counted`), and `late` (seconds by which throttling moved the pod's end). Without a balancer,
+    `balancing` is None."""
 
     policy: str
     series: MinuteSeries
@@ -103,6 +125,7 @@ class SimulationRun:
     overload: float
     begins: float
     evictions_counted: bool = True
+    balancing: BalancingResult | None = None
 
     def summary(self) -> RunSummary:
         """The numbers for one line of the report."""

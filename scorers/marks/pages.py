@@ -102,7 +102,7 @@ def node_documents(plan: MarkPlan, written: dict[str, NodeMarks]) -> list[NodeMa
             _finite(found.values[i], digits=3),
         )
         for i, (node, wanted, code) in enumerate(
-            zip(plan.wanted, plan.wanted.values(), found.ranges.tolist(), strict=True)
+            zip(plan.wanted, plan.wanted.values(), found.state.ranges.tolist(), strict=True)
         )
     ]
 

@@ -5,7 +5,7 @@ Pure: no I/O, no clock. Not thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from scorers.marks.annotation import ABSENT, ANNOTATION_KEY, ScoreRules, next_scores, read_score
 from scorers.marks.degrees import DegreeRules, degree_of, next_degrees
 from scorers.marks.fleet_load import mark_loads
-from scorers.marks.pressure import Moves, NodePressures, PressureRules, next_pressures
+from scorers.marks.pressure import Moves, NodePressures, PressureRules, PressureState, next_pressures
 from watcher.arrays import F64
 from watcher.core.kubernetes.objects import Node
 from watcher.model import Snapshot
@@ -48,7 +48,7 @@ def marks_of(node: Node) -> NodeMarks:
 
 
 class MarkPlanner:
-    """Makes the plans, with the memory that they need: what was written to nodes and when, and the ranges of their
+    """Makes the plans, with the memory that they need: what was written to nodes and when, and the state of their
     pressures. In preview, a plan counts as written.
 
     What was written stands for the marks of a node during the pause of the rules: the copy of the node may be older."""
@@ -58,7 +58,7 @@ class MarkPlanner:
         self._degrees = DegreeRules(share=settings.tainted_share)
         self._scores = ScoreRules()
         self._pressure = pressure
-        self._ranges: dict[str, int] = {}
+        self._pressures: dict[str, tuple[int, float, float]] = {}  # the columns of PressureState
         self._written: dict[str, tuple[float, NodeMarks]] = {}
 
     def changed(self, node: str, marks: NodeMarks, now: float) -> None:
@@ -83,14 +83,24 @@ class MarkPlanner:
         if self._settings.annotation:
             had = np.array([each.score for each in before], dtype=np.int64)
             scores = next_scores(loads.mean, had, changed_at, self._scores, now)
-        ranges = np.array([self._ranges.get(name, 0) for name in names], dtype=np.int64)
-        found = next_pressures(loads.median, ranges, moves or Moves.none(len(names)), self._pressure, now)
+        found = next_pressures(
+            loads.median, self._pressures_of(names), moves or Moves.none(len(names)), self._pressure, now
+        )
         if moves is None:
-            found = NodePressures(np.full(len(names), np.nan), found.ranges, found.cooling)
-        self._ranges = dict(zip(names, found.ranges.tolist(), strict=True))
+            found = NodePressures(np.full(len(names), np.nan), found.state, found.cooling)
+        columns = (found.state.ranges.tolist(), found.state.hot_since.tolist(), found.state.answered.tolist())
+        self._pressures = dict(zip(names, zip(*columns, strict=True), strict=True))
         wanted = dict(zip(names, map(NodeMarks, degrees.tolist(), scores.tolist()), strict=True))
         self._remember(wanted, now)
         return MarkPlan(wanted, loads.mean.worst, found, is_fresh=snapshot is not None)
+
+    def _pressures_of(self, names: Sequence[str]) -> PressureState:
+        """Return the state of the pressures of nodes after the last plan."""
+        state = PressureState.start(len(names))
+        for i, name in enumerate(names):
+            if name in self._pressures:
+                state.ranges[i], state.hot_since[i], state.answered[i] = self._pressures[name]
+        return state
 
     def _marks_of(self, node: Node, now: float) -> NodeMarks:
         name = node.metadata.name
