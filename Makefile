@@ -43,7 +43,7 @@ demo: $(VENV)/.installed ## run the service with a simulated cluster and the ext
 test: $(VENV)/.installed-dev real-parts kubernetes helm nri-runtime ## run all tests, including those with a real Prometheus and other real components
 	$(PYTEST)
 
-test-fast: $(VENV)/.installed-dev ## run the tests not marked slow: two minutes on two cores
+test-fast: $(VENV)/.installed-dev ## run the tests not marked slow
 	LOAD_WATCHER_EXAMPLES=$${LOAD_WATCHER_EXAMPLES:-10} $(PYTEST) -m "not slow"
 
 lint: $(VENV)/.installed-dev ## run ruff

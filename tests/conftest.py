@@ -28,21 +28,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("load-watcher")
 
-# The tests of these folders start real programs, or compute for seconds.
+# The tests of these folders start real programs or whole services.
 HERE = Path(__file__).parent
-SLOW_FOLDERS = (
-    "../examples",
-    "agent/state",
-    "field",
-    "lab/demo",
-    "load_watcher/doctor",
-    "lab/backtest",
-    "lab/report",
-    "lab/simulate",
-    "real",
-    "watcher/platform/kube",
-    "watcher/sources",
-)
+SLOW_FOLDERS = ("../examples", "field", "real")
 SLOW = tuple(f"{(HERE / name).resolve()}{os.sep}" for name in SLOW_FOLDERS)
 
 

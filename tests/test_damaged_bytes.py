@@ -103,6 +103,7 @@ def check(entrance: Entrance, content: bytes, directory: Path) -> None:
             assert path.name in said or (entrance.where and entrance.where in said), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENTRANCES)
 def test_damaged_content_is_an_error_with_the_name_or_is_set_aside(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -107,6 +107,7 @@ def unknown_names(text: str) -> Iterator[tuple[int, str]]:
                 yield text.count("\n", 0, code.start()), name
 
 
+@pytest.mark.slow
 def test_names_in_docstrings_and_comments_exist():
     found = [
         f"{path.relative_to(REPOSITORY)}:{piece.line + line}: `{name}` does not exist"

@@ -141,6 +141,7 @@ def test_hadolint_finds_no_problem_in_the_dockerfile() -> None:
     assert (0, "") == (done.returncode, done.stdout)
 
 
+@pytest.mark.slow
 def test_the_build_context_makes_the_wheel_with_the_given_commit(tmp_path: Path) -> None:
     """.dockerignore leaves out .git; the wheel is built as in the Dockerfile, with the names that it admits."""
     lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
@@ -334,6 +335,7 @@ def test_a_command_without_a_server_is_healthy_and_a_wrong_one_is_not(tmp_path: 
     assert (1, True) == (done.returncode, "qrm.port" in done.stderr)
 
 
+@pytest.mark.slow
 def test_the_health_check_reads_the_command_of_the_first_process(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     """In a separate process namespace, as in a container: the first process has the name of the program."""
     program = tmp_path / "load-watcher"
@@ -448,6 +450,7 @@ def run_in(site: Path, program: str, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_the_agent_runs_in_its_image(site: Path) -> None:
     """Each of its modules can be imported, and it reads policies; another command names the missing package."""
     assert run_in(site, MAIN, "agent", "--help").returncode == 0

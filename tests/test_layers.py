@@ -297,6 +297,45 @@ def test_no_folder_has_more_than_16_entries_and_no_file_more_than_500_lines(pack
     assert not too_large(REPOSITORY / package)
 
 
+def fast_tests(path: Path) -> list[str]:
+    """The tests of a file that are not marked slow."""
+    tree = ast.parse(path.read_text("utf-8"))
+    marks = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
+    if any(mark.startswith("pytestmark") and "slow" in mark for mark in marks):
+        return []
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not any("mark.slow" in ast.unparse(each) for each in node.decorator_list)
+    ]
+
+
+WITHOUT_FAST_TESTS = {"watcher/koordinator"}  # each test runs the service
+
+
+@pytest.mark.parametrize(
+    "room",
+    [
+        path.parent.relative_to(REPOSITORY / "tests").as_posix()
+        for package in PACKAGES
+        for path in sorted((REPOSITORY / "tests" / package).glob("**/__init__.py"))
+        if path.parent.relative_to(REPOSITORY / "tests").as_posix() not in WITHOUT_FAST_TESTS
+    ],
+)
+def test_each_room_has_fast_tests(room: str):
+    assert any(fast_tests(path) for path in (REPOSITORY / "tests" / room).rglob("test_*.py"))
+
+
+def test_a_file_of_slow_tests_is_detected(tmp_path: Path):
+    path = tmp_path / "test_a.py"
+    path.write_text("import pytest\n\n@pytest.mark.slow\ndef test_a(): ...\n\ndef test_b(): ...\n")
+    assert fast_tests(path) == ["test_b"]
+    path.write_text("import pytest\npytestmark = [pytest.mark.real, pytest.mark.slow]\ndef test_a(): ...\n")
+    assert not fast_tests(path)
+
+
 def test_a_large_folder_and_a_large_file_are_detected(tmp_path: Path):
     inner, vendor = tmp_path / "package" / "inner", tmp_path / "package" / "vendor"
     inner.mkdir(parents=True)

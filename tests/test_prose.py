@@ -292,7 +292,9 @@ def short_docstrings(pieces: Iterable[Text]) -> list[tuple[int, str]]:
     return [(piece.line, piece.text) for piece in pieces if piece.docstring and len(piece.text.split()) <= 4]
 
 
-@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize(
+    "area", [pytest.param(each, marks=pytest.mark.slow) if each == "tests" else each for each in AREAS]
+)
 def test_texts_contain_no_idioms(area: str):
     files = paths(*AREAS[area])
     assert files

@@ -53,6 +53,7 @@ def run(copy: Path, arguments: Sequence[str], *, timeout: float = 60.0) -> subpr
     )
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_rest_work(copy: Path, request: pytest.FixtureRequest):
     """Help and serve; the command of the part names the missing package."""
     helped = run(copy, ["-c", MAIN, "--help"])

@@ -411,6 +411,7 @@ def calls_outside(source: str) -> list[str]:
     return sorted(made.intersection(called))
 
 
+@pytest.mark.slow
 def test_contexts_and_sessions_are_created_in_one_place() -> None:
     """Except those of servers."""
     homes = {"watcher/platform/net/tls.py", "watcher/platform/net/session.py", "watcher/platform/http/tls.py"}

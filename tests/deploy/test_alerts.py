@@ -34,6 +34,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert f"{len(ALERTS)} rules found" in checked.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_each_alert_fires_only_for_its_fault() -> None:
     """By Prometheus' own evaluation, a moment before and after; no alert fires without a fault."""

@@ -112,6 +112,7 @@ def test_a_recording_replaces_no_file_behind_a_symbolic_link(tmp_path: Path):
     assert (tmp_path / "target").read_text() == "old"
 
 
+@pytest.mark.slow
 def test_a_dash_means_the_standard_output(tmp_path: Path):
     command = [sys.executable, "-m", "load_watcher", "simulate", "--generate", "daily", "--nodes", "2", "--pods", "3"]
     done = subprocess.run([*command, "--hours", "0.1", "--file", "-"], cwd=tmp_path, capture_output=True, check=True)
@@ -121,6 +122,7 @@ def test_a_dash_means_the_standard_output(tmp_path: Path):
     assert ["file"] == [path.name for path in tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
 @pytest.mark.parametrize("verb", ["generated", "recorded"])
 def test_a_redirected_descriptor_is_appended_to(path: str, verb: str, tmp_path: Path):

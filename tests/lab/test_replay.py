@@ -243,6 +243,7 @@ def history(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_history_of_a_store_is_replayed_with_its_gaps(history: Path) -> None:
     (_, fetch) = asked(history, (NOW, NOW), (NOW, NOW + 80 * 60 - 15))
     cpu = series(fetch, "node-a")
@@ -259,6 +260,7 @@ def test_the_history_of_a_store_is_replayed_with_its_gaps(history: Path) -> None
     assert "the history of a load-watcher database: 1.333 h of 3 nodes" in plan.reason
 
 
+@pytest.mark.slow
 def test_at_a_higher_speed_shorter_times_are_averaged(history: Path) -> None:
     assert 30.0 == asked(history, (NOW, NOW), speed=10.0)[0].plans[CPU].smoothing_s
 
@@ -338,6 +340,7 @@ def problems(tmp_path: Path, **flags: str) -> list[tuple[str, str]]:
     return [(each.key, each.message) for each in raised.value.problems]
 
 
+@pytest.mark.slow
 def test_settings_that_cannot_be_replayed_are_errors(tmp_path: Path, history: Path) -> None:
     assert [("provider.trace", "is not set, and replay needs a recording")] == problems(tmp_path)
     (missing,) = problems(tmp_path, provider__trace=str(tmp_path / "none.csv"))
@@ -352,6 +355,7 @@ def test_settings_that_cannot_be_replayed_are_errors(tmp_path: Path, history: Pa
 # --- in a service ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_service_replays_with_complete_windows_and_doctor_names_the_recording(run_service: Any, trace: Path) -> None:
     """A day within an hour: in the API like any other source, under its own name."""
     service: Service = run_service("--provider", "replay", "--trace", str(trace), "--speed", "24")

@@ -58,6 +58,7 @@ def test_each_node_of_a_schema_has_a_type():
         check(definition(*row)["spec"]["versions"][0]["schema"]["openAPIV3Schema"], row[0])
 
 
+@pytest.mark.slow
 def test_the_shipped_policies_match_the_definitions():
     for path in sorted((SHIPPED / "policies").glob("*.yaml")):
         for manifest in yaml.safe_load_all(path.read_text()):

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from agent.state.api_pods import InformerPods
 from agent.state.readings import PodsUnknown
 from tests.fakes.kube import PODS, FakeKube
@@ -60,6 +62,7 @@ def test_only_the_pods_of_this_node_are_listed():
         assert {each.parameters["fieldSelector"] for each in listed} == {"spec.nodeName=node-1"}
 
 
+@pytest.mark.slow
 def test_a_copy_without_updates_becomes_too_old(caplog):
     with FakeKube() as kube:
         put(kube, "a", "1")

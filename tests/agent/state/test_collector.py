@@ -201,6 +201,7 @@ def test_the_idle_time_of_exclusive_cpus_is_measured(node: FakeNode):
     assert "does not exist" in node.after(10).missing["exclusive_cpu_idle"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "metrics"),
     [
@@ -346,6 +347,7 @@ def test_a_stopped_clock_gives_no_rate(node: FakeNode):
 # --- pods ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v1", "v2", "hybrid"])
 @pytest.mark.parametrize("driver", list(Driver))
 def test_the_usage_of_pods_and_containers(tmp_path: Path, version: str, driver: Driver):
@@ -723,6 +725,7 @@ def test_metrics_of_other_sources_are_added(tmp_path: Path):
 # --- size ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_thousand_pods_leave_no_open_files(node: FakeNode):
     everything = [pod(number, 1) for number in range(1000)]
     for facts in everything:

@@ -145,6 +145,7 @@ def test_a_daemonset_that_existed_is_read_again() -> None:
         with_client(kube, inside)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a/b", "..", "a" * 300, "a b", "%2e"])
 def test_an_invalid_daemonset_name_prevents_no_other_read(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """The API only requires that the name of an owner is not empty, so users decide the order of the reads."""

@@ -199,6 +199,7 @@ def test_an_unreadable_authority_is_reported(tmp_path: Path):
         kubelet_access("https://127.0.0.1:10250", authority=tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "reported"),
     [

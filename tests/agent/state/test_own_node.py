@@ -63,6 +63,7 @@ def test_one_request_at_the_start_and_no_second_one_soon():
         assert 1 == len(server.asked)
 
 
+@pytest.mark.slow
 def test_a_failing_api_changes_nothing_and_is_reported_once(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, logger="agent.state")
     with FakeKube() as server:

@@ -100,6 +100,7 @@ def test_a_failed_query_does_not_affect_others():
         watching(server.url, {"one": "good", "two": "bad(", "three": "empty"}, inside)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

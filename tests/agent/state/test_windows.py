@@ -225,6 +225,7 @@ def test_an_invalid_document_of_a_node_is_reported(body: bytes):
 STEPS = [sign * step for step in (5.0, 60.0, 600.0, 3_600.0, 86_400.0) for sign in (1, -1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_a_wrong_clock_of_the_node_does_not_change_the_age_of_windows(step: float, caplog) -> None:
     """The watcher states their age by its own clock. The difference is logged once."""
@@ -244,6 +245,7 @@ def test_a_wrong_clock_of_the_node_does_not_change_the_age_of_windows(step: floa
     assert all(("ahead of" if step > 0 else "behind") in each for each in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_windows_ahead_of_the_clock_of_the_watcher_are_not_used(step: float, caplog) -> None:
     """They would look fresh until that clock has caught up. It is logged once, whatever the clock of the node."""

@@ -38,6 +38,7 @@ def _trace(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
     return path, "--layout", "bitbrains", "--vms", sizes, "--per-machine", 4, "--deals", 3
 
 
+@pytest.mark.slow
 def test_json_has_a_row_per_predictor_and_the_chosen_one(trace: tuple[object, ...]):
     found = results(*trace)
     assert all(row.keys() == ROW for row in found["rows"])
@@ -55,6 +56,7 @@ def test_json_has_a_row_per_predictor_and_the_chosen_one(trace: tuple[object, ..
     assert found["predictions"] == 6 * (1 + (2 * 24 - 6) // 2)
 
 
+@pytest.mark.slow
 def test_the_rows_agree_with_the_predictions(trace: tuple[object, ...], tmp_path: Path):
     """Violations, severity and savings, computed from the file of --predictions."""
     made = tmp_path / "predictions.csv"
@@ -78,6 +80,7 @@ def test_the_rows_agree_with_the_predictions(trace: tuple[object, ...], tmp_path
         assert row["savings"] == pytest.approx(sum(saved) / len(pairs), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_chosen_predictor_states_its_coverage(trace: tuple[object, ...]):
     chosen = results(*trace, "--start", "8d")["chosen"]
     assert chosen["predictor"] == "calibrated_quantile"
@@ -85,12 +88,14 @@ def test_the_chosen_predictor_states_its_coverage(trace: tuple[object, ...]):
     assert chosen["lowest_machine_coverage"] <= 1.0 - chosen["violations"]
 
 
+@pytest.mark.slow
 def test_a_lower_level_saves_more(trace: tuple[object, ...]):
     low, high = (results(*trace, "--level", level)["chosen"] for level in (0.5, 0.99))
     assert low["savings"] > high["savings"]
     assert low["violations"] > high["violations"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(trace: tuple[object, ...], tmp_path: Path):
     outputs: list[list[str]] = []
     files: list[list[bytes]] = []
@@ -105,6 +110,7 @@ def test_the_same_seed_gives_the_same_bytes(trace: tuple[object, ...], tmp_path:
     assert backtest(*trace, "--seed", 2, "-o", "json").stdout != outputs[0][1]
 
 
+@pytest.mark.slow
 def test_the_table_fits_a_terminal_and_ends_with_the_shipped_predictor(trace: tuple[object, ...]):
     result = backtest(*trace)
     lines = result.stdout.splitlines()
@@ -114,6 +120,7 @@ def test_the_table_fits_a_terminal_and_ends_with_the_shipped_predictor(trace: tu
     assert "predicting: 22 of 22 steps" in result.stderr
 
 
+@pytest.mark.slow
 def test_csv_has_the_chosen_predictor_last(trace: tuple[object, ...]):
     rows = list(csv.DictReader(backtest(*trace, "-o", "csv").stdout.splitlines()))
     assert rows[-1]["predictor"] == "calibrated_quantile"
@@ -121,6 +128,7 @@ def test_csv_has_the_chosen_predictor_last(trace: tuple[object, ...]):
     assert float(rows[-1]["stated_coverage"]) > 0.5
 
 
+@pytest.mark.slow
 def test_plain_and_compressed_traces_give_the_same_result(tmp_path: Path):
     usage = vms(2, days=8, seed=5)
     found = []
@@ -139,6 +147,7 @@ def test_idle_vms_and_vms_with_gaps_are_not_dealt(tmp_path: Path):
     assert (found["series"], found["usable"]) == (4, 2)
 
 
+@pytest.mark.slow
 def test_a_small_capacity_is_that_of_one_cpu(tmp_path: Path):
     """A capacity_mhz of up to 2,000 is that of one CPU, and is multiplied by the CPUs; the highest use is a lower
     limit."""

@@ -81,6 +81,7 @@ def test_a_day_is_too_short_for_a_week(tmp_path: Path):
     assert "the trace has 24.0 h; --start and --horizon need 168 h + 6 h\n  use a longer trace, or" in result.stderr
 
 
+@pytest.mark.slow
 def test_too_many_values_are_refused_before_they_need_memory(tmp_path: Path):
     path, sizes = write_bitbrains(tmp_path, vms(2, days=8, seed=1))
     result = backtest(path, "--layout", "bitbrains", "--vms", sizes, "--per-machine", 1, "--deals", 1000)

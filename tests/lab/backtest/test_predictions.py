@@ -81,6 +81,7 @@ def plain_calibrated(load: Sequence[float], capacity: float, at: int, horizon: i
     return issued[at]
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.sampled_from([1, 6, 24]), st.sampled_from([0.8, 0.95]), st.integers(0, 5))
 def test_each_bound_equals_that_of_plain_loops(tmp_path: Path, seed: int, horizon: int, level: float, which: int):
@@ -102,6 +103,7 @@ def test_each_bound_equals_that_of_plain_loops(tmp_path: Path, seed: int, horizo
     assert shipped == pytest.approx(plain_calibrated(load, 3 * CAPACITY, at, horizon * HOUR, level), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_bounds_depend_only_on_the_past(tmp_path: Path):
     """A trace that ends earlier has the same rows up to its end, and one with another future the same bounds."""
     usage = vms(4, days=10, seed=3)
@@ -130,6 +132,7 @@ def test_gaps_count_as_no_load_and_a_value_fills_only_its_own_slot(tmp_path: Pat
     assert float(rows["three_sigma"]["bound"]) == pytest.approx(5000.0 * (5 / 6 + 3 * math.sqrt(5 / 36)))
 
 
+@pytest.mark.slow
 def test_a_machine_has_the_sum_of_its_vms(tmp_path: Path):
     usage = {"1": [1000.0] * 8 * DAY, "2": [2500.0] * 8 * DAY, "3": [4000.0] * 8 * DAY}
     text = predictions(tmp_path, usage, "--per-machine", "2", "--deals", "30")

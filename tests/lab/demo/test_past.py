@@ -31,6 +31,7 @@ def test_a_window_is_mean_and_deviation_of_its_minutes() -> None:
     assert record.values[1, rows] == pytest.approx(np.std(minutes, axis=0), rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "minutes"), [(6, 1440), (501, 60 + 23 * 6)])
 def test_the_day_is_complete_and_a_large_cluster_has_fewer_minutes(nodes: int, minutes: int) -> None:
     """The newest hour comes first, with every minute, so that its chart does not wait for the rest of the day."""
@@ -49,6 +50,7 @@ def test_windows_and_maxima_that_are_not_kept_are_not_computed() -> None:
     assert [] == list(past_windows(cluster, windows=WINDOWS, kept=("Storage",)))
 
 
+@pytest.mark.slow
 def test_the_first_forecasts_hold_about_as_often_as_stated() -> None:
     """From the history before the demo. docs/learn/demo.md has the coverage; over 24 hours it is lower."""
     cluster, config = SimulatedCluster(12, seed=1, speed=24.0, begun=BEGUN), ForecastSettings(horizons=(1, 6, 24))

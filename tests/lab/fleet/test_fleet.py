@@ -20,8 +20,6 @@ from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.quantity import nano
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 
-pytestmark = pytest.mark.slow
-
 BEGUN = 1_795_000_000.0
 REACH_S = 1020.0
 
@@ -69,6 +67,7 @@ def past(simulated: SimulatedCluster) -> bytes:
 # --- one seed, one cluster -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes() -> None:
     """Nodes, pods, arrivals and every sample."""
     first, again, other = past(cluster()), past(cluster()), past(cluster(seed=2))
@@ -77,6 +76,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     assert cluster().fleet.faults.descriptions()[0] == "memory-c-01 is hot: it has a runaway process"  # in each process
 
 
+@pytest.mark.slow
 def test_samples_of_a_time_are_always_the_same() -> None:
     """Fetches overlap and repeat the same values; pods that ended since are still in them."""
     simulated = cluster()
@@ -91,6 +91,7 @@ def test_samples_of_a_time_are_always_the_same() -> None:
         assert np.array_equal(values, fetched(simulated, BEGUN + now - 16.0, BEGUN + now + 3.9)["CPU"].value), now
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     nodes=st.integers(1, 40),
@@ -116,6 +117,7 @@ def test_the_load_of_a_node_is_that_of_its_pods_and_its_own(nodes: int, seed: in
     assert ((load.disk_pressure_full >= 0.0) & (load.disk_pressure_full <= load.disk_pressure)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2, 3, 24, 300])
 def test_a_cluster_has_the_requested_number_of_nodes_and_pods_that_fit(nodes: int) -> None:
     """The requests on a node fit on it, as the scheduler of the first pods ensured."""
@@ -277,6 +279,7 @@ def test_each_fault_is_visible_in_the_first_fetch() -> None:
     assert ((cpu.value[others] > 0.0) & (cpu.value[others] < 100.0)).all()
 
 
+@pytest.mark.slow
 def test_faults_begin_and_end() -> None:
     simulated = cluster()
     named = simulated.fleet.faults

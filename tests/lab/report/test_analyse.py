@@ -170,6 +170,7 @@ def sampled_shares(most: int, seed: int = 5) -> WorkloadShares:
     return workload_shares(PodLoads(keys, BEGINS, STEP_S, cores, sample), loads, owners, 80.0)
 
 
+@pytest.mark.slow
 def test_shares_of_a_sample_of_the_nodes_are_within_their_intervals():
     """About one in twenty intervals does not contain the share of all nodes."""
     inside = []

@@ -34,6 +34,7 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_the_error_describes_an_unusual_response(answer: Answer, tmp_path: Path):
     with FakePrometheus(answer, state_metrics=True) as server:

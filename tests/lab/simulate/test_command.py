@@ -37,6 +37,7 @@ def _trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_policies_are_columns_of_a_table(trace: Path):
     result = simulate(trace, *POLICIES)
     assert 0 == result.exit_code, result.output
@@ -47,6 +48,7 @@ def test_policies_are_columns_of_a_table(trace: Path):
     assert "simulating: 60 of 60 steps" in result.stderr
 
 
+@pytest.mark.slow
 def test_without_a_policy_the_default_ones_are_compared(trace: Path):
     assert 7 == len(simulate(trace).stdout.splitlines())
 
@@ -117,6 +119,7 @@ def test_errors_as_json(tmp_path: Path):
     assert "hint" in error
 
 
+@pytest.mark.slow
 def test_a_page_is_one_file(trace: Path, tmp_path: Path):
     name = tmp_path / "<b>.csv.gz"
     name.write_bytes(trace.read_bytes())
@@ -149,6 +152,7 @@ def test_a_scenario_becomes_a_trace(tmp_path: Path):
     assert [path] == list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [

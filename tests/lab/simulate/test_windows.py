@@ -1,6 +1,7 @@
 """The windows that decisions use equal those of the watcher."""
 
 import numpy as np
+import pytest
 
 from lab.simulate.windows import SimulatedWindows
 from watcher.client import Columns
@@ -56,6 +57,7 @@ def test_a_node_without_samples_for_five_minutes_has_no_load():
     assert ("b",) == columns.nodes
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_forecast_after_a_day_is_the_highest_load():
     """Half a percent is the resolution of a stored maximum."""
     windows = SimulatedWindows(("a", "b"), measures=False, horizon="1h")

@@ -141,6 +141,7 @@ def test_only_failures_have_exit_code_1():
 # --- the pages -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_text_has_a_line_per_result_of_any_length(source: list[str]):
     """With the remedy below it, and the totals at the end."""
     result = CliRunner().invoke(main.main, ["doctor", "--port", "0", *source])
@@ -154,6 +155,7 @@ def test_the_text_has_a_line_per_result_of_any_length(source: list[str]):
     assert not [line for line in lines if "fix:" in line], "there is no failure"
 
 
+@pytest.mark.slow
 def test_the_output_can_be_restricted_to_failures_and_warnings(source: list[str], tmp_path: Path):
     """With the number of all results."""
     (tmp_path / "bad.yaml").write_text("a: [")
@@ -186,6 +188,7 @@ def test_a_terminal_gets_colours_and_lines_of_its_width(tmp_path: Path):
     assert "0 ok, 0 warnings, 1 failed, 0 skipped" in text
 
 
+@pytest.mark.slow
 def test_json_is_a_single_document(source: list[str]):
     """Version, status, counts, and the checks in their order."""
     result = CliRunner().invoke(main.main, ["doctor", "-o", "json", "--port", "0", *source])
@@ -208,6 +211,7 @@ def test_invalid_arguments_are_exit_code_2(bad):
     assert "Usage: " in result.stderr
 
 
+@pytest.mark.slow
 def test_the_exit_code_is_that_of_the_process(source: list[str]):
     """Nothing is on standard error."""
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -235,6 +239,7 @@ def test_log_messages_are_shown_with_the_given_level_and_format(source: list[str
     assert "debug" in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", ["service", "database"])
 def test_a_check_alone_detects_the_service_by_itself(source: list[str], check: str):
     """Without the line of the check `port`, which --only leaves out."""
@@ -268,6 +273,7 @@ def test_all_problems_of_the_settings_are_reported_at_once():
     responded.one("settings", "fail", "cannot read nowhere.toml")
 
 
+@pytest.mark.slow
 def test_settings_without_an_effect_are_a_warning(source: list[str]):
     """They are valid."""
     responded = doctor(*source, "--set", "store.watcher_id=a")
@@ -275,6 +281,7 @@ def test_settings_without_an_effect_are_a_warning(source: list[str]):
     responded.one("settings", "warn", "store.watcher_id is set but not used: store.url names a file")
 
 
+@pytest.mark.slow
 def test_the_host_in_a_pod_needs_the_name_of_its_node():
     """Otherwise the load has the name of a container, which no scheduler knows; and loopback is not reachable."""
     pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
@@ -288,6 +295,7 @@ def test_the_host_in_a_pod_needs_the_name_of_its_node():
     named.one("addresses", "ok", "node-1")
 
 
+@pytest.mark.slow
 def test_the_certificate_of_the_service_must_match_its_key(tmp_path: Path):
     """serve would fail at its start."""
     for name in ("one", "other"):
@@ -305,6 +313,7 @@ def test_the_certificate_of_the_service_must_match_its_key(tmp_path: Path):
 # --- port and service ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_process_that_uses_the_port_is_named():
     """Another program: this one."""
     with FakePrometheus(lambda _: responded("not here", status=404)) as other:
@@ -314,6 +323,7 @@ def test_the_process_that_uses_the_port_is_named():
     said.one("service", "skipped", "--url")
 
 
+@pytest.mark.slow
 def test_an_address_of_another_machine_cannot_be_used():
     """TEST-NET-1 belongs to no machine; an invalid name has no address."""
     responded = doctor("--host", "192.0.2.1", "--port", "20")
@@ -322,6 +332,7 @@ def test_an_address_of_another_machine_cannot_be_used():
     responded.one("port", "fail", "cannot resolve the host name", "server.host")
 
 
+@pytest.mark.slow
 def test_beside_a_running_service_there_is_no_failure(run_service: RunService):
     """The service itself uses port and database, and is queried for its state; as run by kubectl exec."""
     service = run_service("--set", "refresh.resolution=1")
@@ -348,6 +359,7 @@ def test_beside_a_running_service_there_is_no_failure(run_service: RunService):
     asked.one("service", "warn", "/readyz returned 503", "wait for the windows to fill")
 
 
+@pytest.mark.slow
 def test_the_failed_source_of_a_running_service_is_reported(run_service: RunService, tmp_path: Path):
     """In the words of the service, with its token if necessary."""
     (tmp_path / "token").write_text("s3cret")
@@ -375,6 +387,7 @@ def doctor_until_down(url: str) -> Reported:
     return said[0]
 
 
+@pytest.mark.slow
 def test_another_program_or_none_at_the_address_is_reported():
     with FakePrometheus(lambda _: responded("<html>", status=404)) as server:
         other = doctor("--url", server.url)
@@ -388,6 +401,7 @@ def test_another_program_or_none_at_the_address_is_reported():
 # --- the database ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_existing_or_future_database_passes(tmp_path: Path):
     """The check creates and changes nothing."""
     responded = doctor("--set", "provider.metrics=CPU")
@@ -399,6 +413,7 @@ def test_an_existing_or_future_database_passes(tmp_path: Path):
     assert before == {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -415,6 +430,7 @@ def test_an_unusable_database_is_a_failure_with_a_remedy(tmp_path: Path, content
     assert content == (tmp_path / "a.db").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_database_of_a_newer_version_is_a_failure():
     """With a remedy."""
     upgrade(database_at("sqlite:///load-watcher.db"))
@@ -423,6 +439,7 @@ def test_a_database_of_a_newer_version_is_a_failure():
     doctor().one("database", "fail", "was written by a newer version", "run the newer version again")
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_database_on_a_server_is_checked(server_database: str):
     """An empty one, one with tables, one in use by a watcher of the same name, and an unreachable one; the password is
@@ -444,6 +461,7 @@ def test_a_database_on_a_server_is_checked(server_database: str):
     assert password not in away.output + said.output + odd.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
@@ -464,6 +482,7 @@ def test_the_limit_of_the_database_is_compared_with_the_fleet(
     assert ("store.max_size" in found.cure) == (status == "warn")
 
 
+@pytest.mark.slow
 def test_a_missing_directory_of_the_database_is_a_failure():
     responded = doctor("--store-url", "sqlite:////no/such/place/a.db")
     assert "mkdir -p /no/such/place" in responded.one("database", "fail", "does not exist").cure
@@ -484,6 +503,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_full_small_or_read_only_disk_is_reported(small_disk: Path):
     """For the directory of the database."""
@@ -519,6 +539,7 @@ def ask(answer: Answer, *arguments: str) -> Reported:
         return doctor("--provider", "prometheus", "--address", server.url, *metrics, *arguments)
 
 
+@pytest.mark.slow
 def test_a_working_source_passes():
     """So later failures have their own reasons. It has no pods, which are not requested."""
     said = ask(healthy)
@@ -531,6 +552,7 @@ def test_a_working_source_passes():
     said.one("pods", "skipped", "refresh.pods is off")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -553,12 +575,14 @@ def test_a_source_that_refuses_is_reported_with_its_hint(answer: bytes, words: t
     assert "s3cret" not in said.output
 
 
+@pytest.mark.slow
 def test_a_source_that_hangs_times_out():
     """After the timeout of the provider."""
     said = ask(lambda _: until_hung_up, "--set", "provider.timeout=0.2s")
     said.one("source", "fail", "no response in time")
 
 
+@pytest.mark.slow
 def test_a_failing_metric_is_reported_beside_the_others():
     """The other metric is checked."""
 
@@ -576,6 +600,7 @@ def test_a_failing_metric_is_reported_beside_the_others():
     said.one("cadence", "ok")
 
 
+@pytest.mark.slow
 def test_a_missing_metric_is_reported_with_the_series_that_exist():
     """The names of similar series, or that the server has none."""
     listed: list[Asked] = []
@@ -595,6 +620,7 @@ def test_a_missing_metric_is_reported_with_the_series_that_exist():
     no_names.one("series", "fail", 'the server has no series with "memory" in the name')
 
 
+@pytest.mark.slow
 def test_a_difference_of_clocks_is_reported():
     """From the responses of the source, or from samples in the future."""
 
@@ -607,6 +633,7 @@ def test_a_difference_of_clocks_is_reported():
     assert "NTP" in ask(late).one("clock", "fail", "s behind the clock of load-watcher").cure
 
 
+@pytest.mark.slow
 def test_a_source_that_names_nodes_by_address_is_reported():
     """Without a cluster."""
     said = ask(lambda asked: healthy(asked, nodes="10.1.2.3 node-b"))
@@ -627,6 +654,7 @@ def kube(server: FakeKube, *arguments: str, token: str | None = None) -> Reporte
     return doctor("--provider", "metrics-server", *arguments, env={"KUBE_CONFIG": str(file)})
 
 
+@pytest.mark.slow
 def test_a_working_metrics_server_passes():
     """All nodes have a load."""
     with FakeKube() as server:
@@ -645,6 +673,7 @@ def test_a_working_metrics_server_passes():
     said.one("nodes", "ok", "matched by name: node-1, node-2 (2 of 2 nodes)")
 
 
+@pytest.mark.slow
 def test_nodes_without_pod_usage_are_named_with_the_cause():
     """metrics-server has no pod of node-2, on which one runs; none runs on node-3."""
     with FakeKube() as server:
@@ -692,6 +721,7 @@ def test_an_unauthenticated_account_is_a_failure_of_the_api():
     assert "s3cret" not in said.output
 
 
+@pytest.mark.slow
 def test_missing_rights_for_pods_are_reported_only_if_pods_are_wanted():
     """A warning by default, a failure with refresh.pods = on, and nothing with off."""
     with FakeKube(forbidden={("list", POD_METRICS), ("list", PODS)}) as server:
@@ -706,6 +736,7 @@ def test_missing_rights_for_pods_are_reported_only_if_pods_are_wanted():
     assert not any("pods." in line.what for line in off.of("permissions"))
 
 
+@pytest.mark.slow
 def test_rights_of_the_extender_are_those_of_its_profiles(tmp_path: Path):
     """Nodes and pods, and bindings if a profile has them."""
     plugins = 'plugins = [ { name = "TargetLoadPacking" } ]'
@@ -718,6 +749,7 @@ def test_rights_of_the_extender_are_those_of_its_profiles(tmp_path: Path):
     said.one("permissions", "warn", "may not watch pods; needed for the nodes and pods that the extender")
 
 
+@pytest.mark.slow
 def test_rights_for_node_metrics_are_those_of_writers_and_readers(tmp_path: Path):
     """A writer needs all verbs and a Lease, a reader two verbs."""
     reading = 'plugins = [ { name = "LoadAwareScheduling", args = { nodeMetricSource = "cluster" } } ]'
@@ -801,6 +833,7 @@ def test_without_access_to_a_cluster_the_settings_are_named():
     said.one("kubernetes", "skipped")
 
 
+@pytest.mark.slow
 def test_settings_that_need_a_cluster_are_reported_without_one(source: list[str]):
     """Names of nodes only if they are configured."""
     said = doctor(*source)
@@ -819,6 +852,7 @@ def test_an_unreachable_api_is_reported():
         assert said.one(check, "fail").what.endswith(": Connection refused")
 
 
+@pytest.mark.slow
 def test_names_of_the_source_are_compared_with_the_cluster():
     """Addresses and host names that match a node are reported with the evidence; machines outside are named, and so are
     nodes without samples."""
@@ -835,6 +869,7 @@ def test_names_of_the_source_are_compared_with_the_cluster():
     said.one("permissions", "ok", "list nodes, watch nodes")
 
 
+@pytest.mark.slow
 def test_it_is_reported_if_no_name_of_the_source_is_a_node():
     """With both names; if the mapping is off, with its possible result."""
     with FakeKube() as server:
@@ -850,6 +885,7 @@ def test_it_is_reported_if_no_name_of_the_source_is_a_node():
     off.one("permissions", "skipped")
 
 
+@pytest.mark.slow
 def test_this_host_with_another_name_than_its_node_is_reported():
     """In a pod with a NODE_NAME that the cluster does not have."""
     with FakeKube() as server:

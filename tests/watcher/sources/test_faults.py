@@ -19,6 +19,8 @@ from watcher.sources.influxdb.provider import InfluxProvider
 from watcher.sources.metrics_server.provider import MetricsServerProvider
 from watcher.sources.prometheus.provider import PrometheusProvider
 
+pytestmark = pytest.mark.slow  # 300 servers
+
 
 def of_prometheus(asked: Asked, samples: Sequence[Sample]) -> bytes:
     if asked.query.startswith("count"):

@@ -53,6 +53,7 @@ def reader(*readings: HostReading) -> Callable[[Path], HostReading]:
 # --- the real machine ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_this_machine_has_a_load_before_the_first_slot_ends():
     """With the slots of a real service, the first fetch does not wait for the next slot, and values are in range."""
 
@@ -115,6 +116,7 @@ def test_only_and_the_times_select_samples():
     with_provider(check)
 
 
+@pytest.mark.slow
 def test_old_samples_are_removed():
     """Samples of at most max_seconds are kept."""
 
@@ -143,6 +145,7 @@ async def test_close_leaves_no_task():
         await provider.fetch(*EVER)
 
 
+@pytest.mark.slow
 async def test_a_fetch_may_be_cancelled_during_its_wait():
     """Other fetches of the first sample continue."""
     provider = made(baseline_s=0.5, resolution=1)

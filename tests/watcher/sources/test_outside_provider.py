@@ -35,6 +35,7 @@ def reachable(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return installed
 
 
+@pytest.mark.slow
 def test_the_provider_is_found_by_its_name(reachable: Path, tmp_path: Path):
     """In any case, beside the built-in ones."""
     settings = load(flags={"provider.name": "File"}, environ={}, cwd=tmp_path)

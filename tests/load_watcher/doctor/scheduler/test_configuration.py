@@ -207,6 +207,7 @@ def places(inner: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(inner[step], (*path, step))
 
 
+@pytest.mark.slow
 def test_any_value_in_the_configuration_is_checked_without_an_exception():
     """Each value of the valid one in turn is replaced by an unusual one; each result has a remedy."""
     for path in list(places(yaml.safe_load(GOOD)))[1:]:
@@ -222,6 +223,7 @@ def test_an_address_is_shown_without_its_password():
     assert "s3cret" not in str(found)
 
 
+@pytest.mark.slow
 def test_the_command_reads_files_of_flags_and_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """--scheduler-config, even if the settings are invalid, and `from` with its profile in [scheduler]."""
     monkeypatch.chdir(tmp_path)

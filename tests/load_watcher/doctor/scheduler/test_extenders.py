@@ -207,6 +207,7 @@ def test_a_plugin_that_scores_by_requests_with_equal_weight_is_reported() -> Non
         assert [] == list(check_configuration(configuration(GOOD, disabled=[]), service))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [*GOOD, "tlsConfig", "filterVerb", "bindVerb", "enableHTTPS"])
 def test_any_value_in_the_configuration_is_checked_without_an_exception(key: str) -> None:
     """Each result has a remedy."""

@@ -196,6 +196,7 @@ def test_invalid_arguments_are_compared_too(key: str, odd: Any) -> None:
     assert [] == evictors_in(text)[0]
 
 
+@pytest.mark.slow
 def test_the_command_compares_the_settings_with_the_evictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The configured profiles, pasted ones, and the extender of kube-scheduler."""
     monkeypatch.chdir(tmp_path)

@@ -51,6 +51,7 @@ def runs(directory: Path) -> int:
 # --- exec plug-ins ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_program_with_endless_output_is_ended_and_refused(tmp_path: Path):
     """Neither its output nor its error output fills the memory."""
     for script in ("exec yes", "exec yes >&2"):
@@ -162,6 +163,7 @@ def test_a_missing_program_is_an_error_with_the_installation_hint(tmp_path: Path
     assert "Get it from the vendor." == caught.value.hint
 
 
+@pytest.mark.slow
 async def test_a_program_that_waits_for_a_login_is_started_once(tmp_path: Path):
     """Each start would open another browser; later callers get the result of the first run."""
     script = f"while test ! -e '{tmp_path}/go'; do sleep 0.05; done; " + answer(tmp_path, token="at last")
@@ -195,6 +197,7 @@ def test_without_the_extra_the_error_has_the_command_that_installs_it(tmp_path: 
     assert "pip install '.[kube]' in a clone" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_the_extra_is_imported_only_if_it_is_used():
     """The import takes half a second and 30 MB."""
     modules = "watcher.platform.kube.client, watcher.sources.metrics_server.provider"

@@ -48,6 +48,7 @@ def test_a_list_is_followed_by_changes():
     assert 1 == count(server, "list")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_sequence_of_events_the_copy_equals_the_server(seed: int):
     """Changes, cut connections, expired versions, refusals and short watches in any order: no deleted object remains,
@@ -126,6 +127,7 @@ def test_a_lost_connection_continues_at_the_last_version():
     assert 1 == count(server, "list")
 
 
+@pytest.mark.slow
 def test_a_bookmark_advances_the_version():
     """A watch that ended continues at its bookmark, which changes of other resources advanced."""
     with FakeKube() as server:
@@ -143,6 +145,7 @@ def test_a_bookmark_advances_the_version():
     assert {"true"} == {a.parameters["allowWatchBookmarks"] for a in server.asked if a.verb == "watch"}
 
 
+@pytest.mark.slow
 def test_a_watch_without_events_is_followed_by_a_list():
     """It may wait for a version that a restored etcd does not have yet."""
     with FakeKube(bookmarks=False) as server:
@@ -195,6 +198,7 @@ def test_watches_that_end_at_once_have_delays():
     assert 2 == len(ended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -435,6 +439,7 @@ def test_an_exception_in_a_callback_is_logged(caplog: pytest.LogCaptureFixture):
     assert "a listener failed on a change of nodes a" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_begin_and_the_end_of_a_failure_are_logged_once(caplog: pytest.LogCaptureFixture):
     with FakeKube() as server, caplog.at_level(logging.INFO, "watcher.platform.kube.informer"):
 

@@ -114,6 +114,7 @@ def test_a_watch_that_expires_in_normal_operation_is_not_logged(caplog: pytest.L
     assert [] == levels(caplog)
 
 
+@pytest.mark.slow
 def test_a_quiet_watch_is_confirmed_by_a_list():
     """After an outage without changes, the server may send no event for a minute; a list replaces it."""
     with FakeKube() as server:
@@ -130,6 +131,7 @@ def test_a_quiet_watch_is_confirmed_by_a_list():
     assert {"resourceVersion": "1001", "resourceVersionMatch": "NotOlderThan"} == parameters(server, "list")[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
 def test_a_server_in_trouble_does_not_cost_the_version(code: int):
     """The watch continues with the event that was missed, without a list."""
@@ -149,6 +151,7 @@ def test_a_server_in_trouble_does_not_cost_the_version(code: int):
     assert {"1001"} == {each["resourceVersion"] for each in parameters(server, "watch")}
 
 
+@pytest.mark.slow
 def test_a_list_that_fails_keeps_its_version():
     """The next attempt of the list asks for the same version."""
     with FakeKube() as server:
@@ -173,6 +176,7 @@ def test_a_list_that_fails_keeps_its_version():
     assert [wanted] * 4 == parameters(server, "list")[1:]
 
 
+@pytest.mark.slow
 def test_a_version_that_a_restored_server_never_had_is_given_up():
     """etcd was restored from a backup: 504, then a consistent list, and no object of the future remains."""
     with contextlib.suppress(RuntimeError), FakeKube() as first:  # the first server has ended by then
@@ -253,6 +257,7 @@ def test_a_server_that_returns_with_a_refusal_is_asked_soon():
     assert DELAYS[0] == after[0]
 
 
+@pytest.mark.slow
 def test_a_watch_that_lasted_without_an_event_ends_a_series_of_failures():
     """The next failure waits as long as the first one did."""
     chance, delays = NoWait(), (0.3, 0.6, 1.2)
@@ -273,6 +278,7 @@ def test_a_watch_that_lasted_without_an_event_ends_a_series_of_failures():
         watched(server, check, delays=delays, chance=chance, watch_seconds=1)
 
 
+@pytest.mark.slow
 def test_watches_of_many_clients_end_at_different_times():
     """Each watch lasts a random time between the shortest and twice that; the same seed gives the same times."""
 
@@ -291,6 +297,7 @@ def test_watches_of_many_clients_end_at_different_times():
     assert seconds[0] == seconds[-1]
 
 
+@pytest.mark.slow
 def test_a_large_list_is_read_in_pages():
     """One response of a large cluster would need its size in memory: it is abandoned, and pages follow, from then on at
     once."""

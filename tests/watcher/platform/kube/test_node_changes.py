@@ -69,6 +69,7 @@ def test_after_a_conflict_the_change_is_applied_to_the_current_object():
         assert {"written": "0"} == server.content(NODES, "n")["metadata"]["labels"]
 
 
+@pytest.mark.slow
 def test_a_node_with_endless_conflicts_is_an_error():
     """After six attempts, with the message of the server."""
     with FakeKube() as server:

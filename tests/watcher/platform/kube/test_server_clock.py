@@ -29,6 +29,7 @@ def test_a_difference_beyond_the_resolution_of_the_header_counts(date: str | Non
     assert ahead == seconds_ahead(date, now=now)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.text() | st.from_regex(r"\w{3}, \d{2} \w{3} \d{1,6} \d{2}:\d{2}:\d{2} [-+]?\w{3,4}"))
 def test_any_header_is_accepted(date: str):

@@ -261,6 +261,7 @@ plugins = [ {{ name = "TargetLoadPacking" }} ]
 """
 
 
+@pytest.mark.slow
 def test_a_service_lists_and_watches_nodes_once(run_service: RunService, tmp_path: Path):
     """For names, the source and the scheduling plug-ins together, also when a reload restarts two of them."""
     with FakeKube() as server:

@@ -81,6 +81,7 @@ def samples(got: Fetch) -> dict[str, list[tuple[float, float]]]:
 # --- valid responses -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both
 def test_both_languages_give_the_same_samples(dialect: dict[str, str]):
     """Idle, iowait and steal are not use; fields that are missing in a point are not subtracted."""
@@ -183,6 +184,7 @@ def test_the_times_are_inserted_into_a_configured_query():
     ] == server.queries
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("path", ["/", "/influx", "/influx/"])
 def test_a_path_in_the_address_is_kept(dialect: dict[str, str], path: str):
@@ -208,6 +210,7 @@ def test_the_clock_of_the_source_is_compared_with_that_of_load_watcher(ahead: fl
 # --- the query language ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "settings", "path"),
     [
@@ -251,6 +254,7 @@ def test_a_server_that_is_not_influxdb_is_an_error():
     assert "provider.dialect" in error.hint
 
 
+@pytest.mark.slow
 def test_after_an_outage_the_version_is_determined_again():
     """It may have been upgraded meanwhile."""
     version = "1.8.0"
@@ -291,6 +295,7 @@ def test_flux_needs_a_bucket_and_an_organisation(lacking: str):
 # --- credentials -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -327,6 +332,7 @@ def test_a_renewed_token_is_sent(dialect: dict[str, str], tmp_path: Path):
     assert ["Token first", "Token second"] == [asked.headers["authorization"] for asked in server.asked]
 
 
+@pytest.mark.slow
 @both
 def test_no_secret_is_in_an_error(dialect: dict[str, str], tmp_path: Path):
     """Also if the server repeats the request."""
@@ -358,6 +364,7 @@ def test_an_invalid_header_is_refused_without_being_shown(dialect: dict[str, str
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(
     ("status", "body", "kind", "says", "hint"),
@@ -407,6 +414,7 @@ def test_the_error_of_a_refusal_has_a_remedy(
     assert "http://127.0.0.1:" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "kind", "says"),
     [
@@ -433,6 +441,7 @@ def test_an_error_after_status_200_of_flux_is_an_error(content: bytes, kind: typ
     assert says in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "kind", "says"),
     [
@@ -457,6 +466,7 @@ def test_an_error_after_status_200_of_influxql_is_an_error(content: bytes, kind:
     assert says in str(error)
 
 
+@pytest.mark.slow
 def test_a_series_that_continues_in_the_next_chunk_is_one_series():
     """The server splits after a number of rows."""
     tags, columns = {"host": "a"}, ["usage_idle"]
@@ -521,6 +531,7 @@ def test_machines_of_two_clusters_with_one_name_are_left_out():
 # --- faults of all providers ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both
 def test_a_server_that_sends_nothing_times_out(dialect: dict[str, str]):
     """And its connection is closed."""
@@ -531,6 +542,7 @@ def test_a_server_that_sends_nothing_times_out(dialect: dict[str, str]):
     assert "no response in time" in str(error)
 
 
+@pytest.mark.slow
 @both
 def test_a_server_that_sends_single_bytes_times_out(dialect: dict[str, str]):
     """The timeout is for the whole response."""
@@ -547,6 +559,7 @@ def test_a_server_that_sends_single_bytes_times_out(dialect: dict[str, str]):
     assert "no response in time" in str(error)
 
 
+@pytest.mark.slow
 @both
 def test_a_transient_failure_is_retried(dialect: dict[str, str]):
     """Twice; other errors in between count as a result."""
@@ -577,6 +590,7 @@ def test_a_redirect_is_not_followed(dialect: dict[str, str]):
     assert "redirect (307) to /login was not followed" in str(error)
 
 
+@pytest.mark.slow
 @both
 def test_the_deadline_of_a_fetch_ends_its_retries(dialect: dict[str, str]):
     """For any timeout of an attempt."""
@@ -600,6 +614,7 @@ def test_a_shortened_response_is_a_broken_connection(dialect: dict[str, str]):
     assert "the connection failed" in str(error)
 
 
+@pytest.mark.slow
 @both
 def test_an_endless_response_is_not_read_to_its_end(dialect: dict[str, str]):
     """The decompressed size counts."""
@@ -624,6 +639,7 @@ def test_a_server_without_http_is_an_error(dialect: dict[str, str]):
     assert isinstance(error, (ProviderMalformed, ProviderUnreachable))
 
 
+@pytest.mark.slow
 @both
 def test_an_unreachable_server_is_an_error(dialect: dict[str, str]):
     """Connection refused, and an unknown host."""

@@ -120,6 +120,7 @@ def test_pods_without_a_node_are_left_out_without_a_finding():
     assert () == got.findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("odd", "kept", "words"),
     [
@@ -169,6 +170,7 @@ def test_ten_thousand_invalid_pods_are_one_finding():
     assert "10000 (a/p00000, a/p00001, a/p00002, …)" in finding.reason
 
 
+@pytest.mark.slow
 def test_thousands_of_pods_are_read_in_one_page():
     """metrics-server does not support pages; an invalid pod among them is left out."""
     used = [{"name": "app", "usage": {"cpu": "1500m", "memory": "128Mi"}}, {"name": "proxy", "usage": {}}]
@@ -279,6 +281,7 @@ def test_pods_are_only_requested_if_a_client_wants_them():
     assert {"v1/nodes", NODE_METRICS} == {asked.resource for asked in server.asked}
 
 
+@pytest.mark.slow
 def test_a_timeout_does_not_stop_the_watch():
     """The first list of a large cluster may take longer than a tick; it is used in the next minute."""
     with FakeKube() as server:
@@ -299,6 +302,7 @@ def test_a_timeout_does_not_stop_the_watch():
     assert 1 == len([asked for asked in server.asked if (asked.verb, asked.resource) == ("list", PODS)])
 
 
+@pytest.mark.slow
 def test_the_service_serves_the_usage_of_pods(tmp_path: Path, run_service: RunService):
     """From a kubeconfig and one setting to the response for a node."""
     with FakeKube() as server:

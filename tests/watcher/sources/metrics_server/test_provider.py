@@ -165,6 +165,7 @@ def test_the_source_has_no_past():
 # --- findings --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capacity", "usage", "kind", "words"),
     [
@@ -348,6 +349,7 @@ def test_invalid_responses_are_errors_in_plain_text(answer: bytes, kind: type[Pr
     assert "secret" not in f"{error} {error.hint}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [
@@ -455,6 +457,7 @@ def test_close_during_a_wait_is_fast():
 # --- in a service ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_service_with_a_kubeconfig(run_service: RunService, tmp_path: Path):
     """KUBE_CONFIG and the name of the provider are sufficient; without the right, the health names it."""
     with FakeKube() as server:

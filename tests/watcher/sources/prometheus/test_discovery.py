@@ -112,6 +112,7 @@ def test_pressure_without_series_is_a_finding_with_the_candidates():
     assert set(METRIC_BY_KEY) == set(CANDIDATES)
 
 
+@pytest.mark.slow
 def test_two_jobs_behind_an_expression_are_a_finding():
     """One query in many fetches, for all metrics of a collector; the finding stays while both jobs exist."""
     series = {"node_network_receive_bytes_total": NODES, "node_network_transmit_bytes_total": NODES}

@@ -139,6 +139,7 @@ def questions(key: str, matchers: list[Matcher], *, label: NodeLabel) -> Iterato
     yield known_nodes_query(matchers=matchers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", sorted(CANDIDATES))
 @given(matchers=st.lists(MATCHERS, min_size=1, max_size=2))
 def test_each_selector_has_the_matchers(key: str, matchers: list[Matcher]):

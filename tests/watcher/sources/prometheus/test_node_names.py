@@ -79,6 +79,7 @@ def nothing(_: Server) -> None:
     """Do not change the server."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("now", [AWAY, REFUSED, ()], ids=["unavailable", "refused", "no result"])
 @pytest.mark.parametrize("which", ["names", "nodes"])
 def test_a_node_keeps_its_name_if_the_evidence_is_away(which: str, now: Sequence[dict[str, str]] | bytes):

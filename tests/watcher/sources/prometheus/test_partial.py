@@ -77,6 +77,7 @@ async def partial_at_once(provider: PrometheusProvider, thanos: Thanos) -> Fetch
 # --- warnings of partial responses -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("says", "shown"),
     [
@@ -96,6 +97,7 @@ def test_the_warning_of_a_partial_response_is_passed_on(says: Mapping[str, Any],
     assert () == got.failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "says",
     [{}, {"isPartial": False}, {"warnings": []}, {"infos": ["x"]}, {"warnings": ["PromQL warning: odd"]}],
@@ -133,6 +135,7 @@ def test_values_that_are_computed_from_a_part_are_withheld():
     assert {CPU: WARNING, STORAGE: WARNING} == got.partial
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("disks", "work", "taken"),
     [

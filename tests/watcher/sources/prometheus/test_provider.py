@@ -150,6 +150,7 @@ def test_only_a_victoria_metrics_is_queried_beyond_now(header: str, beyond: floa
     assert [minute + beyond, minute - 60] == ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["", "/", "/prometheus", "/prometheus/"])
 def test_a_path_in_the_address_is_kept(path: str):
     """With or without a slash at its end."""
@@ -184,6 +185,7 @@ def test_a_chunked_response_is_read():
         assert 1 == len(fetch(server).batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0.0, 3600.0, -120.0])
 def test_the_clock_of_the_source_is_compared_with_that_of_load_watcher(ahead: float):
     """By the Date header, whose whole seconds do not show a difference below 1.5 s."""
@@ -301,6 +303,7 @@ def trickle(head: bytes, piece: bytes) -> Answer:
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [
@@ -344,6 +347,7 @@ def slam(asked: Asked) -> Script:
     return lambda connection: connection.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "kind", "part"),
     [
@@ -390,6 +394,7 @@ def test_each_invalid_response_has_its_kind_of_error(answer: Answer, kind: type[
     assert error.__cause__ is not None
 
 
+@pytest.mark.slow
 def test_the_size_of_a_response_is_limited():
     """For any announced and compressed size."""
     bomb = gzip.compress(b" " * 50_000_000)
@@ -457,6 +462,7 @@ def stop_in_the_body(connection: socket.socket) -> None:
     until_hung_up(connection)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hanging", [until_hung_up, stop_in_the_body])
 def test_a_cancelled_fetch_frees_its_connections(hanging: Script):
     """The next fetch does not wait for the server that hangs."""
@@ -672,6 +678,7 @@ def test_a_password_in_the_address_is_not_shown(caplog: pytest.LogCaptureFixture
     assert str(error).startswith(f"http://127.0.0.1:{server.port}: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 401, 403, 500, 503])
 def test_an_error_page_with_the_request_is_shown_without_secrets(status: int):
     """Some proxies send such pages."""

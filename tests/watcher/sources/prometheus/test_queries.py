@@ -28,6 +28,7 @@ RAW_CPU = CANDIDATES["CPU"][2]
 # --- plain or expression ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expression",
     [

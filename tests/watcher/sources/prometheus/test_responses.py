@@ -300,6 +300,7 @@ def test_a_value_that_is_not_a_number_is_malformed(row: Any):
         read_samples(raws({"metric": {"node": "b"}, "values": [[1, "1"]]}, row), label=NODE)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
