@@ -513,3 +513,16 @@ def test_the_analysis_is_a_function_of_its_inputs():
     first = analyze(seen, held, memory)
     assert first == analyze(seen, held, memory)
     assert AnalyzerState() == memory
+
+
+def test_counts_of_zero_are_reported_as_one():
+    found = Cycles(policies(rule(avoidance_threshold=0, restore_threshold=0))).see(101).findings[0]
+    assert (1, 1) == (found.avoidance_threshold, found.restore_threshold)
+
+
+def test_evictions_of_two_rules_wait_from_the_first_trigger():
+    held = policies(rule("later", "evict", 200.0), rule("first", "evict", 100.0))
+    cycles = Cycles(held, (pod("p"),))
+    first = cycles.see(101)
+    assert {"m": cycles.now} == first.demand.since
+    assert first.demand.since == cycles.see(201).demand.since

@@ -379,6 +379,44 @@ def test_a_recent_quota_is_not_counted_twice():
     assert {"cpu": 500.0} == third.stages[0].candidates[0].released
 
 
+def test_an_eviction_releases_what_a_recent_quota_leaves():
+    """The quota of one core takes effect later; the usage of the second container stays."""
+    before = running("p", 2.0)
+    steps = throttles([before], 4000.0, 4500.0).steps
+    other = ContainerState(name="other", id="p-other", cpu=0.25)
+    two = running("p", 2.0, quota=100_000)
+    lagging = replace(two, cpu=2.25, containers=(*two.containers, other))
+    ledger = with_steps((), steps, NOW - 10.0, EXACT)
+    made = evictions([lagging, pod("q", 0.5)], {CPU: 2000.0}, {CPU: 4000.0}, ledger=ledger)
+    assert {"p": "releases 1250 millicores"}.items() <= why(made).items()
+
+
+def test_a_share_of_the_node_is_restored_less_the_restore_in_progress():
+    """Of the 10 % of 8 cores up to the watermark, a restore in progress takes 500 millicores."""
+    first, other = running("p", 0.5, quota=50_000), running("q", 0.5, quota=50_000)
+    step = restores([first], 4000.0, 3000.0).steps
+    demand = Demand(up={CPU_PERCENT: (50.0,)}, restored=wanted([other], CPU_PERCENT, step=90))
+    seen = state(
+        [replace(first, containers=running("p", 0.5, quota=100_000).containers), other],
+        NOW,
+        **{CPU_PERCENT: 40.0, "cpu_core_numbers": 8.0},
+    )
+    given = PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues({"q-main": Original(None)}))
+    for ledger, gap in (((), 800.0), (with_steps((), step, NOW, EXACT), 300.0)):
+        (stage,) = plan(analysis(demand), replace(given, ledger=ledger)).stages
+        assert pytest.approx(gap) == stage.gap
+
+
+def test_the_default_limits_of_evictions():
+    limits = EvictionLimits()
+    assert (600.0, 6, 3, 1) == (
+        limits.eviction_window,
+        limits.evictions_per_node,
+        limits.evictions_per_namespace,
+        limits.evictions_per_owner,
+    )
+
+
 def test_a_second_plan_of_a_cycle_does_not_change_quotas_of_the_first():
     """The state was read before, so its quotas are outdated."""
     pods = [running("a", 2.0), running("b", 1.0)]

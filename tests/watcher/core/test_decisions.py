@@ -31,3 +31,8 @@ DECISION = StoredDecision(100, "shop", "web-1", "u", b"", node="n1")
 )
 def test_a_query_selects_by_each_of_its_fields(query: dict[str, Any], matches: bool):
     assert matches == DecisionQuery(**{"kind": "placement", "limit": 1, **query}).matches(DECISION)
+
+
+def test_a_query_without_other_fields_is_for_the_newest_decisions_of_all_times():
+    query = DecisionQuery(kind="placement", limit=1)
+    assert (True, 0, 2**63 - 1) == (query.newest, query.start, query.end)

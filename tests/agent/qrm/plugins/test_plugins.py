@@ -547,6 +547,15 @@ def test_each_node_with_a_card_is_offered():
     ]
 
 
+def test_the_capacity_is_the_number_of_cards_of_each_known_node():
+    nic = NicPlugin((*NICS, Nic("eth8", 0), Nic("eth9", -1)), nodes=SEED.nodes)
+    assert ({0: 2.0, 1: 1.0}, {0: 2.0, 1: 1.0}) == (nic.capacity_by_node(), nic.allocatable_by_node())
+
+
+def test_allocations_of_cards_do_not_change_later():
+    assert [True, True, False] == [each.reconciled for each in (cpu_plugin(), memory_plugin(), NicPlugin((), nodes=()))]
+
+
 def test_of_cards_on_one_node_the_one_with_the_fewest_containers_is_given():
     nic = NicPlugin([Nic(name, 1, NicAddress(ipv4=name)) for name in ("b", "a")], nodes=SEED.nodes)
     given = [nic.allocate(ask("NIC", pod, "", 1)) for pod in ("p", "q", "r", "p")]

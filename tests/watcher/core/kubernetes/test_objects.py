@@ -129,6 +129,33 @@ def test_equal_parts_of_replicas_are_stored_once():
         assert one.status is other_one.status
 
 
+@pytest.mark.parametrize(
+    ("kind", "content", "part"),
+    [
+        (Pod, {"metadata": {"namespace": "a namespace"}}, "metadata.namespace"),
+        (Pod, {"metadata": {"annotations": {"koordinator.sh/a": "b"}}}, "metadata.annotations"),
+        (Pod, {"spec": {"nodeName": "a node"}}, "spec.node_name"),
+        (Pod, {"spec": {"priorityClassName": "a class"}}, "spec.priority_class_name"),
+        (Pod, {"spec": {"nodeSelector": {"zone": "a"}}}, "spec.node_selector"),
+        (Pod, {"spec": {"tolerations": [{"key": "a", "operator": "Exists"}]}}, "spec.tolerations"),
+        (Pod, {"status": {"qosClass": "a class"}}, "status.qos_class"),
+        (Pod, {"status": {"conditions": [{"type": "Ready", "reason": "a reason"}]}}, "status.conditions.0.reason"),
+        (Node, {"status": {"capacity": {"cpu": "4"}}}, "status.capacity"),
+        (Node, {"status": {"allocatable": {"cpu": "4"}}}, "status.allocatable"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_equal_parts_of_objects_are_stored_once(kind: type[Any], content: dict[str, Any], part: str):
+    def found(item: Any) -> Any:
+        for name in part.split("."):
+            item = item[int(name)] if name.isdigit() else getattr(item, name)
+        return item
+
+    first, second = found(read(content, kind)), found(read(content, kind))
+    assert first
+    assert first is second
+
+
 def test_a_node_has_the_fields_that_scheduling_needs():
     """Allocatable, addresses, taints, labels and conditions, but not images."""
     node: Node = read(
@@ -168,6 +195,8 @@ def test_paths_of_objects():
     pods = Resource("", "v1", "pods", Pod)
     assert "/apis/ensurance.crane.io/v1alpha1/nodeqoss/a" == policies.path_of("a")
     assert "/api/v1/namespaces/shop/pods/web-0/eviction" == pods.path_of("shop/web-0", "eviction")
+    assert ("nodeqoss.ensurance.crane.io", "pods") == (policies.full_name, pods.full_name)
+    assert ("ensurance.crane.io/v1alpha1", "v1") == (policies.group_version, pods.group_version)
     assert MinimalMetadata("system:node", "") == read({"name": "system:node"}, MinimalMetadata)
 
 

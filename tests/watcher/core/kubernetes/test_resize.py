@@ -94,6 +94,16 @@ def test_pod_level_resources_have_their_own_status(conditions: list[Any], reques
 
 
 @pytest.mark.parametrize(
+    ("actual", "limits"), [("5", {"cpu": "5"}), ("", {"cpu": "3"})], ids=["other limits", "no limits"]
+)
+def test_limits_of_a_pod_with_an_infeasible_resize_are_the_actual_ones_if_any(actual: str, limits: dict[str, str]):
+    status = {"resources": resources("3", actual), "conditions": INFEASIBLE}
+    found = spec_in_effect(pod({"containers": [container("1")], "resources": resources("2", "3")}, status))
+    assert found.resources is not None
+    assert found.resources.limits == limits
+
+
+@pytest.mark.parametrize(
     "status",
     [
         {},

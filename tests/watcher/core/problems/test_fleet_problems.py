@@ -219,6 +219,19 @@ def test_the_remedy_of_a_group_of_hot_nodes_names_no_single_pod():
     assert "Keep new pods away, and move or limit the pods that make the load." == found[NAMED].cure
 
 
+def test_silent_nodes_are_in_the_order_of_their_last_samples():
+    """A node that never reported is the first."""
+    silent = [SilentNode("a", END - 60), SilentNode("b", END - 420), SilentNode("d", END - 60), SilentNode("e")]
+    found = problems(silent=SilentDocument(listed=True, nodes=silent), snapshot=snapshot_of(loads(x=1)))
+    assert {"a", "b", "d", "e"} == {each.nodes[0] for each in found}
+    assert ["b", "a", "d"] == [each.nodes[0] for each in found if each.nodes != ("e",)]
+
+
+def test_only_a_missing_value_is_explained_by_the_dropped_one():
+    found = problems(findings=[finding("out_of_range"), finding("jump", remedy="reported")])
+    assert ["impossible values", "unusual load"] == sorted(each.cause for each in found)
+
+
 def test_many_nodes_with_one_cause_share_a_problem():
     """The newest findings have problems of their own; no node is lost."""
     jumps = [finding("jump", f"n{number:02d}", remedy="reported", last_seen=int(END) - number) for number in range(40)]

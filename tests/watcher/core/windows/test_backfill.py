@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.core.windows.backfill import HOLE_CADENCES, SLICE_S, Backfill, gaps, slices
+from watcher.core.windows.backfill import HOLE_CADENCES, OVERLAP_S, SLICE_S, Backfill, gaps, slices
 from watcher.core.windows.records import CARRIED, SampleBlock
 
 NOW = 1_700_000_000.0
@@ -132,3 +132,32 @@ def test_metrics_with_the_same_hole_are_fetched_together_and_a_carried_value_lea
         (360.0, 480.0, {"cpu", "memory"}),
         (300.0, 360.0, {"cpu", "memory"}),
     ]
+
+
+def test_only_a_distance_of_more_than_three_cadences_is_a_hole() -> None:
+    """Samples each 15 s: 45 s are no hole, 60 s are one."""
+    slots = set(range(10)) | set(range(12, 30)) | set(range(33, 61))
+    found = gaps([stored(slots, first=0, last=60)], resolution=15, since=0.0, until=900.0)
+    assert [(29 * 15.0, 33 * 15.0)] == [(piece.since, piece.until) for piece in found]
+
+
+def test_a_delay_of_more_than_two_intervals_is_fetched_in_slices_of_two_minutes() -> None:
+    for delay, begin, missing in (
+        (120.0, NOW - 120.0, []),
+        (121.0, NOW + 1.0, [(NOW - 119.0, NOW + 1.0), (NOW - 120.0, NOW - 119.0)]),
+    ):
+        spans = Backfill(reach=900.0, interval=60.0, remembers=True)
+        spans.resume_from(NOW)
+        assert begin == spans.begin(NOW + delay, overlap=OVERLAP_S)
+        assert missing == drained(spans, NOW + delay)
+
+
+def test_after_a_reset_the_whole_reach_is_fetched() -> None:
+    """No slice of the time before is left, and no metric is behind."""
+    spans = Backfill(reach=900.0, interval=60.0, remembers=True)
+    spans.resume_from(NOW, missing=slices(NOW - 500.0, NOW - 400.0))
+    spans.mark_behind("cpu", since=NOW)
+    spans.forget()
+    assert (False, True, None) == (spans.begun, spans.complete, spans.next_slice(NOW))
+    spans.begin(NOW, overlap=OVERLAP_S)
+    assert NOW - 900.0 == min(since for since, _ in drained(spans, NOW))

@@ -282,6 +282,36 @@ def test_a_metric_without_samples_has_no_values() -> None:
     assert windows_of(history)[1].latest.tolist() == [40.0]
 
 
+def test_samples_up_to_three_minutes_older_than_the_longest_window_are_stored() -> None:
+    history = history_of([("a", T0, 1.0)])
+    assert history.seconds == 900 + 180 + 15
+    assert history.append(CPU, cells([("a", T0 - 1080.0, 1.0)])) == 0
+    assert history.append(CPU, cells([("a", T0 - 1095.0, 1.0)])) == 1
+
+
+def test_the_newest_wrong_samples_of_a_node_are_removed_up_to_the_first_other_value() -> None:
+    """A slot without a sample does not end them. Other nodes keep their samples, and the store gets the change."""
+    samples = [("a", T0, 0.0), ("a", T0 + 15.0, 7.0), ("a", T0 + 30.0, 0.0), ("a", T0 + 60.0, 0.0)]
+    history = history_of([*samples, ("b", T0, 0.0), ("c", T0 + 15.0, 0.0), ("d", T0 + 60.0, 5.0)])
+    history.take_changed()
+    history.drop_newest(CPU, ["a", "b", "unknown", "d"], value=0.0)
+    kept = {
+        name: column[~np.isnan(column)].tolist()
+        for name, column in zip(history.names, history.recent(CPU).values.T, strict=True)
+    }
+    assert kept == {"a": [7.0, 0.0], "b": [], "c": [0.0], "d": [5.0]}
+    assert {(T0 + 30) // 15, (T0 + 60) // 15} & {
+        block.first_slot + row for block in history.take_changed() for row in range(len(block.values))
+    }
+
+
+def test_the_spread_of_a_node_is_that_of_its_samples() -> None:
+    history = history_of([("a", T0 + 15.0 * at, value) for at, value in enumerate((1.0, 2.0, 9.0, 4.0))])
+    median, mad, count = history.spread(CPU, ["unknown", "a"])
+    assert (median[1], mad[1], count.tolist()) == (3.0, 1.5, [0, 4])
+    assert np.isnan([median[0], mad[0]]).all()
+
+
 def test_carried_values_stay_carried_after_a_restart() -> None:
     """The mark is stored."""
     history = history_of([("a", T0, 40.0), ("b", T0 + 15.0, 1.0)])
@@ -291,6 +321,13 @@ def test_carried_values_stay_carried_after_a_restart() -> None:
     again = History(resolution=15, windows=WINDOWS)
     again.load(blocks)
     assert windows_of(again)[1].count.tolist() == windows_of(history)[1].count.tolist()
+
+
+def test_a_carried_value_is_stored() -> None:
+    history = history_of([("a", T0, 40.0), ("b", T0 + 15.0, 1.0)])
+    history.take_changed()
+    history.carry(CPU, cells([("a", T0 + 15.0, np.nan)]), slots=2)
+    assert any((block.offset_ms == CARRIED).any() for block in history.take_changed())
 
 
 def test_each_metric_has_its_own_ring() -> None:
