@@ -46,12 +46,12 @@ class MoveTracker:
             self._count(new.spec.node_name, now)
 
     def moves(self, names: Sequence[str], now: float, *, since: float) -> Moves:
-        """Return the moves of nodes. `since` is the time from which moves are known: all nodes count as moved then."""
+        """Return the moves of nodes. No last move is before `since`, the time from which moves are known."""
         self._forget(now)
         none: deque[float] = deque()
         found = [self._moves.get(name, none) for name in names]
         last = np.array([max(times[-1] if times else since, since) for times in found], dtype=np.float64)
-        return Moves(last, np.array([max(1, len(times)) for times in found], dtype=np.int64))
+        return Moves(last, np.array([len(times) for times in found], dtype=np.int64))
 
     def _count(self, node: str, now: float) -> None:
         self.version += 1

@@ -56,7 +56,7 @@ class PressureRules:
 @dataclass(frozen=True, slots=True)
 class Moves:
     """The moves from or to each of n nodes: the time of the last one (unix seconds, -inf if there was none) and their
-    number within the memory of the rules; each [n]."""
+    number within the memory of the rules; each [n]. A time with the number 0 is that from which moves are known."""
 
     last: F64
     count: I64
@@ -104,7 +104,8 @@ def next_pressures(
     cooling = known & (now < quiet_until(moves, rules))
     tried = (before.ranges == HOT) & (now - before.hot_since >= rules.act_s)
     answered = np.where(known & ~cooling & (above < rules.cooled), -np.inf, before.answered)
-    answered = np.where(cooling | tried, np.maximum(answered, above), answered)
+    was_moved = cooling & (moves.count > 0)
+    answered = np.where(was_moved | tried, np.maximum(answered, above), answered)
     reached = np.where(
         above >= np.maximum(rules.hot, answered + rules.rise), HOT, np.where(below > rules.warmed, MIDDLE, COLD)
     )

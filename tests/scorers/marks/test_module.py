@@ -247,7 +247,7 @@ def test_the_pressure_is_in_the_middle_after_a_start_and_after_an_eviction(tmp_p
 
     async def story(run: Story) -> None:
         await run.until(lambda: run.service.plan and pressure(run, "n7") == 0.6, "the pressure after the start")
-        run.host.skip(901.0)
+        run.host.skip(1201.0)
         await run.until(lambda: pressure(run, "n7") == 1.0, "the pressure")
         assert pressure(run, "n0") == 0.5 or pressure(run, "n0") <= 0.3
         run.server.pod("shop/web-1", node="n7", metadata={"ownerReferences": owner})

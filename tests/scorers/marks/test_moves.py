@@ -76,6 +76,6 @@ def test_moves_are_forgotten_after_the_memory_of_the_rules(tracker):
     assert counts(tracker, "a", now=RULES.memory_s + 201.0) == [0]
 
 
-def test_all_nodes_count_as_moved_when_moves_become_known(tracker):
+def test_all_nodes_rest_when_moves_become_known(tracker):
     found = tracker.moves(["a"], 1000.0, since=990.0)
-    assert (found.last.tolist(), found.count.tolist()) == ([990.0], [1])
+    assert (found.last.tolist(), found.count.tolist()) == ([990.0], [0])

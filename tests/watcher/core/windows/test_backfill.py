@@ -135,7 +135,7 @@ def test_metrics_with_the_same_hole_are_fetched_together_and_a_carried_value_lea
 
 
 def test_only_a_distance_of_more_than_three_cadences_is_a_hole() -> None:
-    """Samples each 15 s: 45 s are no hole, 60 s are one."""
+    """Samples each 15 s: 45 s do not make a hole, 60 s do."""
     slots = set(range(10)) | set(range(12, 30)) | set(range(33, 61))
     found = gaps([stored(slots, first=0, last=60)], resolution=15, since=0.0, until=900.0)
     assert [(29 * 15.0, 33 * 15.0)] == [(piece.since, piece.until) for piece in found]
