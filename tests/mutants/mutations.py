@@ -21,6 +21,13 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 OPERATORS: dict[type[ast.operator], str] = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "/"}
 LOGGERS = ("log", "logger")
+UNNOTICED = {
+    "class": {"frozen", "gc"},  # the type checker refuses assignments to fields; `gc` decides how memory is freed
+    "zip": {"strict"},  # an assertion, as the statement `assert`
+    "lru_cache": {"maxsize"},  # results are the same with and without a cache
+    "TypeVar": {"covariant"},  # only the type checker reads it
+}
+"""Keyword arguments whose values no test can notice, by the function that they are given to."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class _Walk:
             if name in ("annotation", "returns", "decorator_list", "type_params"):
                 continue
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and not _is_text(child):
+                if isinstance(child, ast.AST) and not _is_text(child) and not _is_unnoticed(node, child):
                     yield from self._of(child)
 
     def _own(self, node: ast.AST) -> Iterator[Mutation]:
@@ -130,6 +137,25 @@ class _Walk:
 def _is_text(node: ast.AST) -> bool:
     """Whether a mutation would change only a message: the parts of an f-string, and what an exception says."""
     return isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert)
+
+
+def _is_unnoticed(parent: ast.AST, child: ast.AST) -> bool:
+    """Whether no test can notice a mutation: of a keyword in `UNNOTICED`, and of the body of a protocol's method."""
+    match parent, child:
+        case ast.ClassDef(bases=bases), ast.FunctionDef() | ast.AsyncFunctionDef():
+            return any(_name(base) == "Protocol" for base in bases)
+        case ast.ClassDef(), ast.keyword(str() as name):
+            return name in UNNOTICED["class"]
+        case ast.Call(function), ast.keyword(str() as name):
+            return name in UNNOTICED.get(_name(function), ())
+    return False
+
+
+def _name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name) | ast.Subscript(ast.Name(name)):
+            return name
+    return ""
 
 
 def _logs(call: ast.Call) -> bool:

@@ -19,6 +19,19 @@ from tests.mutants.mutations import mutations
         ),
         ("log.info('a', 1)", ["log.info('a', 2)"]),
         ("raise ValueError(f'{1 + 1}')", []),
+        (
+            "class A(Struct, frozen=True, gc=False, rename=None, omit_defaults=True): pass",
+            ["class A(Struct, frozen=True, gc=False, rename=None, omit_defaults=False): pass"],
+        ),
+        ("a = B(frozen=True)", ["a = B(frozen=False)"]),
+        ("zip(a, b, strict=True)", ["pass"]),
+        ("sorted(a, strict=True)", ["pass", "sorted(a, strict=False)"]),
+        ("a = functools.lru_cache(maxsize=1)(b)", []),
+        ("T = TypeVar('T', covariant=True)", []),
+        (
+            "class A(Protocol[T]):\n    a = 1\n    def f(self, b=2): ...",
+            ["class A(Protocol[T]):\n    a = 2\n    def f(self, b=2): ..."],
+        ),
         ("def f(a: Literal[1]) -> Literal[2]: ...", []),
     ],
 )

@@ -64,6 +64,16 @@ def test_the_distribution_function_is_monotonic_and_symmetric(x, a, b):
     assert 1.0 - beta.cdf(one(1.0 - x), one(b), one(a))[0] == pytest.approx(values[2], abs=1e-9)
 
 
+def test_many_values_are_computed_as_single_ones():
+    """Some converge after few steps, some after many; the last are those of a narrow distribution."""
+    a, b = np.meshgrid([0.02, 0.5, 1.0, 7.0, 90.0, 4000.0], [0.03, 0.5, 2.0, 30.0, 3000.0])
+    a, b = a.ravel(), b.ravel()
+    for near in (-0.2, -1e-3, 0.0, 1e-3, 0.3):
+        x = np.clip(a / (a + b) + near, 1e-6, 1.0 - 1e-6)
+        single = [beta.cdf(one(each), one(p), one(q))[0] for each, p, q in zip(x, a, b, strict=True)]
+        np.testing.assert_allclose(beta.cdf(x, a, b), single, rtol=1e-12, atol=1e-15)
+
+
 @given(st.integers(1, 60), st.integers(1, 60), st.floats(0.01, 0.99))
 def test_for_integer_parameters_the_distribution_is_a_sum_of_binomials(a, b, x):
     """I_x(a, b) = P(at least a of a + b - 1 successes), DLMF 8.17.5."""

@@ -75,6 +75,14 @@ def test_filters_compare_their_thresholds_with_the_bound(name: str) -> None:
     assert TEXT in verdicts.details(0)
 
 
+@pytest.mark.parametrize("name", ["HighLoadFilter", "LoadAwareScheduling"])
+def test_the_watcher_is_asked_for_forecasts_only_if_they_are_used(name: str) -> None:
+    for arguments, horizons in ((THRESHOLDS, ()), (THRESHOLDS | AHEAD, ("6h",)), (AHEAD | {"horizon": "1h"}, ("1h",))):
+        of = cluster(LOAD)
+        made(name, arguments, of)
+        assert of.needs.horizons == horizons
+
+
 def test_percentiles_of_load_aware_scheduling_are_raised_to_the_bound() -> None:
     aggregated = {"usageThresholds": {"cpu": 65}, "usageAggregationType": "p95", "scoreAggregationType": "p95"}
     arguments = THRESHOLDS | {"aggregated": aggregated}

@@ -184,3 +184,17 @@ def test_with_a_constant_load_the_size_becomes_constant(load: PoolLoad, half: in
             seen.append(found.size > size)
         size = found.size
     assert len(set(seen)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("last", "utilization", "expected"),
+    [
+        (10.5, 0.55, 11.0),  # a twentieth of the pool is below the target of 60 %
+        (10.5, 0.6, 10.5),
+        (10.5, 0.99, 10.5),  # no utilization takes CPUs back
+        (5.0, 0.6, 10.0),  # at least the CPUs of the pool
+        (11.9, 0.0, 12.0),  # at most 1.2 times the CPUs of the pool
+    ],
+)
+def test_the_default_headroom(last: float, utilization: float, expected: float):
+    assert headroom(last=last, supply=10.0, utilization=utilization) == pytest.approx(expected)

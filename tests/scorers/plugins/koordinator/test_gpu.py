@@ -106,3 +106,10 @@ def test_the_clusters_own_node_metrics_keep_koordinators_units() -> None:
     plugin, _ = create_plugin(LoadAwareScheduling, args, cluster)
     verdicts = plugin.filter(info(containers=[POD]), cluster, rows(cluster, "a"), now=NOW)
     assert 1 == verdicts.inputs["podEstimate"][GPU]
+
+
+def test_a_pod_without_a_gpu_adds_none_to_a_node() -> None:
+    cluster = table(nodes(a="2"))
+    plugin, _ = create_plugin(LoadAwareScheduling, {"usageThresholds": {GPU: 50}}, cluster)
+    verdicts = plugin.filter(info(containers=[{"requests": {"cpu": "1"}}]), cluster, rows(cluster, "a"), now=NOW)
+    assert 0 == verdicts.inputs["podEstimate"][GPU]
