@@ -21,6 +21,7 @@ from agent.qrm.plugins.resize import (
     target_size,
 )
 from tests.agent.qrm.vectors import cases, group, machine
+from tests.defaults import defaults
 
 SEED = PoolSettings(align=2)
 POOLS = PoolState(cpus=80, online=76, nodes=2)
@@ -198,3 +199,13 @@ def test_with_a_constant_load_the_size_becomes_constant(load: PoolLoad, half: in
 )
 def test_the_default_headroom(last: float, utilization: float, expected: float):
     assert headroom(last=last, supply=10.0, utilization=utilization) == pytest.approx(expected)
+
+
+def test_default_settings_of_the_pools():
+    assert defaults(PoolSettings) == {
+        "usage_factor": 1.25, "reserve_cpus": 4.0, "min_online": 4, "min_offline": 4, "step_up": 10, "step_down": 2,
+        "min_down_period": 30.0, "respect_requests": True, "align": 1, "stale_after": 90.0, "forget_after": 900.0,
+        "busy_node": 0.9, "busy_online": 0.8,
+    }  # fmt: skip
+    assert defaults(PoolLoad) == {"exclusive": 0.0, "system": 0.0, "silent_for": 0.0}
+    assert defaults(PoolState) == {"requests": 0.0}
