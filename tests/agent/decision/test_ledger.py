@@ -13,6 +13,7 @@ from agent.decision.ledger import (
     pods_being_evicted,
     raised,
     rising,
+    set_since,
     still_pending,
     with_steps,
 )
@@ -134,3 +135,9 @@ def test_a_clock_set_back_prolongs_no_deadline():
     ledger = after(ledger, pod("p", 0.5, terminating=True), seconds=-5_000.0)
     assert {"cpu": 500.0} == falling(ledger, seen(pod("p", 0.5), after=-5_000.0 + 60.0))
     assert {} == falling(ledger, seen(pod("p", 0.5), after=-5_000.0 + 61.0))
+
+
+def test_a_step_up_to_one_second_before_a_reading_belongs_to_its_cycle():
+    ledger = with_steps((), [quota(cpu=500.0), evict("q")], NOW, OPTIONS)
+    found = [set_since(ledger, NOW + late) for late in (-5.0, 1.0, 1.5)]
+    assert [frozenset({"p-main"}), frozenset({"p-main"}), frozenset()] == found

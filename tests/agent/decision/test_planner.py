@@ -122,6 +122,7 @@ def test_a_release_reduces_all_gaps():
     pods = [pod("both", 2.0, memory=1200), pod("memory-only", 0.1, memory=1100)]
     made = evictions(pods, {CPU: 5000.0, MEMORY: 5000.0}, {CPU: 6000.0, MEMORY: 6000.0})
     assert ["both"] == gone(made)
+    assert {"cpu": 2000.0, "memory": 1200.0} == made.steps[0].released
 
 
 def test_an_eviction_that_others_make_unnecessary_is_dropped():

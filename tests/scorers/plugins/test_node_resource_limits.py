@@ -179,6 +179,19 @@ def test_the_filter_limits_the_sum_of_limits_to_the_capacity():
     assert plugin.filter(info(containers=[{"limits": {"cpu": "0"}}]), cluster, rows(cluster), now=NOW).passed.all()
 
 
+def test_the_smallest_limit_does_not_fit_on_a_full_node():
+    cluster = table([node("a", {"cpu": "4"})], [pod("p", node="a", containers=[{"limits": {"cpu": "3999m"}}])])
+    plugin, _ = create_plugin(NodeResourceLimits, {"filter": True, "resources": [{"name": "cpu"}]}, cluster)
+
+    def passes(cpu: str) -> bool:
+        asked = info(containers=[{"limits": {"cpu": cpu}}])
+        return bool(plugin.filter(asked, cluster, rows(cluster), now=NOW).passed.all())
+
+    assert [True, False] == [passes("1m"), passes("2m")]
+    cluster.set_pod(None, pod("q", node="a", containers=[{"limits": {"cpu": "1m"}}]), now=NOW)
+    assert [True, False] == [passes("0"), passes("1m")]
+
+
 def test_an_invalid_annotation_is_ignored(caplog):
     """One log line names the node."""
     cluster = table([node("a", {"cpu": "10"}, annotations={limits.RATIO_ANNOTATION: '{"cpu": -5}'})])

@@ -324,6 +324,15 @@ def test_a_window_that_is_less_than_half_full_is_not_used() -> None:
         assert scores.steps["cpu with the pod"][0] == (850 if np.isnan(new) else 1850)
 
 
+def test_without_a_percentile_the_estimates_of_all_pods_count() -> None:
+    """Also of those that are in the mean usage of the node."""
+    cluster = fleet({"a": {key: values[:20] for key, values in CALM.items()}})
+    cluster.set_pod(None, pod("old", node="a", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
+    for duration, cores in (("15m", 850 + 850), ("5m", 1000 + 850)):
+        args = {"scoreAggregationType": "p95", "scoreAggregatedDuration": duration}
+        assert ask(cluster, {"aggregated": args})[2].steps["cpu with the pod"].tolist() == [cores]
+
+
 def test_usage_is_the_mean_over_the_aggregation_period() -> None:
     """Pods are new for the report interval, unless the arguments set another time."""
     samples = {"a": {**CALM, "CPU": [20.0] * 48 + [80.0] * 12}}
