@@ -67,9 +67,9 @@ def test_the_distribution_function_is_monotonic_and_symmetric(x, a, b):
 
 def test_many_values_are_computed_as_single_ones():
     """Some converge after few steps, some after many; the last are those of a narrow distribution."""
-    pairs = itertools.product([0.02, 0.5, 1.0, 7.0, 90.0, 4000.0], [0.03, 0.5, 2.0, 30.0, 3000.0])
+    pairs = itertools.product([0.02, 1.0, 90.0, 4000.0], [0.03, 2.0, 30.0])
     a, b = np.array(list(pairs)).T
-    for near in (-0.2, -1e-3, 0.0, 1e-3, 0.3):
+    for near in (-0.2, 1e-3):
         x = np.clip(a / (a + b) + near, 1e-6, 1.0 - 1e-6)
         single = [
             beta.cdf(one(each), one(p), one(q))[0]
